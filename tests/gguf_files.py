@@ -15,8 +15,8 @@ from typing import Any
 import gguf
 import numpy as np
 
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.models.scaling import Llama3Scaling
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.models.scaling import Llama3Scaling
 from tests.families import MODELS
 from tests.gguf_metadata import PERMUTED, Config, head_dim_of, rope_of, write_metadata
 

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from rekindle.text.tokenizer import wrap
+from rekindle.core.text.tokenizer import wrap
 
 END = 256
 """The token that the tokenizer puts after every text."""

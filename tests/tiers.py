@@ -20,28 +20,38 @@ ROOT: Final = Path(__file__).parents[1]
 PASSED: Final = Path("tests/passed.json")
 BEGUN: Final = Path("build/begun")
 
-CORE: Final = tuple(
-    f"toolkit/rekindle/{name}"
-    for name in (
-        "buckets.py",
-        "concurrency/",
-        "device/",
-        "engine/",
-        "messages/",
-        "models/",
-        "page.py",
-        "policy.py",
-        "request/",
-        "results/",
-        "scheduler/",
-        "session/",
-        "store/",
-    )
+HELD: Final = tuple(
+    f"toolkit/rekindle/{name}/" for name in ("chats", "client", "mapping", "scoring", "session", "tools")
 )
-"""What generates tokens."""
+"""What a user of a session holds."""
+CORE: Final = (
+    *(f"toolkit/rekindle/core/{name}.py" for name in ("buckets", "page", "policy")),
+    *(
+        f"toolkit/rekindle/core/{name}/"
+        for name in (
+            "checkpoints",
+            "concurrency",
+            "device",
+            "engine",
+            "messages",
+            "models",
+            "request",
+            "scheduler",
+            "store",
+            "text",
+        )
+    ),
+    *HELD,
+    "toolkit/rekindle/hosts/",
+    "toolkit/rekindle/results/",
+)
+"""What generates tokens, and what asks for them."""
 STEP: Final = (
-    *(f"toolkit/rekindle/models/{name}.py" for name in ("attention", "decoder", "feed_forward", "latent", "layers")),
-    "toolkit/rekindle/device/",
+    *(
+        f"toolkit/rekindle/core/models/{name}.py"
+        for name in ("attention", "decoder", "feed_forward", "latent", "layers")
+    ),
+    "toolkit/rekindle/core/device/",
 )
 """What a program of a tick is made of, without its kernels."""
 COMPILED: Final = (
@@ -52,9 +62,9 @@ COMPILED: Final = (
     "tests/kernels/topologies.py",
 )
 """What compilers for other devices see, and the tests that show it to them."""
-FACES: Final = ("toolkit/rekindle/markup.py", "toolkit/rekindle/notebook/", "toolkit/rekindle/views/")
+FACES: Final = ("toolkit/rekindle/core/markup.py", "toolkit/rekindle/notebook/", "toolkit/rekindle/views/")
 """What notebooks show."""
-SERVED: Final = ("toolkit/rekindle/results/", "toolkit/rekindle/server/", "toolkit/rekindle/text/responses/")
+SERVED: Final = ("toolkit/rekindle/results/", "toolkit/rekindle/server/", "toolkit/rekindle/core/text/responses/")
 """What clients of the server see."""
 
 SHARED: Final = ("tests/conftest.py", "tests/reruns.py", "tests/waiting.py", "tests/watchdog.py")
@@ -81,14 +91,14 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         "tests/engine/test_open.py",
         "tests/notebook/",
         "tests/unit/test_program_store.py",
-        "toolkit/rekindle/device/",
-        "toolkit/rekindle/store/",
+        "toolkit/rekindle/core/device/",
+        "toolkit/rekindle/core/store/",
     ),
-    "test-notebook": (*FACES, "toolkit/rekindle/session/", "tests/notebook/"),
-    "tutorials": ("toolkit/rekindle/results/", "toolkit/rekindle/session/", "tutorials/"),
+    "test-notebook": (*FACES, *HELD, "tests/notebook/"),
+    "tutorials": (*HELD, "toolkit/rekindle/results/", "tutorials/"),
     "test-browser": (*FACES, "tests/browser/"),
     "test-clients": (*SERVED, "tests/clients/"),
-    "test-lm-eval": ("toolkit/rekindle/session/", "tests/harness/"),
+    "test-lm-eval": (*HELD, "tests/harness/"),
 }
 """The files and folders that call for each tier: its target in the Makefile, and what it alone tests."""
 FOLDERS: Final = ("test-unit", "test-engine", "test-mesh", "test-kernels", "test-notebook")

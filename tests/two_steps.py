@@ -1,6 +1,6 @@
 """Settings of an engine with two steps, and so with six programs."""
 
-from rekindle.config import SettingsOptions
+from rekindle.core.config import SettingsOptions
 
 SETTINGS: SettingsOptions = {
     "precompile": "all",

@@ -17,8 +17,8 @@
 # awaited. The work happens on a thread of the engine, and the notebook stays responsive. A cell may `await` directly.
 #
 # The name of a model is enough: `await rekindle.open("smollm2-135m-instruct")`. The cell below also gives two of the
-# many settings (`rekindle.config.Settings`), to keep this notebook quick: at most 4 requests run at once, and at most
-# 256 tokens of their prompts are computed at once. Without `progress=False` you would see progress bars.
+# many settings (`rekindle.core.config.Settings`), to keep this notebook quick: at most 4 requests run at once, and at
+# most 256 tokens of their prompts are computed at once. Without `progress=False` you would see progress bars.
 
 # %%
 import rekindle

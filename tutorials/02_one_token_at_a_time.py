@@ -19,9 +19,9 @@ from flax import nnx
 from IPython.display import HTML
 
 import rekindle
-from rekindle import markup
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.models.load import load_decoder
+from rekindle.core import markup
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.models.load import load_decoder
 
 # %% [markdown]
 # ## From text to token ids
@@ -195,12 +195,12 @@ HTML(markup.table(rows, head=("next token", *(f"temperature {t}" for t in TEMPER
 # request draws the same token in any batch. The 400 requests below differ only in their seeds.
 
 # %%
-from rekindle.device.packing import pack_sampling
-from rekindle.device.sampling.adjustments import Adjustments
-from rekindle.device.sampling.rows import SamplingRows
-from rekindle.device.sampling.sample import sample
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
+from rekindle.core.device.packing import pack_sampling
+from rekindle.core.device.sampling.adjustments import Adjustments
+from rekindle.core.device.sampling.rows import SamplingRows
+from rekindle.core.device.sampling.sample import sample
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
 
 sample = jax.jit(partial(sample, most=0))
 
@@ -304,7 +304,7 @@ assert kv_bytes == 30 * 2 * 3 * 64 * 4, "layers, key and value, kv_heads, head_d
 # padding has to be written somewhere too.
 
 # %%
-from rekindle.device.state import empty_pages
+from rekindle.core.device.state import empty_pages
 from rekindle_kernels import api as kernels
 
 PAGE = 16
@@ -504,10 +504,10 @@ assert slow / fast > 2
 # %% [markdown]
 # ## The session says the same
 #
-# A session does all of this in one compiled program for each bucket, `rekindle.device.step.step`. It runs prompt blocks
-# and decode rows through the decoder, with `write` and attention in each layer, and then computes the logits and calls
-# `sample`. The session also decides what this notebook decided by hand: which request gets which pages, whose turn it
-# is, and when it ends. That is tutorial 03.
+# A session does all of this in one compiled program for each bucket, `rekindle.core.device.step.step`. It runs prompt
+# blocks and decode rows through the decoder, with `write` and attention in each layer, and then computes the logits and
+# calls `sample`. The session also decides what this notebook decided by hand: which request gets which pages, whose
+# turn it is, and when it ends. That is tutorial 03.
 
 # %%
 session = await rekindle.open("smollm2-135m-instruct", precompile="lazy", restore="off", progress=False)

@@ -54,8 +54,8 @@ session = await rekindle.open("smollm2-135m-instruct", overlap=False, compose=ke
 session
 
 # %% [markdown]
-# One table, in `rekindle/engine/engine.py`, says which actor takes which message. The actors do not know this table.
-# They only know the types of messages.
+# One table, in `rekindle/core/engine/engine.py`, says which actor takes which message. The actors do not know this
+# table. They only know the types of messages.
 
 # %%
 actors = opened["actors"]
@@ -227,9 +227,9 @@ assert not any(session.pending.values())
 # look at the answers.
 
 # %%
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.engine.actors.detokenizer import Detokenizer
-from rekindle.messages import Output, Outputs
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.engine.actors.detokenizer import Detokenizer
+from rekindle.core.messages import Output, Outputs
 
 tokenizer = open_checkpoint("smollm2-135m-instruct").tokenizer
 alone = Detokenizer(tokenizer)
@@ -255,7 +255,7 @@ assert all(piece in ("", "🚀") for piece in pieces)  # never half of it
 # has three slots. `session.trace()` records what happens meanwhile.
 
 # %%
-from rekindle.messages import Plan, Settled
+from rekindle.core.messages import Plan, Settled
 
 
 async def step_to(tick):
@@ -401,7 +401,7 @@ class Tap:
 # %%
 import re
 
-from rekindle.messages import Texts
+from rekindle.core.messages import Texts
 
 
 class Sentences:
@@ -493,9 +493,9 @@ assert max(sizes) == 3
 # makes the same plans, down to the last page number. So a bug that was seen once can be replayed as often as you like.
 
 # %%
-from rekindle.config import Settings
-from rekindle.scheduler.limits import Limits
-from rekindle.scheduler.scheduler import Scheduler
+from rekindle.core.config import Settings
+from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.scheduler import Scheduler
 
 settings = Settings(**{name: value for name, value in SMALL.items() if name != "progress"})
 limits = Limits.of(settings, open_checkpoint("smollm2-135m-instruct").config, itemsize=4)

@@ -60,8 +60,8 @@ assert session.cache.nodes == 0
 # its token goes to.
 
 # %%
-from rekindle.markup import TIERS, visible
-from rekindle.messages import Fetch, Fetched, Plan
+from rekindle.core.markup import TIERS, visible
+from rekindle.core.messages import Fetch, Fetched, Plan
 from rekindle.views.drawing import Drawing, picture, words
 
 tables = {}  # request id -> its pages in the order of positions

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 import rekindle
-from rekindle.store.directory import cache_dir
+from rekindle.core.store.directory import cache_dir
 
 # This notebook has a cache directory of its own, so that every run is cold. It shares only the downloaded model.
 made = tempfile.TemporaryDirectory(prefix="rekindle-")
@@ -45,7 +45,7 @@ SETTINGS = {
 # from the moment when the stepper takes its plan until the settler has read its tokens.
 
 # %%
-from rekindle.messages import Plan
+from rekindle.core.messages import Plan
 
 
 async def timed_ticks(session, **request):
@@ -90,7 +90,7 @@ await session.close()
 # never read.
 
 # %%
-from rekindle import buckets
+from rekindle.core import buckets
 
 print("by default, prompt tokens:", buckets.default_prefill_buckets(512))
 print("by default, decode rows:  ", buckets.default_decode_buckets(32))
@@ -287,7 +287,7 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 
-from rekindle.messages import UseWeights
+from rekindle.core.messages import UseWeights
 
 
 class Rounding:

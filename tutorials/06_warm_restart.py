@@ -125,7 +125,7 @@ status = await kernel.kill()
 # that makes it valid. These are the parts of such a key:
 
 # %%
-from rekindle.device.programs.store import KeptPrograms
+from rekindle.core.device.programs.store import KeptPrograms
 
 entries = KeptPrograms(cache.path / "programs").entries()
 step = next(entry for entry in entries if entry.parts["program"] == "step of 64+0")
@@ -172,8 +172,8 @@ with warnings.catch_warnings(record=True, action="always") as warned:
 # %%
 import numpy as np
 
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.store.segments import open_segment
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.store.segments import open_segment
 
 tokenizer = open_checkpoint("smollm2-135m-instruct").tokenizer
 for seal in (cache.path / "snapshots").rglob("seal.json"):

@@ -25,7 +25,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from rekindle import markup
+from rekindle.core import markup
 from rekindle_kernels import api, reference
 
 # %% [markdown]

@@ -18,10 +18,10 @@ from typing import get_type_hints
 from IPython.display import HTML
 
 import rekindle
-from rekindle import messages
-from rekindle.engine.engine import TO_CALLER, Actors
-from rekindle.markup import visible
-from rekindle.messages import Outputs, Stopped
+from rekindle.core import messages
+from rekindle.core.engine.engine import TO_CALLER, Actors
+from rekindle.core.markup import visible
+from rekindle.core.messages import Outputs, Stopped
 from rekindle.views.records import Begun
 
 SETTINGS = {
@@ -42,8 +42,8 @@ SETTINGS = {
 # it. The default is `fcfs`, first come, first served. `longest-prefix` takes the request that has most of its prompt in
 # the prefix cache.
 #
-# A policy of your own is a **sort key**: a function of a `rekindle.policy.Candidate`. The lowest key goes first, and
-# among equal keys the request that came first. A candidate has four facts:
+# A policy of your own is a **sort key**: a function of a `rekindle.core.policy.Candidate`. The lowest key goes first,
+# and among equal keys the request that came first. A candidate has four facts:
 #
 # - `request`, with its `prompt` as token ids;
 # - `cached_tokens`, the number of tokens that need not be computed;
@@ -236,8 +236,8 @@ assert [answer.token_ids for answer in late_answers] == [answer.token_ids for an
 # same messages.
 #
 # Before you write one, you need to know what the messages carry. The next cell makes a table of all of them: who takes
-# each, what it says, and its fields. It is made of the classes in `rekindle.messages` and of the engine's own table of
-# who takes what, so it holds for the version that you have installed.
+# each, what it says, and its fields. It is made of the classes in `rekindle.core.messages` and of the engine's own
+# table of who takes what, so it holds for the version that you have installed.
 
 
 # %%
@@ -271,7 +271,7 @@ table = [row(kind, f"to {taker}") for kind, taker in takers.items()] + [row(kind
 HTML(f"<table><tr>{'</tr><tr>'.join(table)}</tr></table>")
 
 # %% [markdown]
-# The last rows are not messages but parts of them. The picture at the top of `rekindle.messages` shows who says
+# The last rows are not messages but parts of them. The picture at the top of `rekindle.core.messages` shows who says
 # what.
 #
 # One line of this table is easy to overlook. `Withdraw` may come for a request that was **never admitted**, or one that

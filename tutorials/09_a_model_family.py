@@ -19,9 +19,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import rekindle
-from rekindle.models.config import HeadNorm
-from rekindle.models.families.known import FAMILIES
-from rekindle.models.families.reading import Family, read_llama, windowed
+from rekindle.core.models.config import HeadNorm
+from rekindle.core.models.families.known import FAMILIES
+from rekindle.core.models.families.reading import Family, read_llama, windowed
 
 print(", ".join(sorted(FAMILIES)))
 
@@ -230,7 +230,7 @@ assert refused_again
 folder.cleanup()
 
 # %% [markdown]
-# What else a family can say is in `rekindle/models/config.py`: other norms, activations and ropes, caps, multipliers,
-# parallel blocks, and other names of tensors. `rekindle/models/families` has the families that are known, each about a
-# screen long. A part that no family has yet belongs in `rekindle/models/decoder.py`, and
+# What else a family can say is in `rekindle/core/models/config.py`: other norms, activations and ropes, caps,
+# multipliers, parallel blocks, and other names of tensors. `rekindle/core/models/families` has the families that are
+# known, each about a screen long. A part that no family has yet belongs in `rekindle/core/models/decoder.py`, and
 # [02_one_token_at_a_time](02_one_token_at_a_time.ipynb) walks through the decoder that is there.

@@ -104,10 +104,10 @@ import re
 
 import jax.numpy as jnp
 
-from rekindle.buckets import Bucket
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.device.place import Place
-from rekindle.device.programs.lowering import Programs, Sizes
+from rekindle.core.buckets import Bucket
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs.lowering import Programs, Sizes
 
 config = open_checkpoint(MODEL).config
 sizes = Sizes(num_pages=17, page_size=64, pages_per_request=4, max_running=4, max_logprobs=5)
@@ -173,7 +173,7 @@ draw_step(found[4], devices=4)
 # before anything runs. `python -m rekindle info MODEL --mesh tensor=4` says them for any model.
 
 # %%
-from rekindle.models.wire import Wire
+from rekindle.core.models.wire import Wire
 
 for tensor in (1, 2, 4):
     wire = Wire.of(config, tensor)

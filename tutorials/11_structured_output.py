@@ -13,7 +13,7 @@ import numpy as np
 from IPython.display import HTML
 
 import rekindle
-from rekindle import markup
+from rekindle.core import markup
 from rekindle.views.drawing import Drawing, picture, words
 
 MODEL = "smollm2-135m-instruct"
@@ -98,10 +98,10 @@ for form in (
 # do by hand what the engine does for a request, over the tokens of the answer above.
 
 # %%
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
-from rekindle.text.grammar import Compiler
-from rekindle.text.masks import alone
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.text.grammar import Compiler
+from rekindle.core.text.masks import alone
 
 VOCABULARY = 49_152
 END = session.encode("<|im_end|>")[0]

@@ -11,7 +11,7 @@ import numpy as np
 from IPython.display import HTML
 
 import rekindle
-from rekindle import markup
+from rekindle.core import markup
 
 session = await rekindle.open(
     "smollm2-135m-instruct",

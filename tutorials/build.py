@@ -25,8 +25,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal, DeadKernelError
 from nbformat import NotebookNode
 
-from rekindle.checkpoints.embedded import embedded_path
-from rekindle.store.directory import cache_dir
+from rekindle.core.checkpoints.embedded import embedded_path
+from rekindle.core.store.directory import cache_dir
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

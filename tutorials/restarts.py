@@ -15,7 +15,7 @@ from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager, start_new_async_kernel
 
 from rekindle.__main__ import main
-from rekindle.store.directory import cache_dir
+from rekindle.core.store.directory import cache_dir
 from rekindle.views.drawing import CHARACTER, Drawing, picture, words
 
 SHADES = ("130,130,130", "230,140,20", "40,130,220")

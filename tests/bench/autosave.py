@@ -10,7 +10,7 @@ from time import perf_counter
 import numpy as np
 
 import rekindle
-from rekindle.store.directory import cache_dir
+from rekindle.core.store.directory import cache_dir
 from tests.bench.say import say, waiting
 from tests.bench.workload import BATCH_LENGTHS, MODEL
 

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 import rekindle
-from rekindle.messages import Advance, Settled
+from rekindle.core.messages import Advance, Settled
 
 ROWS, TOKENS = 32, 64
 PERSON = {

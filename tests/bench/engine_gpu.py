@@ -17,16 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rekindle.buckets import Bucket
-from rekindle.config import Settings
-from rekindle.device.inputs import InputLayout
-from rekindle.device.state import Pages, Slots, empty_pages, empty_slots
-from rekindle.device.step import TickOutputs, step
-from rekindle.models.config import ModelConfig, Rope
-from rekindle.models.decoder import Decoder, expected_shapes
-from rekindle.models.layers import Joined
-from rekindle.models.scaling import Llama3Scaling
-from rekindle.models.shard import WHOLE
+from rekindle.core.buckets import Bucket
+from rekindle.core.config import Settings
+from rekindle.core.device.inputs import InputLayout
+from rekindle.core.device.state import Pages, Slots, empty_pages, empty_slots
+from rekindle.core.device.step import TickOutputs, step
+from rekindle.core.models.config import ModelConfig, Rope
+from rekindle.core.models.decoder import Decoder, expected_shapes
+from rekindle.core.models.layers import Joined
+from rekindle.core.models.scaling import Llama3Scaling
+from rekindle.core.models.shard import WHOLE
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.kernels_gpu import copy_rate

@@ -11,7 +11,7 @@ from time import thread_time
 from typing import Any
 
 import rekindle
-from rekindle.buckets import Bucket
+from rekindle.core.buckets import Bucket
 from tests.bench.workload import MODEL
 
 RUNNING, NEW_TOKENS = (1, 32, 128), 200

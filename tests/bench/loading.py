@@ -21,11 +21,11 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.config import Dtype, Settings
-from rekindle.device.place import Place
-from rekindle.engine.blueprint import Blueprint
-from rekindle.engine.filling import load
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.config import Dtype, Settings
+from rekindle.core.device.place import Place
+from rekindle.core.engine.blueprint import Blueprint
+from rekindle.core.engine.filling import load
 from tests.bench.say import say
 
 HIDDEN, WIDTH, VOCABULARY = 2048, 8192, 32_000

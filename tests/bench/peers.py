@@ -11,7 +11,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from rekindle.store.directory import cache_dir
+from rekindle.core.store.directory import cache_dir
 from tests.bench.machine import cores
 from tests.bench.say import waiting
 

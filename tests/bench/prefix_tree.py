@@ -13,8 +13,8 @@ from random import Random
 from statistics import median
 from time import perf_counter
 
-from rekindle.scheduler.cache.nodes import Node
-from rekindle.scheduler.cache.tree import PrefixTree
+from rekindle.core.scheduler.cache.nodes import Node
+from rekindle.core.scheduler.cache.tree import PrefixTree
 
 PROMPT, NODES, VOCAB_SIZE, ROUNDS = 8000, 100_000, 150_000, 41
 

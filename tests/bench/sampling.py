@@ -6,9 +6,9 @@ from statistics import median
 
 import numpy as np
 
-from rekindle.device.packing import pack_sampling
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
+from rekindle.core.device.packing import pack_sampling
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
 from tests.bench.steps import BareStep, Table
 
 ROWS, CONTEXT = 32, 200

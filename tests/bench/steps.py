@@ -9,17 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.buckets import QUERY_BLOCK, Bucket
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.config import Settings
-from rekindle.device.huge_pages import collapse, spans_of
-from rekindle.device.inputs import InputLayout
-from rekindle.device.place import Place
-from rekindle.device.programs.lowering import Programs
-from rekindle.device.sampling.rows import COLUMNS
-from rekindle.device.state import Sizes, empty_pages, empty_slots
-from rekindle.models.config import ModelConfig
-from rekindle.models.load import load_weights
+from rekindle.core.buckets import QUERY_BLOCK, Bucket
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.config import Settings
+from rekindle.core.device.huge_pages import collapse, spans_of
+from rekindle.core.device.inputs import InputLayout
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs.lowering import Programs
+from rekindle.core.device.sampling.rows import COLUMNS
+from rekindle.core.device.state import Sizes, empty_pages, empty_slots
+from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.load import load_weights
 from rekindle_kernels.blocks import Tensor
 from tests.bench import costs
 from tests.bench.workload import MODEL

@@ -15,8 +15,8 @@ from time import perf_counter, process_time
 from typing import get_args
 
 import rekindle
-from rekindle.config import SettingsOptions, Ticks
-from rekindle.messages import Settled
+from rekindle.core.config import SettingsOptions, Ticks
+from rekindle.core.messages import Settled
 from tests.bench.say import say, waiting
 from tests.bench.workload import FIRST_ORDINARY, MODEL, NEW_TOKENS, VOCABULARY, batch_prompts
 

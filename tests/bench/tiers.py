@@ -12,10 +12,10 @@ from time import perf_counter
 
 import anyio
 
-from rekindle.config import Settings
-from rekindle.engine.actor import Actor
-from rekindle.engine.assembly import Assembly, build
-from rekindle.messages import Chunk, Copy, Drop, Fetch, Fetched, Message, Offload, Offloaded, Onload, Plan
+from rekindle.core.config import Settings
+from rekindle.core.engine.actor import Actor
+from rekindle.core.engine.assembly import Assembly, build
+from rekindle.core.messages import Chunk, Copy, Drop, Fetch, Fetched, Message, Offload, Offloaded, Onload, Plan
 from tests.bench import limits
 from tests.bench.workload import MODEL
 

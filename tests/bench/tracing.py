@@ -8,7 +8,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from rekindle.engine.handled import Handled
+from rekindle.core.messages.handled import Handled
 from rekindle.testing import fake_session
 from rekindle.views.records import seen
 

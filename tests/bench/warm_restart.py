@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rekindle.store.directory import cache_dir
+from rekindle.core.store.directory import cache_dir
 from tests.bench.machine import cores
 from tests.bench.peers import ROOT, prepare
 from tests.bench.say import say, waiting

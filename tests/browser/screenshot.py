@@ -6,7 +6,7 @@ from pathlib import Path
 
 from playwright.sync_api import ViewportSize, expect
 
-from rekindle.store.directory import cache_dir
+from rekindle.core.store.directory import cache_dir
 from tests.browser.chromium import open_browser
 from tests.browser.driver import LIMIT, open_notebook
 from tests.browser.lab import open_lab

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from anyio import to_thread
 
 import rekindle
-from rekindle.concurrency import threads
-from rekindle.config import SettingsOptions
-from rekindle.device.programs.lowering import Program, Programs
-from rekindle.engine.actor import Actor, answers
-from rekindle.engine.engine import Actors
-from rekindle.messages import Message
+from rekindle.core.concurrency import threads
+from rekindle.core.config import SettingsOptions
+from rekindle.core.device.programs.lowering import Program, Programs
+from rekindle.core.engine.actor import Actor, answers
+from rekindle.core.engine.engine import Actors
+from rekindle.core.messages import Message
 from tests.engine.restart_child import SETTINGS, asked
 from tests.waiting import PATIENCE, until_blocking
 

@@ -18,11 +18,11 @@ import jax
 import numpy as np
 
 import rekindle
-from rekindle.concurrency import threads
-from rekindle.config import SettingsOptions
-from rekindle.device.programs.lowering import ALLOW, ENTER, GATHER, SCATTER, Key, Program
-from rekindle.device.programs.store import ProgramStore
-from rekindle.store.snapshot_store import SnapshotStore
+from rekindle.core.concurrency import threads
+from rekindle.core.config import SettingsOptions
+from rekindle.core.device.programs.lowering import ALLOW, ENTER, GATHER, SCATTER, Key, Program
+from rekindle.core.device.programs.store import ProgramStore
+from rekindle.core.store.snapshot_store import SnapshotStore
 from tests.compilations import COMPILED, listen
 from tests.waiting import PATIENCE
 

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import jax
 
 import rekindle
-from rekindle.config import SettingsOptions
+from rekindle.core.config import SettingsOptions
 
 SETTINGS: SettingsOptions = {
     "num_pages": 6,

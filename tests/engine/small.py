@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
-from rekindle.config import SettingsOptions
+from rekindle.core.config import SettingsOptions
 
 
 class Shapes(TypedDict):

@@ -13,11 +13,11 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.device.state import empty_pages
-from rekindle.models.attention import Scores
-from rekindle.models.decoder import Decoder
-from rekindle.models.load import load_decoder
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.device.state import empty_pages
+from rekindle.core.models.attention import Scores
+from rekindle.core.models.decoder import Decoder
+from rekindle.core.models.load import load_decoder
 from rekindle_kernels import api
 from rekindle_kernels.cpu.library import why_not
 

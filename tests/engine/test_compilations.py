@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.config import SettingsOptions, Ticks
+from rekindle.core.config import SettingsOptions, Ticks
 from tests.compilations import COMPILED
 from tests.waiting import PATIENCE
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rekindle
-from rekindle.messages import Advanced
-from rekindle.request.allowed import Allowed
+from rekindle.core.messages import Advanced
+from rekindle.core.request.allowed import Allowed
 from tests.engine.small import SMOLLM2, Shapes
 from tests.unit.test_grammar import TREE, schemas
 from tests.waiting import PATIENCE

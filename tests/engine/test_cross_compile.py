@@ -11,8 +11,8 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.device.programs.store import KeptPrograms
-from rekindle.store.kept import Entry
+from rekindle.core.device.programs.store import KeptPrograms
+from rekindle.core.store.kept import Entry
 from tests.two_steps import OPTIONS, SETTINGS
 
 without_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler, libtpu, is not installed")

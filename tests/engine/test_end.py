@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.concurrency.threads import WAITING
+from rekindle.core.concurrency.threads import WAITING
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 import rekindle
-from rekindle.device.jax_settings import COMPILED_IN, OWN
+from rekindle.core.device.jax_settings import COMPILED_IN, OWN
 from tests.engine.settings_child import answered, child, opened
 
 pytestmark = pytest.mark.wide

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import rekindle
-from rekindle.errors import ConfigError, NotRestored
+from rekindle.core.errors import ConfigError, NotRestored
 from tests.compilations import COMPILED
 
 pytestmark = pytest.mark.wide

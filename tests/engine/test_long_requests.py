@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.config import SettingsOptions
-from rekindle.models.attention import Scores
-from rekindle.models.load import load_decoder
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.config import SettingsOptions
+from rekindle.core.models.attention import Scores
+from rekindle.core.models.load import load_decoder
 
 pytestmark = pytest.mark.wide
 

@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.serialize_executable import serialize
 
-from rekindle.buckets import Bucket
-from rekindle.device.devices import choices, shared_by
-from rekindle.device.place import Place
-from rekindle.device.programs.key import Target
-from rekindle.device.programs.lowering import Programs
-from rekindle.device.programs.targets import devices_of
-from rekindle.device.state import Sizes
-from rekindle.models.config import ModelConfig, Rope
-from rekindle.models.wire import Wire
+from rekindle.core.buckets import Bucket
+from rekindle.core.device.devices import choices, shared_by
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs.key import Target
+from rekindle.core.device.programs.lowering import Programs
+from rekindle.core.device.programs.targets import devices_of
+from rekindle.core.device.state import Sizes
+from rekindle.core.models.config import ModelConfig, Rope
+from rekindle.core.models.wire import Wire
 
 without_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler, libtpu, is not installed")
 without_cuda = pytest.mark.skipif(

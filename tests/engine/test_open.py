@@ -7,8 +7,8 @@ import jax
 import pytest
 
 import rekindle
-from rekindle.config import Implementation, SettingsOptions
-from rekindle.errors import ConfigError
+from rekindle.core.config import Implementation, SettingsOptions
+from rekindle.core.errors import ConfigError
 from rekindle_kernels import api
 from tests.engine.settings_child import opened
 

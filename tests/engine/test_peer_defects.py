@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.device import packing
-from rekindle.engine.actors import stepper
+from rekindle.core.device import packing
+from rekindle.core.engine.actors import stepper
 from tests.engine.small import SMALL
 from tests.waiting import PATIENCE
 
@@ -109,7 +109,9 @@ def test_11_importing_changes_nothing_and_loads_nothing_heavy() -> None:
 @pytest.mark.wide
 def test_19_keys_of_prefixes_are_the_same_in_every_process() -> None:
     """Check that keys have tokens as bytes, because Python's `hash` is salted."""
-    code = "from rekindle.scheduler.cache.tree import PrefixTree; print(PrefixTree(4).next_page('', [1, 2, 3, 400]))"
+    code = (
+        "from rekindle.core.scheduler.cache.tree import PrefixTree; print(PrefixTree(4).next_page('', [1, 2, 3, 400]))"
+    )
     keys = {
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}

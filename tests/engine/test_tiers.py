@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rekindle.config import Settings
-from rekindle.engine.actor import Actor
-from rekindle.engine.assembly import build
-from rekindle.messages import (
+from rekindle.core.config import Settings
+from rekindle.core.engine.actor import Actor
+from rekindle.core.engine.assembly import build
+from rekindle.core.messages import (
     Chunk,
     Copy,
     Dispatched,
@@ -26,9 +26,9 @@ from rekindle.messages import (
     Row,
     Settled,
 )
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.request.tokens import TokenLogprob
 from tests.engine.small import SMALL
 
 pytestmark = pytest.mark.anyio

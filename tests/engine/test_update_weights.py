@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import rekindle
-from rekindle.errors import LogitsNotFinite
-from rekindle.messages import NewWeights
+from rekindle.core.errors import LogitsNotFinite
+from rekindle.core.messages import NewWeights
 from tests.engine.small import SMALL
 from tests.waiting import PATIENCE, until
 

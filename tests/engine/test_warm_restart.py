@@ -26,16 +26,16 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import rekindle
-from rekindle.buckets import Bucket
-from rekindle.config import SettingsOptions
-from rekindle.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, Program
-from rekindle.device.programs.store import KeptPrograms, ProgramStore
-from rekindle.errors import UnsafeStorage
-from rekindle.messages import SaveCache
+from rekindle.core.buckets import Bucket
+from rekindle.core.config import SettingsOptions
+from rekindle.core.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, Program
+from rekindle.core.device.programs.store import KeptPrograms, ProgramStore
+from rekindle.core.errors import UnsafeStorage
+from rekindle.core.messages import SaveCache
+from rekindle.core.store import entries as store_entries
+from rekindle.core.store.kept import Entry
+from rekindle.core.store.snapshots import KeptSnapshots
 from rekindle.session import operations
-from rekindle.store import entries as store_entries
-from rekindle.store.kept import Entry
-from rekindle.store.snapshots import KeptSnapshots
 from tests.engine.restart_child import (
     CACHED,
     PAGE,

@@ -11,7 +11,7 @@ from lm_eval.api.instance import Instance
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.config import SettingsOptions
+from rekindle.core.config import SettingsOptions
 from rekindle.session.lm_eval import RekindleLM
 from tests.sentence_models import END, embedding_model
 

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 import rekindle_kernels
-from rekindle.device.jax_settings import JaxSettings
-from rekindle.device.programs.key import Build, Target
-from rekindle.device.programs.store import OBJECT_FILES
+from rekindle.core.device.jax_settings import JaxSettings
+from rekindle.core.device.programs.key import Build, Target
+from rekindle.core.device.programs.store import OBJECT_FILES
 from rekindle_kernels.api import library_of
 from rekindle_kernels.cpu import build, library
 from tests.unit.stored_programs import MODEL, nth, open_programs

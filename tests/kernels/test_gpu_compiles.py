@@ -13,12 +13,12 @@ import pytest
 from jax.experimental.topologies import get_topology_desc
 from jax.sharding import SingleDeviceSharding
 
-from rekindle.buckets import Bucket
-from rekindle.device.inputs import InputLayout
-from rekindle.device.state import empty_pages, empty_slots
-from rekindle.device.step import step
-from rekindle.models.config import ModelConfig
-from rekindle.models.decoder import abstract_decoder
+from rekindle.core.buckets import Bucket
+from rekindle.core.device.inputs import InputLayout
+from rekindle.core.device.state import empty_pages, empty_slots
+from rekindle.core.device.step import step
+from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.decoder import abstract_decoder
 from rekindle_kernels import api
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.engine_gpu import LLAMA_3_8B

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rekindle.buckets import Bucket
-from rekindle.device.inputs import InputLayout
-from rekindle.device.state import empty_pages, empty_slots
-from rekindle.device.step import step
-from rekindle.models.config import ModelConfig, Rope
-from rekindle.models.decoder import abstract_decoder
+from rekindle.core.buckets import Bucket
+from rekindle.core.device.inputs import InputLayout
+from rekindle.core.device.state import empty_pages, empty_slots
+from rekindle.core.device.step import step
+from rekindle.core.models.config import ModelConfig, Rope
+from rekindle.core.models.decoder import abstract_decoder
 from rekindle_kernels import api
 from rekindle_kernels.tpu import blocks, form, rows, tuning
 from tests.kernels.topologies import KINDS, V5E, V5P, V6E, chip

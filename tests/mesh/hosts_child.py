@@ -14,7 +14,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import numpy as np
 
 import rekindle
-from rekindle.config import SettingsOptions
+from rekindle.core.config import SettingsOptions
 from tests.engine.reports import report_of
 from tests.engine.sampled import MIXED, SEEDED
 from tests.engine.small import FEW_PAGES

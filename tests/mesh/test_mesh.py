@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.buckets import Bucket
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.device.place import Place
-from rekindle.device.programs.lowering import Programs
-from rekindle.device.state import Sizes
-from rekindle.device.step import step
-from rekindle.models.decoder import abstract_decoder
+from rekindle.core.buckets import Bucket
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs.lowering import Programs
+from rekindle.core.device.state import Sizes
+from rekindle.core.device.step import step
+from rekindle.core.models.decoder import abstract_decoder
 from tests.families import MODELS
 from tests.waiting import PATIENCE
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import rekindle
 import rekindle_kernels
-from rekindle.store.directory import cache_dir
+from rekindle.core.store.directory import cache_dir
 
 CURRENT, COLAB = "current", "colab"
 

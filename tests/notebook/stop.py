@@ -11,7 +11,7 @@ GENERATED = "session.stats.scheduler.generated_tokens / LONG['max_tokens']"
 SOON = 1 / 10
 """The share of a long request that may be generated until a wait is left: a few seconds of work."""
 HOLD = f"""
-from rekindle.device.programs.lowering import Programs
+from rekindle.core.device.programs.lowering import Programs
 over, compile_now = threading.Event(), Programs.compiled
 
 def compile_until_it_is_over(*arguments):

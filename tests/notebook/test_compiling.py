@@ -11,7 +11,7 @@ from tests.notebook.stop import HOLD, LET_GO, Record, stop
 pytestmark = pytest.mark.notebook
 
 TURNS = """
-from rekindle.concurrency.threads import compiling
+from rekindle.core.concurrency.threads import compiling
 turns = []
 
 async def turn():

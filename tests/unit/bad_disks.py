@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.store import entries as store_entries
+from rekindle.core.store import entries as store_entries
 
 EVERY_PROBLEM = pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 EVERY_CALL = pytest.mark.parametrize(

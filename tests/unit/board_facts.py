@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from rekindle.core.request.figures import Standing
+from rekindle.core.scheduler.stats import SchedulerStats, Stats
 from rekindle.notebook.board.board import Facts
-from rekindle.request.figures import Standing
-from rekindle.scheduler.stats import SchedulerStats, Stats
 
 COUNTS = SchedulerStats(
     waiting=3,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.concurrency import mailbox
+from rekindle.core.concurrency import mailbox
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.hosts.link import Link, greet
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session", autouse=True)

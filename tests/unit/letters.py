@@ -1,8 +1,8 @@
 """A prefix tree over texts with pages of two letters, so that tests are easy to read."""
 
-from rekindle.page import StoredPage
-from rekindle.scheduler.cache.nodes import Evicted, Node
-from rekindle.scheduler.cache.tree import PrefixTree
+from rekindle.core.page import StoredPage
+from rekindle.core.scheduler.cache.nodes import Evicted, Node
+from rekindle.core.scheduler.cache.tree import PrefixTree
 
 
 def ids(text: str) -> list[int]:

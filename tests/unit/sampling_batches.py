@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from rekindle.device.packing import pack_adjustments, pack_sampling
-from rekindle.device.sampling.adjustments import Adjustments, enter_slot
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
+from rekindle.core.device.packing import pack_adjustments, pack_sampling
+from rekindle.core.device.sampling.adjustments import Adjustments, enter_slot
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
 
 PROMPT, OUTPUT, END = (3, 1, 4), [1, 5, 1, 9], frozenset({2})
 HOT: dict[str, Any] = {"temperature": 1.0}

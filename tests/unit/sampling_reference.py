@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.request.request import Request
+from rekindle.core.request.request import Request
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -9,9 +9,9 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 END = "<|im_end|>"
 HERMES = (

@@ -3,8 +3,8 @@
 import threading
 
 from rekindle.client.handle import Handle
-from rekindle.concurrency.threads import Work
-from rekindle.errors import BatchFailed
+from rekindle.core.concurrency.threads import Work
+from rekindle.core.errors import BatchFailed
 from rekindle.session.session import Session
 from tests.waiting import until, until_blocking
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from rekindle.messages import Plan
+from rekindle.core.messages import Plan
 
 
 class Silences:

@@ -9,16 +9,16 @@ import anyio
 
 from rekindle.client.callers import Callers
 from rekindle.client.handle import Handle
-from rekindle.config import SettingsOptions
-from rekindle.engine.actor import Actor, answers
-from rekindle.engine.actors.grammars import Grammars
-from rekindle.engine.actors.tokenizing import Tokenizing
-from rekindle.messages import Message, Prompt
-from rekindle.request.params import SamplingOptions, SamplingParams
-from rekindle.request.request import Pooling, Request
-from rekindle.scheduler.stats import SchedulerStats
+from rekindle.core.config import SettingsOptions
+from rekindle.core.engine.actor import Actor, answers
+from rekindle.core.engine.actors.grammars import Grammars
+from rekindle.core.engine.actors.tokenizing import Tokenizing
+from rekindle.core.messages import Message, Prompt
+from rekindle.core.request.params import SamplingOptions, SamplingParams
+from rekindle.core.request.request import Pooling, Request
+from rekindle.core.scheduler.stats import SchedulerStats
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.testing import constrained, fake_assembly, fake_limits
-from rekindle.text.tokenizer import Tokenizer
 
 Choose = Callable[[int], int]
 """A function that chooses which of so many stages that have mail goes next."""

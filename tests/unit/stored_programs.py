@@ -13,13 +13,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from rekindle.buckets import Bucket
-from rekindle.device.jax_settings import JaxSettings
-from rekindle.device.programs.key import Build, ProgramKey, Target
-from rekindle.device.programs.lowering import Key, Program
-from rekindle.device.programs.store import ProgramStore, Serialized
-from rekindle.models.config import ModelConfig, Rope
-from rekindle.store.kept import DEFAULT_BYTES
+from rekindle.core.buckets import Bucket
+from rekindle.core.device.jax_settings import JaxSettings
+from rekindle.core.device.programs.key import Build, ProgramKey, Target
+from rekindle.core.device.programs.lowering import Key, Program
+from rekindle.core.device.programs.store import ProgramStore, Serialized
+from rekindle.core.models.config import ModelConfig, Rope
+from rekindle.core.store.kept import DEFAULT_BYTES
 from tests.compilations import listen
 
 MODEL = ModelConfig.llama(
@@ -76,7 +76,7 @@ def multiplies(program: Program, factor: float = 2.0) -> bool:
 def in_other_processes(count: int, work: Callable[..., None], *arguments: object) -> list[int | None]:
     """Run a function of this file in fresh processes, all at once; return their exit codes."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["rekindle.device.programs.store", "orbax.checkpoint"])
+    context.set_forkserver_preload(["rekindle.core.device.programs.store", "orbax.checkpoint"])
     processes = [context.Process(target=work, args=arguments) for _ in range(count)]
     for process in processes:
         process.start()

@@ -11,11 +11,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from rekindle.page import NewPage
-from rekindle.store.index import root_digest
-from rekindle.store.snapshot_key import SnapshotKey
-from rekindle.store.snapshot_store import SnapshotStore, Written
-from rekindle.store.snapshots import KeptSnapshots
+from rekindle.core.page import NewPage
+from rekindle.core.store.index import root_digest
+from rekindle.core.store.snapshot_key import SnapshotKey
+from rekindle.core.store.snapshot_store import SnapshotStore, Written
+from rekindle.core.store.snapshots import KeptSnapshots
 
 SHAPE = (4, 2, 4, 8, 16)
 """The shape of a page: 16 KiB in float32. The seal has no digest of a file with a few of them."""

@@ -1,7 +1,7 @@
 """A settler that tests can follow and hold back, and a function that steps a session to its end."""
 
-from rekindle.concurrency.feed import Feed
-from rekindle.messages import Message
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.messages import Message
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler
 

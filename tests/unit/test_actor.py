@@ -11,12 +11,12 @@ import pytest
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from rekindle.concurrency import mailbox
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.mailbox import Mailbox, Waiter
-from rekindle.engine.actor import Stage
-from rekindle.engine.handled import Handled
-from rekindle.messages import Cancel, Message, Withdraw
+from rekindle.core.concurrency import mailbox
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.mailbox import Mailbox, Waiter
+from rekindle.core.engine.actor import Stage
+from rekindle.core.messages import Cancel, Message, Withdraw
+from rekindle.core.messages.handled import Handled
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -78,8 +78,8 @@ async def test_a_message_that_comes_just_before_the_receiver_sleeps_is_not_misse
         feed.put("between")
         return Waiter()
 
-    monkeypatch.setattr("rekindle.concurrency.mailbox.Waiter", racing)
-    monkeypatch.setattr("rekindle.concurrency.feed.Waiter", racing)
+    monkeypatch.setattr("rekindle.core.concurrency.mailbox.Waiter", racing)
+    monkeypatch.setattr("rekindle.core.concurrency.feed.Waiter", racing)
     ended: list[str] = []
 
     async def read() -> None:

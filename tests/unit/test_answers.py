@@ -15,13 +15,13 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 from IPython.lib.pretty import pretty
 
-from rekindle.errors import BatchFailed, InvalidRequest, PromptTooLong
+from rekindle.core.errors import BatchFailed, InvalidRequest, PromptTooLong
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.answer_table import MOST_ROWS, MOST_SHADED
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from tests.waiting import PATIENCE, until_blocking
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 1 + 1?"}]

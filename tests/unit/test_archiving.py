@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from rekindle.messages import CacheSaved, NewWeights, SaveCache
-from rekindle.scheduler.archiving import PAGES_AT_ONCE, TICKS_BETWEEN
-from rekindle.scheduler.cache.nodes import Node
+from rekindle.core.messages import CacheSaved, NewWeights, SaveCache
+from rekindle.core.scheduler.archiving import PAGES_AT_ONCE, TICKS_BETWEEN
+from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.testing import ByHand, FakeDiskTier, expected_tokens
 
 PAGE = 16

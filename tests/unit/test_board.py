@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from rekindle.errors import EngineFailed
-from rekindle.markup import visible
-from rekindle.messages import Message
+from rekindle.core.errors import EngineFailed
+from rekindle.core.markup import visible
+from rekindle.core.messages import Message
+from rekindle.core.scheduler.stats import found
 from rekindle.notebook.board.board import Board, Facts, age, pages
 from rekindle.notebook.board.board_html import board_html, overview_html, requests_html
 from rekindle.notebook.board.rates import Rate
-from rekindle.scheduler.stats import found
 from rekindle.session.engine_view import LISTED, EngineView
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session

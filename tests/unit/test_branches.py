@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle.request.params import SamplingOptions
+from rekindle.core.request.params import SamplingOptions
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, expected_of, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.stages import request_of
 from tests.waiting import until_blocking
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.buckets import (
+from rekindle.core.buckets import (
     QUERY_BLOCK,
     Bucket,
     all_buckets,

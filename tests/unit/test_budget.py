@@ -10,19 +10,19 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.checkpoints.checkpoint import Checkpoint
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.config import Settings, SettingsOptions
-from rekindle.device import devices
-from rekindle.device.place import Place
-from rekindle.device.programs.lowering import Programs, temporary_bytes
-from rekindle.engine import budget, planning
-from rekindle.engine.blueprint import Blueprint
-from rekindle.engine.planning import plan
-from rekindle.errors import ConfigError, ModelTooLarge, NotRestored
-from rekindle.markup import size_text
-from rekindle.models.load import load_weights
-from rekindle.store.directory import cache_dir
+from rekindle.core.checkpoints.checkpoint import Checkpoint
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.config import Settings, SettingsOptions
+from rekindle.core.device import devices
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs.lowering import Programs, temporary_bytes
+from rekindle.core.engine import budget, planning
+from rekindle.core.engine.blueprint import Blueprint
+from rekindle.core.engine.planning import plan
+from rekindle.core.errors import ConfigError, ModelTooLarge, NotRestored
+from rekindle.core.markup import size_text
+from rekindle.core.models.load import load_weights
+from rekindle.core.store.directory import cache_dir
 
 CPU = jax.devices("cpu")[0]
 HERE = Place((CPU,))
@@ -104,7 +104,7 @@ def test_the_bound_of_a_step_is_above_what_the_compiler_says(family: str, famili
 def test_a_model_that_cannot_fit_is_refused_with_the_numbers_before_it_is_loaded(
     families: Path, give: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rekindle.engine.assembly.filled", lambda *_: pytest.fail("it was loaded"))
+    monkeypatch.setattr("rekindle.core.engine.assembly.filled", lambda *_: pytest.fail("it was loaded"))
     give(1 * MB)
     said = (
         r"llama-tied does not fit on .*: its weights take 649 kB, the largest step [\d.]+ MB, and the smallest pool of "

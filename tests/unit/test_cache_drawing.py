@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.scheduler.cache.tree import PrefixTree
+from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.views.cache.drawing import BAR_WIDTH, Run, draw
 from rekindle.views.cache.hottest import MAX_RUNS
 from rekindle.views.cache.labels import LEAST_GAP, alike, label_start

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.errors import StorageError
-from rekindle.request.figures import CachedTokens
-from rekindle.scheduler.stats import SchedulerStats
+from rekindle.core.errors import StorageError
+from rekindle.core.request.figures import CachedTokens
+from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.session.session import Session
 from rekindle.testing import (
     CheckedScheduler,

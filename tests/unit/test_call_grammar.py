@@ -7,14 +7,14 @@ import jsonschema
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from rekindle.errors import InvalidRequest
-from rekindle.text.responses.call_grammar import call_grammar, form_of
-from rekindle.text.responses.calls import calls_of
-from rekindle.text.responses.choosing import grammar_of_choice
-from rekindle.text.responses.families import calls_for, marks_of_thought, written_for
-from rekindle.text.responses.parser import ResponseParser
-from rekindle.text.responses.template import load
-from rekindle.text.tokenizer import Tokenizer
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.text.responses.call_grammar import call_grammar, form_of
+from rekindle.core.text.responses.calls import calls_of
+from rekindle.core.text.responses.choosing import grammar_of_choice
+from rekindle.core.text.responses.families import calls_for, marks_of_thought, written_for
+from rekindle.core.text.responses.parser import ResponseParser
+from rekindle.core.text.responses.template import load
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.tools.tool import schemas_of
 from tests.unit.response_cases import CODER, GRANITE, HARMONY, LLAMA, MISTRAL, NEWER_MISTRAL, QWEN, R1, V31
 from tests.unit.scripted import END, tokenizer

@@ -6,18 +6,18 @@ from typing import Any
 
 from rekindle import CachedTokens, Generation, Stats, Timings, Usage
 from rekindle.client.handle import Handle
-from rekindle.errors import InvalidRequest
-from rekindle.messages import Started, Submit, Text
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Started, Submit, Text
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.scheduler.cache.tree import PrefixTree
+from rekindle.core.scheduler.stats import SchedulerStats
+from rekindle.core.store.restored import Restored
 from rekindle.notebook.board.board import Board
 from rekindle.notebook.board.board_html import board_html
 from rekindle.notebook.board.rates import Rate
-from rekindle.request.params import SamplingParams
-from rekindle.request.tokens import TokenLogprob
 from rekindle.results.answers import Answers
 from rekindle.results.heat_map import heat_map
-from rekindle.scheduler.cache.tree import PrefixTree
-from rekindle.scheduler.stats import SchedulerStats
-from rekindle.store.restored import Restored
 from rekindle.testing import fake_assembly, fake_limits, fake_session
 from rekindle.views.records import Begun, Cut, Given, Joined, Over, Part, Planned, Read, Sent
 from rekindle.views.timeline.courses import Timeline

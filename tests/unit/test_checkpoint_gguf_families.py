@@ -9,17 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.checkpoints.checkpoint import Checkpoint
-from rekindle.checkpoints.gguf.architecture import Said
-from rekindle.checkpoints.gguf.architectures import ARCHITECTURES
-from rekindle.checkpoints.gguf.file import GGUFFile
-from rekindle.checkpoints.gguf.rope import rope_parameters
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.errors import CheckpointError, UnsupportedModel
-from rekindle.models.families.keys import Keys
-from rekindle.models.families.known import FAMILIES
-from rekindle.models.load import load_decoder
-from rekindle.models.rope import rope_frequencies
+from rekindle.core.checkpoints.checkpoint import Checkpoint
+from rekindle.core.checkpoints.gguf.architecture import Said
+from rekindle.core.checkpoints.gguf.architectures import ARCHITECTURES
+from rekindle.core.checkpoints.gguf.file import GGUFFile
+from rekindle.core.checkpoints.gguf.rope import rope_parameters
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.errors import CheckpointError, UnsupportedModel
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.known import FAMILIES
+from rekindle.core.models.load import load_decoder
+from rekindle.core.models.rope import rope_frequencies
 from tests.gguf_files import UNSAID, WRITTEN, Change, said_directory, write_model
 from tests.unit.test_models import paged_logits
 

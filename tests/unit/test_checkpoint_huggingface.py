@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.errors import CheckpointError, ModelNotFound, UnsupportedModel
-from rekindle.models.config import Rope
-from rekindle.models.decoder import expected_shapes
-from rekindle.models.families import llama, qwen3
-from rekindle.models.families.reading import Family
-from rekindle.models.scaling import Llama3Scaling
-from rekindle.text.tokenizer import Tokenizer
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.errors import CheckpointError, ModelNotFound, UnsupportedModel
+from rekindle.core.models.config import Rope
+from rekindle.core.models.decoder import expected_shapes
+from rekindle.core.models.families import llama, qwen3
+from rekindle.core.models.families.reading import Family
+from rekindle.core.models.scaling import Llama3Scaling
+from rekindle.core.text.tokenizer import Tokenizer
 from tests.families import MODELS
 
 FAMILIES = ("llama-tied", "llama3-rope", "qwen2", "qwen3")

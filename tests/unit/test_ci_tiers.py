@@ -9,7 +9,7 @@ import pytest
 from tests import tiers
 
 FILES = {
-    "toolkit/rekindle/scheduler/planner.py": "plan = 1\n",
+    "toolkit/rekindle/core/scheduler/planner.py": "plan = 1\n",
     "toolkit/rekindle/server/writing.py": "write = 1\n",
     "README.md": "words\n",
 }
@@ -59,7 +59,7 @@ def test_one_tier_is_called_in_turn_where_all_passed() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("toolkit/rekindle/scheduler/planner.py", {"test-engine", "test-unit"}),
+        ("toolkit/rekindle/core/scheduler/planner.py", {"test-engine", "test-unit"}),
         ("toolkit/rekindle/server/writing.py", {"test-clients", "test-unit"}),
         ("README.md", set()),
     ],
@@ -77,15 +77,15 @@ def test_a_change_calls_for_what_it_touches_until_that_passed(name: str, expecte
 
 def test_new_moved_and_deleted_files_are_changes() -> None:
     before = tiers.digest("test-engine")
-    Path("toolkit/rekindle/scheduler/planner.py").rename("toolkit/rekindle/scheduler/plans.py")
+    Path("toolkit/rekindle/core/scheduler/planner.py").rename("toolkit/rekindle/core/scheduler/plans.py")
     moved = tiers.digest("test-engine")
-    Path("toolkit/rekindle/scheduler/plans.py").unlink()
+    Path("toolkit/rekindle/core/scheduler/plans.py").unlink()
     assert len({before, moved, tiers.digest("test-engine")}) == 3
 
 
 def test_inputs_that_change_during_a_run_have_not_passed(capsys: pytest.CaptureFixture[str]) -> None:
     tiers.begins("test-engine")
-    Path("toolkit/rekindle/scheduler/planner.py").write_text("plan = 2\n")
+    Path("toolkit/rekindle/core/scheduler/planner.py").write_text("plan = 2\n")
     tiers.passes("test-engine")
     assert "changed while it ran" in capsys.readouterr().out
     assert "test-engine" in tiers.due()

@@ -20,10 +20,10 @@ from tokenizers import decoders, models, pre_tokenizers
 import rekindle
 from rekindle.__main__ import main
 from rekindle.cli.demo import BATCH, QUESTIONS
-from rekindle.device.programs.store import KeptPrograms
+from rekindle.core.device.programs.store import KeptPrograms
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from tests.waiting import PATIENCE
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
@@ -144,7 +144,7 @@ def test_info_of_a_model_reads_no_weights(
     def loaded(*_: object) -> None:
         raise AssertionError("a tensor was looked up")
 
-    monkeypatch.setattr("rekindle.checkpoints.checkpoint.LazyTensors.__getitem__", loaded)
+    monkeypatch.setattr("rekindle.core.checkpoints.checkpoint.LazyTensors.__getitem__", loaded)
     assert main(["info", model, "--dtype", "bfloat16"]) == 0
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
     assert rows["cache"] == f"{tmp_path / 'cache'}, 0 files, 0 B"

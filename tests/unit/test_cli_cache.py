@@ -17,11 +17,11 @@ from rekindle.__main__ import main
 from rekindle.cli import needed
 from rekindle.cli.needed import Needed
 from rekindle.cli.units import ago, parse_size
-from rekindle.concurrency.progress import silent
-from rekindle.device.programs.key import ProgramKey
-from rekindle.device.programs.store import KeptPrograms
-from rekindle.markup import size_text
-from rekindle.store.validity import code_digest
+from rekindle.core.concurrency.progress import silent
+from rekindle.core.device.programs.key import ProgramKey
+from rekindle.core.device.programs.store import KeptPrograms
+from rekindle.core.markup import size_text
+from rekindle.core.store.validity import code_digest
 from tests.two_steps import OPTIONS, SETTINGS
 from tests.unit.stored_programs import MODEL, save_as, serialized, some_key
 from tests.unit.stored_snapshots import PATH_PAGES, open_store, path, write
@@ -285,8 +285,8 @@ def test_no_command_deserializes_anything(
 
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
-    monkeypatch.setattr("rekindle.device.programs.store.deserialize_and_load", refuse)
-    monkeypatch.setattr("rekindle.checkpoints.checkpoint.LazyTensors.__getitem__", refuse)
+    monkeypatch.setattr("rekindle.core.device.programs.store.deserialize_and_load", refuse)
+    monkeypatch.setattr("rekindle.core.checkpoints.checkpoint.LazyTensors.__getitem__", refuse)
     for command in ("ls", "size", "verify", "prune --max-bytes 1G", "clear --yes"):
         said(capsys, *command.split())
     said(capsys, "explain", str(families / "llama-tied"), *OPTIONS.split())

@@ -14,7 +14,7 @@ import pytest
 import rekindle
 from rekindle.__main__ import main
 from rekindle.cli.serve import wait_for_signals
-from rekindle.concurrency.feed import Feed
+from rekindle.core.concurrency.feed import Feed
 from tests.sentence_models import embedding_model
 from tests.unit.sockets import ask
 from tests.waiting import PATIENCE

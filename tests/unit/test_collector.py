@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rekindle.concurrency.collector import collector_paused
+from rekindle.core.concurrency.collector import collector_paused
 from tests.waiting import PATIENCE
 
 IMPORT = """

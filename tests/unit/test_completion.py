@@ -14,7 +14,7 @@ import pytest
 
 import rekindle
 from rekindle import SamplingParams, Settings
-from rekindle.request.params import SamplingOptions
+from rekindle.core.request.params import SamplingOptions
 from rekindle.testing import fake_session
 from tests.waiting import PATIENCE
 

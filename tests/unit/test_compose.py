@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.config import SettingsOptions
-from rekindle.engine.actor import Actor, answers
-from rekindle.engine.engine import Actors, Compose, composed
-from rekindle.errors import (
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.config import SettingsOptions
+from rekindle.core.engine.actor import Actor, answers
+from rekindle.core.engine.engine import Actors, Compose, composed
+from rekindle.core.errors import (
     CheckpointError,
     ConfigError,
     EngineFailed,
@@ -27,13 +27,13 @@ from rekindle.errors import (
     RequestCancelled,
     UnsupportedModel,
 )
-from rekindle.messages import Admit, Cancel, Message, Rejected, Settled, Stopped, Texts
-from rekindle.models.families import llama, qwen2, qwen3
-from rekindle.models.families.known import FAMILIES
-from rekindle.models.families.reading import Family
+from rekindle.core.messages import Admit, Cancel, Message, Rejected, Settled, Stopped, Texts
+from rekindle.core.models.families import llama, qwen2, qwen3
+from rekindle.core.models.families.known import FAMILIES
+from rekindle.core.models.families.reading import Family
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 PROMPT = [3, 1, 4]
 FEW: SettingsOptions = {

@@ -8,14 +8,14 @@ from typing import Any
 import anyio
 import pytest
 
-from rekindle.concurrency.feed import TO_THE_END, Feed
-from rekindle.engine.assembly import Assembly
-from rekindle.engine.conductor import Command, Pause, Resume, Step
-from rekindle.engine.engine import TO_CALLER, Engine
-from rekindle.engine.handled import Handled
-from rekindle.errors import RequestCancelled, SessionClosed
-from rekindle.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text, Texts
-from rekindle.request.params import SamplingParams
+from rekindle.core.concurrency.feed import TO_THE_END, Feed
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.conductor import Command, Pause, Resume, Step
+from rekindle.core.engine.engine import TO_CALLER, Engine
+from rekindle.core.errors import RequestCancelled, SessionClosed
+from rekindle.core.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text, Texts
+from rekindle.core.messages.handled import Handled
+from rekindle.core.request.params import SamplingParams
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.telling import Telling

@@ -10,11 +10,11 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.concurrency.feed import Feed
-from rekindle.engine.conductor import Command, Conductor, Pause, Resume, Step
-from rekindle.engine.handled import Handled
-from rekindle.engine.thread import EngineThread
-from rekindle.errors import EngineFailed, QueueFull, SessionClosed
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.engine.conductor import Command, Conductor, Pause, Resume, Step
+from rekindle.core.engine.thread import EngineThread
+from rekindle.core.errors import EngineFailed, QueueFull, SessionClosed
+from rekindle.core.messages.handled import Handled
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.telling import Telling, run_to_the_end

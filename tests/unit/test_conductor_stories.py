@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.client.handle import Handle
-from rekindle.engine.handled import Handled
-from rekindle.errors import RequestCancelled
+from rekindle.core.errors import RequestCancelled
+from rekindle.core.messages.handled import Handled
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_session
 from tests.unit.limits import WAYS

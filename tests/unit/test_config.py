@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.config import Settings
-from rekindle.device.devices import places_of
-from rekindle.errors import ConfigError
-from rekindle.scheduler.limits import DEFAULT_POOL_BYTES, Limits, checked_sizes
+from rekindle.core.config import Settings
+from rekindle.core.device.devices import places_of
+from rekindle.core.errors import ConfigError
+from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, Limits, checked_sizes
 from rekindle.testing import FAKE_MODEL, fake_limits
 
 MULTIPLES = ["page_size", "max_prefill_tokens", "prefill_chunk"]

@@ -11,11 +11,11 @@ import pydantic
 import pytest
 from typing_extensions import TypedDict
 
-from rekindle.errors import BatchFailed, ConstraintFailed, InvalidBatch, InvalidRequest
-from rekindle.request.params import SamplingParams
+from rekindle.core.errors import BatchFailed, ConstraintFailed, InvalidBatch, InvalidRequest
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 
 class City(pydantic.BaseModel):

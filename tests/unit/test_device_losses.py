@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
-from rekindle.engine.handled import Handled
-from rekindle.errors import RequestCancelled
-from rekindle.messages import Rejected, Settled, Submit
-from rekindle.scheduler.scheduler import CONTINUED_ELSEWHERE
+from rekindle.core.errors import RequestCancelled
+from rekindle.core.messages import Rejected, Settled, Submit
+from rekindle.core.messages.handled import Handled
+from rekindle.core.scheduler.scheduler import CONTINUED_ELSEWHERE
 from rekindle.testing import ByHand, FakeStepper, expected_tokens, fake_limits, fake_session
 from rekindle.testing.session import fake_assembly
 

@@ -6,12 +6,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from rekindle.engine.actors.disk_tier import DiskTier
-from rekindle.engine.actors.host_tier import HostTier
-from rekindle.messages import Archive, Cancel, Copy, Drop, Fetch, Fetched, Gathered, Write, Written
-from rekindle.page import NewPage
-from rekindle.store.snapshot_store import SnapshotStore
-from rekindle.store.snapshot_store import Written as Outcome
+from rekindle.core.engine.actors.disk_tier import DiskTier
+from rekindle.core.engine.actors.host_tier import HostTier
+from rekindle.core.messages import Archive, Cancel, Copy, Drop, Fetch, Fetched, Gathered, Write, Written
+from rekindle.core.page import NewPage
+from rekindle.core.store.snapshot_store import SnapshotStore
+from rekindle.core.store.snapshot_store import Written as Outcome
 
 pytestmark = pytest.mark.anyio
 PAGES = tuple(NewPage(str(number), "root", "", bytes(4)) for number in range(3))

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.device.packing import unpack_score
-from rekindle.device.sampling.distribution import drawn_from
-from rekindle.device.sampling.rows import SamplingRows
-from rekindle.device.sampling.sample import sample
-from rekindle.errors import ParametersIgnored
-from rekindle.request.request import Request
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core.device.packing import unpack_score
+from rekindle.core.device.sampling.distribution import drawn_from
+from rekindle.core.device.sampling.rows import SamplingRows
+from rekindle.core.device.sampling.sample import sample
+from rekindle.core.errors import ParametersIgnored
+from rekindle.core.request.request import Request
+from rekindle.core.request.tokens import TokenLogprob
 from tests.unit.sampling_batches import (
     BOUNDS,
     CASES,

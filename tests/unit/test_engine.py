@@ -7,10 +7,10 @@ from typing import Any
 import anyio
 import pytest
 
-from rekindle.engine.actor import Actor, answers
-from rekindle.engine.engine import Actors, Engine
-from rekindle.errors import InvalidRequest, PromptTooLong
-from rekindle.messages import (
+from rekindle.core.engine.actor import Actor, answers
+from rekindle.core.engine.engine import Actors, Engine
+from rekindle.core.errors import InvalidRequest, PromptTooLong
+from rekindle.core.messages import (
     Admit,
     Cancel,
     Chat,
@@ -30,11 +30,11 @@ from rekindle.messages import (
     Tokenized,
     Withdraw,
 )
-from rekindle.request.figures import CachedTokens
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
+from rekindle.core.request.figures import CachedTokens
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits
-from rekindle.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.concurrency.interrupts import brief
+from rekindle.core.concurrency.interrupts import brief
 
 SHELL = """
 import contextlib, io, json, sys

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from anyio import to_thread
 
-from rekindle.buckets import Bucket
-from rekindle.device.place import Place
-from rekindle.device.programs import executables as executables_module
-from rekindle.device.programs import workers
-from rekindle.device.programs.executables import ArgumentsLost, Executables
-from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program, Programs
-from rekindle.device.programs.store import ProgramStore, Serialized
-from rekindle.device.programs.workers import WORKERS
-from rekindle.device.state import Sizes
-from rekindle.errors import SessionClosed, UnsafeStorage
+from rekindle.core.buckets import Bucket
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs import executables as executables_module
+from rekindle.core.device.programs import workers
+from rekindle.core.device.programs.executables import ArgumentsLost, Executables
+from rekindle.core.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program, Programs
+from rekindle.core.device.programs.store import ProgramStore, Serialized
+from rekindle.core.device.programs.workers import WORKERS
+from rekindle.core.device.state import Sizes
+from rekindle.core.errors import SessionClosed, UnsafeStorage
 from rekindle.testing import FAKE_MODEL
 from tests.waiting import PATIENCE, until, until_blocking
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.messages import (
+from rekindle.core.messages import (
     Chunk,
     Copy,
     Dispatched,
@@ -24,9 +24,9 @@ from rekindle.messages import (
     Scoring,
     Withdraw,
 )
-from rekindle.request.params import SamplingOptions, SamplingParams
-from rekindle.request.request import Request
-from rekindle.scheduler.limits import Limits
+from rekindle.core.request.params import SamplingOptions, SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.scheduler.limits import Limits
 from rekindle.testing import (
     VOCAB_SIZE,
     ByHand,

@@ -9,8 +9,8 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.mailbox import Waiter
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.mailbox import Waiter
 from tests.waiting import PATIENCE, until_blocking
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]

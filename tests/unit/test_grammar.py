@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.errors import ConstraintFailed, RekindleError
-from rekindle.request.allowed import Allowed
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
-from rekindle.text.grammar import Compiler, Matcher
-from rekindle.text.masks import InThreads, Masks, OneByOne, Together, alone
-from rekindle.text.tokenizer import Tokenizer
+from rekindle.core.errors import ConstraintFailed, RekindleError
+from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.text.grammar import Compiler, Matcher
+from rekindle.core.text.masks import InThreads, Masks, OneByOne, Together, alone
+from rekindle.core.text.tokenizer import Tokenizer
 
 VOCAB_SIZE, END = 49152, 2
 LONGEST = 400

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.device.sums import sum_states
-from rekindle.request.request import Pooling
+from rekindle.core.device.sums import sum_states
+from rekindle.core.request.request import Pooling
 from rekindle.testing import VOCAB_SIZE, ByHand, expected_tokens, state_of
 from tests.unit.stages import Stages, shuffled
 

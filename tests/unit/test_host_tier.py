@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from rekindle.concurrency.mailbox import Mailbox
-from rekindle.engine.actor import Stage
-from rekindle.engine.actors.host_tier import DeviceCopies, HostTier, host_memory
-from rekindle.messages import Copy, Dispatched, Drop, Fetch, Fetched, Gathered, Message, Offloaded
+from rekindle.core.concurrency.mailbox import Mailbox
+from rekindle.core.engine.actor import Stage
+from rekindle.core.engine.actors.host_tier import DeviceCopies, HostTier, host_memory
+from rekindle.core.messages import Copy, Dispatched, Drop, Fetch, Fetched, Gathered, Message, Offloaded
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -19,11 +19,12 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.concurrency.progress import Progress, silent
-from rekindle.config import Settings, SettingsOptions
-from rekindle.device.devices import places_over
-from rekindle.device.orders import Gather, SharedWeights
-from rekindle.errors import ConfigError, HostLost, HostRefused, InvalidRequest, RekindleError, UnsafeStorage
+from rekindle.core.concurrency.progress import Progress, silent
+from rekindle.core.config import Settings, SettingsOptions
+from rekindle.core.device.devices import places_over
+from rekindle.core.device.orders import Gather, SharedWeights
+from rekindle.core.errors import ConfigError, HostLost, HostRefused, InvalidRequest, RekindleError, UnsafeStorage
+from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.hosts import following, joining, meeting
 from rekindle.hosts.address import Address
 from rekindle.hosts.agreement import of_code
@@ -33,7 +34,6 @@ from rekindle.hosts.members import Members
 from rekindle.hosts.opening import require_shareable, weights_asked
 from rekindle.hosts.secret import shared_secret
 from rekindle.hosts.wire import order_of
-from rekindle.store.snapshot_key import content_fingerprint
 from tests.engine.small import FEW_PAGES
 from tests.waiting import PATIENCE, until_blocking
 

@@ -9,24 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.buckets import Bucket
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.config import Settings
-from rekindle.device.devices import places_over
-from rekindle.device.orders import Allow, DeviceState, Enter, Gather, Order, Scatter, Step, Use
-from rekindle.device.programs.executables import Executables
-from rekindle.device.programs.lowering import Key
-from rekindle.device.state import Slots
-from rekindle.engine.actors.stepper import Stepper
-from rekindle.engine.blueprint import Blueprint
-from rekindle.errors import EngineFailed, HostLost, HostRefused
+from rekindle.core.buckets import Bucket
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.config import Settings
+from rekindle.core.device.devices import places_over
+from rekindle.core.device.orders import Allow, DeviceState, Enter, Gather, Order, Scatter, Step, Use
+from rekindle.core.device.programs.executables import Executables
+from rekindle.core.device.programs.lowering import Key
+from rekindle.core.device.state import Slots
+from rekindle.core.engine.actors.stepper import Stepper
+from rekindle.core.engine.blueprint import Blueprint
+from rekindle.core.errors import EngineFailed, HostLost, HostRefused
+from rekindle.core.messages import Gathered, Offload
 from rekindle.hosts import following
 from rekindle.hosts.address import Address
 from rekindle.hosts.agreement import differences
 from rekindle.hosts.link import Link
 from rekindle.hosts.opening import Share, asked, weights_asked
 from rekindle.hosts.wire import frame_of, order_of
-from rekindle.messages import Gathered, Offload
 from rekindle.testing import fake_limits
 from tests.engine.small import FEW_PAGES
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.errors import HostRefused
+from rekindle.core.errors import HostRefused
 from rekindle.hosts.link import Frame, Link, LinkLost, Role, greet
 
 SECRET = b"a secret of the tests"

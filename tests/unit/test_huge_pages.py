@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.device import huge_pages
-from rekindle.device.huge_pages import COLLAPSE, collapse, spans_of
-from rekindle.engine import filling
-from rekindle.engine.filling import settle
+from rekindle.core.device import huge_pages
+from rekindle.core.device.huge_pages import COLLAPSE, collapse, spans_of
+from rekindle.core.engine import filling
+from rekindle.core.engine.filling import settle
 from tests.engine.small import SMALL
 from tests.waiting import PATIENCE, until_blocking
 

@@ -10,8 +10,8 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 import rekindle
-from rekindle import markup
-from rekindle.concurrency.mailbox import in_trio
+from rekindle.core import markup
+from rekindle.core.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import submitted
@@ -158,7 +158,7 @@ def test_an_interrupt_between_two_instructions_of_a_loop_cancels_its_request(mon
     with held(settler) as session:
         stream = session.stream_sync(token_ids=PROMPT, max_tokens=500)
         with monkeypatch.context() as patch:
-            patch.setattr("rekindle.concurrency.loops.blocked", interrupted)
+            patch.setattr("rekindle.core.concurrency.loops.blocked", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 next(stream)
         settler.release()

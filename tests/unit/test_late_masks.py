@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rekindle.engine.actors import grammars
-from rekindle.engine.actors.grammars import LONGEST_WAIT, NEVER, Grammars
-from rekindle.messages import Advance, Advanced, Withdraw
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
+from rekindle.core.engine.actors import grammars
+from rekindle.core.engine.actors.grammars import LONGEST_WAIT, NEVER, Grammars
+from rekindle.core.messages import Advance, Advanced, Withdraw
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.text.masks import OneByOne
 from rekindle.testing import ByHand, FakeGrammar, constrained, expected_tokens
-from rekindle.text.masks import OneByOne
 
 GRAMMARS = [FakeGrammar(salt, 90) for salt in (1, 4, 7)]
 PROMPTS = [[5, 6, 7], [8, 9], [1, 2, 3, 4], [4, 4]]

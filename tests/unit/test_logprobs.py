@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.errors import InvalidRequest, PromptTooLong
-from rekindle.request.params import SamplingOptions
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core.errors import InvalidRequest, PromptTooLong
+from rekindle.core.request.params import SamplingOptions
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.text.token_bytes import token_bytes
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import expected_of, expected_tokens, fake_session, score_of
-from rekindle.text.token_bytes import token_bytes
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled
 

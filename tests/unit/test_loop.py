@@ -15,16 +15,16 @@ import jax
 import numpy as np
 import pytest
 
-from rekindle.config import Policy, Settings
-from rekindle.device.orders import DeviceState
-from rekindle.device.programs.executables import Executables
-from rekindle.device.programs.lowering import Key
-from rekindle.device.state import Slots, empty_slots
-from rekindle.engine.actor import answers
-from rekindle.engine.actors.detokenizer import Detokenizer
-from rekindle.engine.actors.stepper import Stepper
-from rekindle.engine.preparing import QUICK, Preparer
-from rekindle.messages import (
+from rekindle.core.config import Policy, Settings
+from rekindle.core.device.orders import DeviceState
+from rekindle.core.device.programs.executables import Executables
+from rekindle.core.device.programs.lowering import Key
+from rekindle.core.device.state import Slots, empty_slots
+from rekindle.core.engine.actor import answers
+from rekindle.core.engine.actors.detokenizer import Detokenizer
+from rekindle.core.engine.actors.stepper import Stepper
+from rekindle.core.engine.preparing import QUICK, Preparer
+from rekindle.core.messages import (
     Admit,
     Chunk,
     Message,
@@ -37,13 +37,13 @@ from rekindle.messages import (
     UseWeights,
     WeightsUsed,
 )
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
-from rekindle.request.tokens import TokenLogprob
-from rekindle.scheduler.limits import Limits
-from rekindle.scheduler.scheduler import Scheduler
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.scheduler import Scheduler
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.testing import FAKE_MODEL, fake_limits
-from rekindle.text.tokenizer import Tokenizer
 from tests import watchdog as watchdogs
 from tests.watchdog import LIMIT_SECONDS, REPEATED, Watchdog
 
@@ -271,7 +271,7 @@ async def test_what_changes_the_logits_is_packed_in_a_worker_thread(monkeypatch:
     def pack(request: Request, generated: Sequence[int], vocabulary: int) -> None:
         packed_by.append(threading.get_ident())
 
-    monkeypatch.setattr("rekindle.engine.actors.stepper.pack_adjustments", pack)
+    monkeypatch.setattr("rekindle.core.engine.actors.stepper.pack_adjustments", pack)
     stepper = Stepper(cast(Executables, Programs()), DeviceState([], (), empty_slots(2, 4, 251)), fake_limits())
     request = Request(0, (1,), SamplingParams(min_tokens=1), frozenset(), 99)
     await stepper._enter(Chunk(0, 0, 0, (1,), (1,), (1,), request))

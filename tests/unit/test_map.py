@@ -9,8 +9,9 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.concurrency.progress import Progress
-from rekindle.errors import BatchFailed, InvalidRequest, PromptTooLong, RequestCancelled, SessionClosed
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.errors import BatchFailed, InvalidRequest, PromptTooLong, RequestCancelled, SessionClosed
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping import bar as bars
 from rekindle.mapping.pending import PendingMap
 from rekindle.mapping.results import MapResults
@@ -18,7 +19,6 @@ from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.sessions import assert_all_is_free
 from tests.waiting import PATIENCE
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from rekindle.errors import InvalidData, InvalidRequest
+from rekindle.core.errors import InvalidData, InvalidRequest
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping.answer_file import AnswerFile
 from rekindle.mapping.items import Item
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio
 

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle import markup
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import as_text
-from rekindle.messages import Chat, Continued, Started, Submit, Text
-from rekindle.request.figures import CachedTokens, Timings, Usage
-from rekindle.request.params import SamplingParams
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core import markup
+from rekindle.core.messages import Chat, Continued, Started, Submit, Text
+from rekindle.core.request.figures import CachedTokens, Timings, Usage
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.scheduler.stats import SchedulerStats
+from rekindle.core.store.restored import Restored
 from rekindle.results.generation import Generation
 from rekindle.results.heat_map import LONGEST_TOKEN, MOST_TOKENS, heat_map
-from rekindle.scheduler.stats import SchedulerStats
-from rekindle.store.restored import Restored
 from tests.unit.cards import HOSTILE, SPELLED, Page, read, shown
 
 

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.device.packing import masks_of, pack_sampling
-from rekindle.device.sampling.adjustments import Adjustments
-from rekindle.device.sampling.constraints import AT_ONCE, constrain, words_of
-from rekindle.device.sampling.rows import ADJUSTED, CONSTRAINED, SamplingRows
-from rekindle.device.sampling.sample import sample
-from rekindle.messages import Row
-from rekindle.request.constraint import regex
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
+from rekindle.core.device.packing import masks_of, pack_sampling
+from rekindle.core.device.sampling.adjustments import Adjustments
+from rekindle.core.device.sampling.constraints import AT_ONCE, constrain, words_of
+from rekindle.core.device.sampling.rows import ADJUSTED, CONSTRAINED, SamplingRows
+from rekindle.core.device.sampling.sample import sample
+from rekindle.core.messages import Row
+from rekindle.core.request.constraint import regex
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
 
 Array = np.ndarray[Any, np.dtype[Any]]
 ROWS, SLOTS = 6, 9

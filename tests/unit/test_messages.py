@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle import messages
-from rekindle.engine.engine import TO_CALLER
-from rekindle.engine.handled import Handled
-from rekindle.errors import ConstraintFailed, InvalidRequest
-from rekindle.messages import (
+from rekindle.core import messages
+from rekindle.core.engine.engine import TO_CALLER
+from rekindle.core.errors import ConstraintFailed, InvalidRequest
+from rekindle.core.messages import (
     Admit,
     Advance,
     Advanced,
@@ -57,12 +56,13 @@ from rekindle.messages import (
     Write,
     Written,
 )
-from rekindle.page import NewPage
-from rekindle.request.allowed import Allowed
-from rekindle.request.figures import CachedTokens
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core.messages.handled import Handled
+from rekindle.core.page import NewPage
+from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.figures import CachedTokens
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.request.tokens import TokenLogprob
 from rekindle.testing import fake_assembly, fake_limits, fake_session
 
 LONGEST = 2000

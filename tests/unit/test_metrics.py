@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rekindle.client.latencies import Histogram
-from rekindle.errors import InvalidRequest
-from rekindle.scheduler.stats import Counts, SchedulerStats, Stats
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.scheduler.stats import Counts, SchedulerStats, Stats
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler
 from tests.waiting import until

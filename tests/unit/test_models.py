@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from rekindle.buckets import QUERY_BLOCK, Bucket
-from rekindle.checkpoints.checkpoint import Checkpoint
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.device.inputs import InputLayout
-from rekindle.device.state import Pages, empty_pages, empty_slots
-from rekindle.device.step import TickAttention
-from rekindle.models.decoder import Decoder
-from rekindle.models.load import load_decoder
+from rekindle.core.buckets import QUERY_BLOCK, Bucket
+from rekindle.core.checkpoints.checkpoint import Checkpoint
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.device.inputs import InputLayout
+from rekindle.core.device.state import Pages, empty_pages, empty_slots
+from rekindle.core.device.step import TickAttention
+from rekindle.core.models.decoder import Decoder
+from rekindle.core.models.load import load_decoder
 from tests.families import COVERING, MODELS
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -15,15 +15,15 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save_file
 
-from rekindle.checkpoints.checkpoint import Checkpoint, LazyTensors
-from rekindle.checkpoints.huggingface.safetensors_file import open_safetensors
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.errors import CheckpointError
-from rekindle.models import copying, load
-from rekindle.models.attention import Attention
-from rekindle.models.decoder import Layer, abstract_decoder
-from rekindle.models.load import load_decoder, load_weights
-from rekindle.models.shard import Shard
+from rekindle.core.checkpoints.checkpoint import Checkpoint, LazyTensors
+from rekindle.core.checkpoints.huggingface.safetensors_file import open_safetensors
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.errors import CheckpointError
+from rekindle.core.models import copying, load
+from rekindle.core.models.attention import Attention
+from rekindle.core.models.decoder import Layer, abstract_decoder
+from rekindle.core.models.load import load_decoder, load_weights
+from rekindle.core.models.shard import Shard
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Tensor

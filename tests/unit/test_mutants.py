@@ -58,7 +58,7 @@ def test_what_is_only_said_is_left_alone(source: str) -> None:
 
 
 def test_changed_files_of_the_product_can_be_read_and_have_as_many_lines() -> None:
-    path = ROOT / "toolkit/rekindle/scheduler/planner.py"
+    path = ROOT / "toolkit/rekindle/core/scheduler/planner.py"
     source = path.read_bytes()
     mutations = list(Mutations(source))
     assert len(mutations) > 50
@@ -74,10 +74,12 @@ def test_a_mutation_is_told_with_its_line_before_and_after() -> None:
 
 
 def test_the_holders_of_a_file_are_those_of_its_innermost_folder_nearest_first() -> None:
-    tree, planner = (holders_of(Path("toolkit/rekindle/scheduler", name)) for name in ("cache/tree.py", "planner.py"))
+    tree, planner = (
+        holders_of(Path("toolkit/rekindle/core/scheduler", name)) for name in ("cache/tree.py", "planner.py")
+    )
     assert "tests/unit/test_prefix_tree.py" in tree[0]
     assert planner[0] == ["tests/unit/test_scheduler.py"]
-    assert holders_of(Path("toolkit/rekindle/page.py")) == [["tests/unit"]]
+    assert holders_of(Path("toolkit/rekindle/core/page.py")) == [["tests/unit"]]
 
 
 @pytest.mark.parametrize("folder", TESTS)

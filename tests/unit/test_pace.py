@@ -8,11 +8,11 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.client import pace as paces
-from rekindle.client.pace import Pace, in_words
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.progress import Progress
-from rekindle.errors import InvalidRequest
+from rekindle.client.batches import pace as paces
+from rekindle.client.batches.pace import Pace, in_words
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.errors import InvalidRequest
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 

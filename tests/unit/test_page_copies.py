@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.device.state import Pages, empty_pages, gather, scatter
-from rekindle.models.config import ModelConfig, Rope
+from rekindle.core.device.state import Pages, empty_pages, gather, scatter
+from rekindle.core.models.config import ModelConfig, Rope
 
 MODEL = ModelConfig.llama(
     family="llama", vocab_size=9, hidden_size=8, intermediate_size=8, num_layers=3, num_heads=4, num_kv_heads=2,

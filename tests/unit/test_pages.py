@@ -2,8 +2,8 @@
 
 import pytest
 
-from rekindle.page import NULL_PAGE
-from rekindle.scheduler.cache.pool import PagePool
+from rekindle.core.page import NULL_PAGE
+from rekindle.core.scheduler.cache.pool import PagePool
 
 
 def test_every_page_but_the_null_page_is_handed_out_once() -> None:

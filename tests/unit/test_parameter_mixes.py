@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rekindle.client.handle import Handle
-from rekindle.request.params import SamplingOptions
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core.request.params import SamplingOptions
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.testing import VOCAB_SIZE, expected_of, score_of
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled
 

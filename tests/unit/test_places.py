@@ -7,10 +7,10 @@ import pytest
 
 from rekindle.client.callers import Callers
 from rekindle.client.places import Places
-from rekindle.errors import QueueFull
-from rekindle.messages import Message, Started, Submit
-from rekindle.request.figures import CachedTokens
-from rekindle.request.params import SamplingParams
+from rekindle.core.errors import QueueFull
+from rekindle.core.messages import Message, Started, Submit
+from rekindle.core.request.figures import CachedTokens
+from rekindle.core.request.params import SamplingParams
 from tests.waiting import PATIENCE
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.config import Policy, Settings
-from rekindle.errors import ConfigError
-from rekindle.policy import Candidate, Order, longest_prefix
-from rekindle.scheduler.requests.waiting import CONSIDERED
+from rekindle.core.config import Policy, Settings
+from rekindle.core.errors import ConfigError
+from rekindle.core.policy import Candidate, Order, longest_prefix
+from rekindle.core.scheduler.requests.waiting import CONSIDERED
 from rekindle.testing import ByHand, expected_tokens, fake_session
 from tests.waiting import PATIENCE
 

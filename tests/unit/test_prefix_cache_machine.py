@@ -10,9 +10,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rekindle.messages import NewWeights, SaveCache, Withdraw
-from rekindle.policy import Candidate
-from rekindle.scheduler.requests import waiting
+from rekindle.core.messages import NewWeights, SaveCache, Withdraw
+from rekindle.core.policy import Candidate
+from rekindle.core.scheduler.requests import waiting
 from rekindle.testing import VOCAB_SIZE, ByHand, FakeDiskTier, expected_tokens
 from tests.unit.limits import PAGE, WAYS
 from tests.unit.machines import run, run_deep

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from rekindle.scheduler.cache.lru import OldestFirst
-from rekindle.scheduler.cache.nodes import FORGOTTEN, Evicted, Node
-from rekindle.scheduler.cache.tree import PrefixTree
+from rekindle.core.scheduler.cache.lru import OldestFirst
+from rekindle.core.scheduler.cache.nodes import FORGOTTEN, Evicted, Node
+from rekindle.core.scheduler.cache.tree import PrefixTree
 from tests.unit.letters import Letters, ids
 
 

@@ -8,9 +8,9 @@ from hashlib import sha256
 
 import pytest
 
-from rekindle.page import StoredPage
-from rekindle.scheduler.cache.nodes import Evicted
-from rekindle.scheduler.cache.tree import PrefixTree
+from rekindle.core.page import StoredPage
+from rekindle.core.scheduler.cache.nodes import Evicted
+from rekindle.core.scheduler.cache.tree import PrefixTree
 from tests.unit.letters import Letters, ids
 
 
@@ -264,7 +264,8 @@ def test_a_digest_is_a_chain_of_hashes_from_the_namespace_on(tree: Letters) -> N
 
 
 def test_digests_are_the_same_in_every_process() -> None:
-    code = "from rekindle.scheduler.cache.tree import PrefixTree as T; tree = T(4); print(tree.digest(tree.root('a')))"
+    imported = "from rekindle.core.scheduler.cache.tree import PrefixTree as T"
+    code = f"{imported}; tree = T(4); print(tree.digest(tree.root('a')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     tree = PrefixTree(4)
     assert done.stdout.strip() == tree.digest(tree.root("a"))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rekindle.page import StoredPage
-from rekindle.scheduler.cache.nodes import FORGOTTEN, Evicted, Node
-from rekindle.scheduler.cache.tree import PrefixTree
+from rekindle.core.page import StoredPage
+from rekindle.core.scheduler.cache.nodes import FORGOTTEN, Evicted, Node
+from rekindle.core.scheduler.cache.tree import PrefixTree
 from tests.unit.machines import run, run_deep
 
 Tokens = tuple[int, ...]

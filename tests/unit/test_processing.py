@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.device.sampling.processing import LogitsProcessor
-from rekindle.device.sampling.rows import SamplingRows
-from rekindle.device.sampling.sample import sample
-from rekindle.errors import ConfigError, InvalidRequest
-from rekindle.request.params import SamplingOptions
+from rekindle.core.device.sampling.processing import LogitsProcessor
+from rekindle.core.device.sampling.rows import SamplingRows
+from rekindle.core.device.sampling.sample import sample
+from rekindle.core.errors import ConfigError, InvalidRequest
+from rekindle.core.request.params import SamplingOptions
 from rekindle.testing import expected_tokens, fake_session
 from tests.unit.sampling_batches import OUTPUT, PROMPT, batch_of, request_of
 

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from rekindle.device.jax_settings import COMPILED_IN, OWN, JaxSettings
-from rekindle.device.programs import key as program_key
-from rekindle.device.programs.key import Build, ProgramKey, Target
-from rekindle.models.config import LayerConfig, Rope
-from rekindle.store import validity
-from rekindle.store.validity import SOURCES, code_digest
+from rekindle.core.device.jax_settings import COMPILED_IN, OWN, JaxSettings
+from rekindle.core.device.programs import key as program_key
+from rekindle.core.device.programs.key import Build, ProgramKey, Target
+from rekindle.core.models.config import LayerConfig, Rope
+from rekindle.core.store import validity
+from rekindle.core.store.validity import SOURCES, code_digest
 from tests.unit.stored_programs import MODEL, some_key
 
 SHAPES = {"weights": [jax.ShapeDtypeStruct((4, 3), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.float32)]}
@@ -367,7 +367,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["rekindle/device/step.py", "rekindle/models/decoder.py", "rekindle_kernels/xla/attention.py"]
+    "name", ["rekindle/core/device/step.py", "rekindle/core/models/decoder.py", "rekindle_kernels/xla/attention.py"]
 )
 def test_the_sources_of_programs_are_in_the_key(name: str, copied: Path) -> None:
     before = validity._digest_of_sources()
@@ -381,7 +381,7 @@ def test_the_sources_of_programs_are_in_the_key(name: str, copied: Path) -> None
 
 
 def test_sources_that_were_edited_after_the_import_never_have_the_same_key_twice(copied: Path) -> None:
-    (copied / "rekindle" / "device" / "step.py").write_text("edited")
+    (copied / "rekindle" / "core" / "device" / "step.py").write_text("edited")
     assert len({code_digest() for _ in range(3)} | {validity._IMPORTED}) == 4
 
 
@@ -416,7 +416,7 @@ def _is_package(name: str) -> bool:
 def test_every_module_that_a_program_can_come_from_is_in_the_key() -> None:
     seen: set[str] = set()
     todo = [
-        "rekindle.device.programs.lowering",
+        "rekindle.core.device.programs.lowering",
         "rekindle_kernels.xla.operations",
     ]  # the api imports implementations by their names
     while todo:
@@ -425,7 +425,7 @@ def test_every_module_that_a_program_can_come_from_is_in_the_key() -> None:
             seen.add(module)
             todo.extend(imports_of(module))
     used = {module.replace(".", "/") for module in seen if not _is_package(module)}
-    assert {"rekindle/models/layers", "rekindle_kernels/xla/attention"} <= used
+    assert {"rekindle/core/models/layers", "rekindle_kernels/xla/attention"} <= used
     hashed = {name.removesuffix(".py") for name, _ in validity._sources()}
     assert used <= hashed, "add these to validity.SOURCES"
     covered = {name for name in SOURCES for module in used if f"{module}.py".startswith(name)}

@@ -23,17 +23,17 @@ import pytest
 from flax import nnx
 from jax.experimental.serialize_executable import serialize
 
-from rekindle.buckets import Bucket
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.device.inputs import InputLayout
-from rekindle.device.programs.key import ProgramKey
-from rekindle.device.programs.lowering import Key
-from rekindle.device.programs.store import KeptPrograms, ProgramStore, Serialized
-from rekindle.device.state import empty_pages, empty_slots
-from rekindle.device.step import step
-from rekindle.errors import StorageError
-from rekindle.models.load import load_decoder
-from rekindle.store import entries as store_entries
+from rekindle.core.buckets import Bucket
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.device.inputs import InputLayout
+from rekindle.core.device.programs.key import ProgramKey
+from rekindle.core.device.programs.lowering import Key
+from rekindle.core.device.programs.store import KeptPrograms, ProgramStore, Serialized
+from rekindle.core.device.state import empty_pages, empty_slots
+from rekindle.core.device.step import step
+from rekindle.core.errors import StorageError
+from rekindle.core.models.load import load_decoder
+from rekindle.core.store import entries as store_entries
 from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
 from tests.unit.flushes import watched
 from tests.unit.stored_programs import (
@@ -516,7 +516,7 @@ def test_a_program_that_cannot_be_serialized_costs_one_warning(
     def refuse(_: object) -> None:
         raise ValueError("Compilation does not support serialization")
 
-    monkeypatch.setattr("rekindle.device.programs.store.serialize", refuse)
+    monkeypatch.setattr("rekindle.core.device.programs.store.serialize", refuse)
     store = open_programs(directory)
     with pytest.warns(RuntimeWarning, match="does not support serialization"):
         assert store.serialize(small_program()) is None
@@ -539,7 +539,7 @@ def test_nothing_is_stored_any_more_when_the_process_ends(
 ) -> None:
     ending = threading.Event()
     ending.set()
-    monkeypatch.setattr("rekindle.concurrency.threads._closing", ending)
+    monkeypatch.setattr("rekindle.core.concurrency.threads._closing", ending)
     assert not open_programs(directory).save(nth(0), program)
     assert list(directory.iterdir()) == []
 

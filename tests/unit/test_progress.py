@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.progress import Progress
-from rekindle.concurrency.waits import Wait
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.concurrency.waits import Wait
 from rekindle.notebook import cell_bar, clock, front_end
 from rekindle.notebook import progress_bars as faces
 from rekindle.notebook.awaited_programs import DELAY_SECONDS, LOOKED_AT_SECONDS, grown

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rekindle.client.prompts import all_prompts, one_prompt
-from rekindle.errors import InvalidRequest
-from rekindle.messages import Chat, Prompt
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Chat, Prompt
 
 USER = {"role": "user", "content": "hi"}
 PARTS = {"role": "user", "content": [{"type": "text", "text": "hi"}]}

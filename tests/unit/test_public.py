@@ -5,9 +5,10 @@ from dataclasses import fields
 from typing import Any
 
 import rekindle
-from rekindle import SamplingParams, Settings, errors
-from rekindle.config import SettingsOptions
-from rekindle.request.params import _CHECKS, SamplingOptions
+from rekindle import SamplingParams, Settings
+from rekindle.core import errors
+from rekindle.core.config import SettingsOptions
+from rekindle.core.request.params import _CHECKS, SamplingOptions
 
 PUBLIC = """
 Answers BatchFailed CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification ConfigError

@@ -1,7 +1,11 @@
 """The README's map has every folder of the package and every file at its top exactly once."""
 
+import ast
+import re
 from itertools import takewhile
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "toolkit" / "rekindle"
@@ -24,7 +28,28 @@ def named_in_the_map() -> list[Path]:
 def test_every_folder_and_every_file_at_the_top_is_in_the_map_once() -> None:
     named = named_in_the_map()
     folders = {path.parent for path in PACKAGE.rglob("__init__.py")} - {PACKAGE}
-    assert sorted(named) == sorted(folders | set(PACKAGE.glob("*.py")))
+    modules = {*PACKAGE.glob("*.py"), *(PACKAGE / "core").glob("[!_]*.py")}
+    assert sorted(named) == sorted(folders | modules)
+
+
+def test_the_map_says_how_large_the_core_is_and_what_is_built_on_it() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = [line for line in text.splitlines() if " lines in core/" in line]
+    said = [1000 * float(number.replace(",", ".")) for number in re.findall(r"\d+,\d+", line)]
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
+    core = sum(count for path, count in lines.items() if path.is_relative_to(PACKAGE / "core"))
+    assert said == pytest.approx([core, sum(lines.values()) - core], rel=0.05)
+
+
+def test_nothing_in_the_core_imports_what_is_built_on_it_and_the_top_floor_has_few_rooms() -> None:
+    """Check what the contracts of setup.cfg say, by the sources themselves."""
+    for path in (PACKAGE / "core").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            ours = [name for name in names if name.split(".")[0] == "rekindle"]
+            assert all(name.startswith("rekindle.core.") or name == "rekindle.core" for name in ours), path
+    assert len([path for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()]) <= 16
 
 
 def test_a_folder_can_be_taken_in_at_a_glance() -> None:
@@ -41,7 +66,7 @@ def test_a_package_says_in_one_sentence_what_it_is_and_holds_no_code() -> None:
     for path in PACKAGE.rglob("__init__.py"):
         if path.parent not in (
             PACKAGE,
-            PACKAGE / "messages",
+            PACKAGE / "core" / "messages",
             PACKAGE / "server",
             PACKAGE / "testing",
         ):  # which gather names for users

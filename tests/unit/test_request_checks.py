@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
-from rekindle.errors import InvalidRequest
-from rekindle.request.params import SamplingParams, check_draws, draws
-from rekindle.request.request import Request, check_bans
+from rekindle.core.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.request.params import SamplingParams, check_draws, draws
+from rekindle.core.request.request import Request, check_bans
 
 VOCAB_SIZE = 10
 NOTHING = frozenset[int]()

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from rekindle.checkpoints.huggingface.tokenizer import load_tokenizer
-from rekindle.text.chat import render
-from rekindle.text.incremental import IncrementalDecoder
-from rekindle.text.responses.families import written_for
-from rekindle.text.responses.formats import PLAIN, format_of
-from rekindle.text.responses.reading import Reading
-from rekindle.text.responses.response import MessageForm, Response, ToolCall
-from rekindle.text.tokenizer import Tokenizer
+from rekindle.core.checkpoints.huggingface.tokenizer import load_tokenizer
+from rekindle.core.text.chat import render
+from rekindle.core.text.incremental import IncrementalDecoder
+from rekindle.core.text.response import MessageForm, Response, ToolCall
+from rekindle.core.text.responses.families import written_for
+from rekindle.core.text.responses.formats import PLAIN, format_of
+from rekindle.core.text.responses.reading import Reading
+from rekindle.core.text.tokenizer import Tokenizer
 from tests.unit.response_cases import CASES, HARMONY, QWEN
 from tests.unit.scripted import HERMES, tokenizer
 

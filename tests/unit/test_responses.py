@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.errors import CheckpointError
-from rekindle.text.responses.families import written_for
-from rekindle.text.responses.parser import Closed, Grown, ResponseParser
-from rekindle.text.responses.template import ResponseTemplate, load
+from rekindle.core.errors import CheckpointError
+from rekindle.core.text.responses.families import written_for
+from rekindle.core.text.responses.parser import Closed, Grown, ResponseParser
+from rekindle.core.text.responses.template import ResponseTemplate, load
 from tests.unit.response_cases import CASES, QWEN, Case
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "goldens" / "responses.json").read_text(encoding="utf-8"))["messages"]

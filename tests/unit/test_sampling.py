@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.device.sampling.adjustments import Adjustments
-from rekindle.device.sampling.keys import keys_of
-from rekindle.device.sampling.rows import SamplingRows
-from rekindle.device.sampling.sample import NONE_LEFT, NOT_FINITE, sample
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
+from rekindle.core.device.sampling.adjustments import Adjustments
+from rekindle.core.device.sampling.keys import keys_of
+from rekindle.core.device.sampling.rows import SamplingRows
+from rekindle.core.device.sampling.sample import NONE_LEFT, NOT_FINITE, sample
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.xla.noise import gumbel
 from tests.unit.sampling_batches import (

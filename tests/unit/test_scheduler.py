@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import pytest
 
-from rekindle.messages import Advanced, Cancel, Plan, Row, Stopped, Withdraw
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
-from rekindle.scheduler.requests.tracked import Tracked
-from rekindle.scheduler.requests.turning import Turning
+from rekindle.core.messages import Advanced, Cancel, Plan, Row, Stopped, Withdraw
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.scheduler.requests.tracked import Tracked
+from rekindle.core.scheduler.requests.turning import Turning
 from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_limits
 from tests.unit.silences import Silences
 

@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from rekindle.config import SettingsOptions, Ticks
-from rekindle.errors import PromptTooLong
-from rekindle.messages import NewWeights, Offloaded, Plan, Withdraw
-from rekindle.page import NULL_PAGE
-from rekindle.scheduler.cache.nodes import Node
-from rekindle.scheduler.requests import waiting
-from rekindle.scheduler.requests.waiting import CONSIDERED
+from rekindle.core.config import SettingsOptions, Ticks
+from rekindle.core.errors import PromptTooLong
+from rekindle.core.messages import NewWeights, Offloaded, Plan, Withdraw
+from rekindle.core.page import NULL_PAGE
+from rekindle.core.scheduler.cache.nodes import Node
+from rekindle.core.scheduler.requests import waiting
+from rekindle.core.scheduler.requests.waiting import CONSIDERED
 from rekindle.testing import ByHand, expected_tokens
 
 SHARED = list(range(48))

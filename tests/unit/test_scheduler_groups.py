@@ -2,7 +2,7 @@
 
 import pytest
 
-from rekindle.messages import Plan, Withdraw
+from rekindle.core.messages import Plan, Withdraw
 from rekindle.testing import ByHand
 
 PAGE = 16

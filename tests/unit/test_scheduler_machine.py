@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rekindle.messages import Withdraw
+from rekindle.core.messages import Withdraw
 from rekindle.testing import VOCAB_SIZE, ByHand, FakeGrammar, expected_tokens
 from tests.unit.limits import WAYS
 from tests.unit.machines import run, run_deep

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.device.packing import unpack_score
-from rekindle.device.sampling.scores import score, score_columns, score_if, score_prompt
+from rekindle.core.device.packing import unpack_score
+from rekindle.core.device.sampling.scores import score, score_columns, score_if, score_prompt
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import Limits, app
 from rekindle.server.application import short_name
 from rekindle.server.writing.common import dumped
 from rekindle.server.writing.logprobs import TextLogprobs, chat_logprobs
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.asgi import Caller, ask
 from tests.unit.scripted import scripted_session
 from tests.unit.sessions import assert_all_is_free, submitted

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import Limits, app
 from rekindle.server.reading.call import NEUTRAL, SAMPLING
 from rekindle.session.session import Session
 from rekindle.testing import fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.asgi import ask
 from tests.unit.sessions import assert_all_is_free, ended_blocking
 

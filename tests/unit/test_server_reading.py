@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
+from rekindle.core.text.response import MessageForm
 from rekindle.server.reading.call import Streaming
 from rekindle.server.reading.chat import chat_call, message
 from rekindle.server.reading.completion import completion_call
 from rekindle.server.reading.fields import Fields, parsed
 from rekindle.server.reading.texts import embedding_call, tokenize_call, tokens_of
 from rekindle.server.refused import Refused
-from rekindle.text.responses.response import MessageForm
 
 USER = {"role": "user", "content": "Hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

@@ -7,12 +7,12 @@ from typing import Any
 import anyio
 import pytest
 
+from rekindle.core.text.response import MessageForm
 from rekindle.server import app
 from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.responses import response_call
 from rekindle.server.refused import Refused
 from rekindle.session.session import Session
-from rekindle.text.responses.response import MessageForm
 from tests.unit.asgi import Caller, Reply, ask
 from tests.unit.scripted import scripted_session
 from tests.unit.sessions import submitted

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from rekindle.errors import (
+from rekindle.core.errors import (
     BatchFailed,
     InvalidBatch,
     InvalidRequest,
@@ -17,10 +17,10 @@ from rekindle.errors import (
     RequestCancelled,
     SessionClosed,
 )
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.sessions import assert_all_is_free
 
 pytestmark = pytest.mark.anyio

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from rekindle.errors import InvalidRequest, PromptTooLong
+from rekindle.core.errors import InvalidRequest, PromptTooLong
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rekindle import Chat, InvalidRequest
-from rekindle.concurrency.mailbox import in_trio
+from rekindle.core.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
 from tests.unit.scripted import FORGETFUL, scripted_session
 from tests.unit.test_session_tools import call, script, weather

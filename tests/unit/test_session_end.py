@@ -13,11 +13,11 @@ import pytest
 from anyio import to_thread
 
 from rekindle.client.callers import Callers
-from rekindle.engine.assembly import Assembly
-from rekindle.engine.thread import EngineThread
-from rekindle.errors import EngineFailed, InvalidRequest, QueueFull, SessionClosed
-from rekindle.messages import Message, Rejected, Text, Texts
-from rekindle.request.params import SamplingParams
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.thread import EngineThread
+from rekindle.core.errors import EngineFailed, InvalidRequest, QueueFull, SessionClosed
+from rekindle.core.messages import Message, Rejected, Text, Texts
+from rekindle.core.request.params import SamplingParams
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import reason, thread_of

@@ -7,13 +7,13 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.concurrency.mailbox import Waiter
-from rekindle.errors import InvalidBatch, InvalidRequest, PromptTooLong
-from rekindle.request.figures import CachedTokens, Usage
+from rekindle.core.concurrency.mailbox import Waiter
+from rekindle.core.errors import InvalidBatch, InvalidRequest, PromptTooLong
+from rekindle.core.request.figures import CachedTokens, Usage
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, FakeSettler, expected_tokens, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.sessions import assert_all_is_free
 
 pytestmark = pytest.mark.anyio

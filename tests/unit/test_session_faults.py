@@ -16,12 +16,12 @@ import pytest
 from anyio import to_thread
 
 import rekindle
-from rekindle.engine.actor import Actor
-from rekindle.engine.assembly import Assembly
-from rekindle.engine.engine import Actors
-from rekindle.engine.handled import Handled
-from rekindle.errors import EngineFailed, ModelError, RequestCancelled, SessionClosed
-from rekindle.messages import Message
+from rekindle.core.engine.actor import Actor
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.engine import Actors
+from rekindle.core.errors import EngineFailed, ModelError, RequestCancelled, SessionClosed
+from rekindle.core.messages import Message
+from rekindle.core.messages.handled import Handled
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 from tests.waiting import PATIENCE, until

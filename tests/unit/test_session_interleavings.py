@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.client.handle import Handle
-from rekindle.errors import BatchFailed, QueueFull, RequestCancelled, SessionClosed
-from rekindle.messages import Withdraw
-from rekindle.request.params import SamplingOptions
+from rekindle.core.errors import BatchFailed, QueueFull, RequestCancelled, SessionClosed
+from rekindle.core.messages import Withdraw
+from rekindle.core.request.params import SamplingOptions
 from rekindle.session.session import Session
 from rekindle.testing import CheckedScheduler, FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.limits import WAYS

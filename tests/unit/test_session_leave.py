@@ -10,10 +10,10 @@ import pytest
 from anyio import to_thread
 
 from rekindle.client.handle import Handle, Stream
-from rekindle.engine.actor import Actor
-from rekindle.errors import InvalidRequest, QueueFull, RequestCancelled, SessionClosed
-from rekindle.messages import Cancel, Message, Submit
-from rekindle.request.params import SamplingParams
+from rekindle.core.engine.actor import Actor
+from rekindle.core.errors import InvalidRequest, QueueFull, RequestCancelled, SessionClosed
+from rekindle.core.messages import Cancel, Message, Submit
+from rekindle.core.request.params import SamplingParams
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import assert_all_is_free, ended

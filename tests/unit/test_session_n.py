@@ -8,11 +8,11 @@ import pytest
 
 import rekindle
 from rekindle import Generation
-from rekindle.errors import InvalidRequest, ParametersIgnored
-from rekindle.request.params import SamplingParams, draws
+from rekindle.core.errors import InvalidRequest, ParametersIgnored
+from rekindle.core.request.params import SamplingParams, draws
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, expected_tokens, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio
 

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio
 import pytest
 
-from rekindle.errors import InvalidRequest, SessionClosed
-from rekindle.request.params import SamplingParams, draws
+from rekindle.core.errors import InvalidRequest, SessionClosed
+from rekindle.core.request.params import SamplingParams, draws
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from rekindle.views.cache.hottest import RUN_TOKENS
 from tests.waiting import PATIENCE
 

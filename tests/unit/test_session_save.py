@@ -11,11 +11,11 @@ import pytest
 from anyio import to_thread
 
 from rekindle.client.callers import Callers
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.progress import Progress
-from rekindle.engine.handled import Handled
-from rekindle.errors import EngineFailed, SessionClosed, StorageError
-from rekindle.messages import CacheSaved, CacheSaving, Message, SaveCache, Write, Written
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.errors import EngineFailed, SessionClosed, StorageError
+from rekindle.core.messages import CacheSaved, CacheSaving, Message, SaveCache, Write, Written
+from rekindle.core.messages.handled import Handled
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.session import operations
 from rekindle.session.session import Session

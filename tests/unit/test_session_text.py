@@ -6,8 +6,8 @@ import pickle
 import pytest
 
 import rekindle
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.testing import fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 
 def test_a_text_becomes_ids_and_the_same_text_again(byte_tokenizer: Tokenizer) -> None:

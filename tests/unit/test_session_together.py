@@ -8,11 +8,11 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.errors import BatchFailed, InvalidBatch, InvalidRequest, RequestCancelled
+from rekindle.core.errors import BatchFailed, InvalidBatch, InvalidRequest, RequestCancelled
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.sessions import assert_all_is_free
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]

@@ -10,8 +10,8 @@ import anyio.lowlevel
 import pytest
 
 from rekindle import InvalidRequest, ToolRun
-from rekindle.concurrency import mailbox
-from rekindle.concurrency.mailbox import in_trio
+from rekindle.core.concurrency import mailbox
+from rekindle.core.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
 from tests.unit.scripted import scripted_session
 from tests.unit.sessions import assert_all_is_free

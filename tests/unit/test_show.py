@@ -16,20 +16,20 @@ from anyio import to_thread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle import markup
 from rekindle.client.handle import Handle
-from rekindle.concurrency.feed import Feed
-from rekindle.errors import EngineFailed, RequestCancelled, SessionClosed
-from rekindle.messages import Started, Submit, Text
+from rekindle.core import markup
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.errors import EngineFailed, RequestCancelled, SessionClosed
+from rekindle.core.messages import Started, Submit, Text
+from rekindle.core.request.figures import CachedTokens
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.tokens import EndReason
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.notebook import front_end, live_text
 from rekindle.notebook.front_end import EMPTY
 from rekindle.notebook.live_text import Printed, drawing
-from rekindle.request.figures import CachedTokens
-from rekindle.request.params import SamplingParams
-from rekindle.request.tokens import EndReason
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from tests.waiting import until, until_blocking
 
 VIEW = "application/vnd.jupyter.widget-view+json"

@@ -11,11 +11,12 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle import markup
+from rekindle.client.batches.requested import Requested, Shape
 from rekindle.client.handle import Handle
-from rekindle.client.requested import Requested, Shape
-from rekindle.concurrency.feed import TO_THE_END
-from rekindle.errors import BatchFailed, InvalidBatch, InvalidRequest, SessionClosed
+from rekindle.core import markup
+from rekindle.core.concurrency.feed import TO_THE_END
+from rekindle.core.errors import BatchFailed, InvalidBatch, InvalidRequest, SessionClosed
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.notebook import front_end, live_table
 from rekindle.notebook.front_end import VIEW
 from rekindle.notebook.live_table import REDRAWN_SECONDS, TAIL, LiveRow, Redrawn, Widgets
@@ -24,7 +25,6 @@ from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.sessions import assert_all_is_free
 from tests.unit.test_show import Kernel, Page
 from tests.waiting import PATIENCE, until

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.page import NewPage
-from rekindle.store.snapshot_store import SnapshotStore
-from rekindle.store.snapshots import KeptSnapshots
+from rekindle.core.page import NewPage
+from rekindle.core.store.snapshot_store import SnapshotStore
+from rekindle.core.store.snapshots import KeptSnapshots
 from tests.unit.stored_programs import in_other_processes
 from tests.unit.stored_snapshots import (
     digests,

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.config import Settings
-from rekindle.device.place import Place
-from rekindle.engine import blueprint
-from rekindle.engine.blueprint import Blueprint
-from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
-from rekindle.store.validity import code_digest
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.config import Settings
+from rekindle.core.device.place import Place
+from rekindle.core.engine import blueprint
+from rekindle.core.engine.blueprint import Blueprint
+from rekindle.core.store.snapshot_key import SnapshotKey, weights_fingerprint
+from rekindle.core.store.validity import code_digest
 from tests.unit.stored_snapshots import snapshot_key
 
 

@@ -14,14 +14,14 @@ import jax
 import numpy as np
 import pytest
 
-from rekindle.errors import UnsafeStorage
-from rekindle.page import NewPage, StoredPage
-from rekindle.store import entries as store_entries
-from rekindle.store import segments as snapshot_segments
-from rekindle.store import snapshot_store
-from rekindle.store.index import root_digest
-from rekindle.store.snapshot_store import SnapshotStore
-from rekindle.store.snapshots import KeptSnapshots
+from rekindle.core.errors import UnsafeStorage
+from rekindle.core.page import NewPage, StoredPage
+from rekindle.core.store import entries as store_entries
+from rekindle.core.store import segments as snapshot_segments
+from rekindle.core.store import snapshot_store
+from rekindle.core.store.index import root_digest
+from rekindle.core.store.snapshot_store import SnapshotStore
+from rekindle.core.store.snapshots import KeptSnapshots
 from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
 from tests.unit.flushes import watched
 from tests.unit.stored_snapshots import (

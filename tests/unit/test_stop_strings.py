@@ -10,13 +10,13 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from rekindle.client.handle import Handle
-from rekindle.engine.actor import Actor
-from rekindle.messages import Message, Output, Outputs, Stopped, Text, Texts
-from rekindle.request.params import SamplingOptions
-from rekindle.request.tokens import EndReason, TokenLogprob
+from rekindle.core.engine.actor import Actor
+from rekindle.core.messages import Message, Output, Outputs, Stopped, Text, Texts
+from rekindle.core.request.params import SamplingOptions
+from rekindle.core.request.tokens import EndReason, TokenLogprob
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import ByHand, expected_of, expected_tokens, fake_assembly, fake_limits
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.stages import Stages, request_of
 
 PROMPT = (3, 1, 4)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.client.handle import Handle
-from rekindle.errors import RequestCancelled
-from rekindle.request.params import SamplingOptions
+from rekindle.core.errors import RequestCancelled
+from rekindle.core.request.params import SamplingOptions
+from rekindle.core.text.incremental import IncrementalDecoder
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.testing import expected_of
-from rekindle.text.incremental import IncrementalDecoder
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled
 from tests.unit.stop_definition import first_stop

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.errors import StorageError
-from rekindle.store.directory import atomic_write, cache_dir
+from rekindle.core.errors import StorageError
+from rekindle.core.store.directory import atomic_write, cache_dir
 from tests.unit.flushes import watched
 
 

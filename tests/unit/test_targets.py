@@ -11,9 +11,9 @@ import jax
 import pytest
 from jax._src import cloud_tpu_init
 
-from rekindle.device.programs import targets
-from rekindle.device.programs.targets import GPUS, devices_of, known_targets
-from rekindle.errors import ConfigError
+from rekindle.core.device.programs import targets
+from rekindle.core.device.programs.targets import GPUS, devices_of, known_targets
+from rekindle.core.errors import ConfigError
 
 JAX_NAMES = ("jax_platforms", "jax_pjrt_client_create_options")
 

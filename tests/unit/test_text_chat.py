@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.errors import ConfigError, InvalidRequest
-from rekindle.text.chat import render
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.errors import ConfigError, InvalidRequest
+from rekindle.core.text.chat import render
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from rekindle.text import incremental
-from rekindle.text.incremental import IncrementalDecoder
-from rekindle.text.token_bytes import is_byte_level, token_bytes
-from rekindle.text.tokenizer import Tokenizer
+from rekindle.core.text import incremental
+from rekindle.core.text.incremental import IncrementalDecoder
+from rekindle.core.text.token_bytes import is_byte_level, token_bytes
+from rekindle.core.text.tokenizer import Tokenizer
 from tests.unit.kept_memory import kept_bytes
 
 PIECES = ["▁", "▁▁", "▁the", "▁a", "b", "é", "東", "<unk>", ".", "▁x▁y"]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rekindle.text import stops as stops_module
-from rekindle.text.stops import StopMatcher
+from rekindle.core.text import stops as stops_module
+from rekindle.core.text.stops import StopMatcher
 from tests.unit.kept_memory import kept_bytes
 from tests.unit.stop_definition import first_stop
 

@@ -9,14 +9,14 @@ import pytest
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from rekindle.checkpoints.gguf.tokenizer import gguf_tokenizer
-from rekindle.checkpoints.huggingface.tokenizer import load_tokenizer
-from rekindle.engine.preparing import Preparer
-from rekindle.errors import CheckpointError, InvalidRequest, UnsupportedModel
-from rekindle.messages import Chat
+from rekindle.core.checkpoints.gguf.tokenizer import gguf_tokenizer
+from rekindle.core.checkpoints.huggingface.tokenizer import load_tokenizer
+from rekindle.core.engine.preparing import Preparer
+from rekindle.core.errors import CheckpointError, InvalidRequest, UnsupportedModel
+from rekindle.core.messages import Chat
+from rekindle.core.text.chat import render
+from rekindle.core.text.tokenizer import Tokenizer, wrap
 from rekindle.testing import fake_assembly, fake_limits, fake_session
-from rekindle.text.chat import render
-from rekindle.text.tokenizer import Tokenizer, wrap
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 TEXTS = ["Hello  world's 12345 days\n\n  end ", "naïve — 東京 🚀", "a<|end|>b", "IT'S + 3.14 == ½", "\t x\r\n y"]

@@ -9,9 +9,9 @@ import warnings
 
 import pytest
 
-from rekindle.concurrency import threads
-from rekindle.concurrency.threads import WAITING, soon
-from rekindle.concurrency.warning import warn
+from rekindle.core.concurrency import threads
+from rekindle.core.concurrency.threads import WAITING, soon
+from rekindle.core.concurrency.warning import warn
 from tests.waiting import PATIENCE
 
 BEGIN = f"""

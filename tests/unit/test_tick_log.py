@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from _pytest.logging import LogCaptureFixture
 
-from rekindle.engine.handled import Handled
-from rekindle.messages import Message, Started
-from rekindle.request.figures import CachedTokens
-from rekindle.scheduler.stats import SchedulerStats
+from rekindle.core.messages import Message, Started
+from rekindle.core.messages.handled import Handled
+from rekindle.core.request.figures import CachedTokens
+from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.session.session import Session
 from rekindle.testing import fake_assembly, fake_limits, fake_session
 from rekindle.views import tick_log

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from rekindle.config import Policy
-from rekindle.policy import Order
+from rekindle.core.config import Policy
+from rekindle.core.policy import Order
 from rekindle.testing import ByHand
 
 PAGE = 16

@@ -12,16 +12,16 @@ from anyio import to_thread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.concurrency.caller import current_caller
-from rekindle.concurrency.feed import Feed
-from rekindle.engine.actors.intake import Intake
-from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
-from rekindle.errors import InvalidRequest, PromptTooLong, RequestCancelled, SessionClosed
-from rekindle.messages import Admit, Cancel, Message, Rejected, Submit, Tokenize, Tokenized, Withdraw
-from rekindle.request.params import SamplingParams
+from rekindle.core.concurrency.caller import current_caller
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.engine.actors.intake import Intake
+from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.core.errors import InvalidRequest, PromptTooLong, RequestCancelled, SessionClosed
+from rekindle.core.messages import Admit, Cancel, Message, Rejected, Submit, Tokenize, Tokenized, Withdraw
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, expected_tokens, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.sessions import assert_all_is_free
 from tests.waiting import PATIENCE
 

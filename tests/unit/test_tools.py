@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from rekindle.errors import InvalidRequest
+from rekindle.core.errors import InvalidRequest
 from rekindle.tools.kinds import kind_of
 from rekindle.tools.tool import schemas_of, tools_of
 

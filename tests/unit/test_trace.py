@@ -5,9 +5,8 @@ from types import ModuleType
 
 import pytest
 
-from rekindle.engine.handled import Handled
-from rekindle.errors import ConfigError, SessionClosed, SessionError
-from rekindle.messages import (
+from rekindle.core.errors import ConfigError, SessionClosed, SessionError
+from rekindle.core.messages import (
     Cancel,
     Dispatched,
     Fetched,
@@ -21,6 +20,7 @@ from rekindle.messages import (
     UseWeights,
     Write,
 )
+from rekindle.core.messages.handled import Handled
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_session
 from rekindle.views.records import seen

@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rekindle.errors import ConfigError
+from rekindle.core.errors import ConfigError
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from rekindle.views.drawing import CHARACTER, WIDTH
 from rekindle.views.records import Begun, Given, Joined, Over, Part, Planned
 from rekindle.views.timeline.courses import Timeline

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from rekindle.engine.handled import Handled
-from rekindle.errors import StorageError
-from rekindle.messages import Text, Texts
+from rekindle.core.errors import StorageError
+from rekindle.core.messages import Text, Texts
+from rekindle.core.messages.handled import Handled
 from rekindle.session.session import Session
 from rekindle.views.records import Given, Joined, Over, Part, Planned, Seen, seen
 from rekindle.views.timeline import perfetto

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from rekindle.errors import RekindleError
+from rekindle.core.errors import RekindleError
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_session
 from rekindle.views.records import Cut, Fact, Given, Joined, Over, Part, Planned

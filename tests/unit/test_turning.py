@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.scheduler.requests.turning import Turning
+from rekindle.core.scheduler.requests.turning import Turning
 
 SALTS = st.text("\0long1 ", max_size=8) | st.sampled_from(["\0long", "\x000", "\0\0long", "\0100"])
 LENGTHS = st.sampled_from([0, 1, 100])

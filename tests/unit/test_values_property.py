@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.device.packing import pack_adjustments, pack_sampling
-from rekindle.engine.handled import Handled
-from rekindle.errors import InvalidRequest, ParametersIgnored
-from rekindle.messages import Admit
-from rekindle.request.params import SamplingOptions
-from rekindle.request.request import Request
+from rekindle.core.device.packing import pack_adjustments, pack_sampling
+from rekindle.core.errors import InvalidRequest, ParametersIgnored
+from rekindle.core.messages import Admit
+from rekindle.core.messages.handled import Handled
+from rekindle.core.request.params import SamplingOptions
+from rekindle.core.request.request import Request
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_assembly, fake_limits, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 PROMPT = [3, 1, 4]
 NAMES = sorted(SamplingOptions.__annotations__)

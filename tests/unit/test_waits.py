@@ -17,10 +17,10 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.concurrency import waits
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.progress import Progress
-from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
+from rekindle.core.concurrency import waits
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from tests.waiting import PATIENCE
 

@@ -10,11 +10,11 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.concurrency.feed import Feed
-from rekindle.engine.actor import Actor
-from rekindle.engine.handled import Handled
-from rekindle.errors import ConfigError, EngineFailed, SessionClosed
-from rekindle.messages import Message, Outputs, Submit, Texts
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.engine.actor import Actor
+from rekindle.core.errors import ConfigError, EngineFailed, SessionClosed
+from rekindle.core.messages import Message, Outputs, Submit, Texts
+from rekindle.core.messages.handled import Handled
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 

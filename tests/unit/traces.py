@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, partial
 
-from rekindle.engine.handled import Handled
-from rekindle.messages import Message, Plan, Stopped, Withdraw
-from rekindle.scheduler.requests.tracked import Tracked
-from rekindle.scheduler.stats import SchedulerStats
+from rekindle.core.messages import Message, Plan, Stopped, Withdraw
+from rekindle.core.messages.handled import Handled
+from rekindle.core.scheduler.requests.tracked import Tracked
+from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.testing import VOCAB_SIZE, ByHand, CheckedScheduler, fake_session
 from rekindle.views.records import Fact, Seen, seen
 from rekindle.views.trace import Trace

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rekindle.scheduler.cache.tree import PrefixTree
+from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.views.cache.view import CacheView, view
 
 

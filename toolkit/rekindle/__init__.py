@@ -4,15 +4,14 @@ session = await rekindle.open("smollm2-135m-instruct")
 print(await session.generate("Once upon a time"))
 """
 
-from rekindle.concurrency.collector import collector_paused
+from rekindle.core.concurrency.collector import collector_paused
 
 with collector_paused():
     from rekindle.chats.chat import Chat
     from rekindle.client.handle import Handle, Stream
-    from rekindle.config import Settings
-    from rekindle.device.sampling.processing import LogitsRow
-    from rekindle.engine.handled import Handled
-    from rekindle.errors import (
+    from rekindle.core.config import Settings
+    from rekindle.core.device.sampling.processing import LogitsRow
+    from rekindle.core.errors import (
         BatchFailed,
         CheckpointError,
         ConfigError,
@@ -40,13 +39,16 @@ with collector_paused():
         UnsupportedModel,
         WeightsChanged,
     )
+    from rekindle.core.messages.handled import Handled
+    from rekindle.core.models.families.reading import Family
+    from rekindle.core.policy import Candidate
+    from rekindle.core.request.figures import CachedTokens, Timings, Usage
+    from rekindle.core.request.params import SamplingParams
+    from rekindle.core.request.tokens import Piece, TokenLogprob
+    from rekindle.core.scheduler.stats import Stats
+    from rekindle.core.text.response import Part, ToolCall
     from rekindle.hosts.hosts import Hosts
     from rekindle.mapping.results import MapResults
-    from rekindle.models.families.reading import Family
-    from rekindle.policy import Candidate
-    from rekindle.request.figures import CachedTokens, Timings, Usage
-    from rekindle.request.params import SamplingParams
-    from rekindle.request.tokens import Piece, TokenLogprob
     from rekindle.results.answers import Answers
     from rekindle.results.generation import Generation
     from rekindle.results.scores.classes import Classification
@@ -54,11 +56,9 @@ with collector_paused():
     from rekindle.results.scores.perplexity import Perplexity
     from rekindle.results.scores.ranking import Ranking
     from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
-    from rekindle.scheduler.stats import Stats
     from rekindle.session.opening import open, open_sync
     from rekindle.session.prefix import Prefix
     from rekindle.session.session import Session
-    from rekindle.text.responses.response import Part, ToolCall
     from rekindle.views.cache.view import CachedPath, CacheView
 
 __version__ = "0.1.0"

@@ -12,13 +12,13 @@ from time import monotonic
 from typing import NoReturn
 
 import rekindle
-from rekindle.checkpoints.embedded import NAME
 from rekindle.cli import follow, generate, lm_eval, needed, serve
 from rekindle.cli.cache import command as cache
 from rekindle.cli.demo import demo
 from rekindle.cli.info import info
 from rekindle.cli.precompile import precompile
-from rekindle.errors import RekindleError
+from rekindle.core.checkpoints.embedded import NAME
+from rekindle.core.errors import RekindleError
 
 INTERRUPTED = 128 + signal.SIGINT
 BROKEN_PIPE = 128 + 13  # SIGPIPE, which not every system has

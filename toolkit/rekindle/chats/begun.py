@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from rekindle import markup
 from rekindle.chats.chat import Chat
 from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions, Turns, draw_results, draws
 from rekindle.client.requests import Requests
+from rekindle.core import markup
+from rekindle.core.request import checks
+from rekindle.core.request.params import SamplingOptions, check_keywords
+from rekindle.core.text.chat import check_messages, copied
 from rekindle.notebook.live_text import Cell
-from rekindle.request import checks
-from rekindle.request.params import SamplingOptions, check_keywords
 from rekindle.results.tool_run import ToolRun
-from rekindle.text.chat import check_messages, copied
 from rekindle.tools.running import Rounds, callable_tools
 
 LONGEST_SYSTEM = 10**7

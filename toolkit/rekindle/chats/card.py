@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rekindle import markup
+from rekindle.core import markup
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """The keys of messages that may have reasoning."""

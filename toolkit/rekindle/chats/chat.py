@@ -4,20 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from rekindle import markup
 from rekindle.chats.card import chat_html, chat_text
 from rekindle.chats.known import NOTHING, Known
 from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions, Turns, draw_results
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
-from rekindle.concurrency.calls import spelled_out, to_be_awaited
-from rekindle.errors import InvalidRequest
+from rekindle.core import markup
+from rekindle.core.concurrency.calls import spelled_out, to_be_awaited
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.request import checks
+from rekindle.core.request.params import check_keywords
+from rekindle.core.text.chat import check_messages, copied
 from rekindle.notebook.live_text import Cell
-from rekindle.request import checks
-from rekindle.request.params import check_keywords
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import ToolRun
-from rekindle.text.chat import check_messages, copied
 from rekindle.tools.running import Rounds
 from rekindle.tools.tool import AnyTool, Tool, tools_of
 

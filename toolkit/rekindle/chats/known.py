@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from rekindle.messages import Continued, Prompt
+from rekindle.core.messages import Continued, Prompt
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.generation import Generation
-from rekindle.text.tokenizer import Tokenizer
 
 MOST = 64
 """How many beginnings are remembered: the latest 32 turns."""

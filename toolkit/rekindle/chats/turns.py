@@ -4,16 +4,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from rekindle import markup
 from rekindle.chats.known import NOTHING, Known
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import ASK_DEFAULTS, Ask, PromptOptions, one_chat
 from rekindle.client.requests import Requests
-from rekindle.concurrency.waits import Waits
+from rekindle.core import markup
+from rekindle.core.concurrency.waits import Waits
+from rekindle.core.request.checks import boolean
+from rekindle.core.request.params import SamplingOptions
 from rekindle.notebook import front_end
 from rekindle.notebook.live_text import Cell
-from rekindle.request.checks import boolean
-from rekindle.request.params import SamplingOptions
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import ToolStep, results_html, results_text
 

@@ -5,7 +5,7 @@ from time import perf_counter
 from typing import Unpack
 
 from rekindle.client.prompts import Messages
-from rekindle.request.params import SamplingOptions
+from rekindle.core.request.params import SamplingOptions
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 

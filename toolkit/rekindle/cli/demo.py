@@ -8,13 +8,13 @@ from time import perf_counter
 import jax
 
 import rekindle
-from rekindle.checkpoints.embedded import NAME, SMOLLM2
 from rekindle.cli.answer import Answer, answer
 from rekindle.client.prompts import Messages
-from rekindle.markup import counted, size_text
+from rekindle.core.checkpoints.embedded import NAME, SMOLLM2
+from rekindle.core.markup import counted, size_text
+from rekindle.core.store.directory import cache_dir
+from rekindle.core.store.restored import Restored
 from rekindle.session.session import Session
-from rekindle.store.directory import cache_dir
-from rekindle.store.restored import Restored
 
 QUESTIONS = ("What is a black hole, in one sentence?", "Write a haiku about the sea.")
 BATCH = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 
-from rekindle.errors import ConfigError, RekindleError
+from rekindle.core.errors import ConfigError, RekindleError
 from rekindle.hosts.address import LISTEN, Address
 from rekindle.hosts.following import follow as following
 

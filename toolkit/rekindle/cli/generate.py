@@ -9,8 +9,8 @@ import rekindle
 from rekindle.cli import needed
 from rekindle.cli.answer import Answer, answer
 from rekindle.client.prompts import Messages
-from rekindle.errors import InvalidRequest
-from rekindle.request.params import SamplingOptions, SamplingParams
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.request.params import SamplingOptions, SamplingParams
 
 
 def add_arguments(parser: ArgumentParser) -> None:

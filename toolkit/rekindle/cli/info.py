@@ -13,17 +13,24 @@ import jax
 import jax.numpy as jnp
 
 import rekindle
-from rekindle.checkpoints.checkpoint import Checkpoint
 from rekindle.cli.needed import Needed
-from rekindle.config import Settings
-from rekindle.engine.blueprint import Blueprint
-from rekindle.markup import counted, size_text
-from rekindle.models.config import AttentionConfig, ModelConfig, Rope
-from rekindle.models.decoder import expected_shapes
-from rekindle.models.scaling import BaseScaling, DynamicScaling, LinearScaling, Llama3Scaling, LongScaling, YarnScaling
-from rekindle.models.wire import Wire
+from rekindle.core.checkpoints.checkpoint import Checkpoint
+from rekindle.core.config import Settings
+from rekindle.core.engine.blueprint import Blueprint
+from rekindle.core.markup import counted, size_text
+from rekindle.core.models.config import AttentionConfig, ModelConfig, Rope
+from rekindle.core.models.decoder import expected_shapes
+from rekindle.core.models.scaling import (
+    BaseScaling,
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    YarnScaling,
+)
+from rekindle.core.models.wire import Wire
+from rekindle.core.store.directory import cache_dir
 from rekindle.notebook.progress_bars import ProgressBars
-from rekindle.store.directory import cache_dir
 from rekindle_kernels.api import choose, described
 
 Rows = Iterator[tuple[str, str]]

@@ -3,7 +3,7 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
-from rekindle.errors import not_installed
+from rekindle.core.errors import not_installed
 
 NO_PREFIX = "\0"
 """For a parser that takes all arguments as they are, since they are the harness's."""

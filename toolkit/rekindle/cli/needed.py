@@ -7,18 +7,18 @@ from typing import Any, get_args
 
 import jax
 
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.concurrency.progress import Report
-from rekindle.config import Implementation, Settings, SettingsOptions, Ticks, check_axes
-from rekindle.device.devices import choices, places_of, shared_by
-from rekindle.device.place import Place
-from rekindle.device.programs.store import ProgramStore
-from rekindle.device.programs.targets import LARGER, devices_of, known_targets
-from rekindle.engine.blueprint import Blueprint
-from rekindle.engine.planning import fewest, plan
-from rekindle.engine.stores import PROGRAMS
-from rekindle.errors import ConfigError
-from rekindle.store.directory import cache_dir
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.concurrency.progress import Report
+from rekindle.core.config import Implementation, Settings, SettingsOptions, Ticks, check_axes
+from rekindle.core.device.devices import choices, places_of, shared_by
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs.store import ProgramStore
+from rekindle.core.device.programs.targets import LARGER, devices_of, known_targets
+from rekindle.core.engine.blueprint import Blueprint
+from rekindle.core.engine.planning import fewest, plan
+from rekindle.core.engine.stores import PROGRAMS
+from rekindle.core.errors import ConfigError
+from rekindle.core.store.directory import cache_dir
 
 
 @dataclass(frozen=True, slots=True)

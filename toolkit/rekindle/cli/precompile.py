@@ -9,19 +9,19 @@ from time import monotonic
 
 import jax
 
-from rekindle.buckets import Bucket
 from rekindle.cli.needed import Needed
-from rekindle.concurrency.progress import Progress, Report
-from rekindle.device.programs.key import PACKAGES, Target
-from rekindle.device.programs.lowering import Key, Programs, program_name
-from rekindle.device.programs.store import ProgramStore
-from rekindle.device.programs.workers import WORKERS
-from rekindle.engine.stores import PROGRAMS
-from rekindle.errors import ConfigError, StorageError
-from rekindle.markup import size_text
+from rekindle.core.buckets import Bucket
+from rekindle.core.concurrency.progress import Progress, Report
+from rekindle.core.device.programs.key import PACKAGES, Target
+from rekindle.core.device.programs.lowering import Key, Programs, program_name
+from rekindle.core.device.programs.store import ProgramStore
+from rekindle.core.device.programs.workers import WORKERS
+from rekindle.core.engine.stores import PROGRAMS
+from rekindle.core.errors import ConfigError, StorageError
+from rekindle.core.markup import size_text
+from rekindle.core.store.directory import cache_dir
+from rekindle.core.store.entries import bytes_of
 from rekindle.notebook.progress_bars import ProgressBars
-from rekindle.store.directory import cache_dir
-from rekindle.store.entries import bytes_of
 
 
 def precompile(arguments: Namespace) -> int:

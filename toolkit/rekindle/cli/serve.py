@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import rekindle
 from rekindle.cli import needed
-from rekindle.concurrency.feed import Feed
-from rekindle.errors import not_installed
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.errors import not_installed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 KEYS_VARIABLE = "REKINDLE_API_KEY"

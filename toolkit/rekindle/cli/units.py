@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from rekindle.markup import counted
+from rekindle.core.markup import counted
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?(?:([kmgt]i?)?b?)", re.IGNORECASE | re.ASCII)
 _POWERS: Final = "kmgt"

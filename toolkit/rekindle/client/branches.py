@@ -6,14 +6,14 @@ from typing import Any, Protocol, cast
 
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import Ask, Told
-from rekindle.errors import InvalidRequest
-from rekindle.markup import counted
-from rekindle.messages import Begun
-from rekindle.request import checks
-from rekindle.request.params import SamplingOptions, SamplingParams, check_keywords
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.markup import counted
+from rekindle.core.messages import Begun
+from rekindle.core.request import checks
+from rekindle.core.request.params import SamplingOptions, SamplingParams, check_keywords
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.generation import Generation
-from rekindle.text.tokenizer import Tokenizer
 
 
 class Maker(Protocol):

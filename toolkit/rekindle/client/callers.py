@@ -11,10 +11,10 @@ from rekindle.client.handle import Handle, Post
 from rekindle.client.latencies import Latencies
 from rekindle.client.places import Places
 from rekindle.client.record import Reader
-from rekindle.concurrency.caller import current_caller
-from rekindle.concurrency.feed import Feed
-from rekindle.errors import QueueFull
-from rekindle.messages import (
+from rekindle.core.concurrency.caller import current_caller
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.errors import QueueFull
+from rekindle.core.messages import (
     NOTHING,
     Begun,
     CacheSaved,
@@ -28,9 +28,9 @@ from rekindle.messages import (
     Texts,
     WeightsUsed,
 )
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Pooling
 from rekindle.notebook.awaited_programs import Report
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Pooling
 from rekindle.results.generation import Origin
 
 FIRST_TOKENS = 256

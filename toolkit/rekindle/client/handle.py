@@ -5,18 +5,18 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from rekindle import markup
 from rekindle.client.parts import Parts
 from rekindle.client.record import Reader, Record
-from rekindle.concurrency import interrupts
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.loops import Loop
-from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
-from rekindle.errors import RequestCancelled, SessionError, told_briefly
-from rekindle.messages import Cancel, Message, Submit
+from rekindle.core import markup
+from rekindle.core.concurrency import interrupts
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.loops import Loop
+from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
+from rekindle.core.errors import RequestCancelled, SessionError, told_briefly
+from rekindle.core.messages import Cancel, Message, Submit
+from rekindle.core.request.tokens import Piece
 from rekindle.notebook import awaited_programs, live_text
 from rekindle.notebook.awaited_programs import Report
-from rekindle.request.tokens import Piece
 from rekindle.results.generation import Generation, Origin
 
 Post = Callable[[Message], None]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from rekindle.client.record import Record
-from rekindle.messages import Rejected, Started, Text
+from rekindle.core.messages import Rejected, Started, Text
 
 QUICK = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds in seconds for what happens at each token."""

@@ -3,10 +3,10 @@
 from collections import deque
 from typing import Protocol
 
-from rekindle.concurrency.loops import Loop
-from rekindle.concurrency.waits import Waits
-from rekindle.request.tokens import Piece
-from rekindle.text.responses.response import Part, Reading
+from rekindle.core.concurrency.loops import Loop
+from rekindle.core.concurrency.waits import Waits
+from rekindle.core.request.tokens import Piece
+from rekindle.core.text.response import Part, Reading
 
 
 class Pieces(Protocol):

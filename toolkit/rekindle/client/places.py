@@ -3,7 +3,7 @@
 import threading
 from collections import OrderedDict
 
-from rekindle.errors import QueueFull
+from rekindle.core.errors import QueueFull
 
 
 class Places:

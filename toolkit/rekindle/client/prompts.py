@@ -6,19 +6,19 @@ from functools import partial
 from numbers import Integral
 from typing import Any, Generic, Literal, Required, TypedDict, TypeVar
 
-from rekindle.errors import InvalidRequest
-from rekindle.messages import Chat, Continued, Prompt, Verbatim
-from rekindle.request.checks import boolean, shown
-from rekindle.request.params import SamplingOptions, SamplingParams
-from rekindle.request.request import check_token_ids
-from rekindle.results.answer_table import Asked
-from rekindle.text.chat import (
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Chat, Continued, Prompt, Verbatim
+from rekindle.core.request.checks import boolean, shown
+from rekindle.core.request.params import SamplingOptions, SamplingParams
+from rekindle.core.request.request import check_token_ids
+from rekindle.core.text.chat import (
     check_messages,
     check_open,
     check_variables,
     copied,
     with_more,
 )
+from rekindle.results.answer_table import Asked
 from rekindle.tools.tool import AnyTool, schemas_of
 
 Messages = Sequence[Mapping[str, Any]]

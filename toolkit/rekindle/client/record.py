@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from rekindle import markup
-from rekindle.concurrency.feed import Feed
-from rekindle.errors import RequestCancelled
-from rekindle.messages import NOTHING, Begun, Rejected, Started, Text
-from rekindle.request.figures import CachedTokens, Standing, Timings, Usage
-from rekindle.request.params import SamplingParams
-from rekindle.request.tokens import EndReason, Piece, TokenLogprob
+from rekindle.core import markup
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.errors import RequestCancelled
+from rekindle.core.messages import NOTHING, Begun, Rejected, Started, Text
+from rekindle.core.request.figures import CachedTokens, Standing, Timings, Usage
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob
+from rekindle.core.text.response import Reading
 from rekindle.results.generation import Generation, Origin, generation_html, ids_in_words, said_html
 from rekindle.results.parsing import parsed
-from rekindle.text.responses.response import Reading
 
 Reader = Callable[[tuple[int, ...]], Reading]
 """Begins to read the answer to a prompt."""

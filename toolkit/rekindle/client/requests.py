@@ -6,7 +6,9 @@ from secrets import token_hex
 from typing import Any, cast, get_args
 from weakref import ref
 
-from rekindle.client.batch import Batch, check_errors, check_progress
+from rekindle.client.batches.batch import Batch, check_errors, check_progress
+from rekindle.client.batches.requested import Errors, Shape
+from rekindle.client.batches.together import AsCompleted, Streams
 from rekindle.client.branches import Branches
 from rekindle.client.callers import Callers
 from rekindle.client.handle import Handle, Stream
@@ -24,22 +26,20 @@ from rekindle.client.prompts import (
     unfinished,
 )
 from rekindle.client.record import Reader
-from rekindle.client.requested import Errors, Shape
-from rekindle.client.together import AsCompleted, Streams
-from rekindle.concurrency.waits import Waits
-from rekindle.engine.assembly import Assembly
-from rekindle.engine.thread import EngineThread
-from rekindle.errors import InvalidRequest, SessionClosed
-from rekindle.messages import NOTHING, Begun, Chat, Prompt, goes_on
+from rekindle.core.concurrency.waits import Waits
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.thread import EngineThread
+from rekindle.core.errors import InvalidRequest, SessionClosed
+from rekindle.core.messages import NOTHING, Begun, Chat, Prompt, goes_on
+from rekindle.core.request.checks import boolean
+from rekindle.core.request.constraint import Kind
+from rekindle.core.request.params import SamplingOptions, SamplingParams, check_draws, draws
+from rekindle.core.request.request import Pooling, check_length
+from rekindle.core.text.responses.choosing import grammar_of_choice
+from rekindle.core.text.responses.formats import format_of
+from rekindle.core.text.responses.reading import Reading
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.notebook.live_text import Cell
-from rekindle.request.checks import boolean
-from rekindle.request.constraint import Kind
-from rekindle.request.params import SamplingOptions, SamplingParams, check_draws, draws
-from rekindle.request.request import Pooling, check_length
-from rekindle.text.responses.choosing import grammar_of_choice
-from rekindle.text.responses.formats import format_of
-from rekindle.text.responses.reading import Reading
-from rekindle.text.tokenizer import Tokenizer
 
 
 class Requests:

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from rekindle.errors import ConfigError
+from rekindle.core.errors import ConfigError
 
 LISTEN: Final = "127.0.0.1:7468"
 """The address at which a leader listens unless it is told otherwise: for processes of this machine alone."""

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Final
 
-from rekindle.device.programs.key import PACKAGES
-from rekindle.engine.blueprint import Blueprint
-from rekindle.store.restored import difference_words
-from rekindle.store.snapshot_key import content_fingerprint
-from rekindle.store.validity import apart, code_digest
+from rekindle.core.device.programs.key import PACKAGES
+from rekindle.core.engine.blueprint import Blueprint
+from rekindle.core.store.restored import difference_words
+from rekindle.core.store.snapshot_key import content_fingerprint
+from rekindle.core.store.validity import apart, code_digest
 
 OWN: Final = ("topology", "host_cpu", "python")
 """Parts of a program's key in which processes may differ."""

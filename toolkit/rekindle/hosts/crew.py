@@ -7,13 +7,13 @@ from typing import Any
 
 import jax
 
-from rekindle.checkpoints.weights import Weights
-from rekindle.concurrency.mailbox import Mailbox
-from rekindle.concurrency.progress import Progress, Report, silent
-from rekindle.config import Settings
-from rekindle.device.orders import Order, SharedWeights, Use
-from rekindle.engine.blueprint import Blueprint
-from rekindle.errors import HostLost, HostRefused, SessionClosed
+from rekindle.core.checkpoints.weights import Weights
+from rekindle.core.concurrency.mailbox import Mailbox
+from rekindle.core.concurrency.progress import Progress, Report, silent
+from rekindle.core.config import Settings
+from rekindle.core.device.orders import Order, SharedWeights, Use
+from rekindle.core.engine.blueprint import Blueprint
+from rekindle.core.errors import HostLost, HostRefused, SessionClosed
 from rekindle.hosts.members import Members
 from rekindle.hosts.opening import asked, weights_asked
 from rekindle.hosts.wire import frame_of

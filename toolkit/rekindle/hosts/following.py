@@ -12,9 +12,10 @@ from typing import Any
 
 import jax
 
-from rekindle.concurrency.threads import soon
-from rekindle.device.orders import Step, Use, let_go
-from rekindle.errors import HostLost, HostRefused, RekindleError
+from rekindle.core.concurrency.threads import soon
+from rekindle.core.device.orders import Step, Use, let_go
+from rekindle.core.errors import HostLost, HostRefused, RekindleError
+from rekindle.core.markup import counted
 from rekindle.hosts import joining
 from rekindle.hosts.address import Address
 from rekindle.hosts.agreement import of_code
@@ -22,7 +23,6 @@ from rekindle.hosts.link import Frame, Link, LinkLost, greet
 from rekindle.hosts.opening import Share, settings_of
 from rekindle.hosts.secret import shared_secret
 from rekindle.hosts.wire import order_of
-from rekindle.markup import counted
 
 Say = Callable[[str], None]
 RETRY_SECONDS = 0.3

@@ -3,9 +3,9 @@
 import atexit
 import threading
 
-from rekindle.concurrency.progress import Report
-from rekindle.config import Settings
-from rekindle.errors import ConfigError
+from rekindle.core.concurrency.progress import Report
+from rekindle.core.config import Settings
+from rekindle.core.errors import ConfigError
 from rekindle.hosts.address import LISTEN, Address
 from rekindle.hosts.crew import Crew
 from rekindle.hosts.meeting import meet

@@ -11,7 +11,7 @@ from contextlib import suppress
 import jax
 from jax._src import xla_bridge
 
-from rekindle.errors import ConfigError
+from rekindle.core.errors import ConfigError
 
 SECONDS = 60
 """How long processes wait for each other once all of them have been told to join."""

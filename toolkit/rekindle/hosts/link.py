@@ -16,7 +16,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
 
-from rekindle.errors import HostRefused
+from rekindle.core.errors import HostRefused
 
 PROTOCOL: Final = 1
 GREETING_SECONDS: Final = 10.0

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from rekindle.concurrency.progress import Progress, Report
-from rekindle.concurrency.warning import warn
-from rekindle.errors import ConfigError, HostRefused
+from rekindle.core.concurrency.progress import Progress, Report
+from rekindle.core.concurrency.warning import warn
+from rekindle.core.errors import ConfigError, HostRefused
 from rekindle.hosts import joining
 from rekindle.hosts.address import Address
 from rekindle.hosts.agreement import differences, of_code

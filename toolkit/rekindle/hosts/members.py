@@ -6,7 +6,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
-from rekindle.errors import HostLost
+from rekindle.core.errors import HostLost
 from rekindle.hosts.link import Frame, Link, LinkLost
 
 END_SECONDS = 5.0

@@ -9,21 +9,21 @@ from typing import Any, Final
 
 import jax
 
-from rekindle.checkpoints.open import open_checkpoint
-from rekindle.checkpoints.weights import Weights, tensors_of
-from rekindle.concurrency.progress import silent
-from rekindle.config import Settings
-from rekindle.device.devices import places_over
-from rekindle.device.jax_settings import JaxSettings, own_settings
-from rekindle.device.orders import DeviceState
-from rekindle.device.programs.executables import Executables
-from rekindle.device.programs.readiness import wait_for
-from rekindle.engine.blueprint import Blueprint
-from rekindle.engine.filling import filled, replacing, settle
-from rekindle.engine.stores import open_programs, require_all, store_directory
-from rekindle.errors import ConfigError, HostRefused, InvalidRequest
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.checkpoints.weights import Weights, tensors_of
+from rekindle.core.concurrency.progress import silent
+from rekindle.core.config import Settings
+from rekindle.core.device.devices import places_over
+from rekindle.core.device.jax_settings import JaxSettings, own_settings
+from rekindle.core.device.orders import DeviceState
+from rekindle.core.device.programs.executables import Executables
+from rekindle.core.device.programs.readiness import wait_for
+from rekindle.core.engine.blueprint import Blueprint
+from rekindle.core.engine.filling import filled, replacing, settle
+from rekindle.core.engine.stores import open_programs, require_all, store_directory
+from rekindle.core.errors import ConfigError, HostRefused, InvalidRequest
+from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.hosts.agreement import differences, of_model
-from rekindle.store.snapshot_key import content_fingerprint
 
 PLAIN: Final = (bool, int, float, str, type(None))
 """The types of JAX's settings that are sent."""

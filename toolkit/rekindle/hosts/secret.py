@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rekindle.errors import ConfigError, StorageError, UnsafeStorage
-from rekindle.store.directory import cache_dir, require_private
+from rekindle.core.errors import ConfigError, StorageError, UnsafeStorage
+from rekindle.core.store.directory import cache_dir, require_private
 
 VARIABLE: Final = "REKINDLE_SECRET"
 FILE: Final = "hosts-secret"

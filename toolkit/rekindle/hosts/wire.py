@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.buckets import Bucket
-from rekindle.device.orders import Allow, Enter, Gather, Order, Scatter, Step, Use
+from rekindle.core.buckets import Bucket
+from rekindle.core.device.orders import Allow, Enter, Gather, Order, Scatter, Step, Use
 from rekindle.hosts.link import Frame
 
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, fields, replace
 from pathlib import PurePath
 from typing import Any, BinaryIO
 
-from rekindle.client.requested import Outcome
-from rekindle.errors import InvalidData, InvalidRequest
+from rekindle.client.batches.requested import Outcome
+from rekindle.core.errors import InvalidData, InvalidRequest
+from rekindle.core.request.checks import shown
+from rekindle.core.request.constraint import Constraint
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.store.entries import CAN_LOCK
 from rekindle.mapping.items import Item
-from rekindle.request.checks import shown
-from rekindle.request.constraint import Constraint
-from rekindle.request.params import SamplingParams
 from rekindle.results.generation import Generation
 from rekindle.results.parsing import parsed
-from rekindle.store.entries import CAN_LOCK
 
 BEGINNING = b'{"place": '
 """The beginning of each line."""

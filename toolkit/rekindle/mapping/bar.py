@@ -3,10 +3,10 @@
 from contextlib import ExitStack
 from time import perf_counter
 
-from rekindle.client.pace import DELAY_SECONDS, LOOKED_AT_SECONDS, in_words
-from rekindle.concurrency.progress import Progress
+from rekindle.client.batches.pace import DELAY_SECONDS, LOOKED_AT_SECONDS, in_words
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.markup import counted
 from rekindle.mapping.flight import Flight
-from rekindle.markup import counted
 from rekindle.notebook.board.rates import Rates
 from rekindle.notebook.progress_bars import ProgressBars
 

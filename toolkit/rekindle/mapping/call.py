@@ -5,18 +5,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from rekindle.client.batches.requested import Errors, Outcome
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import Ask, one_chat
-from rekindle.client.requested import Errors, Outcome
 from rekindle.client.requests import Requests
-from rekindle.engine.assembly import Assembly
-from rekindle.errors import InvalidRequest
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Prompt
+from rekindle.core.request.checks import integer, shown
+from rekindle.core.request.params import MOST_TOKENS, SamplingParams
 from rekindle.mapping.answer_file import AnswerFile, shaping
 from rekindle.mapping.items import Item, read
 from rekindle.mapping.template import Template
-from rekindle.messages import Prompt
-from rekindle.request.checks import integer, shown
-from rekindle.request.params import MOST_TOKENS, SamplingParams
 from rekindle.results.generation import Generation
 from rekindle.tools.tool import schemas_of
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from rekindle.client.batches.requested import Outcome
 from rekindle.client.handle import Handle
-from rekindle.client.requested import Outcome
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.waits import Wait
-from rekindle.errors import InvalidRequest
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.waits import Wait
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Prompt
 from rekindle.mapping.items import Item
-from rekindle.messages import Prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 from rekindle.client.prompts import Ask, PromptOptions, as_text, asked
 from rekindle.client.requests import Requests
-from rekindle.errors import InvalidRequest
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Chat, Prompt
+from rekindle.core.request.checks import shown
 from rekindle.mapping.template import Template
-from rekindle.messages import Chat, Prompt
-from rekindle.request.checks import shown
 from rekindle.results.answer_table import Asked
 
 LOOKED_AT = 8

@@ -5,16 +5,16 @@ from collections import deque
 from collections.abc import Generator, Iterable, Sized
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rekindle.client.requested import Outcome
-from rekindle.concurrency import interrupts
-from rekindle.concurrency.loops import Loop
-from rekindle.concurrency.waits import Waits, awaited, blocked, in_a_thread
-from rekindle.errors import BatchFailed, InvalidRequest, RequestCancelled, SessionError
+from rekindle.client.batches.requested import Outcome
+from rekindle.core.concurrency import interrupts
+from rekindle.core.concurrency.loops import Loop
+from rekindle.core.concurrency.waits import Waits, awaited, blocked, in_a_thread
+from rekindle.core.errors import BatchFailed, InvalidRequest, RequestCancelled, SessionError
+from rekindle.core.markup import counted
 from rekindle.mapping.bar import Bar
 from rekindle.mapping.call import MapCall
 from rekindle.mapping.flight import Ended, Flight
 from rekindle.mapping.results import MapResults
-from rekindle.markup import counted
 from rekindle.results.generation import Generation
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any
 
-from rekindle.errors import InvalidRequest
-from rekindle.request.checks import shown
-from rekindle.text.chat import check_messages
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.request.checks import shown
+from rekindle.core.text.chat import check_messages
 
 TEXT_FIELD = "text"
 """The field that an item fills which is a text."""

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.progress import Progress
-from rekindle.concurrency.waits import Wait, Waits
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.notebook.progress_bars import ProgressBars
 
 DELAY_SECONDS = 1.0

@@ -6,8 +6,8 @@ It is HTML and no widget, so a saved or exported notebook shows it as it ended, 
 import threading
 from time import monotonic
 
-from rekindle import markup
-from rekindle.concurrency.progress import Progress
+from rekindle.core import markup
+from rekindle.core.concurrency.progress import Progress
 from rekindle.notebook import front_end
 from rekindle.notebook.clock import Clock
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from rekindle import markup
-from rekindle.concurrency.threads import soon
-from rekindle.concurrency.waits import blocked
-from rekindle.errors import InvalidRequest, RekindleError
+from rekindle.core import markup
+from rekindle.core.concurrency.threads import soon
+from rekindle.core.concurrency.waits import blocked
+from rekindle.core.errors import InvalidRequest, RekindleError
+from rekindle.core.request.tokens import TokenLogprob
 from rekindle.notebook import front_end
 from rekindle.notebook.live_text import Record, drawing
-from rekindle.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation
 from rekindle.results.heat_map import DEEPEST, MOST_TOKENS, by_character, probability, shade, shown, title
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from rekindle import markup
-from rekindle.request.tokens import Piece
+from rekindle.core import markup
+from rekindle.core.request.tokens import Piece
+from rekindle.core.text.response import Part, PartKind, Reading
 from rekindle.results.response_card import REASONING, TOOL_CALL, calls_html
-from rekindle.text.responses.response import Part, PartKind, Reading
 
 
 class Record(Protocol):

@@ -6,13 +6,13 @@ from functools import partial
 from time import perf_counter
 from typing import Protocol
 
-from rekindle import markup
-from rekindle.concurrency.feed import TO_THE_END, Feed
-from rekindle.concurrency.waits import Wait, Waits
+from rekindle.core import markup
+from rekindle.core.concurrency.feed import TO_THE_END, Feed
+from rekindle.core.concurrency.waits import Wait, Waits
+from rekindle.core.request.figures import Standing
+from rekindle.core.request.tokens import Piece
 from rekindle.notebook import front_end
 from rekindle.notebook.live_text import GRACE_SECONDS, Cell, hears_clicks
-from rekindle.request.figures import Standing
-from rekindle.request.tokens import Piece
 from rekindle.results.answer_table import (
     MOST_ROWS,
     MOST_SHADED,
@@ -54,7 +54,7 @@ class Request(Protocol):
 
 
 class Batch(Protocol):
-    """The requests that are drawn; see `rekindle.client.requested.Requested`."""
+    """The requests that are drawn; see `rekindle.client.batches.requested.Requested`."""
 
     @property
     def asked(self) -> Sequence[Asked]: ...

@@ -6,16 +6,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Literal, Protocol
 
-from rekindle import markup
-from rekindle.concurrency.feed import TO_THE_END, Feed
-from rekindle.concurrency.mailbox import in_trio
-from rekindle.concurrency.threads import soon
-from rekindle.concurrency.waits import Wait, Waits, blocked
-from rekindle.errors import RequestCancelled
+from rekindle.core import markup
+from rekindle.core.concurrency.feed import TO_THE_END, Feed
+from rekindle.core.concurrency.mailbox import in_trio
+from rekindle.core.concurrency.threads import soon
+from rekindle.core.concurrency.waits import Wait, Waits, blocked
+from rekindle.core.errors import RequestCancelled
+from rekindle.core.request.tokens import Piece
+from rekindle.core.text.response import Reading
 from rekindle.notebook import front_end
 from rekindle.notebook.live_parts import Arriving, Growing, Written
-from rekindle.request.tokens import Piece
-from rekindle.text.responses.response import Reading
 
 REDRAWN_SECONDS = 0.06
 """The least time between two drawings in a notebook."""

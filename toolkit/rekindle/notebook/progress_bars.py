@@ -6,10 +6,10 @@ import threading
 from time import monotonic
 from typing import Any
 
-from rekindle import markup
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.progress import Progress
-from rekindle.concurrency.waits import Wait, Waits
+from rekindle.core import markup
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.notebook import front_end
 from rekindle.notebook.cell_bar import CellBar
 from rekindle.notebook.clock import Clock

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
-from rekindle import markup
-from rekindle.markup import counted, visible
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core import markup
+from rekindle.core.markup import counted, visible
+from rekindle.core.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation, ids_in_words, said_html
 from rekindle.results.heat_map import MOST_TOKENS, heat_map
 from rekindle.results.response_card import response_html, response_line

@@ -7,11 +7,11 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, get_args
 
-from rekindle.errors import InvalidData
-from rekindle.request.constraint import Kind
-from rekindle.request.figures import CachedTokens, Timings, Usage
-from rekindle.request.tokens import TokenLogprob
-from rekindle.text.responses.response import MessageForm, Response, ToolCall
+from rekindle.core.errors import InvalidData
+from rekindle.core.request.constraint import Kind
+from rekindle.core.request.figures import CachedTokens, Timings, Usage
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.text.response import MessageForm, Response, ToolCall
 
 VERSION = 3
 """The version of the form. It changes whenever a reader of the one before could not read what is written."""

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from rekindle import markup
-from rekindle.concurrency.calls import spelled_out
-from rekindle.errors import SessionError
-from rekindle.request.constraint import Constraint, Kind
-from rekindle.request.figures import CachedTokens, Timings, Usage
-from rekindle.request.params import SamplingOptions
-from rekindle.request.tokens import EndReason, Piece, TokenLogprob
+from rekindle.core import markup
+from rekindle.core.concurrency.calls import spelled_out
+from rekindle.core.errors import SessionError
+from rekindle.core.request.constraint import Constraint, Kind
+from rekindle.core.request.figures import CachedTokens, Timings, Usage
+from rekindle.core.request.params import SamplingOptions
+from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob
+from rekindle.core.text.response import Response, ToolCall
 from rekindle.results import data
 from rekindle.results.heat_map import covers, heat_map
 from rekindle.results.parsing import parsed
 from rekindle.results.response_card import response_html, response_text
-from rekindle.text.responses.response import Response, ToolCall
 
 if TYPE_CHECKING:
     from rekindle.results.markdown import Markdown

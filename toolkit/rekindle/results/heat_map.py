@@ -4,8 +4,8 @@ import codecs
 import math
 from collections.abc import Iterator, Sequence
 
-from rekindle import markup
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core import markup
+from rekindle.core.request.tokens import TokenLogprob
 
 MOST_TOKENS = 400
 """How many tokens are drawn."""

@@ -13,7 +13,7 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
-from rekindle import markup
+from rekindle.core import markup
 
 _WEB = re.compile("https?://", re.IGNORECASE)
 _MATH = re.compile(r"[$\\]")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rekindle.request.constraint import Constraint
+from rekindle.core.request.constraint import Constraint
 
 
 def parsed(constraint: Constraint, text: str, end: str, stopped_by: str | int | None) -> tuple[Any, str | None]:

@@ -2,8 +2,8 @@
 
 import json
 
-from rekindle import markup
-from rekindle.text.responses.response import Response, ToolCall
+from rekindle.core import markup
+from rekindle.core.text.response import Response, ToolCall
 
 REASONING, TOOL_CALL = "[reasoning] ", "[tool call] "
 """What stands before such parts in text."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rekindle import markup
+from rekindle.core import markup
+from rekindle.core.text.response import ToolCall
 from rekindle.results.generation import Generation, generation_html
-from rekindle.text.responses.response import ToolCall
 
 Stop = Literal["answer", "limit", "calls", "length", "cancelled"]
 """Why a run ended. "answer": the model called nothing more. "limit": it was asked as often as allowed, and still

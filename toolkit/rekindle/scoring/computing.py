@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rekindle.client.batches.pace import drawn
+from rekindle.client.batches.requested import Requested, Shape
 from rekindle.client.handle import Handle
-from rekindle.client.pace import drawn
-from rekindle.client.requested import Requested, Shape
 from rekindle.client.requests import Requests
-from rekindle.concurrency import interrupts
-from rekindle.concurrency.progress import Progress
-from rekindle.concurrency.waits import Waits
-from rekindle.request.params import SamplingParams
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core.concurrency import interrupts
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.concurrency.waits import Waits
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation
 
 

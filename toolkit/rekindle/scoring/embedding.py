@@ -6,18 +6,18 @@ from typing import Any, get_args
 
 import numpy as np
 
-from rekindle.checkpoints.uses import Embedding
-from rekindle.client.batch import Batch
+from rekindle.client.batches.batch import Batch
+from rekindle.client.batches.requested import Shape
 from rekindle.client.prompts import asked
-from rekindle.client.requested import Shape
 from rekindle.client.requests import Requests
-from rekindle.concurrency.waits import Waits
-from rekindle.engine.assembly import Assembly
-from rekindle.errors import InvalidRequest
-from rekindle.messages import Prompt
-from rekindle.request import checks
-from rekindle.request.params import LONGEST_SALT, SamplingParams
-from rekindle.request.request import Pooling
+from rekindle.core.checkpoints.uses import Embedding
+from rekindle.core.concurrency.waits import Waits
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Prompt
+from rekindle.core.request import checks
+from rekindle.core.request.params import LONGEST_SALT, SamplingParams
+from rekindle.core.request.request import Pooling
 from rekindle.scoring.computing import Bar, ended
 
 Array = np.ndarray[Any, np.dtype[np.float32]]

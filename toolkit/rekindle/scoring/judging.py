@@ -6,22 +6,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from rekindle.checkpoints.uses import Classifier
 from rekindle.client.requests import Requests
-from rekindle.concurrency.waits import Waits, in_a_thread
-from rekindle.engine.assembly import Assembly
-from rekindle.engine.preparing import Preparer
-from rekindle.errors import InvalidRequest
-from rekindle.messages import Chat, Prompt
-from rekindle.request import checks
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import check_length
+from rekindle.core.checkpoints.uses import Classifier
+from rekindle.core.concurrency.waits import Waits, in_a_thread
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.preparing import Preparer
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Chat, Prompt
+from rekindle.core.request import checks
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import check_length
+from rekindle.core.text.template import names_read
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.scores.classes import Classification, sigmoid
 from rekindle.results.scores.ranking import Ranking
 from rekindle.scoring.computing import Bar, computed
 from rekindle.scoring.embedding import last_states
-from rekindle.text.template import names_read
-from rekindle.text.tokenizer import Tokenizer
 
 INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 _SYSTEM: Final = (

@@ -5,17 +5,17 @@ from functools import partial
 from typing import Any
 
 from rekindle.client.requests import Requests
-from rekindle.concurrency.waits import Waits, in_a_thread
-from rekindle.engine.preparing import Preparer
-from rekindle.errors import InvalidRequest
-from rekindle.messages import Prompt
-from rekindle.request import checks
-from rekindle.request.params import LONGEST_SALT
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core.concurrency.waits import Waits, in_a_thread
+from rekindle.core.engine.preparing import Preparer
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Prompt
+from rekindle.core.request import checks
+from rekindle.core.request.params import LONGEST_SALT
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.scores.options import Option, Scores
 from rekindle.results.scores.perplexity import Perplexity
 from rekindle.scoring.computing import Bar, Scored, scored, scores_of
-from rekindle.text.tokenizer import Tokenizer
 
 
 def score(

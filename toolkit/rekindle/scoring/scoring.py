@@ -4,9 +4,9 @@ from typing import Any
 
 from rekindle.client.prompts import one_prompt
 from rekindle.client.requests import Requests
-from rekindle.concurrency.waits import Waits
-from rekindle.engine.assembly import Assembly
-from rekindle.request import checks
+from rekindle.core.concurrency.waits import Waits
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.request import checks
 from rekindle.results.scores.options import Scores
 from rekindle.results.scores.perplexity import Perplexity
 from rekindle.results.scores.ranking import Ranking

@@ -10,7 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from rekindle.errors import ConfigError, RekindleError
+from rekindle.core.errors import ConfigError, RekindleError
 from rekindle.server.guards import ApiKeys, Caught, told
 from rekindle.server.limits import Limits
 from rekindle.server.refused import Refused

@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rekindle.concurrency.mailbox import Mailbox
+from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.server.refused import PARTING_SECONDS
 
 LOOK_SECONDS = 15.0

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from rekindle.errors import (
+from rekindle.core.errors import (
     ConstraintFailed,
     InvalidBatch,
     InvalidRequest,

@@ -13,7 +13,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rekindle.client.handle import Handle
-from rekindle.errors import RekindleError
+from rekindle.core.errors import RekindleError
+from rekindle.core.text.response import MessageForm
+from rekindle.core.text.responses.formats import PLAIN, format_of
 from rekindle.results.generation import Generation
 from rekindle.server.guards import reply
 from rekindle.server.limits import Limits
@@ -32,8 +34,6 @@ from rekindle.server.writing.responses import ResponseChunks, response
 from rekindle.server.writing.texts import embeddings, model_card, tokenized
 from rekindle.session.metrics import CONTENT_TYPE
 from rekindle.session.session import Session
-from rekindle.text.responses.formats import PLAIN, format_of
-from rekindle.text.responses.response import MessageForm
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from rekindle import markup
-from rekindle.concurrency.eventual import Eventual
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.threads import Work
-from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
-from rekindle.errors import ConfigError
+from rekindle.core import markup
+from rekindle.core.concurrency.eventual import Eventual
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.threads import Work
+from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
+from rekindle.core.errors import ConfigError
 from rekindle.server.application import app, short_name
 from rekindle.server.connections import Connection, Handed, Uvicorn
 from rekindle.server.guards import LocalNames

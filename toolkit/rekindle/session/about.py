@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, fields
 
-from rekindle import markup
-from rekindle.engine.assembly import Assembly
-from rekindle.models.wire import Wire
-from rekindle.scheduler.stats import SchedulerStats, of_them_cached, prompt_shares
+from rekindle.core import markup
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.models.wire import Wire
+from rekindle.core.scheduler.stats import SchedulerStats, of_them_cached, prompt_shares
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from itertools import islice
 
 from rekindle.client.callers import Callers
-from rekindle.engine.assembly import Assembly
-from rekindle.engine.conductor import Pause, Resume
-from rekindle.engine.thread import EngineThread
-from rekindle.errors import SessionClosed
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.conductor import Pause, Resume
+from rekindle.core.engine.thread import EngineThread
+from rekindle.core.errors import SessionClosed
 from rekindle.notebook.board.board import Facts, Source
 from rekindle.notebook.board.rates import SECONDS
 

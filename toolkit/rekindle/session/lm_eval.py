@@ -16,14 +16,14 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from rekindle.checkpoints.embedded import NAME
-from rekindle.concurrency.waits import blocked
-from rekindle.config import SettingsOptions
-from rekindle.errors import ConfigError
+from rekindle.core.checkpoints.embedded import NAME
+from rekindle.core.concurrency.waits import blocked
+from rekindle.core.config import SettingsOptions
+from rekindle.core.errors import ConfigError
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.scoring.computing import Bar, Scored, scored, scores_of
 from rekindle.session.opening import open_sync
 from rekindle.session.session import Session
-from rekindle.text.tokenizer import Tokenizer
 
 TORCH_DEFAULTS = ("cuda", "cuda:0")
 """What lm-eval says of a device where its user says nothing."""

@@ -7,7 +7,7 @@ registered for the whole process.
 from collections.abc import Iterator, Mapping
 
 from rekindle.client.latencies import Histogram, Latencies
-from rekindle.scheduler.stats import Stats
+from rekindle.core.scheduler.stats import Stats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

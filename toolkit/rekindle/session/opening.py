@@ -8,22 +8,22 @@ from os import PathLike
 from typing import Unpack
 
 from rekindle.client.callers import Callers
-from rekindle.concurrency.calls import spelled_out
-from rekindle.concurrency.eventual import Eventual
-from rekindle.concurrency.threads import TOO_LATE, ending
-from rekindle.concurrency.waits import Waits
-from rekindle.config import Settings, SettingsOptions
-from rekindle.engine.assembly import build
-from rekindle.engine.engine import Compose
-from rekindle.engine.thread import Build, EngineThread
-from rekindle.errors import ConfigError, InvalidRequest, ModelError, suggestion
+from rekindle.core.concurrency.calls import spelled_out
+from rekindle.core.concurrency.eventual import Eventual
+from rekindle.core.concurrency.threads import TOO_LATE, ending
+from rekindle.core.concurrency.waits import Waits
+from rekindle.core.config import Settings, SettingsOptions
+from rekindle.core.engine.assembly import build
+from rekindle.core.engine.engine import Compose
+from rekindle.core.engine.thread import Build, EngineThread
+from rekindle.core.errors import ConfigError, InvalidRequest, ModelError, suggestion
+from rekindle.core.models.families.reading import Family
+from rekindle.core.request.params import SamplingOptions
+from rekindle.core.text.template import names_read
 from rekindle.hosts.hosts import Hosts
-from rekindle.models.families.reading import Family
 from rekindle.notebook.front_end import tell
 from rekindle.notebook.progress_bars import ProgressBars, shown
-from rekindle.request.params import SamplingOptions
 from rekindle.session.session import Session
-from rekindle.text.template import names_read
 
 PREPARING = "Until then a call may wait for its program. To wait for all of them, await session.precompiled()."
 """The end of the line below the bars of `open`, as long as programs are still being compiled."""

@@ -4,19 +4,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
-from rekindle.checkpoints.weights import Weights
 from rekindle.client.callers import Callers
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.progress import Progress
-from rekindle.concurrency.threads import ending
-from rekindle.concurrency.waits import Wait, Waits, in_a_thread
-from rekindle.device.programs.readiness import followed, raise_first
-from rekindle.engine.assembly import Assembly
-from rekindle.engine.conductor import Command
-from rekindle.engine.handled import Handled
-from rekindle.engine.thread import EngineThread
-from rekindle.errors import InvalidRequest, SessionError, StorageError
-from rekindle.messages import CacheSaved, CacheSaving, KeepWeights, NewWeights, SaveCache
+from rekindle.core.checkpoints.weights import Weights
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.concurrency.threads import ending
+from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread
+from rekindle.core.device.programs.readiness import followed, raise_first
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.conductor import Command
+from rekindle.core.engine.thread import EngineThread
+from rekindle.core.errors import InvalidRequest, SessionError, StorageError
+from rekindle.core.messages import CacheSaved, CacheSaving, KeepWeights, NewWeights, SaveCache
+from rekindle.core.messages.handled import Handled
 from rekindle.notebook.progress_bars import ProgressBars, shown
 
 CLOSE_SECONDS = 3.0
@@ -26,7 +26,7 @@ InFlight = Literal["finish", "fail"]
 
 
 class Operations:
-    """The operations of one session. Each can be awaited or blocked for; see `rekindle.concurrency.waits`."""
+    """The operations of one session. Each can be awaited or blocked for; see `rekindle.core.concurrency.waits`."""
 
     def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers):
         self._engine, self._assembly, self._callers = engine, assembly, callers

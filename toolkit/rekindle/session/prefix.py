@@ -4,17 +4,17 @@ import weakref
 from collections.abc import Collection
 from typing import Any, Unpack, overload
 
-from rekindle import markup
+from rekindle.client.batches.requested import Errors
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.prompts import ASK_DEFAULTS, Ask, AskOne, OnePrompt, Prompts, as_text
-from rekindle.client.requested import Errors
 from rekindle.client.requests import Requests
-from rekindle.concurrency.calls import spelled_out, to_be_awaited
-from rekindle.concurrency.eventual import Eventual
-from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
-from rekindle.errors import InvalidRequest
-from rekindle.messages import Prompt
-from rekindle.request.params import check_draws
+from rekindle.core import markup
+from rekindle.core.concurrency.calls import spelled_out, to_be_awaited
+from rekindle.core.concurrency.eventual import Eventual
+from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Prompt
+from rekindle.core.request.params import check_draws
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 

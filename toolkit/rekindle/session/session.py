@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 import jax
 
-from rekindle import markup
 from rekindle.chats.begun import chat_of, run_blocking, run_in_cell
 from rekindle.chats.chat import Chat
 from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions
-from rekindle.checkpoints.weights import Weights
+from rekindle.client.batches.requested import Errors, Outcome
+from rekindle.client.batches.together import AsCompleted, Streams
 from rekindle.client.callers import Callers
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.prompts import (
@@ -33,26 +33,29 @@ from rekindle.client.prompts import (
     TokenIds,
     one_chat,
 )
-from rekindle.client.requested import Errors, Outcome
 from rekindle.client.requests import Requests
-from rekindle.client.together import AsCompleted, Streams
-from rekindle.concurrency.calls import spelled_out, to_be_awaited
-from rekindle.concurrency.waits import awaited, blocked
-from rekindle.config import Settings
-from rekindle.engine.assembly import Assembly
-from rekindle.engine.conductor import Pause, Resume, Step
-from rekindle.engine.handled import Handled, Pending, See
-from rekindle.engine.thread import EngineThread
-from rekindle.errors import InvalidRequest, SessionError, not_installed
+from rekindle.core import markup
+from rekindle.core.checkpoints.weights import Weights
+from rekindle.core.concurrency.calls import spelled_out, to_be_awaited
+from rekindle.core.concurrency.waits import awaited, blocked
+from rekindle.core.config import Settings
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.conductor import Pause, Resume, Step
+from rekindle.core.engine.thread import EngineThread
+from rekindle.core.errors import InvalidRequest, SessionError, not_installed
+from rekindle.core.messages.handled import Handled, Pending, See
+from rekindle.core.request.checks import shown
+from rekindle.core.request.params import SamplingParams, check_keywords
+from rekindle.core.request.request import Pooling
+from rekindle.core.scheduler.stats import Stats
+from rekindle.core.store.restored import Restored
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping.call import MapCall
 from rekindle.mapping.items import checked
 from rekindle.mapping.pending import PendingMap
 from rekindle.mapping.results import MapResults
 from rekindle.notebook.board.dashboard import Dashboard
 from rekindle.notebook.explorer import Explorer
-from rekindle.request.checks import shown
-from rekindle.request.params import SamplingParams, check_keywords
-from rekindle.request.request import Pooling
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 from rekindle.results.scores.classes import Classification
@@ -60,7 +63,6 @@ from rekindle.results.scores.options import Scores
 from rekindle.results.scores.perplexity import Perplexity
 from rekindle.results.scores.ranking import Ranking
 from rekindle.results.tool_run import ToolRun
-from rekindle.scheduler.stats import Stats
 from rekindle.scoring.embedding import Array
 from rekindle.scoring.scoring import Scoring
 from rekindle.session.about import About, Memory
@@ -68,8 +70,6 @@ from rekindle.session.engine_view import EngineView
 from rekindle.session.metrics import metrics_text
 from rekindle.session.operations import InFlight, Operations
 from rekindle.session.prefix import PendingPrefix, Prefix
-from rekindle.store.restored import Restored
-from rekindle.text.tokenizer import Tokenizer
 from rekindle.tools.tool import AnyTool
 from rekindle.views.cache.view import CacheView, view
 from rekindle.views.tick_log import TickLog

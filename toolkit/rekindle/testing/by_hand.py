@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from rekindle.config import Settings, SettingsOptions
-from rekindle.engine.actors.grammars import Grammars, jumps_on
-from rekindle.messages import (
+from rekindle.core.config import Settings, SettingsOptions
+from rekindle.core.engine.actors.grammars import Grammars, jumps_on
+from rekindle.core.messages import (
     Admit,
     Advance,
     Archive,
@@ -31,16 +31,16 @@ from rekindle.messages import (
     Write,
     Written,
 )
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Pooling, Request
-from rekindle.request.tokens import EndReason, StateSum
-from rekindle.scheduler.limits import Limits
-from rekindle.scheduler.scheduler import Scheduler
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Pooling, Request
+from rekindle.core.request.tokens import EndReason, StateSum
+from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.scheduler import Scheduler
+from rekindle.core.text.masks import OneByOne
 from rekindle.testing.device import FakeStepper, settled
 from rekindle.testing.grammar import FakeGrammar, constrained
 from rekindle.testing.model import FAKE_MODEL
 from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
-from rekindle.text.masks import OneByOne
 
 
 class CheckedScheduler(Scheduler):

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.buckets import QUERY_BLOCK, Bucket, smallest
-from rekindle.concurrency.mailbox import Mailbox
-from rekindle.messages import (
+from rekindle.core.buckets import QUERY_BLOCK, Bucket, smallest
+from rekindle.core.concurrency.mailbox import Mailbox
+from rekindle.core.messages import (
     Chunk,
     Dispatched,
     Gathered,
@@ -27,10 +27,10 @@ from rekindle.messages import (
     UseWeights,
     WeightsUsed,
 )
-from rekindle.page import NULL_PAGE
-from rekindle.request.request import Request
-from rekindle.request.tokens import StateSum
-from rekindle.scheduler.limits import Limits
+from rekindle.core.page import NULL_PAGE
+from rekindle.core.request.request import Request
+from rekindle.core.request.tokens import StateSum
+from rekindle.core.scheduler.limits import Limits
 from rekindle.testing.grammar import VOCAB_SIZE
 from rekindle.testing.model import banned_tokens, draw_of, next_token, score_of, state_of
 

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from rekindle.request.allowed import Constrained
-from rekindle.request.constraint import Constraint
-from rekindle.request.request import Request
-from rekindle.text.grammar import Grammar, Matcher
-from rekindle.text.masks import alone
+from rekindle.core.request.allowed import Constrained
+from rekindle.core.request.constraint import Constraint
+from rekindle.core.request.request import Request
+from rekindle.core.text.grammar import Grammar, Matcher
+from rekindle.core.text.masks import alone
 
 VOCAB_SIZE = 251
 """A prime, so that a token at a wrong position changes the sum in `next_token`."""

@@ -4,13 +4,13 @@ from collections.abc import Collection, Sequence
 from operator import mul
 from typing import Any
 
-from rekindle.models.config import ModelConfig, Rope
-from rekindle.request.allowed import Allowed
-from rekindle.request.params import SamplingParams
-from rekindle.request.request import Request
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core.models.config import ModelConfig, Rope
+from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.text.masks import alone
 from rekindle.testing.grammar import VOCAB_SIZE, FakeGrammar, constrained
-from rekindle.text.masks import alone
 
 FAKE_MODEL = ModelConfig.llama(
     family="fake", vocab_size=VOCAB_SIZE, hidden_size=1, intermediate_size=1, num_layers=1, num_heads=1,

@@ -7,30 +7,30 @@ from typing import Any, Unpack, cast
 
 import jax
 
-from rekindle.checkpoints.checkpoint import Checkpoint
-from rekindle.checkpoints.weights import Weights
 from rekindle.client.callers import Callers
-from rekindle.config import Settings, SettingsOptions
-from rekindle.device.place import Place
-from rekindle.device.programs.executables import Executables
-from rekindle.device.programs.lowering import Programs
-from rekindle.engine.actors.detokenizer import Detokenizer
-from rekindle.engine.actors.grammars import Grammars, jumps_on
-from rekindle.engine.actors.intake import Intake
-from rekindle.engine.actors.tokenizing import Tokenizing
-from rekindle.engine.assembly import Assembly
-from rekindle.engine.engine import Actors
-from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
-from rekindle.engine.thread import EngineThread
-from rekindle.scheduler.limits import Limits
+from rekindle.core.checkpoints.checkpoint import Checkpoint
+from rekindle.core.checkpoints.weights import Weights
+from rekindle.core.config import Settings, SettingsOptions
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs.executables import Executables
+from rekindle.core.device.programs.lowering import Programs
+from rekindle.core.engine.actors.detokenizer import Detokenizer
+from rekindle.core.engine.actors.grammars import Grammars, jumps_on
+from rekindle.core.engine.actors.intake import Intake
+from rekindle.core.engine.actors.tokenizing import Tokenizing
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.engine import Actors
+from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.core.engine.thread import EngineThread
+from rekindle.core.scheduler.limits import Limits
+from rekindle.core.store.restored import Restored
+from rekindle.core.text.masks import OneByOne
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.store.restored import Restored
 from rekindle.testing.by_hand import CheckedScheduler, fake_limits
 from rekindle.testing.device import FakeSettler, FakeStepper
 from rekindle.testing.model import FAKE_MODEL
 from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
-from rekindle.text.masks import OneByOne
-from rekindle.text.tokenizer import Tokenizer
 
 
 class _FakeAssembly(Assembly):

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Collection
 from hashlib import sha256
 
-from rekindle.messages import Archive, Copy, Drop, Fetch, Fetched, Gathered, Message, Offloaded, Write, Written
-from rekindle.page import NewPage, StoredPage
+from rekindle.core.messages import Archive, Copy, Drop, Fetch, Fetched, Gathered, Message, Offloaded, Write, Written
+from rekindle.core.page import NewPage, StoredPage
 
 
 class FakeHostTier:

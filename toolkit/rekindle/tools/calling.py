@@ -11,9 +11,9 @@ from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.mailbox import turning
-from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.mailbox import turning
+from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
 
 
 @dataclass(frozen=True, slots=True)

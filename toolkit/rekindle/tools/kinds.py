@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from rekindle.request.checks import shown
+from rekindle.core.request.checks import shown
 from rekindle.tools import records
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from rekindle.concurrency import interrupts
-from rekindle.concurrency.waits import Waits, awaited, blocked
-from rekindle.errors import InvalidRequest
-from rekindle.markup import counted
+from rekindle.core.concurrency import interrupts
+from rekindle.core.concurrency.waits import Waits, awaited, blocked
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.markup import counted
+from rekindle.core.text.response import ToolCall, tool_messages
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import Stop, ToolResult, ToolRun, ToolStep
-from rekindle.text.responses.response import ToolCall, tool_messages
 from rekindle.tools.calling import Called, blocking, in_cell, in_words
 from rekindle.tools.tool import Tool, tools_of
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.errors import InvalidRequest
-from rekindle.request.checks import shown
-from rekindle.text.chat import check_tools
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.request.checks import shown
+from rekindle.core.text.chat import check_tools
 from rekindle.tools.docstring import docstring_of
 from rekindle.tools.kinds import Kind, Undescribed, kind_of, object_schema, read_object
 

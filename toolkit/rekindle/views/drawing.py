@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rekindle.markup import Bundle, bundle, visible
+from rekindle.core.markup import Bundle, bundle, visible
 
 WIDTH, LEAST_WIDTH = 860, 720
 """The width of a picture in pixels, and the least to which a narrow page may shrink it: there its text is 10 px high.

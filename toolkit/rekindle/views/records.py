@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from rekindle.engine.handled import Handled
-from rekindle.messages import (
+from rekindle.core.messages import (
     Admit,
     Chunk,
     Dispatched,
@@ -16,6 +15,7 @@ from rekindle.messages import (
     Stopped,
     Texts,
 )
+from rekindle.core.messages.handled import Handled
 
 
 class Joined(NamedTuple):

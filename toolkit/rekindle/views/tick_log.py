@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Callable
 
-from rekindle.engine.handled import Handled
-from rekindle.markup import counted
-from rekindle.messages import Plan, Started
-from rekindle.scheduler.stats import SchedulerStats
+from rekindle.core.markup import counted
+from rekindle.core.messages import Plan, Started
+from rekindle.core.messages.handled import Handled
+from rekindle.core.scheduler.stats import SchedulerStats
 
 LOG = logging.getLogger("rekindle.ticks")
 EVERY = 40
@@ -22,7 +22,7 @@ class TickLog:
         self._since: tuple[float, int] | None = None  # since when tokens are counted, and how many there were then
 
     def __call__(self, handled: Handled) -> None:
-        """See `rekindle.engine.handled.See`."""
+        """See `rekindle.core.messages.handled.See`."""
         if handled.actor != "scheduler" or not LOG.isEnabledFor(logging.INFO):
             return
         plans = [each for each in handled.said if isinstance(each, Plan)]

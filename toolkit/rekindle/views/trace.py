@@ -6,12 +6,12 @@ from collections.abc import Collection
 from pathlib import Path
 from time import perf_counter
 
-from rekindle import markup
-from rekindle.engine.handled import Handled
-from rekindle.engine.thread import EngineThread
-from rekindle.errors import ConfigError, SessionError, StorageError
-from rekindle.markup import counted
-from rekindle.store.directory import atomic_write
+from rekindle.core import markup
+from rekindle.core.engine.thread import EngineThread
+from rekindle.core.errors import ConfigError, SessionError, StorageError
+from rekindle.core.markup import counted
+from rekindle.core.messages.handled import Handled
+from rekindle.core.store.directory import atomic_write
 from rekindle.views.drawing import Drawing
 from rekindle.views.records import Seen, seen
 from rekindle.views.timeline import drawing as timeline_drawing

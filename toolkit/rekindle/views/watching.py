@@ -2,9 +2,9 @@
 
 import threading
 
-from rekindle.engine.handled import Handled, See
-from rekindle.engine.thread import EngineThread
-from rekindle.errors import ConfigError
+from rekindle.core.engine.thread import EngineThread
+from rekindle.core.errors import ConfigError
+from rekindle.core.messages.handled import Handled, See
 
 
 class Watching:

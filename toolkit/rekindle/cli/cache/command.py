@@ -17,10 +17,10 @@ from rekindle.cli.cache.explain import explain
 from rekindle.cli.cache.listing import ls, size
 from rekindle.cli.cache.stored import MODELS, STORES
 from rekindle.cli.units import parse_size
-from rekindle.errors import StorageError
-from rekindle.markup import counted, size_text
-from rekindle.store import entries as disk
-from rekindle.store.directory import cache_dir
+from rekindle.core.errors import StorageError
+from rekindle.core.markup import counted, size_text
+from rekindle.core.store import entries as disk
+from rekindle.core.store.directory import cache_dir
 
 ALL: Final = "all"
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from rekindle.cli.cache import stored
 from rekindle.cli.needed import Needed
 from rekindle.cli.units import ago, columns
-from rekindle.device.programs.lowering import program_name
-from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
-from rekindle.markup import counted, size_text
+from rekindle.core.device.programs.lowering import program_name
+from rekindle.core.engine.stores import PROGRAMS, SNAPSHOTS
+from rekindle.core.markup import counted, size_text
+from rekindle.core.store.restored import NOTHING, part_words
+from rekindle.core.store.snapshot_store import SnapshotStore
+from rekindle.core.store.snapshots import KeptSnapshots
+from rekindle.core.store.validity import Difference, apart
 from rekindle.notebook.progress_bars import ProgressBars
-from rekindle.store.restored import NOTHING, part_words
-from rekindle.store.snapshot_store import SnapshotStore
-from rekindle.store.snapshots import KeptSnapshots
-from rekindle.store.validity import Difference, apart
 
 
 def explain(arguments: Namespace) -> int:

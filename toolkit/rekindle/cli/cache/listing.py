@@ -13,14 +13,14 @@ from typing import Final
 from rekindle.cli.cache import stored
 from rekindle.cli.cache.stored import MODELS
 from rekindle.cli.units import ago, columns
-from rekindle.device.programs.store import KeptPrograms
-from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
-from rekindle.markup import counted, size_text
-from rekindle.models.config import LayerConfig
-from rekindle.store.directory import cache_dir
-from rekindle.store.kept import Entry
-from rekindle.store.snapshots import KeptSnapshots
-from rekindle.store.validity import code_digest
+from rekindle.core.device.programs.store import KeptPrograms
+from rekindle.core.engine.stores import PROGRAMS, SNAPSHOTS
+from rekindle.core.markup import counted, size_text
+from rekindle.core.models.config import LayerConfig
+from rekindle.core.store.directory import cache_dir
+from rekindle.core.store.kept import Entry
+from rekindle.core.store.snapshots import KeptSnapshots
+from rekindle.core.store.validity import code_digest
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
 STEP: Final = "step of "

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rekindle.device.programs.store import KeptPrograms
-from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
-from rekindle.store import entries as disk
-from rekindle.store.directory import cache_dir
-from rekindle.store.kept import Kept
-from rekindle.store.snapshots import KeptSnapshots
+from rekindle.core.device.programs.store import KeptPrograms
+from rekindle.core.engine.stores import PROGRAMS, SNAPSHOTS
+from rekindle.core.store import entries as disk
+from rekindle.core.store.directory import cache_dir
+from rekindle.core.store.kept import Kept
+from rekindle.core.store.snapshots import KeptSnapshots
 
 MODELS: Final = "models"
 STORES: Final[Mapping[str, Callable[[Path], Kept[Any]]]] = {PROGRAMS: KeptPrograms, SNAPSHOTS: KeptSnapshots}

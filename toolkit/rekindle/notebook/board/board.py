@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from rekindle import markup
+from rekindle.core import markup
+from rekindle.core.request.figures import Standing
+from rekindle.core.scheduler.stats import SchedulerStats, Stats, found, of_them_cached
 from rekindle.notebook.board.rates import Rate
-from rekindle.request.figures import Standing
-from rekindle.scheduler.stats import SchedulerStats, Stats, found, of_them_cached
 
 COLUMNS = ("request", "state", "prompt", "generated", "age")
 LONGEST_STATE = 400

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from rekindle import markup
-from rekindle.markup import visible
+from rekindle.core import markup
+from rekindle.core.markup import visible
+from rekindle.core.scheduler.stats import found
 from rekindle.notebook.board.board import COLUMNS, Board, free_pages, pages, pages_elsewhere
 from rekindle.notebook.board.rates import SECONDS
-from rekindle.scheduler.stats import found
 
 WIDTH, HEIGHT = 180, 34
 """The size of the sparkline's drawing in its own units; the page scales it."""

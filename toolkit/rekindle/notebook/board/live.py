@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter, sleep
 
-from rekindle.concurrency.threads import ending
+from rekindle.core.concurrency.threads import ending
 from rekindle.notebook.board.board import Board
 from rekindle.notebook.board.panel import Panel
 from rekindle.notebook.front_end import context_of_threads

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from rekindle.errors import SessionError
+from rekindle.core.errors import SessionError
 from rekindle.notebook import front_end
 from rekindle.notebook.board.board import Board, Source
 from rekindle.notebook.board.board_html import board_bundle

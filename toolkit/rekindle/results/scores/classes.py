@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from rekindle import markup
+from rekindle.core import markup
 from rekindle.results.scores.options import softmax
 
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rekindle import markup
-from rekindle.errors import InvalidRequest
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core import markup
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.request.tokens import TokenLogprob
 
 By = Literal["total", "token", "byte"]
 """What the log-probability of an option is divided by: nothing, or its number of tokens or bytes."""

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from rekindle import markup
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core import markup
+from rekindle.core.request.tokens import TokenLogprob
 from rekindle.results.heat_map import heat_map
 
 

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rekindle import markup
-from rekindle.request import checks
+from rekindle.core import markup
+from rekindle.core.request import checks
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.request.checks import shown
+from rekindle.core.request.checks import shown
+from rekindle.core.text.response import MessageForm
 from rekindle.server.reading.call import NEUTRAL, Call, draws, repeated, sampling, streaming
 from rekindle.server.reading.fields import Fields
-from rekindle.text.responses.response import MessageForm
 
 ALIKE: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,

@@ -4,8 +4,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from rekindle.errors import likely
-from rekindle.request.checks import shown
+from rekindle.core.errors import likely
+from rekindle.core.request.checks import shown
 from rekindle.server.refused import Refused, invalid
 
 T = TypeVar("T")

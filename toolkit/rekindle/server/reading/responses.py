@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.request.checks import shown
+from rekindle.core.request.checks import shown
+from rekindle.core.text.response import MessageForm
 from rekindle.server.reading.call import NEUTRAL, Call, Streaming, sampling
 from rekindle.server.reading.chat import listed_tools, message
 from rekindle.server.reading.constraint import ANY_OBJECT
 from rekindle.server.reading.fields import Fields
-from rekindle.text.responses.response import MessageForm
 
 ALIKE: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,

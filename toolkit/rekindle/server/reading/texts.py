@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rekindle.core.text.response import MessageForm
 from rekindle.server.reading.chat import message, template_in, tools_in
 from rekindle.server.reading.completion import Text, texts
 from rekindle.server.reading.fields import Fields
-from rekindle.text.responses.response import MessageForm
 
 BIGGEST_ID = 2**31 - 1
 

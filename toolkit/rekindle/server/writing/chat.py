@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rekindle.client.record import Record
-from rekindle.request.tokens import Piece
+from rekindle.core.request.tokens import Piece
+from rekindle.core.text.response import Part, Reading, ToolCall
 from rekindle.results.generation import Generation
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.chat import ChatCall
 from rekindle.server.refused import Refused
 from rekindle.server.writing.common import DONE, Head, event, failed, finish_reason, usage, usage_so_far
 from rekindle.server.writing.logprobs import chat_logprobs
-from rekindle.text.responses.response import Part, Reading, ToolCall
 
 
 def chat_completion(head: Head, generations: Sequence[Generation], asked: ChatCall) -> dict[str, Any]:

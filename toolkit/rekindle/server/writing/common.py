@@ -8,7 +8,7 @@ from time import time
 from typing import Any, Final, Protocol
 
 from rekindle.client.record import Record
-from rekindle.request.tokens import Piece
+from rekindle.core.request.tokens import Piece
 from rekindle.results.generation import Generation
 from rekindle.server.refused import Refused
 

@@ -5,7 +5,7 @@ from math import nan
 from typing import Any
 
 from rekindle.client.record import Record
-from rekindle.request.tokens import Piece, TokenLogprob
+from rekindle.core.request.tokens import Piece, TokenLogprob
 from rekindle.results.generation import Generation
 from rekindle.server.reading.completion import CompletionCall, Text
 from rekindle.server.refused import Refused

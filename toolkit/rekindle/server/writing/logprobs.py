@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-from rekindle.request.tokens import TokenLogprob
+from rekindle.core.request.tokens import TokenLogprob
 
 LEAST = -9999.0
 """What stands for minus infinity, which JSON does not have."""

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from rekindle.client.record import Record
-from rekindle.request.tokens import Piece
+from rekindle.core.request.tokens import Piece
+from rekindle.core.text.response import Part, Reading, ToolCall
 from rekindle.results.generation import Generation
 from rekindle.server.reading.responses import ResponseCall
 from rekindle.server.refused import Refused
 from rekindle.server.writing.chat import readable, unread
 from rekindle.server.writing.common import Head, named_event
-from rekindle.text.responses.response import Part, Reading, ToolCall
 
 Item = dict[str, Any]
 

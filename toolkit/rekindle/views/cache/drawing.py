@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 from unicodedata import east_asian_width
 
-from rekindle.markup import TIERS, counted, one_line, spelled
+from rekindle.core.markup import TIERS, counted, one_line, spelled
 from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, picture, tooltip, words
 
 Tier = Literal["device", "host", "disk"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Generic, TypeVar
 
-from rekindle.scheduler.cache.nodes import FORGOTTEN, Node
-from rekindle.scheduler.cache.tree import PrefixTree
+from rekindle.core.scheduler.cache.nodes import FORGOTTEN, Node
+from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.views.cache.drawing import Run, Tier
 from rekindle.views.cache.labels import after_a_gap, alike, label_start
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rekindle import markup
-from rekindle.markup import counted
-from rekindle.scheduler.cache.nodes import Node
-from rekindle.scheduler.cache.tree import PrefixTree
+from rekindle.core import markup
+from rekindle.core.markup import counted
+from rekindle.core.scheduler.cache.nodes import Node
+from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.views.cache.drawing import Run, draw, salted
 from rekindle.views.cache.hottest import hottest_ends, hottest_runs
 from rekindle.views.cache.labels import alike, label

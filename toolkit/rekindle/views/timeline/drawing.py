@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from rekindle.markup import seconds
+from rekindle.core.markup import seconds
 from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, picture, tooltip, words
 from rekindle.views.timeline import words as say
 from rekindle.views.timeline.courses import Course, Kind, Tick, Timeline

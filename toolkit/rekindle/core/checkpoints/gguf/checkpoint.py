@@ -1,0 +1,55 @@
+"""Opening a GGUF file: llama.cpp's names and conventions are turned back into Hugging Face's."""
+
+from pathlib import Path
+from typing import Any
+
+from rekindle.core.checkpoints.checkpoint import Checkpoint, LazyTensors, check_shapes
+from rekindle.core.checkpoints.gguf.architecture import said_by, settings_of
+from rekindle.core.checkpoints.gguf.architectures import ARCHITECTURES
+from rekindle.core.checkpoints.gguf.places import find_places, loaders
+from rekindle.core.checkpoints.gguf.rope import rope_parameters
+from rekindle.core.checkpoints.gguf.split import open_gguf_files
+from rekindle.core.checkpoints.gguf.tokenizer import eos_ids, gguf_tokenizer
+from rekindle.core.checkpoints.uses import Embedding, Uses
+from rekindle.core.errors import UnsupportedModel
+from rekindle.core.models.families.known import parse_config
+from rekindle.core.request.request import Pooling
+
+
+def open_gguf(path: Path) -> Checkpoint:
+    """Open a GGUF file: read its header and tokenizer, and leave the weights on disk.
+
+    Args:
+        path: of the file; if the model was split, of any of its files.
+
+    Raises:
+        UnsupportedModel: the model's architecture, tokenizer, or an option is not implemented.
+        CheckpointError: the file is truncated or corrupt, or a tensor is missing or has a wrong shape.
+    """
+    source = str(path)
+    file = open_gguf_files(path)
+    name = file.metadata.get("general.architecture")
+    architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if architecture is None:
+        raise UnsupportedModel(
+            f"{source}: the architecture {name!r} is not supported in GGUF files. Supported are: "
+            f"{', '.join(ARCHITECTURES)}"
+        )
+    said = said_by(file, architecture.name, source)
+    rope = rope_parameters(said, source, truncated=architecture.truncated)
+    config = parse_config(settings_of(said, architecture, rope, source), source)
+    shapes, tensors = loaders(file, find_places(file, architecture, config, source), config)
+    check_shapes(shapes, config, source)
+    tokenizer = gguf_tokenizer(file.metadata, source)
+    uses = Uses(embedding=_embedding(file.metadata.get(f"{name}.pooling_type")))
+    return Checkpoint(source, config, LazyTensors(tensors), eos_ids(file.metadata), tokenizer, {}, file.paths, uses)
+
+
+def _embedding(pooling: Any) -> Embedding:
+    """Return how a file makes embeddings, by llama.cpp's number of a pooling; a file that makes none has 0, or none."""
+    if pooling in (None, 0):
+        return Embedding()
+    served: dict[Any, Pooling] = {1: "mean", 3: "last"}
+    if pooling in served:
+        return Embedding(served[pooling])
+    return Embedding(unserved=f"its pooling has the number {pooling}; those that are served are 1 (mean) and 3 (last)")

@@ -1,0 +1,217 @@
+"""Reading GGUF files: opening reads only metadata and header, and each tensor is read on request.
+
+The gguf library's own reader is not used: it makes several numpy arrays of every string, which takes a large part of a
+second for 49,000 tokens and as many merges.
+"""
+
+import math
+import mmap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from struct import error as struct_error
+from typing import Any, TypeVar
+
+import numpy as np
+
+from rekindle.core.checkpoints.gguf.kinds import kind_of
+from rekindle.core.errors import CheckpointError, UnsupportedModel
+from rekindle_kernels.blocks import Blocks, Kind, Tensor
+
+T = TypeVar("T")
+
+_MAGIC = b"GGUF"
+_UINT32, _UINT64 = Struct("<I"), Struct("<Q")
+_STRING, _ARRAY = 8, 9
+# The types of numbers in metadata, by their code.
+_NUMBERS = {code: Struct(f"<{form}") for code, form in enumerate("BbHhIif?")} | {
+    code: Struct(f"<{form}") for code, form in zip((10, 11, 12), "Qqd", strict=True)
+}
+_MOST_DIMENSIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The kind and place of one tensor, in bytes."""
+
+    shape: tuple[int, ...]
+    kind: Kind
+    begin: int
+    size: int
+    data: mmap.mmap
+
+
+@dataclass(frozen=True)
+class GGUFFile:
+    """A memory-mapped file, or the files that a model was split into.
+
+    Attributes:
+        paths: of the files; the metadata are those of the first.
+        shapes: of every tensor, slowest axis first.
+    """
+
+    paths: tuple[Path, ...]
+    metadata: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+    _tensors: Mapping[str, _Stored]
+
+    def read(self, name: str, rows: range | None = None) -> Tensor:
+        """Return a tensor, from any thread, as a read-only view of the file.
+
+        Args:
+            rows: the part of it to read, along its first axis; None for all.
+
+        Raises:
+            UnsupportedModel: neither Rekindle nor the gguf library can read the tensor's kind.
+        """
+        stored = self._tensors[name]
+        shape, begin, size = stored.shape, stored.begin, stored.size
+        if rows is not None:
+            begin, size = begin + size * rows.start // shape[0], size * len(rows) // shape[0]
+            shape = (len(rows), *shape[1:])
+        data, kind = np.frombuffer(stored.data, np.uint8, size, begin), stored.kind
+        try:
+            if kind.numbers == 1:
+                return kind.read(data).reshape(shape)
+            kind.read(data[: kind.size])  # what cannot be read is refused here, where its name is known
+        except NotImplementedError as error:
+            raise UnsupportedModel(
+                f"{self.paths[0]}: {name} is {kind.name}, which the gguf library cannot read"
+            ) from error
+        return Blocks(data.reshape(*shape[:-1], shape[-1] // kind.numbers * kind.size), kind)
+
+    def joined(self, others: Iterable["GGUFFile"]) -> "GGUFFile":
+        """Return this file with the tensors of others.
+
+        Raises:
+            CheckpointError: a tensor is in two of them.
+        """
+        paths, tensors = list(self.paths), dict(self._tensors)
+        for other in others:
+            if twice := tensors.keys() & other._tensors.keys():
+                raise CheckpointError(
+                    f"{other.paths[0]}: {min(twice)} is in another of the files too. Fetch them again"
+                )
+            tensors |= other._tensors
+            paths += other.paths
+        return GGUFFile(tuple(paths), self.metadata, {name: each.shape for name, each in tensors.items()}, tensors)
+
+
+def open_gguf_file(path: Path) -> GGUFFile:
+    """Map a file, read its header, and check that every tensor is inside the file.
+
+    Raises:
+        CheckpointError: the file is truncated or corrupt, or newer than the installed gguf library.
+        UnsupportedModel: the file is big-endian, or of an unknown version.
+    """
+    try:
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        header = _Header(data)
+        version = header.begin()
+        if not version & 0xFFFF:
+            raise UnsupportedModel(f"{path}: big-endian GGUF files are not supported")
+        if version not in (2, 3):
+            raise UnsupportedModel(f"{path}: GGUF version {version} is not supported, only 2 and 3")
+        metadata, tensors = header.contents()
+    except (ValueError, LookupError, TypeError, ArithmeticError, struct_error) as error:
+        raise CheckpointError(
+            f"{path}: the file cannot be read ({error}). It is truncated or corrupt: fetch it again; or it is newer "
+            "than the installed gguf library: upgrade gguf"
+        ) from error
+    return GGUFFile((path,), metadata, {name: stored.shape for name, stored in tensors.items()}, tensors)
+
+
+class _Header:
+    """A reader that goes through a header from its start; past the end of the file it raises a ValueError or
+    `struct.error`.
+    """
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._place = 0
+
+    def begin(self) -> int:
+        """Read the magic number, and return the version."""
+        if self._data[: len(_MAGIC)] != _MAGIC:
+            raise ValueError(f"not a GGUF file, which begins with {_MAGIC!r}")
+        self._place = len(_MAGIC)
+        version: int = self._number(_UINT32)
+        return version
+
+    def contents(self) -> tuple[dict[str, Any], dict[str, _Stored]]:
+        """Read what follows the version: the metadata, and the tensors by name."""
+        num_tensors, num_keys = self._number(_UINT64), self._number(_UINT64)
+        metadata = self._named("key", num_keys, self._value)
+        places = self._named("tensor", num_tensors, self._tensor)
+        alignment = metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment <= 0:
+            raise ValueError(f"general.alignment must be a positive integer, got {alignment!r}")
+        begin = -(-self._place // alignment) * alignment
+        return metadata, {name: self._stored(name, begin, *place) for name, place in places.items()}
+
+    def _named(self, what: str, count: int, read: Callable[[], T]) -> dict[str, T]:
+        found: dict[str, T] = {}
+        for _ in range(count):
+            name = self._string()
+            if name in found:
+                raise ValueError(f"the {what} {name!r} occurs twice")
+            found[name] = read()
+        return found
+
+    def _stored(self, name: str, begin: int, shape: tuple[int, ...], code: int, offset: int) -> _Stored:
+        kind = kind_of(code)
+        if shape[-1] % kind.numbers:
+            raise ValueError(f"{name} has rows of {shape[-1]} numbers, not a multiple of blocks of {kind.numbers}")
+        stored = _Stored(shape, kind, begin + offset, math.prod(shape) // kind.numbers * kind.size, self._data)
+        if stored.begin + stored.size > len(self._data):
+            raise ValueError(f"{name} ends at byte {stored.begin + stored.size}, the file at byte {len(self._data)}")
+        return stored
+
+    def _tensor(self) -> tuple[tuple[int, ...], int, int]:
+        """Read a tensor's shape, the code of its kind, and its offset among the tensors in bytes."""
+        dimensions = self._number(_UINT32)
+        if not 0 < dimensions <= _MOST_DIMENSIONS:
+            raise ValueError(f"a tensor must have 1 to {_MOST_DIMENSIONS} dimensions, got {dimensions}")
+        shape = tuple(reversed([self._number(_UINT64) for _ in range(dimensions)]))
+        return shape, self._number(_UINT32), self._number(_UINT64)
+
+    def _value(self) -> Any:
+        kind = self._number(_UINT32)
+        if kind == _STRING:
+            return self._string()
+        return self._array() if kind == _ARRAY else self._number(_NUMBERS[kind])
+
+    def _array(self) -> list[Any]:
+        kind, count = self._number(_UINT32), self._number(_UINT64)
+        if count > len(self._data) - self._place:
+            raise ValueError(f"an array has {count} elements, more than there are bytes")
+        if kind == _STRING:
+            return self._strings(count)
+        form = _NUMBERS[kind]
+        values: list[Any] = np.frombuffer(self._data, np.dtype(form.format), count, self._place).tolist()
+        self._place += count * form.size
+        return values
+
+    def _number(self, form: Struct) -> Any:
+        (value,) = form.unpack_from(self._data, self._place)
+        self._place += form.size
+        return value
+
+    def _string(self) -> str:
+        (text,) = self._strings(1)
+        return text
+
+    def _strings(self, count: int) -> list[str]:
+        """Read strings. The loop calls no other method, because there are a hundred thousand strings."""
+        data, place, unpack = self._data, self._place, _UINT64.unpack_from
+        texts = []
+        for _ in range(count):
+            (size,) = unpack(data, place)
+            begin, place = place + 8, place + 8 + size
+            texts.append(data[begin:place].decode())
+        if place > len(data):
+            raise ValueError(f"a text ends at byte {place}, the file at byte {len(data)}")
+        self._place = place
+        return texts

@@ -1,0 +1,80 @@
+"""Reading safetensors: opening reads only the header, and each tensor is a view of the file."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from rekindle.core.errors import CheckpointError, UnsupportedModel
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_DTYPES: Final = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "U8": np.dtype(np.uint8),
+}
+_FLOATS: Final = ("F32", "F16", "BF16")
+_LENGTH_BYTES: Final = 8
+"""The file begins with the length of its header, which says at which bytes after it each tensor lies."""
+
+
+@dataclass(frozen=True)
+class SafetensorsFile:
+    """One memory-mapped file.
+
+    Attributes:
+        shapes: of every tensor in the file.
+    """
+
+    path: Path
+    shapes: Mapping[str, tuple[int, ...]]
+    _header: Mapping[str, Any]
+    _data: Array
+
+    def loader(self, name: str, *dtypes: str) -> Callable[[], Array]:
+        """Return a function that returns the tensor as a view of the file, from any thread.
+
+        Args:
+            dtypes: what the format calls those that it may have; none for F32, F16 and BF16.
+
+        Raises:
+            UnsupportedModel: it has another.
+        """
+        dtype, supported = self._header[name]["dtype"], dtypes or _FLOATS
+        if dtype not in supported:
+            raise UnsupportedModel(f"{self.path}: {name} is {dtype}, supported are {', '.join(supported)}")
+        return partial(self._view, self._header[name]["data_offsets"][0], self.shapes[name], _DTYPES[dtype])
+
+    def _view(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        view = self._data[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+        return view if view.flags.aligned else view.copy()
+
+
+def open_safetensors(path: Path) -> SafetensorsFile:
+    """Map a file. The library checks the header, and that the tensors fill the file.
+
+    Raises:
+        CheckpointError: the file is truncated or corrupt.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy"):
+            pass
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: {error}; the file is truncated or corrupt: fetch it again") from error
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        header = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    shapes = {name: tuple(about["shape"]) for name, about in header.items()}
+    data = np.memmap(path, np.uint8, "r")[_LENGTH_BYTES + length :]
+    return SafetensorsFile(path, shapes, header, data)

@@ -1,0 +1,67 @@
+"""How embeddings are made by a directory of the sentence-transformers library."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rekindle.core.checkpoints.huggingface.json_file import read_json
+from rekindle.core.checkpoints.uses import Embedding
+from rekindle.core.errors import CheckpointError
+from rekindle.core.request.request import Pooling
+
+_MODULES: Final = "modules.json"
+_TOKENS: Final[Mapping[str, Pooling]] = {
+    "pooling_mode_lasttoken": "last",
+    "lasttoken": "last",
+    "pooling_mode_mean_tokens": "mean",
+    "mean": "mean",
+}
+_BOOLEANS: Final = "pooling_mode_"
+
+
+def read_embedding(directory: Path) -> Embedding:
+    """Read modules.json, the config of its pooling, and config_sentence_transformers.json, as far as they are there.
+
+    Raises:
+        CheckpointError: a file is no valid JSON, or not of the library's form.
+    """
+    about = read_json(directory / "config_sentence_transformers.json")
+    prompts, default = about.get("prompts") or {}, about.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise CheckpointError(f"{directory}/config_sentence_transformers.json: prompts must be texts by name")
+    if not (directory / _MODULES).is_file():
+        pooling, unserved = _pooling(read_json(directory / "1_Pooling" / "config.json"))
+        return Embedding(pooling, None, prompts, default, unserved)
+    kinds = dict(_modules(directory / _MODULES))
+    settings = read_json(directory / kinds["Pooling"] / "config.json") if "Pooling" in kinds else {}
+    pooling, unserved = _pooling(settings)
+    further = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
+    if further:
+        unserved = f"{_MODULES} has further layers after the model: {', '.join(further)}"
+    return Embedding(pooling, "Normalize" in kinds, prompts, default, unserved)
+
+
+def _modules(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the folder of each module, in order."""
+    try:
+        modules = json.loads(path.read_text(encoding="utf-8"))
+        for module in modules:
+            yield module["type"].rsplit(".", 1)[-1], module["path"]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path}: expected a list of modules, each with a type and a path") from error
+
+
+def _pooling(settings: Mapping[str, Any]) -> tuple[Pooling | None, str]:
+    """Return the pooling that a config names, and why it cannot be computed if it cannot."""
+    named = settings.get("pooling_mode")
+    modes = [named] if isinstance(named, str) else list(named or ())
+    modes += [key for key, on in settings.items() if key.startswith(_BOOLEANS) and on is True]
+    if not modes:
+        return None, ""
+    shown = ", ".join(mode.removeprefix(_BOOLEANS) for mode in modes)
+    if len(modes) > 1 or modes[0] not in _TOKENS:
+        return None, f"its pooling is {shown}; those that are served are lasttoken and mean_tokens"
+    if settings.get("include_prompt", True) is False:
+        return _TOKENS[modes[0]], "its pooling leaves the instruction's tokens out (include_prompt is false)"
+    return _TOKENS[modes[0]], ""

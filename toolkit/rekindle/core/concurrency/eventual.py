@@ -1,0 +1,48 @@
+"""An object that is still to be made: it is awaited, entered, or waited for."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
+
+from rekindle.core.concurrency.waits import Waits, awaited, blocked
+
+T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
+
+
+class Eventual(ABC, Generic[T]):
+    """An object that is still to be made. Nothing happens before this is awaited, entered, or waited for."""
+
+    _gives: ClassVar[type]
+    """The class of the object."""
+    _hint: ClassVar[str]
+    """How to get the object, for who uses this in its place."""
+
+    def __init__(self) -> None:
+        self._entered = AsyncExitStack()
+
+    @abstractmethod
+    def _made(self) -> Waits[T]:
+        """Make the object."""
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return awaited(self._made()).__await__()
+
+    def wait(self) -> T:
+        """Block until the object is made, and return it."""
+        return blocked(self._made())
+
+    async def __aenter__(self) -> T:
+        entered: T = await self._entered.enter_async_context(await self)
+        return entered
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self._entered.aclose()
+
+    if not TYPE_CHECKING:  # a type checker finds a forgotten await by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            theirs = hasattr(self._gives, name) or name in inspect.get_annotations(self._gives)
+            hint = f": {self._hint}" if theirs else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")

@@ -1,0 +1,104 @@
+"""The arrays of a tick's plan, and where each of them is in the one array that the host sends."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Generic, TypeVar
+
+import jax
+import numpy as np
+
+from rekindle.core.buckets import Bucket
+from rekindle.core.device.sampling.rows import COLUMNS
+from rekindle.core.device.state import Slots
+
+A = TypeVar("A", np.ndarray, jax.Array)
+
+
+@dataclass(frozen=True, slots=True)
+class TickInputs(Generic[A]):
+    """One plan as arrays: prefill blocks, the chunks among them that complete a prompt, and decode rows.
+
+    Attributes:
+        tokens: (prefill_tokens,) prompt tokens in blocks of `QUERY_BLOCK`.
+        targets: (prefill_tokens,) the next token of each if it is to be scored, else -1.
+        block_slot, block_start, block_page: (blocks,) each block's slot, first position, and page.
+        block_length: (blocks,) the length of each block's request, by which its tokens turn; see `Chunk`.
+        sample_index: (samples,) index into `tokens` of each completed prompt's last token.
+        sample_slot, sample_length: (samples,) each completed prompt's slot and number of tokens.
+        sample_params: (samples, COLUMNS) each completed prompt's packed `SamplingRows`.
+        chunk_slot: (samples,) the slots of all chunks.
+        chunk_table: (samples, pages_per_request) their page tables.
+        sum_first, sum_count: (samples,) which of their tokens have their hidden states summed: an index into `tokens`,
+            and how many from there on.
+        row_slot, row_page: (decode_rows,) the slots that decode, and the page of each one's token.
+        row_length: (decode_rows,) like `block_length`.
+    """
+
+    tokens: A
+    targets: A
+    block_slot: A
+    block_start: A
+    block_page: A
+    block_length: A
+    sample_index: A
+    sample_slot: A
+    sample_length: A
+    sample_params: A
+    chunk_slot: A
+    chunk_table: A
+    sum_first: A
+    sum_count: A
+    row_slot: A
+    row_page: A
+    row_length: A
+
+
+def samples_of(bucket: Bucket, max_running: int) -> int:
+    """Return how many prompts can have a chunk in one tick, and so can be completed in it."""
+    return min(bucket.blocks, max_running)
+
+
+@dataclass(frozen=True, slots=True)
+class InputLayout:
+    """The places of the fields of `TickInputs` in the packed array of one bucket."""
+
+    bucket: Bucket
+    max_running: int
+    pages_per_request: int
+
+    @classmethod
+    def of(cls, bucket: Bucket, slots: Slots) -> "InputLayout":
+        """Return the layout for these slots, which may be arrays or shapes."""
+        rows, pages_per_request = slots.page_table.shape
+        return cls(bucket, rows - 1, pages_per_request)
+
+    @lru_cache(maxsize=256)  # noqa: B019  # a layout is a few numbers, and the host asks for its shapes at every tick
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of each field, in order."""
+        bucket, samples = self.bucket, samples_of(self.bucket, self.max_running)
+        by_token = dict.fromkeys(("tokens", "targets"), (bucket.prefill_tokens,))
+        by_block = dict.fromkeys(("block_slot", "block_start", "block_page", "block_length"), (bucket.blocks,))
+        by_row = dict.fromkeys(("row_slot", "row_page", "row_length"), (bucket.decode_rows,))
+        wide = {"sample_params": (samples, COLUMNS), "chunk_table": (samples, self.pages_per_request)}
+        known = by_token | by_block | by_row | wide
+        return {field.name: known.get(field.name, (samples,)) for field in fields(TickInputs)}
+
+    def unpack(self, packed: A) -> TickInputs[A]:
+        """Return the fields of a packed int32 array: views of it in numpy on the host, slices in jax in the step."""
+        views, at = {}, 0
+        for name, shape in self.shapes().items():
+            size = math.prod(shape)
+            views[name] = packed[at : at + size].reshape(shape)
+            at += size
+        return TickInputs(**views)
+
+    def padding(self) -> np.ndarray:
+        """Return a packed array in which every row is padding, which belongs to the null slot and the null page."""
+        packed = np.zeros(sum(map(math.prod, self.shapes().values())), np.int32)
+        views = self.unpack(packed)
+        for slot in (views.block_slot, views.sample_slot, views.chunk_slot, views.row_slot):
+            slot[:] = self.max_running
+        views.targets[:] = -1
+        return packed

@@ -1,0 +1,207 @@
+"""The host's side of a tick: packing plans and requests into arrays, and unpacking outputs."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rekindle.core.buckets import MAX_BAD_WORD_TOKENS, QUERY_BLOCK, Bucket
+from rekindle.core.device.inputs import InputLayout, samples_of
+from rekindle.core.device.sampling.adjustments import RECENT, PackedSlot, no_adjustments
+from rekindle.core.device.sampling.constraints import AT_ONCE, no_masks
+from rekindle.core.device.sampling.rows import ADJUSTED, COLUMNS, CONSTRAINED, FLOATS, OF_MODEL, OF_SAMPLED, PROCESSED
+from rekindle.core.device.step import TickOutputs
+from rekindle.core.messages import Chunk, Dispatched, Plan, Row, Sampled, Scored, Summed
+from rekindle.core.page import NULL_PAGE
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle_kernels.penalties import END, GENERATED, IN_PROMPT
+
+Array = np.ndarray[Any, np.dtype[np.int32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of a plan that one group of devices computes.
+
+    Attributes:
+        first_slot, first_page: where the group's slots and pages begin among those of all groups.
+    """
+
+    chunks: Sequence[Chunk]
+    rows: Sequence[Row]
+    first_slot: int = 0
+    first_page: int = 0
+
+    @property
+    def blocks(self) -> int:
+        """The number of query blocks of its chunks."""
+        return sum(len(chunk.pages) for chunk in self.chunks)
+
+
+def parts_of(plan: Plan, groups: int, slots: int, pages: int) -> list[Part]:
+    """Return what each of the groups computes of a plan.
+
+    Args:
+        slots, pages: how many of them a group has.
+    """
+    if groups == 1:
+        return [Part(plan.chunks, plan.rows)]
+    return [
+        Part(
+            [chunk for chunk in plan.chunks if chunk.slot // slots == group],
+            [row for row in plan.rows if row.slot // slots == group],
+            group * slots,
+            group * pages,
+        )
+        for group in range(groups)
+    ]
+
+
+def pack_plan(parts: Sequence[Part], layout: InputLayout) -> Array:
+    """Pack a plan into the array that the step takes: a new one, because the device may still read the last one."""
+    packed = [_packed(part, layout) for part in parts]
+    return packed[0] if len(packed) == 1 else np.concatenate(packed)
+
+
+def _packed(part: Part, layout: InputLayout) -> Array:
+    packed = layout.padding()
+    inputs = layout.unpack(packed)
+    block = sample = 0
+    for place, chunk in enumerate(part.chunks):
+        end, first = block + len(chunk.pages), block * QUERY_BLOCK
+        inputs.tokens[first : first + len(chunk.tokens)] = chunk.tokens
+        slot = chunk.slot - part.first_slot
+        inputs.block_slot[block:end] = slot
+        inputs.block_start[block:end] = range(chunk.start, chunk.start + len(chunk.tokens), QUERY_BLOCK)
+        inputs.block_page[block:end] = np.maximum(np.subtract(chunk.pages, part.first_page), NULL_PAGE)
+        inputs.block_length[block:end] = chunk.length
+        inputs.chunk_slot[place] = slot
+        inputs.chunk_table[place, : len(chunk.table)] = np.subtract(chunk.table, part.first_page)
+        if chunk.scoring is not None:
+            targets = first + chunk.scoring.first
+            inputs.targets[targets : targets + len(chunk.scoring.tokens)] = chunk.scoring.tokens
+        if chunk.summing is not None:
+            inputs.sum_first[place] = first + chunk.summing.first
+            inputs.sum_count[place] = chunk.summing.count
+        if chunk.completes is not None:
+            inputs.sample_index[sample] = first + len(chunk.tokens) - 1
+            inputs.sample_slot[sample] = slot
+            inputs.sample_length[sample] = chunk.start + len(chunk.tokens)
+            inputs.sample_params[sample] = pack_sampling(chunk.completes)
+            sample += 1
+        block = end
+    if count := len(part.rows):
+        inputs.row_slot[:count] = [row.slot - part.first_slot for row in part.rows]
+        inputs.row_page[:count] = [row.page - part.first_page for row in part.rows]
+        inputs.row_length[:count] = [row.length for row in part.rows]
+    return packed
+
+
+def pack_sampling(request: Request) -> Array:
+    """Pack a request's row of `SamplingRows` into (COLUMNS,) int32, which holds the bits of the floats."""
+    params = request.params
+    row = np.zeros(COLUMNS, np.int32)
+    row[: len(FLOATS)].view(np.float32)[:] = (
+        params.temperature,
+        params.top_p,
+        params.min_p,
+        params.repetition_penalty,
+        params.frequency_penalty,
+        params.presence_penalty,
+    )
+    seed_low, seed_high = np.array([params.seed or 0], "<u8").view("<i4")
+    free_from = len(request.prompt) + params.min_tokens
+    of_what = OF_SAMPLED if params.logprobs_of == "sampled" else OF_MODEL
+    scored = 0 if params.logprobs is None else of_what
+    row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, _adjusted(params), scored
+    return row
+
+
+def masks_of(constrained: Sequence[Chunk | Row], null_slot: int) -> Iterator[tuple[Array, Array]]:
+    """Yield slots, and which tokens may be sampled in them, as the program takes them.
+
+    Args:
+        constrained: parts of a plan that say what is allowed.
+        null_slot: the number of no slot.
+    """
+    for first in range(0, len(constrained), AT_ONCE):
+        some = constrained[first : first + AT_ONCE]
+        slots, bits = no_masks(len(some[0].allowed), null_slot)
+        slots[: len(some)] = [each.slot for each in some]
+        bits[: len(some)] = [each.allowed for each in some]
+        yield slots, bits
+
+
+def _adjusted(params: SamplingParams) -> int:
+    adjusted = ADJUSTED if params.adjusts else 0
+    processed = PROCESSED if params.processor_args is not None else 0
+    return adjusted | processed | (CONSTRAINED if params.constraint is not None else 0)
+
+
+def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int) -> Array:
+    """Pack a request's rows of `Adjustments` into one int32 array for `enter_slot`.
+
+    Args:
+        generated: the tokens that the request generated before it was preempted.
+    """
+    packed = no_adjustments(vocabulary)
+    slot, params = PackedSlot.of(packed, vocabulary), request.params
+    bias = slot.bias.view(np.float32)
+    if params.allowed_token_ids is not None:
+        bias[:] = -np.inf
+        bias[list(params.allowed_token_ids)] = 0
+    for token, value in params.logit_bias:
+        bias[token] += value
+    for word in request.bad_words:
+        if len(word) == 1:
+            bias[word[0]] = -np.inf
+    slot.marks[list(request.prompt)] |= IN_PROMPT
+    slot.marks[list(request.end_ids)] |= END
+    np.add.at(slot.marks, list(generated), GENERATED)
+    newest = [*request.prompt, *generated][-RECENT:]
+    slot.recent[RECENT - len(newest) :] = newest
+    for row, word in zip(slot.bad_words, [word for word in request.bad_words if len(word) > 1], strict=False):
+        row[MAX_BAD_WORD_TOKENS - len(word) :] = word
+    args = params.processor_args or ()
+    slot.processor_args.view(np.float32)[: len(args)] = args
+    return packed
+
+
+def dispatched(plan: Plan, parts: Sequence[Part], bucket: Bucket, max_running: int, outputs: TickOutputs) -> Dispatched:
+    """Return which requests get something of a tick in this bucket, and where in its outputs that is."""
+    sampled: list[Sampled] = []
+    scored: list[Scored] = []
+    summed: list[Summed] = []
+    samples = samples_of(bucket, max_running)
+    for group, part in enumerate(parts):
+        first_token, first_sample = group * bucket.prefill_tokens, group * (samples + bucket.decode_rows)
+        completing = [(chunk, chunk.completes) for chunk in part.chunks if chunk.completes is not None]
+        for at, (chunk, request) in enumerate(completing, first_sample):
+            sampled.append(Sampled(chunk.request_id, at, request.params.logprobs))
+        for at, row in enumerate(part.rows, first_sample + samples):
+            sampled.append(Sampled(row.request_id, at, row.logprobs))
+        for place, chunk in enumerate(part.chunks, group * samples):
+            if chunk.summing is not None:
+                summed.append(Summed(chunk.request_id, place, chunk.summing.count))
+            if chunk.scoring is not None:
+                scored.append(Scored(chunk.request_id, first_token + chunk.scoring.first, chunk.scoring))
+            first_token += len(chunk.pages) * QUERY_BLOCK
+    return Dispatched(plan.tick, tuple(sampled), tuple(scored), outputs, plan.losses, tuple(summed))
+
+
+def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternatives: int) -> TokenLogprob:
+    """Turn a packed score into a `TokenLogprob`, still without texts.
+
+    Args:
+        row: (columns,) int32, as `scores.score` packs it.
+        alternatives: how many of the likeliest tokens to return, or fewer, where fewer are possible.
+    """
+    most = (len(row) - 2) // 2
+    ids, values = row[2 : 2 + alternatives].tolist(), row[2 + most :].view(np.float32)[:alternatives].tolist()
+    known = [pair for pair in zip(ids, values, strict=True) if pair[1] > -math.inf]
+    top = tuple(TokenLogprob(i, "", value, rank) for rank, (i, value) in enumerate(known, 1))
+    return TokenLogprob(token, "", row[:1].view(np.float32).item(), int(row[1]), top)

@@ -1,0 +1,239 @@
+"""The executable store: compiled programs on disk, each under the digest of all that makes it valid."""
+
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Final, cast
+
+import jax
+import numpy as np
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
+
+from rekindle.core.device.programs.key import ProgramKey
+from rekindle.core.device.programs.lowering import Key, Program, temporary_bytes
+from rekindle.core.store import entries as disk
+from rekindle.core.store.directory import make_private, require_private
+from rekindle.core.store.kept import DEFAULT_BYTES, Entry, Kept
+from rekindle.core.store.validity import Difference
+
+Arrays = Mapping[str, disk.Array]
+
+
+OBJECT_FILES: Final = (b"\x7fELF", b"\xcf\xfa\xed\xfe")
+"""How the files of machine code begin that XLA puts into programs for CPUs, on Linux and on macOS."""
+KERNEL: Final = b"\x0a\x06kernel"
+"""What each call of a kernel has in such a program: the kind of a `ThunkProto`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serialized:
+    """A compiled program as bytes.
+
+    Attributes:
+        arrays: the bytes, by the names that they have in an entry.
+        seconds: what compiling it took; None if nobody took the time.
+        workspace: the bytes that it needs while it runs; None if that is unknown.
+    """
+
+    arrays: Arrays
+    seconds: float | None
+    workspace: int | None = None
+
+
+class KeptPrograms(Kept[Entry]):
+    """The programs of all models; none of them is deserialized here."""
+
+    def __init__(self, directory: Path):
+        super().__init__(directory, "compiled programs")
+
+    def describe(self, path: Path) -> Entry:
+        """See `Kept`."""
+        header, used = disk.header_of(path), disk.last_used(path) / 1e9
+        return Entry(path.name, header.get("parts", {}), disk.bytes_of(path), header.get("created", 0.0), used)
+
+    def check(self, path: Path) -> None:
+        """See `Kept`."""
+        header = disk.verified(path)
+        _require_code(disk.arrays_of(path, ["program"]), header.get("parts", {}).get("platform", ""))
+
+    def entries(self) -> list[Entry]:
+        """Return all programs, the most recently used first; entries whose headers are damaged do not count."""
+        return list(self.described(self.paths()))
+
+
+class ProgramStore:
+    """The programs of one model for some devices, for any number of threads and processes at once.
+
+    Loading a program runs what is in its file, so methods raise `UnsafeStorage` if the directory or an entry belongs to
+    another user, or is writable by others. Whatever else is wrong with them costs a warning and a compilation, never
+    more. Call none of the methods on an event loop's thread.
+
+    Args:
+        directory: of nothing but programs; made, with mode 0700, when the first program is saved.
+        key_of: makes the key of a program; called once for each, by the first thread that needs it.
+        devices: those that the programs are compiled for, in the same order.
+        capacity_bytes: bound of the programs of all models; the least recently used leave first, but never one that
+            this process loaded or saved.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        key_of: Callable[[Key], ProgramKey],
+        devices: Sequence[jax.Device],
+        capacity_bytes: int = DEFAULT_BYTES,
+    ):
+        self._kept = KeptPrograms(directory)
+        self._key_of = cache(key_of)
+        self._devices = devices
+        self._capacity = capacity_bytes
+        self._in_use: set[Path] = set()
+        self._lock = threading.Lock()
+
+    def entry(self, key: Key) -> Path:
+        """Return where a program is stored, or would be."""
+        return self._kept.directory / self._key_of(key).digest
+
+    def compile_seconds(self, keys: Iterable[Key]) -> dict[Key, float | None]:
+        """Return what compiling took, of each program that is stored; None for one that does not say.
+
+        Raises:
+            UnsafeStorage: somebody else can have written one of them.
+        """
+        found: dict[Key, float | None] = {}
+        for key in keys:
+            with suppress(disk.Damaged, OSError):
+                seconds = disk.header_of(self.entry(key)).get("seconds")
+                found[key] = seconds if isinstance(seconds, float) else None
+        return found
+
+    def workspace(self, key: Key) -> int | None:
+        """Return the bytes that a stored program needs while it runs; None if it is not stored or does not say.
+
+        Raises:
+            UnsafeStorage: somebody else can have written it.
+        """
+        with suppress(disk.Damaged, OSError):
+            workspace = disk.header_of(self.entry(key)).get("workspace")
+            return workspace if isinstance(workspace, int) else None
+        return None
+
+    def missing(self, keys: Iterable[Key]) -> list[Key]:
+        """Return those keys whose programs are not stored. A stored program may still prove to be damaged."""
+        return [key for key in keys if disk.identity(self.entry(key)) is None]
+
+    def explain(self, key: Key) -> dict[str, Difference] | None:
+        """Return how a program differs from the stored one most like it: empty if it is stored, None if none is."""
+        wanted = self._key_of(key)
+        stored = [entry.parts for entry in self._kept.entries() if entry.parts.get("program") == wanted.program]
+        return min(map(wanted.explain, stored), key=len, default=None)
+
+    def load(self, key: Key) -> Program | None:
+        """Load a program, without tracing, lowering or compiling anything.
+
+        Return None if there is none that can be used; a damaged one is dropped with a warning.
+        """
+        entry = self.entry(key)
+        program = self._kept.read(entry, partial(self._load, entry, key))
+        if program is not None:
+            disk.mark_used(entry)
+            with self._lock:
+                self._in_use.add(entry)
+        return program
+
+    def drop(self, key: Key, error: Exception) -> None:
+        """Drop a program that was loaded and cannot be run, and warn."""
+        with self._lock:
+            self._in_use.discard(self.entry(key))
+        self._kept.drop(self.entry(key), error)
+
+    def serialize(self, program: Program, seconds: float | None = None) -> Serialized | None:
+        """Return a compiled program as `save` takes it, or None; the first time, a warning says why.
+
+        Call this before the program is called: XLA for CPUs cannot serialize a sort that has run.
+
+        Args:
+            program: from this process's compiler.
+            seconds: what compiling it took; kept with it, for `compile_seconds`.
+        """
+        arrays = self._kept.write(partial(_serialized, cast(jax.stages.Compiled, program), self._platform))
+        return None if arrays is None else Serialized(arrays, seconds, temporary_bytes(program))
+
+    def save(self, key: Key, program: Serialized) -> bool:
+        """Store a program, unless it is stored already.
+
+        Return whether it is in the store now. The first time that it is not, a warning says why.
+        """
+        saved = self._kept.write(partial(self._save, key, program))
+        if saved is False:
+            self._kept.warn_unsaved(f"the programs in use leave no room for it in {self._capacity} bytes")
+        return bool(saved)
+
+    def _load(self, entry: Path, key: Key) -> Program:
+        require_private(self._kept.directory)
+        if disk.verified(entry).get("parts") != self._key_of(key).parts():
+            raise disk.Damaged("it is another program")
+        arrays = disk.arrays_of(entry, ("program", "trees"))
+        _require_code(arrays, self._platform)
+        return _deserialized(arrays, self._devices)
+
+    @property
+    def _platform(self) -> str:
+        return str(self._devices[0].platform)
+
+    def _save(self, key: Key, program: Serialized) -> bool:
+        """Store a program, unless it is stored already; return whether there was room for it beside those in use."""
+        directory, entry = self._kept.directory, self.entry(key)
+        make_private(directory)
+        if entry.exists():
+            with self._lock:
+                self._in_use.add(entry)
+            return True
+        disk.remove_left_behind(directory)
+        header = {
+            "parts": self._key_of(key).parts(),
+            "created": time.time(),
+            "seconds": program.seconds,
+            "workspace": program.workspace,
+        }
+        with disk.written(directory, header, program.arrays) as temporary, self._lock:
+            if sum(map(disk.bytes_of, self._in_use)) + disk.size_of(temporary) > self._capacity:
+                return False
+            disk.publish(temporary, entry)
+            self._in_use.add(entry)
+            self._kept.evict(self._capacity, keep=self._in_use)
+        return True
+
+
+def _serialized(program: jax.stages.Compiled, platform: str) -> Arrays:
+    payload, in_tree, out_tree = serialize(program)
+    trees = pickle.dumps((in_tree, out_tree))
+    arrays = {"program": np.frombuffer(payload, np.uint8), "trees": np.frombuffer(trees, np.uint8)}
+    _require_code(arrays, platform)
+    return arrays
+
+
+def _require_code(arrays: Arrays, platform: str) -> None:
+    """Check that a program for CPUs has the code of its kernels, without which it would fail when it is called.
+
+    XLA serializes without code what was deserialized before, such as a program from JAX's own cache.
+
+    Raises:
+        entries.Damaged: it has kernels and no code.
+    """
+    payload = arrays["program"].tobytes()
+    if platform == "cpu" and KERNEL in payload and not any(magic in payload for magic in OBJECT_FILES):
+        raise disk.Damaged("its kernels have no code: it was serialized by a process that had not compiled it itself")
+
+
+def _deserialized(arrays: Arrays, devices: Sequence[jax.Device]) -> Program:
+    in_tree, out_tree = pickle.loads(arrays["trees"].tobytes())
+    # Unless it is told which devices these are, jax takes all that there are.
+    payload = arrays["program"].tobytes()
+    program: Program = deserialize_and_load(payload, in_tree, out_tree, execution_devices=list(devices))
+    return program

@@ -1,0 +1,125 @@
+"""Log-probabilities, computed in the step."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rekindle.core.device.sampling.columns import of_tokens
+from rekindle_kernels.api import Implementation
+from rekindle_kernels.sampling import argmax, count_above, mass
+
+BLOCK = 128
+"""Tokens among which the likeliest is sought first."""
+
+GROUP = 64
+"""Prompt tokens that are scored at a time: the logits of a whole chunk would not fit beside a model."""
+
+
+def score_columns(most: int) -> int:
+    """Return the width of a packed score with room for `most` alternatives."""
+    return 2 + 2 * most
+
+
+def score(
+    columns: jax.Array, largest: jax.Array, tokens: jax.Array, most: int, implementation: Implementation = "xla"
+) -> jax.Array:
+    """Compute how likely each row's token is, and which tokens are likeliest.
+
+    Args:
+        columns: (vocabulary, rows) float32, the logits.
+        largest: (rows,) float32, the largest of them.
+        tokens: (rows,) int32.
+        most: how many of the likeliest tokens to return.
+        implementation: of the kernels.
+
+    Returns:
+        (rows, score_columns(most)) int32: the bits of the token's log-probability, its rank (1 is the likeliest), the
+        likeliest ids, and the bits of their log-probabilities.
+    """
+    own, everything = of_tokens(columns, tokens), jnp.full_like(largest, -jnp.inf)
+    total = jnp.log(mass(columns, largest, jnp.ones_like(largest), everything, implementation=implementation))
+    rank = 1 + count_above(columns, own, implementation=implementation)
+    values, ids = _top_k(columns, most)
+    own, values = own - largest, values - largest[:, None]  # first: the total is small, and rounding would lose it
+    packed = [_bits(own - total)[:, None], rank[:, None], ids, _bits(values - total[:, None])]
+    return jnp.concatenate(packed, axis=1)
+
+
+def score_if(
+    wanted: jax.Array,
+    columns_of: Callable[[], tuple[jax.Array, jax.Array]],
+    tokens: jax.Array,
+    most: int,
+    implementation: Implementation = "xla",
+) -> jax.Array:
+    """Return `score` of the logits and their largest that `columns_of` returns, or zeros if none are `wanted`.
+
+    Args:
+        wanted: (rows,) bool.
+    """
+    scores: jax.Array = lax.cond(
+        wanted.any(),
+        lambda: score(*columns_of(), tokens, most, implementation),
+        lambda: jnp.zeros((len(tokens), score_columns(most)), jnp.int32),
+    )
+    return scores
+
+
+def score_prompt(
+    hidden: jax.Array,
+    targets: jax.Array,
+    columns_of: Callable[[jax.Array], jax.Array],
+    most: int,
+    implementation: Implementation = "xla",
+    anywhere: Callable[[jax.Array], jax.Array] = lambda wanted: wanted,
+) -> jax.Array:
+    """Compute how likely the known next token is at each position of a prompt.
+
+    Args:
+        hidden: (tokens, hidden) float32.
+        targets: (tokens,) int32, the next token of each, or -1 if it is not to be scored.
+        columns_of: maps hidden states to logits, (vocabulary, tokens) float32.
+        most: how many of the likeliest tokens to return.
+        implementation: of the kernels.
+        anywhere: tells what is true on any device that runs the program; `columns_of` needs all of them.
+
+    Returns:
+        (tokens, score_columns(most)) int32, packed as by `score`; zeros in groups where nothing is to be scored.
+    """
+    if not len(hidden):
+        return jnp.zeros((0, score_columns(most)), jnp.int32)
+    padding = -len(hidden) % GROUP
+    groups = (
+        jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, GROUP, hidden.shape[1]),
+        jnp.pad(targets, (0, padding), constant_values=-1).reshape(-1, GROUP),
+    )
+
+    def one(group: tuple[jax.Array, jax.Array]) -> jax.Array:
+        group_hidden, group_targets = group
+
+        def logits() -> tuple[jax.Array, jax.Array]:
+            columns = columns_of(group_hidden)
+            return columns, of_tokens(columns, argmax(columns, implementation=implementation))
+
+        return score_if(anywhere(group_targets >= 0), logits, jnp.maximum(group_targets, 0), most, implementation)
+
+    scores: jax.Array = lax.map(one, groups)
+    return scores.reshape(-1, score_columns(most))[: len(hidden)]
+
+
+def _top_k(columns: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """Return what `lax.top_k` does of each column, faster: the largest lie in the blocks with the largest maxima."""
+    padded = jnp.pad(columns, ((0, -len(columns) % BLOCK), (0, 0)), constant_values=-jnp.inf)
+    blocks = padded.reshape(-1, BLOCK, columns.shape[1])
+    _, block = lax.top_k(blocks.max(1).T, min(count, len(blocks)))
+    block = jnp.sort(block, axis=-1)  # so that equal values come in the order of their ids
+    candidates = jnp.take_along_axis(blocks, block.T[:, None], axis=0)
+    best, place = lax.top_k(jnp.moveaxis(candidates, 2, 0).reshape(columns.shape[1], -1), count)
+    ids = jnp.take_along_axis(block, place // BLOCK, axis=1) * BLOCK + place % BLOCK
+    return best, ids
+
+
+def _bits(values: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(values, jnp.int32)

@@ -1,0 +1,50 @@
+"""The disk tier: the actor that writes pages of the prefix cache to the snapshot store, beside the ticks."""
+
+import numpy as np
+from anyio import to_thread
+
+from rekindle.core.concurrency.warning import warn
+from rekindle.core.device.jax_settings import under_own_settings
+from rekindle.core.errors import StorageError
+from rekindle.core.messages import Message, Write, Written
+from rekindle.core.store.snapshot_store import SnapshotStore
+
+
+class DiskTier:
+    """Writes what it is given, one batch after the other, in a worker thread.
+
+    Args:
+        store: where to; None keeps nothing.
+    """
+
+    def __init__(self, store: SnapshotStore | None):
+        self._store = store
+        self._told = False
+
+    async def handle(self, message: Message) -> list[Message]:
+        """Answer Write with Written."""
+        if not isinstance(message, Write):
+            raise TypeError(f"the disk tier takes Write, got {message!r}")
+        if self._store is None:
+            return [_nothing_written(message)]
+        return [
+            await to_thread.run_sync(under_own_settings, self._written, self._store, message, abandon_on_cancel=True)
+        ]
+
+    def _written(self, store: SnapshotStore, message: Write) -> Written:
+        there = [place for place, content in enumerate(message.contents) if content is not None]
+        contents = [np.asarray(message.contents[place]) for place in there]
+        try:
+            store.use(message.used)
+            outcome = store.write([message.pages[place] for place in there], contents)
+        except StorageError as error:  # the directory has become unsafe since it was opened
+            if not self._told:
+                self._told = True
+                warn(f"cached pages are not written to disk: {error}")
+            return _nothing_written(message)
+        records = dict(zip(there, outcome.records, strict=True))
+        return Written(tuple(records.get(place) for place in range(len(message.pages))), outcome.pruned)
+
+
+def _nothing_written(message: Write) -> Written:
+    return Written((None,) * len(message.pages), ())

@@ -1,0 +1,167 @@
+"""The host tier: pages of the prefix cache in host memory, and the actor that keeps and stages them."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from anyio import to_thread
+from jax.sharding import Sharding
+
+from rekindle.core.concurrency.warning import warn
+from rekindle.core.device.jax_settings import under_own_settings
+from rekindle.core.errors import StorageError
+from rekindle.core.messages import Archive, Copy, Drop, Fetch, Fetched, Gathered, Message, Offloaded, Write
+from rekindle.core.store.snapshot_store import SnapshotStore
+
+
+class Copies(Protocol):
+    """Copies pages from the device to the host and back. Both methods block, so they belong in a worker thread."""
+
+    def keep(self, pages: Sequence[Any]) -> list[Any]:
+        """Return device arrays as entries in host memory, each in memory of its own."""
+
+    def stage(self, entries: Sequence[Any]) -> list[Any]:
+        """Return entries as device arrays."""
+
+
+class DeviceCopies:
+    """Copies between devices and their host.
+
+    Args:
+        staged: where pages are staged.
+        host_memory: the kind of memory for entries, see `host_memory`; None keeps them in numpy arrays, which on CPU
+            takes no copy at all.
+    """
+
+    def __init__(self, staged: Sharding, host_memory: str | None):
+        self._device = staged
+        self._host = None if host_memory is None else self._device.with_memory_kind(host_memory)
+
+    def keep(self, pages: Sequence[jax.Array]) -> list[Any]:
+        """See `Copies`."""
+        return [np.asarray(page) for page in pages] if self._host is None else _put(pages, self._host)
+
+    def stage(self, entries: Sequence[Any]) -> list[Any]:
+        """See `Copies`."""
+        return _put(entries, self._device)
+
+
+class SharedCopies:
+    """Copies of pages of which several processes have shares: whole, and on the host alone until they are sent."""
+
+    def keep(self, pages: Sequence[jax.Array]) -> list[Any]:
+        """See `Copies`."""
+        return [np.asarray(page) for page in pages]
+
+    def stage(self, entries: Sequence[Any]) -> list[Any]:
+        """See `Copies`."""
+        return list(entries)
+
+
+def _put(arrays: Sequence[Any], where: Sharding) -> list[Any]:
+    there: list[Any] = jax.block_until_ready([jax.device_put(array, where) for array in arrays])
+    return there
+
+
+def _read(disk: SnapshotStore, records: Sequence[int]) -> Sequence[Any | None]:
+    try:
+        return disk.read(records)
+    except StorageError as error:  # the directory has become unsafe since it was opened
+        warn(f"cached pages are not read from disk: {error}")
+        return [None] * len(records)
+
+
+def host_memory(device: jax.Device) -> str | None:
+    """Return the kind of memory to keep a device's pages in: "pinned_host" beside another device than a CPU.
+
+    A device reads pinned memory without help of the CPU.
+    """
+    kinds = {memory.kind for memory in device.addressable_memories()}
+    return "pinned_host" if device.platform != "cpu" and "pinned_host" in kinds else None
+
+
+class HostTier:
+    """Owns the entries: pages in host memory, each with a number.
+
+    Args:
+        capacity_bytes: the hard bound on all entries together.
+        page_bytes: the bytes of one entry.
+        copies: called in a worker thread.
+        disk: the records on disk, read in a worker thread; None without a disk tier.
+    """
+
+    def __init__(self, capacity_bytes: int, page_bytes: int, copies: Copies, disk: SnapshotStore | None = None):
+        self._capacity = capacity_bytes // page_bytes
+        self._page_bytes = page_bytes
+        self._copies = copies
+        self._disk = disk
+        self._entries: dict[int, Any] = {}
+        self._newest = -1
+        self._dropped_ahead: set[int] = set()
+
+    @property
+    def pages(self) -> int:
+        """The number of entries. Any thread may ask."""
+        return len(self._entries)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that the entries take. Any thread may ask."""
+        return self.pages * self._page_bytes
+
+    def free(self) -> None:
+        """Forget all entries."""
+        self._entries.clear()
+
+    async def handle(self, message: Message) -> list[Message]:
+        """Answer Gathered with Offloaded, Fetch with Fetched, and Archive with Write. Drop frees entries."""
+        match message:
+            case Gathered(offload_id, entries, pages):
+                return [Offloaded(offload_id, await self._keep(entries, pages))]
+            case Fetch(request_id, copies):
+                return [await self._fetch(request_id, copies)]
+            case Archive(pages, entries, used):
+                return [Write(pages, tuple(self._entries.get(entry) for entry in entries), used)]
+            case Drop(entries):
+                self._drop(entries)
+                return []
+        raise TypeError(f"the host tier takes Gathered, Fetch, Archive and Drop, got {message!r}")
+
+    async def _keep(self, entries: Sequence[int], pages: Sequence[Any]) -> bool:
+        """Keep all pages that are still wanted, or none if they exceed the bound or did not come."""
+        came = zip(entries, pages, strict=bool(pages))
+        wanted = {entry: page for entry, page in came if entry not in self._dropped_ahead}
+        self._newest = max((self._newest, *entries))
+        self._dropped_ahead.difference_update(entries)
+        if not pages or self.pages + len(wanted) > self._capacity:
+            return False
+        try:
+            keep, pages = self._copies.keep, list(wanted.values())
+            kept = await to_thread.run_sync(under_own_settings, keep, pages, abandon_on_cancel=True)
+        except jax.errors.JaxRuntimeError:  # no room in host memory: pages that are not kept are computed again
+            return False
+        self._entries.update(zip(wanted, kept, strict=True))
+        return True
+
+    def _drop(self, entries: Sequence[int]) -> None:
+        for entry in entries:
+            if entry > self._newest:
+                self._dropped_ahead.add(entry)
+            self._entries.pop(entry, None)
+
+    async def _fetch(self, request_id: int, copies: Sequence[Copy]) -> Fetched:
+        records = [copy.record for copy in copies if copy.record is not None]
+        found: dict[Copy, Any] = {copy: self._entries.get(copy.entry) for copy in copies if copy.entry is not None}
+        if records and self._disk is not None:
+            contents = await to_thread.run_sync(_read, self._disk, records, abandon_on_cancel=True)
+            found |= {Copy(None, record): content for record, content in zip(records, contents, strict=True)}
+        bad = tuple(copy for copy in copies if found.get(copy) is None)
+        if bad:
+            return Fetched(request_id, None, bad)
+        try:
+            stage, entries = self._copies.stage, [found[copy] for copy in copies]
+            staged = await to_thread.run_sync(under_own_settings, stage, entries, abandon_on_cancel=True)
+        except jax.errors.JaxRuntimeError:  # no room on the device: the request can still compute them
+            return Fetched(request_id, None)
+        return Fetched(request_id, tuple(staged))

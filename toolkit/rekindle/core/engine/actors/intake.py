@@ -1,0 +1,79 @@
+"""The intake actor: it admits requests, each caller's in the order in which they came."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from rekindle.core.engine.preparing import Preparer
+from rekindle.core.errors import RequestCancelled
+from rekindle.core.messages import Admit, Cancel, Message, Rejected, Submit, Tokenize, Tokenized, Withdraw
+from rekindle.core.request.request import Request
+
+
+class Intake:
+    """Admits requests that can be served, and turns others away.
+
+    A request that is quick to make is made at once, others by the tokenizer. At most one of a caller is with the
+    tokenizer; what the caller submits meanwhile waits for its turn there, so that its requests keep their order. A
+    request that is cancelled stays with the tokenizer until it answers, and the answer is dropped.
+
+    Args:
+        preparer: makes the quick ones.
+        at_once: how many requests may be with the tokenizer at once.
+    """
+
+    def __init__(self, preparer: Preparer, at_once: int):
+        self._preparer = preparer
+        self._at_once = at_once
+        # The requests of each caller that are not admitted, oldest first. The caller whose turn is next is the first.
+        self._queues: dict[int, deque[Submit]] = {}
+        self._away: set[int] = set()  # the requests that are with the tokenizer
+
+    def handle(self, message: Message) -> Iterator[Message]:
+        """Answer Submit with Admit or Rejected, in time, and Cancel with Rejected or, once it is admitted, Withdraw."""
+        match message:
+            case Submit(request_id, caller=caller):
+                if caller not in self._queues and self._preparer.is_quick(message):
+                    yield _answer(request_id, self._preparer.outcome(message))
+                else:
+                    self._queues.setdefault(caller, deque()).append(message)
+            case Tokenized(request_id, outcome):
+                self._away.remove(request_id)
+                submit = self._waiting(request_id)
+                if submit is not None:
+                    self._leave(submit)
+                    yield _answer(request_id, outcome)
+            case Cancel(request_id):
+                submit = self._waiting(request_id)
+                if submit is not None:
+                    self._leave(submit)
+                    yield Rejected(request_id, RequestCancelled("the request was cancelled"))
+                else:
+                    yield Withdraw(request_id)
+            case _:
+                raise TypeError(f"the intake takes Submit, Cancel and Tokenized, got {message!r}")
+        yield from self._go_on()
+
+    def _waiting(self, request_id: int) -> Submit | None:
+        """Return a request that is neither admitted nor turned away; None if there is none of this id."""
+        waiting = (submit for queue in self._queues.values() for submit in queue)
+        return next((submit for submit in waiting if submit.request_id == request_id), None)
+
+    def _leave(self, submit: Submit) -> None:
+        queue = self._queues[submit.caller]
+        queue.remove(submit)
+        if not queue:
+            del self._queues[submit.caller]
+
+    def _go_on(self) -> Iterator[Message]:
+        """Give the tokenizer as much as it may have, of all callers in turns."""
+        for caller, queue in tuple(self._queues.items()):
+            if len(self._away) == self._at_once:
+                return
+            if queue[0].request_id not in self._away:
+                self._away.add(queue[0].request_id)
+                self._queues[caller] = self._queues.pop(caller)  # the others' turn comes first now
+                yield Tokenize(queue[0])
+
+
+def _answer(request_id: int, outcome: Request | Exception) -> Message:
+    return Rejected(request_id, outcome) if isinstance(outcome, Exception) else Admit(outcome)

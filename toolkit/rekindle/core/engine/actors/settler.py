@@ -1,0 +1,89 @@
+"""The settler actor: it reads the outputs of dispatched ticks back."""
+
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from anyio import to_thread
+
+from rekindle.core.device.jax_settings import under_own_settings
+from rekindle.core.device.packing import unpack_score
+from rekindle.core.device.sampling.sample import NOT_FINITE
+from rekindle.core.errors import ConstraintFailed, LogitsNotFinite, RekindleError
+from rekindle.core.messages import Dispatched, Message, Settled
+from rekindle.core.request.tokens import StateSum, TokenLogprob
+
+
+class Settler:
+    """Waits for each tick's outputs, in order, in a worker thread."""
+
+    async def handle(self, message: Message) -> list[Message]:
+        """Answer Dispatched with Settled."""
+        if not isinstance(message, Dispatched):
+            raise TypeError(f"the settler takes Dispatched, got {message!r}")
+        return [await to_thread.run_sync(under_own_settings, _read, message, abandon_on_cancel=True)]
+
+
+def _read(tick: Dispatched) -> Settled:
+    if tick.outputs is None:
+        return Settled(tick.tick, (), losses=tick.losses)
+    tokens = np.asarray(tick.outputs.tokens).tolist()
+    sampled = tuple((sample.request_id, tokens[sample.row]) for sample in tick.sampled if tokens[sample.row] >= 0)
+    logprobs, prompt_logprobs, sums = dict(_logprobs(tick, tokens)), dict(_prompt_logprobs(tick)), dict(_sums(tick))
+    failures = {
+        **{sample.request_id: _failure_of(tokens[sample.row]) for sample in tick.sampled if tokens[sample.row] < 0},
+        **{
+            request_id: _not_finite("log-probabilities of the prompt")
+            for request_id, scores in prompt_logprobs.items()
+            if _has_nan(scores)
+        },
+        **{
+            request_id: _not_finite("hidden states of the prompt")
+            for request_id, each in sums.items()
+            if np.isnan(each.values).any()
+        },
+    }
+    return Settled(tick.tick, sampled, logprobs, prompt_logprobs, tick.losses, sums, failures)
+
+
+def _failure_of(sign: int) -> RekindleError:
+    """Return the error of a request that got a sign in place of its token."""
+    if sign == NOT_FINITE:
+        return _not_finite("logits of the next token")
+    return ConstraintFailed(
+        "no token is left to choose: all are banned by allowed_token_ids, bad_words, logit_bias, min_tokens or the "
+        "session's logits_processor. Ease one of them"
+    )
+
+
+def _not_finite(numbers: str) -> LogitsNotFinite:
+    return LogitsNotFinite(
+        f"expected finite numbers, got NaN or infinity among the {numbers}. The usual causes are weights that diverged "
+        "in training, a damaged checkpoint, and a logits_processor that divides by 0. The session goes on: give sound "
+        "weights to update_weights, or open it anew"
+    )
+
+
+def _has_nan(scores: Iterable[TokenLogprob]) -> bool:
+    return any(math.isnan(score.logprob) for score in scores)
+
+
+def _logprobs(tick: Dispatched, tokens: list[int]) -> Iterator[tuple[int, TokenLogprob]]:
+    for sample in tick.sampled:
+        if sample.logprobs is not None and tokens[sample.row] >= 0:
+            row = np.asarray(tick.outputs.scores)[sample.row]
+            yield sample.request_id, unpack_score(row, tokens[sample.row], sample.logprobs)
+
+
+def _prompt_logprobs(tick: Dispatched) -> Iterator[tuple[int, tuple[TokenLogprob, ...]]]:
+    for scored in tick.scored:
+        scoring = scored.scoring
+        rows = np.asarray(tick.outputs.prompt_scores)[scored.row : scored.row + len(scoring.tokens)]
+        pairs = zip(rows, scoring.tokens, strict=True)
+        yield scored.request_id, tuple(unpack_score(row, token, scoring.alternatives) for row, token in pairs)
+
+
+def _sums(tick: Dispatched) -> Iterator[tuple[int, StateSum]]:
+    for summed in tick.summed:
+        values = np.asarray(tick.outputs.sums)[summed.row]
+        yield summed.request_id, StateSum(summed.count, values.copy())

@@ -1,0 +1,190 @@
+"""The stepper actor: puts plans to the device."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from anyio import CancelScope, to_thread
+
+from rekindle.core import buckets
+from rekindle.core.buckets import QUERY_BLOCK, Bucket
+from rekindle.core.device.inputs import InputLayout
+from rekindle.core.device.jax_settings import under_own_settings
+from rekindle.core.device.orders import (
+    Allow,
+    DeviceState,
+    Enter,
+    Gather,
+    Order,
+    Scatter,
+    SharedWeights,
+    Step,
+    Use,
+    let_go,
+)
+from rekindle.core.device.packing import Part, dispatched, masks_of, pack_adjustments, pack_plan, parts_of
+from rekindle.core.device.programs.executables import ArgumentsLost, Executables
+from rekindle.core.device.programs.lowering import EMPTY, Program
+from rekindle.core.errors import EngineFailed
+from rekindle.core.messages import (
+    Chunk,
+    Dispatched,
+    Gathered,
+    Message,
+    Offload,
+    Onload,
+    Plan,
+    Row,
+    UseWeights,
+    WeightsUsed,
+)
+from rekindle.core.scheduler.limits import Limits
+
+Send = Callable[[Order | Use], None]
+"""Tells other processes of an order before it is run here; it must not block."""
+
+
+class Stepper:
+    """The owner of the device state, who turns plans into orders and runs them without waiting for their results.
+
+    Args:
+        programs: the compiled programs.
+        state: the weights, and the state of an idle engine.
+        limits: resolved settings.
+        send: where other processes have shares of the state; None where there are none.
+    """
+
+    def __init__(self, programs: Executables, state: DeviceState, limits: Limits, send: Send | None = None):
+        self._programs = programs
+        self._state = state
+        self._limits = limits
+        self._send = send
+        self._losses = 0  # of the device state
+
+    async def handle(self, message: Message) -> list[Message]:
+        """Turn Plan into Dispatched, Offload into Gathered, and UseWeights into WeightsUsed."""
+        match message:
+            case Plan():
+                return [await self._dispatch(message)]
+            case Offload():
+                return [await self._gather(message)]
+            case UseWeights(ticket, weights):
+                if isinstance(weights, SharedWeights):
+                    self._tell(Use(weights.number))
+                old, self._state.weights = [self._state.weights], list(weights)
+                await to_thread.run_sync(_forget, old)  # which may free gigabytes
+                return [WeightsUsed(ticket)]
+        raise TypeError(f"the stepper takes Plan, Offload and UseWeights, got {message!r}")
+
+    async def _dispatch(self, plan: Plan) -> Dispatched:
+        if plan.losses == self._losses:
+            try:
+                return await self._compute(plan)
+            except ArgumentsLost as error:
+                self._require_alone(error)
+                await self._begin_anew()
+        return Dispatched(plan.tick, (), (), None, self._losses)
+
+    async def _begin_anew(self) -> None:
+        """Make the state of an idle engine in place of what is left of the one that was lost."""
+        self._losses += 1
+        self._state.delete_state()
+        await self._programs.ready(EMPTY)
+        empty = await to_thread.run_sync(under_own_settings, self._programs.run, EMPTY)
+        self._state.pages, self._state.slots = empty
+
+    async def _compute(self, plan: Plan) -> Dispatched:
+        for onload in plan.onloads:
+            await self._scatter(onload)
+        for chunk in plan.chunks:
+            if chunk.completes is not None and chunk.completes.params.adjusts:
+                await self._enter(chunk)
+        await self._allow(plan)
+        if not plan.chunks and not plan.rows:
+            return Dispatched(plan.tick, (), (), None, plan.losses)
+        limits = self._limits
+        parts = parts_of(plan, limits.data, limits.max_running, limits.num_pages)
+        bucket, step = await self._programs.for_step(_bucket(parts, limits))
+        packed = pack_plan(parts, InputLayout(bucket, limits.max_running, limits.pages_per_request))
+        outputs = await self._run(Step(bucket, packed), step)
+        outputs.tokens.copy_to_host_async()
+        return dispatched(plan, parts, bucket, limits.max_running, outputs)
+
+    async def _gather(self, offload: Offload) -> Gathered:
+        if offload.losses < self._losses:
+            return Gathered(offload.offload_id, offload.entries, ())
+        try:
+            contents = tuple(await self._run_all([Gather(page) for page in offload.pages]))
+        except jax.errors.JaxRuntimeError as error:  # no room beside the pool
+            self._require_alone(error)
+            contents = ()  # what leaves the pool uncopied is computed again
+        return Gathered(offload.offload_id, offload.entries, contents)
+
+    async def _scatter(self, onload: Onload) -> None:
+        await self._run_all([Scatter(page, copy) for page, copy in zip(onload.pages, onload.staged, strict=True)])
+
+    async def _enter(self, chunk: Chunk) -> None:
+        assert chunk.completes is not None
+        program = await self._programs.ready(Enter.key)
+        # In a worker thread, because a request may adjust every token of a large vocabulary.
+        vocabulary = self._state.slots.adjustments.bias.shape[1]
+        packed = await to_thread.run_sync(pack_adjustments, chunk.completes, chunk.generated, vocabulary)
+        await self._run(Enter(chunk.slot, packed), program)
+
+    async def _allow(self, plan: Plan) -> None:
+        """Set which tokens may be sampled for constrained requests."""
+        both: list[Chunk | Row] = [*plan.chunks, *plan.rows]
+        constrained = [each for each in both if each.allowed is not None]
+        program = await self._programs.ready(Allow.key) if constrained else None
+        for masks in masks_of(constrained, self._limits.data * self._limits.max_running):
+            assert program is not None
+            await self._run(Allow(*masks), program)
+
+    async def _run(self, order: Order, program: Program) -> Any:
+        self._tell(order)
+        with CancelScope(shield=self._send is not None):  # what others were told is done here too
+            results = await self._programs.call(order.key, program, *self._state.arguments(order))
+        return self._state.take(order, results)
+
+    async def _run_all(self, orders: Sequence[Order]) -> list[Any]:
+        """Run orders of one kind in a worker thread: on CPU, a program that only copies may be run within its call."""
+        for key in {order.key for order in orders}:
+            await self._programs.ready(key)
+        return await to_thread.run_sync(under_own_settings, lambda: [self._run_here(order) for order in orders])
+
+    def _run_here(self, order: Order) -> Any:
+        self._tell(order)
+        return self._state.take(order, self._programs.run(order.key, *self._state.arguments(order)))
+
+    def _tell(self, order: Order | Use) -> None:
+        if self._send is not None:
+            self._send(order)
+
+    def _require_alone(self, error: Exception) -> None:
+        """Check that no other process has a share of the state, which would be another than this one's from now on.
+
+        Raises:
+            EngineFailed: there are others.
+        """
+        if self._send is not None:
+            raise EngineFailed(
+                "the engine stopped because a program failed in this process and not in those that follow it "
+                f"({type(error).__name__}: {error}). Open another session"
+            ) from error
+
+    def free(self) -> None:
+        """Delete the device state and the weights."""
+        self._state.delete()
+
+
+def _forget(weights: list[list[jax.Array]]) -> None:
+    weights.clear()
+    let_go()
+
+
+def _bucket(parts: Sequence[Part], limits: Limits) -> Bucket:
+    """Return the smallest bucket that holds what each group computes."""
+    return Bucket(
+        buckets.smallest(limits.prefill_buckets, max(part.blocks for part in parts) * QUERY_BLOCK),
+        buckets.smallest(limits.decode_buckets, max(len(part.rows) for part in parts)),
+    )

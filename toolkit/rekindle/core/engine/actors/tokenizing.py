@@ -1,0 +1,27 @@
+"""The tokenizing actor: it turns text into token ids in worker threads, because that may take seconds."""
+
+from anyio import to_thread
+
+from rekindle.core.engine.preparing import Preparer
+from rekindle.core.messages import Message, Tokenize, Tokenized
+
+
+class Tokenizing:
+    """Tokenizes and validates requests, several at once.
+
+    Args:
+        preparer: makes the requests.
+        at_once: how many requests, each in a worker thread.
+    """
+
+    def __init__(self, preparer: Preparer, at_once: int):
+        self._preparer = preparer
+        self.at_once = at_once
+
+    async def handle(self, message: Message) -> list[Message]:
+        """Answer Tokenize with Tokenized."""
+        if not isinstance(message, Tokenize):
+            raise TypeError(f"the tokenizer takes Tokenize, got {message!r}")
+        submit = message.submit
+        outcome = await to_thread.run_sync(self._preparer.outcome, submit, abandon_on_cancel=True)
+        return [Tokenized(submit.request_id, outcome)]

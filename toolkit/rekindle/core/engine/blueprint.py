@@ -1,0 +1,173 @@
+"""All that is known of an engine before any weights are read: its limits, its programs, and the keys in its stores."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, cast
+
+import jax.numpy as jnp
+
+from rekindle.core.buckets import Bucket
+from rekindle.core.checkpoints.checkpoint import Checkpoint
+from rekindle.core.config import Dtype, Precompile, Settings
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs.key import Build, ProgramKey, Target
+from rekindle.core.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, Programs, program_name
+from rekindle.core.device.state import Sizes
+from rekindle.core.engine.budget import Budget
+from rekindle.core.errors import ConfigError
+from rekindle.core.models.config import ModelConfig
+from rekindle.core.scheduler.limits import Limits
+from rekindle.core.store.snapshot_key import SnapshotKey, weights_fingerprint
+from rekindle.core.store.validity import code_digest
+from rekindle_kernels.api import Implementation, described, keeps_rows_apart, library_of
+
+LOADED_AT_ONCE = 3
+"""Stored programs that are loaded while the weights are read; the others wait for a moment of quiet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """A model as `open` would make it.
+
+    Attributes:
+        checkpoint: the model; its weights are not read.
+        place: the devices that it is made for, which need not be attached.
+        dtype: of weights and pages.
+        limits: the resolved settings.
+        programs: how each program is lowered.
+        budget: what it takes of the device's memory beside the pages.
+    """
+
+    checkpoint: Checkpoint
+    place: Place
+    dtype: jnp.dtype
+    limits: Limits
+    programs: Programs
+    budget: Budget
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, settings: Settings, place: Place, workspace: int | None = None) -> "Blueprint":
+        """Resolve settings for a model and a device.
+
+        Args:
+            workspace: the bytes that the largest step needs while it runs, as the compiler has said; None for a bound.
+
+        Raises:
+            ConfigError: the settings do not fit the model.
+        """
+        config = checkpoint.config
+        dtype = jnp.dtype(settings.dtype or ("float32" if place.first.platform == "cpu" else "bfloat16"))
+        limits = Limits.of(settings, config, dtype.itemsize)
+        programs = _programs(config, replace(settings, logits_processor=None), limits, dtype, place)
+        budget = Budget.of(programs, config, limits, place, workspace)
+        limits = Limits.of(
+            settings,
+            config,
+            dtype.itemsize,
+            rows_apart=keeps_rows_apart(programs.implementation),
+            page_bytes=programs.page_bytes,
+            pool_bytes=budget.pool(settings.prefix_cache),
+        )
+        return cls(checkpoint, place, dtype, limits, _programs(config, settings, limits, dtype, place), budget)
+
+    @property
+    def largest_step(self) -> Bucket:
+        """The step that needs most memory while it runs."""
+        return max(self.limits.all_buckets(), key=sum)
+
+    def chosen(self, settings: Settings) -> Settings:
+        """Return the settings that this was made of, with what was chosen in place of what was left open."""
+        devices: dict[str, Any] = {
+            "device": f"{self.place.first.platform}:{self.place.first.id}",
+            "tensor": self.place.tensor,
+        }
+        return replace(
+            self.limits.chosen(settings),
+            **({} if settings.mesh is not None else devices),
+            implementation=self.programs.implementation,
+            dtype=cast(Dtype, self.dtype.name),
+        )
+
+    def kernels(self, asked: Implementation | None) -> str:
+        """Return which kernels serve, in words; `asked` is the implementation that the settings name."""
+        pool = self.checkpoint.config.pool(self.limits.num_pages, self.limits.page_size, self.place.tensor)
+        return described(self.programs.implementation, self.place.first.platform, pool, self.dtype, asked)
+
+    @property
+    def first_programs(self) -> list[Key]:
+        """The programs that serve any request alone: the empty state, the largest prefill, the smallest decode."""
+        prefill, decode = self.limits.prefill_buckets[-1], self.limits.decode_buckets[0]
+        return [EMPTY, Bucket(prefill, 0), Bucket(0, decode)]
+
+    def all_programs(self, *, cached: bool = False) -> list[Key]:
+        """Return every program, in the order in which they are wanted.
+
+        Args:
+            cached: whether prompts are expected that are cached but for a little.
+        """
+        little: list[Key] = [SCATTER, Bucket(self.limits.prefill_buckets[0], 0)]
+        largest = sorted(self.limits.all_buckets(), key=sum, reverse=True)
+        first = [EMPTY, *little, *self.first_programs] if cached else [*self.first_programs, *little]
+        return list(dict.fromkeys([*first, GATHER, ENTER, ALLOW, *largest]))
+
+    def in_turn(
+        self, precompile: Precompile, wanted: Sequence[Key], *, stored: bool
+    ) -> tuple[Sequence[Key], Sequence[Key], bool]:
+        """Return the programs to make first, those that can wait for quiet, and whether requests wait for the first.
+
+        Args:
+            wanted: all programs, in the order in which they are wanted.
+            stored: whether all of them are.
+        """
+        match precompile:
+            case "all":
+                return wanted, [], True
+            case "lazy":
+                return [EMPTY], [], True
+        first = wanted[:LOADED_AT_ONCE] if stored else self.first_programs
+        return first, [key for key in wanted if key not in first], not stored
+
+    def program_keys(self) -> Callable[[Key], ProgramKey]:
+        """Return a function that makes the key of a program. Its first call reads the flags of XLA, for all keys."""
+        config, programs, target = self.checkpoint.config, self.programs, Target.of(self.place.devices)
+        build = cache(lambda: Build.of(config, target, programs.jax_settings, programs.implementation))
+        return lambda key: ProgramKey.of(build(), program_name(key), programs.statics, programs.arguments(key))
+
+    def snapshot_key(self) -> SnapshotKey:
+        """Return the key of cached pages; the weight files are looked at.
+
+        Raises:
+            OSError: one of them cannot be read.
+        """
+        page = self.programs.page
+        return SnapshotKey(
+            model=repr(self.checkpoint.config),
+            weights=weights_fingerprint(self.checkpoint.files),
+            dtype=self.dtype.name,
+            page_size=str(self.limits.page_size),
+            page=f"{page.dtype.name}{list(page.shape)}",
+            code=code_digest(),
+            platform=self.place.first.platform,
+            numerics=self._numerics(),
+        )
+
+    def _numerics(self) -> str:
+        """Return what decides on the bits of pages, as far as a session keeps to them.
+
+        That is the native library if rows are apart in it, else the program that computes prompts if there is only one,
+        else the precision of products.
+        """
+        if keeps_rows_apart(self.programs.implementation):
+            return library_of(self.programs.implementation)
+        if self.limits.one_shape:
+            return self.program_keys()(Bucket(self.limits.prefill_buckets[-1], 0)).digest
+        return f"products of {self.programs.jax_settings.values['jax_default_matmul_precision'] or 'default'} precision"
+
+
+def _programs(config: ModelConfig, settings: Settings, limits: Limits, dtype: jnp.dtype, place: Place) -> Programs:
+    sizes = Sizes(limits.num_pages, limits.page_size, limits.pages_per_request, limits.max_running, limits.max_logprobs)
+    try:
+        return Programs(config, sizes, dtype, place, settings.implementation, settings.logits_processor)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

@@ -1,0 +1,97 @@
+"""The conductor pauses an engine and lets it take one message at a time."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.mailbox import Mailbox
+from rekindle.core.engine.actor import Stage
+from rekindle.core.messages.handled import Handled
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A caller's command to the conductor.
+
+    Attributes:
+        answer: gets the message that was handled, if any. It is closed once the command is done, or once the engine
+            has stopped and its error is known.
+    """
+
+    answer: Feed[Handled] = field(default_factory=Feed)
+
+
+class Pause(Command):
+    """No actor shall take another message; answered once none is busy."""
+
+
+class Step(Command):
+    """The oldest message that waits shall be taken by its actor. The engine is paused first if it runs."""
+
+
+class Resume(Command):
+    """All actors shall go on by themselves."""
+
+
+class Conductor:
+    """Takes commands from any thread and follows them in a task of its own, beside the actors.
+
+    Args:
+        stages: all stages of the engine.
+
+    Attributes:
+        paused: whether the last command was another than `Resume`.
+    """
+
+    def __init__(self, stages: Sequence[Stage]):
+        self._stages = stages
+        self._commands: Mailbox[Command] = Mailbox()
+        self._doing: Command | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        self.paused = False
+
+    def tell(self, command: Command) -> None:
+        """Leave a command. Any thread may call this; it never blocks."""
+        with self._lock:
+            self.paused = not isinstance(command, Resume)
+            self._commands.put(command)
+        if self._closed:  # `close` may not have found the command
+            command.answer.close()
+
+    def close(self) -> None:
+        """Close all answers: the engine has stopped, and nobody is left waiting."""
+        self._closed = True
+        if self._doing is not None:
+            self._doing.answer.close()
+        while (command := self._commands.take()) is not None:
+            command.answer.close()
+
+    async def run(self) -> None:
+        """Follow commands, for ever."""
+        while True:
+            self._doing = await self._commands.receive()
+            await self._do(self._doing)
+            self._doing.answer.close()
+            self._doing = None
+
+    async def _do(self, command: Command) -> None:
+        match command:
+            case Resume():
+                for stage in self._stages:
+                    stage.mailbox.resume()
+            case Pause():
+                await self._pause()
+            case Step():
+                await self._pause()
+                waiting = [stage for stage in self._stages if stage.mailbox]
+                if waiting and not command.answer.closed:  # a closed answer: its caller has left
+                    first = min(waiting, key=lambda stage: stage.mailbox.oldest)
+                    command.answer.put(await first.step())
+
+    async def _pause(self) -> None:
+        for stage in self._stages:
+            stage.mailbox.pause()
+        for stage in self._stages:
+            await stage.idle()

@@ -1,0 +1,138 @@
+"""Filling devices: the weights of a model, and the pages and slots of an idle engine."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from threading import Event
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rekindle.core.concurrency.progress import Progress, Report
+from rekindle.core.concurrency.threads import Work, soon
+from rekindle.core.device.devices import put_on
+from rekindle.core.device.huge_pages import collapse, spans_of
+from rekindle.core.device.jax_settings import under_own_settings
+from rekindle.core.device.orders import DeviceState
+from rekindle.core.device.place import WEIGHTS, Place
+from rekindle.core.device.programs.executables import Executables
+from rekindle.core.device.programs.lowering import EMPTY
+from rekindle.core.engine.blueprint import Blueprint
+from rekindle.core.errors import ConfigError
+from rekindle.core.markup import size_text
+from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.load import load_weights
+from rekindle_kernels.api import Implementation
+
+
+def filled(executables: Executables, blueprint: Blueprint, report: Report) -> DeviceState:
+    """Read the weights, and meanwhile allocate the pages and slots of an idle engine.
+
+    Raises:
+        ModelError: the process is ending.
+        ConfigError: the device has no room for the pages.
+    """
+    state = soon(partial(under_own_settings, empty_state, executables, blueprint), "device-state")
+    weights = load(blueprint, report)
+    pages, slots = state.result()
+    return DeviceState(weights, pages, slots)
+
+
+def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
+    """Allocate the pages and slots of an idle engine.
+
+    Raises:
+        ConfigError: the device has no room for them.
+    """
+    limits = blueprint.limits
+    try:
+        return jax.block_until_ready(executables.run(EMPTY))
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        needed, memory = limits.num_pages * limits.page_bytes, blueprint.budget.memory
+        has = "" if memory is None else f", which has {size_text(memory)} in all"
+        raise ConfigError(
+            f"a pool of {limits.num_pages - 1:,} pages needs {size_text(needed)}, and there is no room for it now on "
+            f"{blueprint.place}{has}; lower pool_bytes or num_pages, or close what else is on the device"
+        ) from error
+
+
+def load(blueprint: Blueprint, report: Report) -> list[jax.Array]:
+    """Read the weights of a model onto the device, and report how many bytes are there.
+
+    Raises:
+        ModelError: the process is ending.
+    """
+    checkpoint, read, total = blueprint.checkpoint, 0, blueprint.programs.weight_bytes
+
+    def loaded(size: int) -> None:
+        nonlocal read
+        read += size
+        report(Progress("loading weights", read, total))
+
+    return placed(
+        checkpoint.config,
+        checkpoint.tensors,
+        blueprint.dtype,
+        blueprint.programs.implementation,
+        blueprint.place,
+        loaded,
+    )
+
+
+def placed(
+    config: ModelConfig,
+    tensors: Mapping[str, Any],
+    dtype: jnp.dtype,
+    implementation: Implementation,
+    place: Place,
+    loaded: Callable[[int], None] = lambda _: None,
+) -> list[jax.Array]:
+    """Read weights onto this process's devices, each one's share after the other. Each share is read once.
+
+    Args:
+        loaded: called with the bytes that came onto a device since the last call.
+
+    Returns:
+        Arrays in the order in which every step takes them.
+
+    Raises:
+        ModelError: the process is ending.
+    """
+    read: dict[int, list[jax.Array]] = {}
+    shares = []
+    for device, shard in place.own_shards:
+        if shard.rank in read:
+            there = [under_own_settings(jax.device_put, array, device) for array in read[shard.rank]]
+        else:
+            there = load_weights(config, tensors, dtype, loaded, put_on(device), implementation, shard)
+            read[shard.rank] = there
+        shares.append(there)
+    return [place.joined(list(each), WEIGHTS) for each in zip(*shares, strict=True)]
+
+
+def replacing(
+    config: ModelConfig, tensors: Mapping[str, Any], dtype: jnp.dtype, implementation: Implementation, place: Place
+) -> list[jax.Array]:
+    """Read weights as `placed` does, for a session that serves with others meanwhile; on CPUs, into huge pages."""
+    weights = placed(config, tensors, dtype, implementation, place)
+    collapse(spans_of(weights))
+    return weights
+
+
+def settle(weights: Sequence[jax.Array], ready: Sequence[Future[None]]) -> Callable[[], None]:
+    """Put weights on CPUs into huge pages in the background once the programs are ready.
+
+    After each page comes a pause that is as long. Return what stops it; call that before the weights are deleted.
+    """
+    spans, stop = spans_of(weights), Event()
+
+    def work() -> None:
+        wait(ready)
+        collapse(spans, stopped=stop.wait)
+
+    if spans:
+        Work(work, "huge-pages", stop.set)
+    return stop.set

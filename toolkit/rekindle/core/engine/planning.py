@@ -1,0 +1,102 @@
+"""From a model and settings to a blueprint whose pool is sized by what the largest step was measured to need."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+from rekindle.core.checkpoints.checkpoint import Checkpoint
+from rekindle.core.concurrency.progress import Progress, Report, silent
+from rekindle.core.concurrency.threads import compiling
+from rekindle.core.config import Settings
+from rekindle.core.device.devices import shares_memory
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs.lowering import temporary_bytes
+from rekindle.core.device.programs.store import ProgramStore
+from rekindle.core.engine.blueprint import Blueprint
+from rekindle.core.engine.stores import open_programs, require_all
+from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES
+
+MEASURING = "measuring the largest step"
+
+
+def fewest(checkpoint: Checkpoint, settings: Settings, places: Sequence[Place]) -> Place:
+    """Return the first of these places that a model fits with a pool that serves, as `Settings.tensor` says.
+
+    That is reckoned from shapes alone, so that each start chooses the same. If the model fits none of them, it is the
+    last one.
+
+    Raises:
+        ConfigError: the settings do not fit the model.
+    """
+    for place in places[:-1]:
+        blueprint = Blueprint.of(checkpoint, settings, place)
+        if blueprint.budget.holds(_useful_pool(blueprint, settings)):
+            return place
+    return places[-1]
+
+
+def _useful_pool(blueprint: Blueprint, settings: Settings) -> int:
+    """Return the bytes of the pool that is asked for, else of the smallest that serves well."""
+    if settings.num_pages is not None or settings.pool_bytes is not None:
+        return blueprint.limits.num_pages * blueprint.limits.page_bytes
+    full_request = _full_request(blueprint.checkpoint, settings)
+    return min(DEFAULT_POOL_BYTES, (1 + full_request) * blueprint.limits.page_bytes)
+
+
+def _full_request(checkpoint: Checkpoint, settings: Settings) -> int:
+    """Return the pages of the longest request."""
+    return -(-(settings.max_context or checkpoint.config.max_context) // settings.page_size)
+
+
+def plan(
+    checkpoint: Checkpoint,
+    settings: Settings,
+    place: Place,
+    directory: Path | None,
+    *,
+    compiles: bool = True,
+    report: Report = silent,
+) -> Blueprint:
+    """Return the blueprint of an engine.
+
+    Where the pool takes what is left of a device's own memory, the largest step is compiled once for a pool of one full
+    request, as the compiler then says what memory it needs. The program store keeps that number for later starts.
+
+    Args:
+        directory: the cache directory, if there is one.
+        compiles: whether the step may be compiled here; else a bound stands for what is not stored.
+
+    Raises:
+        ConfigError: the settings do not fit the model or the device.
+        ModelTooLarge: the model does not fit on the device.
+        NotRestored: `restore="require"`, and the step was not measured yet.
+    """
+    blueprint = Blueprint.of(checkpoint, settings, place)
+    given = settings.num_pages is not None or settings.pool_bytes is not None
+    if given or shares_memory(place.first) or blueprint.budget.memory is None:
+        return blueprint
+    full_request = replace(settings, num_pages=1 + _full_request(checkpoint, settings))
+    small = Blueprint.of(checkpoint, full_request, place)
+    store = open_programs(directory, small)
+    workspace = None if store is None else store.workspace(small.largest_step)
+    if workspace is None and compiles:
+        if settings.restore == "require":
+            require_all(store, [small.largest_step])
+        replace(blueprint.budget, workspace=0).check(blueprint.limits, checkpoint.source)
+        report(Progress(MEASURING, 0, 1, "program"))
+        workspace = _measured(small, store)
+        report(Progress(MEASURING, 1, 1, "program"))
+    return Blueprint.of(checkpoint, settings, place, workspace)
+
+
+def _measured(blueprint: Blueprint, store: ProgramStore | None) -> int:
+    """Compile the largest step, and return the bytes that it needs while it runs; the program is stored."""
+    began, key = monotonic(), blueprint.largest_step
+    with compiling:
+        program = blueprint.programs.compiled(key)
+    if store is not None:
+        serialized = store.serialize(program, monotonic() - began)
+        if serialized is not None:
+            store.save(key, serialized)
+    return temporary_bytes(program) or 0

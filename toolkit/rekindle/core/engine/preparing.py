@@ -1,0 +1,179 @@
+"""From what a caller submits to a request that can be scheduled: rendered, tokenized, and checked."""
+
+import math
+import secrets
+from dataclasses import dataclass, replace
+
+from rekindle.core.checkpoints.checkpoint import Checkpoint
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Chat, Continued, Prompt, Submit, Verbatim, goes_on
+from rekindle.core.request.allowed import Constrained
+from rekindle.core.request.constraint import Constraint
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request, check_bans, check_length, check_scored, check_token_ids
+from rekindle.core.text.chat import render
+from rekindle.core.text.grammar import Compiler
+from rekindle.core.text.masks import alone
+from rekindle.core.text.tokenizer import Tokenizer
+
+TOKENIZED_AT_ONCE = 2
+"""Requests that are tokenized at once, each in a worker thread."""
+QUICK = 4096
+"""With no more numbers than this and without texts, a request is made in less than a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparer:
+    """Makes the requests of one model. Any thread may use it.
+
+    Attributes:
+        tokenizer: None for a model that is asked by token ids alone.
+        vocab_size: the bound that token ids are below.
+        eos_ids: the model's own end tokens.
+        capacity: the most tokens, prompt and output together, that one request can have.
+        compiler: of constraints; None without a tokenizer.
+    """
+
+    tokenizer: Tokenizer | None
+    vocab_size: int
+    eos_ids: frozenset[int]
+    capacity: int
+    compiler: Compiler | None = None
+
+    @classmethod
+    def of(cls, model: Checkpoint, capacity: int) -> "Preparer":
+        """Return what makes the requests of a model."""
+        vocabulary = model.config.vocab_size
+        compiler = None if model.tokenizer is None else Compiler(model.tokenizer, vocabulary, model.eos_ids)
+        return cls(model.tokenizer, vocabulary, model.eos_ids, capacity, compiler)
+
+    def is_quick(self, submit: Submit) -> bool:
+        """Tell whether `outcome` surely takes less than a millisecond: nothing is tokenized, and no list is long."""
+        params = submit.params
+        if params.constraint is not None:
+            return False
+        words = sum(math.inf if isinstance(word, str) else len(word) for word in params.bad_words)
+        lists = (params.logit_bias, params.allowed_token_ids or (), params.stop_token_ids)
+        return _numbers(submit.prompt) + words + sum(map(len, lists)) <= QUICK
+
+    def outcome(self, submit: Submit) -> Request | Exception:
+        """Return a request, or the error for which it cannot be served."""
+        try:
+            ids = self.token_ids(submit.prompt)
+            check_length(ids + submit.begun.token_ids, self.capacity, submit.params.max_tokens != 0)
+            check_scored(ids, submit.params)
+            return self._request(submit, ids)
+        except Exception as error:  # any error, be it of the model's own chat template, is one request's
+            return error
+
+    def check(self, params: SamplingParams) -> None:
+        """Check what of the parameters takes the model's tokenizer or end tokens.
+
+        Raises:
+            InvalidRequest: they cannot be served with any prompt.
+        """
+        self._request(Submit(0, (), params), ())
+
+    def token_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return the tokens of a prompt of any kind and length.
+
+        Raises:
+            InvalidRequest: the prompt cannot be tokenized, or has no tokens, or one that the model does not know.
+        """
+        if isinstance(prompt, tuple):
+            return check_token_ids("token_ids", prompt, self.vocab_size)
+        if isinstance(prompt, Continued):
+            return self.token_ids(prompt.prefix) + self._more(prompt.more)
+        if self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so it takes token_ids=[...] rather than text")
+        if isinstance(prompt, Verbatim):
+            return check_token_ids("prompt", self.tokenizer.encode_chat(prompt), self.vocab_size)
+        if isinstance(prompt, str):
+            return check_token_ids("prompt", self.tokenizer.encode(prompt), self.vocab_size)
+        return check_token_ids("messages", self.tokenizer.encode_chat(self.rendered(prompt)), self.vocab_size)
+
+    def rendered(self, chat: Chat) -> str:
+        """Return a conversation as the model reads it.
+
+        Raises:
+            InvalidRequest: the model has no chat template, or it rejects the conversation.
+        """
+        tokenizer = self.tokenizer
+        if tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, and so no chat template; it takes token_ids=[...]")
+        return render(
+            chat.messages,
+            tokenizer.chat_template if chat.tools is None else tokenizer.answer_template,
+            tokenizer.bos_token,
+            tokenizer.eos_token,
+            chat.tools,
+            chat.variables,
+            chat.continue_final_message,
+        )
+
+    def _request(self, submit: Submit, ids: tuple[int, ...]) -> Request:
+        params = submit.params
+        if params.seed is None:
+            params = replace(params, seed=secrets.randbits(53))  # so many bits survive JSON in any language
+        if params.stop and self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so stop strings cannot be found; use stop_token_ids")
+        if not params.skip_special_tokens and self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so there is no text: leave out skip_special_tokens")
+        request = Request(
+            submit.request_id,
+            ids,
+            params,
+            params.stop_token_ids if params.ignore_eos else params.stop_token_ids | self.eos_ids,
+            self.capacity,
+            bad_words=self._bad_words(params),
+            namespace=params.cache_salt,
+            hold=submit.hold,
+            begun=submit.begun.token_ids,
+            pooling=submit.pooling,
+            goes_on=goes_on(submit.prompt) or params.constraint is not None,
+        )
+        check_bans(request, self.vocab_size)
+        return request if params.constraint is None else self._constrained(request, params.constraint)
+
+    def _constrained(self, request: Request, constraint: Constraint) -> Request:
+        """Hold a request to its constraint.
+
+        Raises:
+            InvalidRequest: it cannot be compiled; or the output begins with what it does not allow.
+            ConstraintFailed: nothing may follow that beginning, though more is asked for.
+        """
+        if self.compiler is None:
+            raise InvalidRequest(f"the model has no tokenizer, so {constraint.kind} cannot be served")
+        grammar = self.compiler.compiled(constraint)
+        return replace(request, constrained=Constrained(grammar, alone(grammar.matcher(request).start())))
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Return the token ids of each word as it is written at the start of a text and after a space."""
+        words: dict[tuple[int, ...], None] = {}
+        for word in params.bad_words:
+            if not isinstance(word, str):
+                words[word] = None
+            elif self.tokenizer is None:
+                raise InvalidRequest("the model has no tokenizer, so bad_words must be sequences of token ids")
+            else:
+                stripped = word.lstrip()
+                spellings = (stripped, " " + stripped) if word == stripped else (" " + stripped,)
+                words.update((tuple(self.tokenizer.encode_chat(spelling)), None) for spelling in spellings)
+        # A word without a token bans nothing, and one with a token that the model does not know is never generated.
+        return tuple(word for word in words if word and max(word) < self.vocab_size)
+
+    def _more(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return the tokens of a continuation, without those that the tokenizer puts around a whole prompt."""
+        if isinstance(prompt, str) and self.tokenizer is not None:
+            return tuple(self.tokenizer.encode_chat(prompt))
+        return self.token_ids(prompt)
+
+
+def _numbers(prompt: Prompt) -> float:
+    """Return how many token ids a prompt is; infinitely many if it has to be tokenized."""
+    match prompt:
+        case tuple():
+            return len(prompt)
+        case Continued(prefix, more):
+            return _numbers(prefix) + _numbers(more)
+    return math.inf

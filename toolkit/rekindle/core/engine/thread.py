@@ -1,0 +1,171 @@
+"""The daemon thread that one engine lives on: it builds the assembly, then serves until it is told to stop."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+
+import anyio
+
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.mailbox import Mailbox
+from rekindle.core.concurrency.progress import Progress, Report
+from rekindle.core.concurrency.threads import Work
+from rekindle.core.device.jax_settings import JaxSettings
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.conductor import Command
+from rekindle.core.engine.engine import Deliver, Engine
+from rekindle.core.errors import EngineFailed, SessionClosed
+from rekindle.core.messages import Message
+from rekindle.core.messages.handled import Pending, See
+
+Build = Callable[[Report], Assembly]
+
+
+class EngineThread:
+    """The thread of one engine; it starts at once.
+
+    It has the settings of JAX that the thread that makes it has, but for Rekindle's own; see `JaxSettings`.
+
+    A daemon thread, which a process that ends stops and waits for, with all that it has begun; see
+    `rekindle.core.concurrency.threads`.
+
+    Args:
+        build: makes the assembly, on the engine's thread.
+        deliver: takes the messages for callers, on the engine's thread.
+        ended: told once, with an error for all who still wait, when the engine has stopped for any reason.
+
+    Attributes:
+        opening: the progress of building; closed when the engine serves or has failed.
+        stopped: closed when the device memory is freed.
+        assembly: None until it is built.
+    """
+
+    def __init__(self, build: Build, deliver: Deliver, ended: Callable[[Exception], None]):
+        self.opening: Feed[Progress] = Feed()
+        self.stopped: Feed[None] = Feed()
+        self._error: Exception | None = None
+        self.assembly: Assembly | None = None
+        self._engine: Engine | None = None
+        self._build, self._deliver, self._ended = build, deliver, ended
+        self._jax_settings = JaxSettings.here()
+        self._stop: Mailbox[None] = Mailbox()
+        self._stopping = threading.Event()
+        self._process = os.getpid()
+        self._workers: list[threading.Thread] = []
+        Work(self._main, "engine", self.stop)
+
+    def post(self, message: Message) -> None:
+        """Send a message to the engine.
+
+        Raises:
+            SessionClosed: the engine has been stopped.
+            EngineFailed: the engine has failed.
+        """
+        self._serving().post(message)
+
+    def command(self, command: Command) -> None:
+        """Give the engine's conductor a command; raises as `post`."""
+        self._serving().conductor.tell(command)
+
+    def watch(self, see: See) -> None:
+        """Tell `see` of every message from now on; raises as `post`."""
+        self._serving().watch(see)
+
+    def unwatch(self, see: See) -> None:
+        """Tell `see` no more."""
+        if self._engine is not None:
+            self._engine.unwatch(see)
+
+    @property
+    def error(self) -> Exception | None:
+        """The reason why the engine serves no more; None while it does."""
+        if self._error is None and self.elsewhere:
+            return SessionClosed(
+                f"the engine is in process {self._process}, which this one was forked from: open a session here, or "
+                'start processes with multiprocessing\'s "spawn"'
+            )
+        return self._error
+
+    @property
+    def elsewhere(self) -> bool:
+        """Tell whether the engine is in the process that this one was forked from. Nothing is ever heard of it here."""
+        return os.getpid() != self._process
+
+    @property
+    def paused(self) -> bool:
+        """Tell whether the engine serves and is paused."""
+        return self.error is None and self._engine is not None and self._engine.conductor.paused
+
+    @property
+    def pending(self) -> Pending:
+        """The messages that wait, as `Engine.pending`; raises as `post`."""
+        return self._serving().pending
+
+    def stop(self) -> None:
+        """Tell the engine to stop. Returns at once, and may be called any number of times from any thread."""
+        self._stopping.set()
+        self._stop.put(None)
+
+    def _serving(self) -> Engine:
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        assert self._engine is not None, "nobody has a session before it serves"
+        return self._engine
+
+    def _main(self) -> None:
+        try:
+            with self._jax_settings.applied():
+                self.assembly = self._build(self._report)
+                self._engine = Engine(self.assembly.actors, self._deliver)
+                anyio.run(self._serve)
+            self._error = SessionClosed(
+                "the session is closed, by close() or because nothing held it any more; open another with "
+                "rekindle.open()"
+            )
+        except BaseException as error:
+            self._error = self._explained(error)
+        self._ended(self._error)
+        if self._engine is not None:
+            self._engine.conductor.close()
+        try:
+            if self.assembly is not None:
+                self.assembly.free()
+        finally:  # freeing may fail on a device that has failed, and nobody is kept waiting
+            self.opening.close()
+            self.stopped.close()
+        for worker in self._workers:  # only a process that ends waits for this thread
+            worker.join()
+
+    async def _serve(self) -> None:
+        assert self._engine is not None
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._engine.run)
+                if self.assembly is not None and self.assembly.crew is not None:
+                    tasks.start_soon(self.assembly.crew.watch)
+                self.opening.close()
+                await self._stop.receive()
+                tasks.cancel_scope.cancel()
+        finally:  # an abandoned worker thread of anyio's may still be within XLA
+            mine, threads = asyncio.current_task(), threading.enumerate()
+            self._workers = [thread for thread in threads if getattr(thread, "root_task", None) is mine]
+
+    def _report(self, progress: Progress) -> None:
+        if self._stopping.is_set():
+            raise SessionClosed("the session was closed while it was being opened")
+        self.opening.put(progress)
+
+    def _explained(self, error: BaseException) -> Exception:
+        """Return an error of building as it is, and wrap one that stopped a serving engine."""
+        if self._engine is None and isinstance(error, Exception):
+            return error
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if self.assembly is not None and self.assembly.crew is not None:
+            error = self.assembly.crew.reason(error)
+        if isinstance(error, EngineFailed):
+            return error
+        failed = EngineFailed(f"the engine stopped because of {type(error).__name__}: {error}. Open another session")
+        failed.__cause__ = error
+        return failed

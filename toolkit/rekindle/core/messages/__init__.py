@@ -1,0 +1,112 @@
+"""Everything that actors say to each other. A message is frozen; a request id is the only identity in it.
+
+Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan ─▶ Stepper ─▶ Dispatched ─▶ Settler
+                   ▲  │ │                        ▲  ▲  │                                        │
+         Tokenized │  │ └─ Rejected ─▶ caller    │  │  └─▶ Outputs ─▶ Detokenizer ─▶ Texts ─▶ caller
+                   │  ▼ Tokenize                 │  └─── Stopped ◀──────┘                       │
+                 Tokenizer                       └───────────────────── Settled ◀───────────────┘
+                                    Advance ─▶ Grammars ─▶ Advanced, from the Scheduler and back to it
+"""
+
+from rekindle.core.messages.answers import Output, Outputs, Started, Stopped, Text, Texts
+from rekindle.core.messages.asking import (
+    NOTHING,
+    Admit,
+    Begun,
+    Cancel,
+    Chat,
+    Continued,
+    Prompt,
+    Rejected,
+    Submit,
+    Tokenize,
+    Tokenized,
+    Verbatim,
+    Withdraw,
+    goes_on,
+)
+from rekindle.core.messages.grammars import Advance, Advanced
+from rekindle.core.messages.message import Message
+from rekindle.core.messages.pages import (
+    Archive,
+    CacheSaved,
+    CacheSaving,
+    Copy,
+    Drop,
+    Fetch,
+    Fetched,
+    Gathered,
+    Offload,
+    Offloaded,
+    SaveCache,
+    Write,
+    Written,
+)
+from rekindle.core.messages.ticks import (
+    Chunk,
+    Dispatched,
+    Onload,
+    Plan,
+    Row,
+    Sampled,
+    Scored,
+    Scoring,
+    Settled,
+    Summed,
+    Summing,
+)
+from rekindle.core.messages.weights import KeepWeights, NewWeights, UseWeights, WeightsUsed
+
+__all__ = [
+    "NOTHING",
+    "Admit",
+    "Advance",
+    "Advanced",
+    "Archive",
+    "Begun",
+    "CacheSaved",
+    "CacheSaving",
+    "Cancel",
+    "Chat",
+    "Chunk",
+    "Continued",
+    "Copy",
+    "Dispatched",
+    "Drop",
+    "Fetch",
+    "Fetched",
+    "Gathered",
+    "KeepWeights",
+    "Message",
+    "NewWeights",
+    "Offload",
+    "Offloaded",
+    "Onload",
+    "Output",
+    "Outputs",
+    "Plan",
+    "Prompt",
+    "Rejected",
+    "Row",
+    "Sampled",
+    "SaveCache",
+    "Scored",
+    "Scoring",
+    "Settled",
+    "Started",
+    "Stopped",
+    "Submit",
+    "Summed",
+    "Summing",
+    "Text",
+    "Texts",
+    "Tokenize",
+    "Tokenized",
+    "UseWeights",
+    "Verbatim",
+    "WeightsUsed",
+    "Withdraw",
+    "Write",
+    "Written",
+    "goes_on",
+]

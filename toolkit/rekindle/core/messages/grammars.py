@@ -1,0 +1,75 @@
+"""How the scheduler asks what may follow in constrained requests."""
+
+from dataclasses import dataclass
+
+from rekindle.core.errors import RekindleError
+from rekindle.core.messages.message import Message
+from rekindle.core.messages.words import listed
+from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Advance(Message):
+    """Constrained requests go on, or have ended.
+
+    Attributes:
+        taken: requests, each with the token that it generated.
+        ended: the ids of requests of which nothing more is asked.
+        running: how many requests run, constrained or not.
+        free: how many of these are not constrained.
+        late: the ids of requests that were asked about before, and are not waited for.
+    """
+
+    taken: tuple[tuple[Request, int], ...]
+    ended: tuple[int, ...] = ()
+    running: int = 0
+    free: int = 0
+    late: tuple[int, ...] = ()
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """The ids of those that there is to be an answer for."""
+        return (*(request.id for request, _ in self.taken), *self.late)
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return (*self.asked, *self.ended)
+
+    def __str__(self) -> str:
+        tokens = listed([f"{token} for {request.id}" for request, token in self.taken])
+        parts = [
+            f"token {tokens}" if tokens else "",
+            f"{listed(self.ended)} ended" if self.ended else "",
+            f"{listed(self.late)} late" if self.late else "",
+        ]
+        return f"Advance: {'; '.join(filter(None, parts))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced(Message):
+    """The answer to an `Advance`.
+
+    Attributes:
+        outcomes: what may follow in each request that went on, or the error for which nothing may.
+        late: the ids of requests of which that is not known yet, to be asked about again.
+    """
+
+    outcomes: tuple[tuple[int, Allowed | RekindleError], ...]
+    late: tuple[int, ...] = ()
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return (*(request_id for request_id, _ in self.outcomes), *self.late)
+
+    def __str__(self) -> str:
+        parts = [f"request {each}, {_outcome(allowed)}" for each, allowed in self.outcomes]
+        return f"Advanced: {listed([*parts, *([f'{listed(self.late)} late'] if self.late else [])])}"
+
+
+def _outcome(outcome: Allowed | RekindleError) -> str:
+    if isinstance(outcome, RekindleError):
+        return type(outcome).__name__
+    forced = f"forced [{listed(outcome.forced)}]" if outcome.forced else ""
+    complete = "complete" if outcome.complete else ""
+    return " and ".join(filter(None, (forced, complete))) or "goes on"

@@ -1,0 +1,39 @@
+"""What an engine does with its messages, as people see it: those that were handled, and those that wait."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rekindle.core.messages.message import Message
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Handled:
+    """A message that an actor took, and its answers.
+
+    Attributes:
+        actor: the actor's name, as in `Actors`.
+        message: the message that it took.
+        said: its answers, in order.
+        began, ended: when it took the message and when it had answered, in seconds of `time.perf_counter`.
+    """
+
+    actor: str
+    message: Message
+    said: tuple[Message, ...]
+    began: float
+    ended: float
+
+    def __repr__(self) -> str:
+        return "\n".join([f"{self.actor} took {self.message}", *(f"  said {each}" for each in self.said)])
+
+
+class Pending(dict[str, tuple[Message, ...]]):
+    """Messages that wait, by the name of the actor that is to take them. `repr` has a line for each."""
+
+    def __repr__(self) -> str:
+        lines = [f"for {actor}: {message}" for actor, messages in self.items() for message in messages]
+        return "\n".join(lines) or "no message waits"
+
+
+See = Callable[[Handled], None]
+"""A function that is told of each message on the engine's thread; it must neither block nor change anything."""

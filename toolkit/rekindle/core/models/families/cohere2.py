@@ -1,0 +1,24 @@
+"""Cohere's Command R7B and A: windowed layers have positions, and the others none."""
+
+from dataclasses import replace
+
+from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.families.cohere import read_cohere
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.reading import Family, windowed
+
+
+def read(keys: Keys) -> ModelConfig:
+    """Read a Cohere of the second generation."""
+    model = read_cohere(keys)
+    for key in ("use_embedding_sharing", "use_gated_activation", "use_parallel_block"):
+        keys.refuse(key, True)
+    keys.refuse("order_of_interleaved_layers", "local_attn_first")
+    keys.refuse("position_embedding_type", "rope_gptj")
+    switch = keys.get("layer_switch", 4)
+    pattern = keys.get("sliding_window_pattern", keys.get("_sliding_window_pattern", switch))
+    rope, unturned = model.layers[0].rope, tuple(replace(layer, rope=None) for layer in model.layers)
+    return replace(model, layers=windowed(keys, unturned, lambda i: (i + 1) % pattern > 0, rope=rope))
+
+
+COHERE2 = Family("Cohere2ForCausalLM", read, "cohere2")

@@ -1,0 +1,106 @@
+"""DeepSeek-V2: latent attention, and experts beside a feed-forward layer that all tokens go to."""
+
+from dataclasses import replace
+
+from rekindle.core.models.config import (
+    AttentionConfig,
+    ExpertsConfig,
+    FeedForwardConfig,
+    LatentConfig,
+    LayerConfig,
+    ModelConfig,
+    Names,
+    Norm,
+    Rope,
+    RouterConfig,
+)
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.reading import Family, activation_of
+from rekindle.core.models.families.rope import mscale, rope_of
+
+NAMES = Names(
+    shared_gate_up=("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
+    shared_down="mlp.shared_experts.down_proj",
+)
+
+
+def read(keys: Keys) -> ModelConfig:
+    """Read a DeepSeek-V2: groups of experts compete by their best one, and weights are not normalised."""
+    by_group = keys.get("topk_method", "greedy") == "group_limited_greedy"
+    keys.refuse("topk_method", "greedy", "group_limited_greedy")
+    keys.refuse("scoring_func", "softmax")
+    keys.refuse("norm_topk_prob", False)
+    router = RouterConfig(
+        keys.size("num_experts_per_tok", 6),
+        scale=keys.number("routed_scaling_factor", 1.0),
+        groups=keys.size("n_group", 1) if by_group else 1,
+        chosen_groups=keys.size("topk_group", 1) if by_group else 1,
+    )
+    for unused in ("n_group", "topk_group"):
+        keys.get(unused)
+    return read_latent(keys, router, neighbours=True)
+
+
+def read_latent(keys: Keys, router: RouterConfig, *, neighbours: bool, dense: int = 0) -> ModelConfig:
+    """Read what all with latent attention have in common.
+
+    Args:
+        neighbours: whether the pairs that turn are neighbours in the checkpoint.
+        dense: how many of the first layers have no experts, if the config does not say.
+
+    Raises:
+        UnsupportedModel: something is not implemented.
+        CheckpointError: a number is missing, or is none.
+    """
+    attention, rope = _attention(keys)
+    hidden, width = keys.size("hidden_size"), keys.size("intermediate_size")
+    keys.refuse("mlp_bias", False)
+    whole = FeedForwardConfig(width, activation_of(keys))
+    one = replace(whole, width=keys.size("moe_intermediate_size", width))
+    shared = keys.get("n_shared_experts", 0)
+    count = keys.get("n_routed_experts", 0)
+    experts = ExpertsConfig(count, one, router, replace(one, width=shared * one.width) if shared else None)
+    first, step = keys.get("first_k_dense_replace", dense), keys.size("moe_layer_freq", 1)
+    plain = LayerConfig(replace(rope, neighbours=neighbours))
+    layers = (
+        replace(plain, experts=experts) if count and i >= first and i % step == 0 else plain
+        for i in range(keys.size("num_hidden_layers"))
+    )
+    return ModelConfig(
+        family="deepseek",
+        vocab_size=keys.size("vocab_size"),
+        hidden_size=hidden,
+        max_context=keys.size("max_position_embeddings"),
+        attention=attention,
+        feed_forward=whole,
+        layers=tuple(layers),
+        norm=Norm(keys.number("rms_norm_eps", 1e-6)),
+        tied_embeddings=keys.flag("tie_word_embeddings"),
+        names=NAMES,
+    )
+
+
+def _attention(keys: Keys) -> tuple[AttentionConfig, Rope]:
+    """Read attention, and its rope. The norms of latents add 1e-6, whatever other norms add."""
+    for derived in ("num_key_value_heads", "head_dim", "qk_head_dim"):
+        keys.get(derived)
+    plain, turned = keys.size("qk_nope_head_dim"), keys.size("qk_rope_head_dim")
+    scaling = keys.below("rope_parameters" if keys.get("rope_parameters") else "rope_scaling")
+    of_all = scaling.number_or_none("mscale_all_dim")
+    scale = (plain + turned) ** -0.5
+    if of_all and scaling.get("rope_type", scaling.get("type")) == "yarn":
+        scale *= mscale(scaling.number("factor"), of_all) ** 2
+    latent = LatentConfig(
+        rank=keys.size("kv_lora_rank"),
+        plain=plain,
+        turned=turned,
+        value=keys.size("v_head_dim"),
+        norm=Norm(1e-6),
+        query_rank=None if keys.get("q_lora_rank") is None else keys.size("q_lora_rank"),
+        bias=keys.flag("attention_bias"),
+    )
+    heads = keys.size("num_attention_heads")
+    return AttentionConfig(heads, 1, latent.rank + turned, scale, latent=latent), rope_of(keys, turned)
+
+
+DEEPSEEK_V2 = Family("DeepseekV2ForCausalLM", read, "deepseek_v2")

@@ -1,0 +1,36 @@
+"""Gemma 2: four norms a layer, caps of scores and logits, and a window in every other layer."""
+
+from dataclasses import replace
+
+from rekindle.core.models.config import ModelConfig, Names
+from rekindle.core.models.families.gemma import read_gemma
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.reading import Family, windowed
+
+NAMES = Names(
+    after_attention="post_attention_layernorm",
+    before_mlp="pre_feedforward_layernorm",
+    after_mlp="post_feedforward_layernorm",
+)
+
+
+def read(keys: Keys) -> ModelConfig:
+    """Read a Gemma 2. Even layers see the window, unless the config names them."""
+    model, bias = read_gemma(keys), keys.flag("attention_bias")
+    attention = replace(
+        model.attention,
+        scale=keys.number("query_pre_attn_scalar", 256) ** -0.5,
+        soft_cap=keys.number_or_none("attn_logit_softcapping"),
+        qkv_bias=bias,
+        out_bias=bias,
+    )
+    return replace(
+        model,
+        attention=attention,
+        layers=windowed(keys, model.layers, lambda i: i % 2 == 0),
+        logit_cap=keys.number_or_none("final_logit_softcapping"),
+        names=NAMES,
+    )
+
+
+GEMMA2 = Family("Gemma2ForCausalLM", read, "gemma2")

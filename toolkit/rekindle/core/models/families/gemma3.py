@@ -1,0 +1,35 @@
+"""Gemma 3, of text: normalised queries and keys, and windowed layers with a rope of their own."""
+
+from dataclasses import replace
+
+from rekindle.core.models.config import HeadNorm, ModelConfig
+from rekindle.core.models.families.gemma import read_gemma
+from rekindle.core.models.families.gemma2 import NAMES
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.reading import Family, read_attention, windowed
+from rekindle.core.models.families.rope import ropes_of
+
+
+def read(keys: Keys) -> ModelConfig:
+    """Read a Gemma 3. Of each `sliding_window_pattern` layers the last one sees everything."""
+    rope, local = ropes_of(keys, read_attention(keys).head_dim, 1_000_000.0, "rope_local_base_freq", 10_000.0)
+    model, bias = read_gemma(keys, rope), keys.flag("attention_bias")
+    pattern = keys.get("sliding_window_pattern", keys.get("_sliding_window_pattern", 6))
+    keys.get("attn_logit_softcapping")  # the model has no place for it
+    attention = replace(
+        model.attention,
+        scale=keys.number("query_pre_attn_scalar", 256) ** -0.5,
+        head_norm=HeadNorm(model.norm),
+        qkv_bias=bias,
+        out_bias=bias,
+    )
+    return replace(
+        model,
+        attention=attention,
+        layers=windowed(keys, model.layers, lambda i: (i + 1) % pattern > 0, rope=local),
+        logit_cap=keys.number_or_none("final_logit_softcapping"),
+        names=NAMES,
+    )
+
+
+GEMMA3 = Family("Gemma3ForCausalLM", read, "gemma3_text")

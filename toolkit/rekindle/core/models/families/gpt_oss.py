@@ -1,0 +1,42 @@
+"""gpt-oss: sinks in attention, and experts whose halves are clamped, stored the other way round and in turns."""
+
+from dataclasses import replace
+
+from rekindle.core.errors import UnsupportedModel
+from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, ModelConfig, Names, RouterConfig
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.reading import Family, read_llama, windowed
+from rekindle.core.models.families.refusals import refused_quantization
+
+NAMES = Names(
+    router="mlp.router",
+    expert_gate_up=("mlp.experts.gate_up_proj",),
+    expert_down="mlp.experts.down_proj",
+    experts_turned=True,
+)
+
+
+def read(keys: Keys) -> ModelConfig:
+    """Read a gpt-oss. Its even layers have windows, unless `layer_types` says otherwise."""
+    bias = keys.flag("attention_bias", True)
+    # MXFP4 is turned into numbers by the checkpoint.
+    if keys.get("quantization_config") and keys.below("quantization_config").get("quant_method") != "mxfp4":
+        raise UnsupportedModel(refused_quantization(keys, "quantization_config"))
+    model = read_llama(keys, theta=150_000.0, eps="rms_norm_eps")
+    keys.refuse("swiglu_alpha", 1.702)
+    each = FeedForwardConfig(
+        model.feed_forward.width, "gelu_quick", bias=True, limit=keys.number("swiglu_limit", 7.0), offset=1.0
+    )
+    router = RouterConfig(keys.size("num_experts_per_tok", 4), scores="chosen", bias=True)
+    keys.get("experts_per_token")  # the same number again
+    experts = ExpertsConfig(keys.size("num_local_experts", 128), each, router)
+    layers = windowed(keys, model.layers, lambda i: i % 2 == 0)
+    return replace(
+        model,
+        attention=replace(model.attention, qkv_bias=bias, out_bias=bias, sinks=True),
+        layers=tuple(replace(layer, experts=experts) for layer in layers),
+        names=NAMES,
+    )
+
+
+GPT_OSS = Family("GptOssForCausalLM", read, "gpt_oss")

@@ -1,0 +1,24 @@
+"""Hunyuan, dense: queries and keys are normalised after the rope, whose base has a factor."""
+
+from dataclasses import replace
+
+from rekindle.core.models.config import HeadNorm, ModelConfig, Names
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.reading import Family, read_llama
+
+NAMES = Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
+
+
+def read(keys: Keys) -> ModelConfig:
+    """Read a dense Hunyuan."""
+    model, bias = read_llama(keys), keys.flag("attention_bias")
+    keys.refuse("use_qk_norm", True)  # which published files say, and those that transformers saves do not
+    head_norm = HeadNorm(model.norm, after_rope=True)
+    return replace(
+        model,
+        attention=replace(model.attention, qkv_bias=bias, out_bias=bias, head_norm=head_norm),
+        names=NAMES,
+    )
+
+
+HUNYUAN = Family("HunYuanDenseV1ForCausalLM", read, "hunyuan_v1_dense")

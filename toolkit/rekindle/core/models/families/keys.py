@@ -1,0 +1,139 @@
+"""The keys of a `config.json`, read so that no key is passed over in silence."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from rekindle.core.errors import CheckpointError, UnsupportedModel
+
+# fmt: off
+WITHOUT_EFFECT: Final = frozenset({
+    "_attn_implementation_autoset", "_name_or_path", "_sliding_window_pattern", "add_cross_attention",
+    "architectures", "attention_dropout", "attention_softmax_in_fp32", "attn_pdrop", "auto_map", "aux_loss_alpha",
+    "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "cache_implementation", "chunk_size_feed_forward",
+    "classifier_dropout", "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample",
+    "dropout", "dtype", "early_stopping", "embd_pdrop", "embedding_dropout", "encoder_no_repeat_ngram_size",
+    "eod_token_id", "eos_token_id", "ep_size", "exponential_decay_length_penalty", "finetuning_task",
+    "forced_bos_token_id", "forced_eos_token_id", "hidden_dropout", "id2label", "initial_context_length",
+    "initializer_range", "is_decoder", "is_encoder_decoder", "is_llama_config", "label2id", "length_penalty",
+    "max_length", "max_window_layers", "min_length", "mlp_dropout", "model_max_length", "model_type",
+    "no_repeat_ngram_size", "no_rope_layer_interval", "num_beam_groups", "num_beams", "num_labels",
+    "num_return_sequences", "output_attentions", "output_hidden_states", "output_router_logits", "output_scores",
+    "pad_token_id", "prefix", "pretraining_tp", "problem_type", "pruned_heads", "remove_invalid_values",
+    "repetition_penalty", "resid_pdrop", "residual_dropout", "return_dict", "return_dict_in_generate",
+    "router_aux_loss_coef", "router_jitter_noise", "scale_attention_softmax_in_fp32", "sentence_transformers",
+    "sep_token_id", "seq_aux", "sliding_window_pattern", "suppress_tokens", "task_specific_params", "temperature",
+    "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
+    "transformers.js_config", "transformers_version", "typical_p", "use_bfloat16", "use_cache",
+    "use_parallel_embedding",
+})
+# fmt: on
+"""Keys that, by themselves, change nothing in what a model computes of tokens that it is given."""
+
+
+class Keys:
+    """A decoded `config.json` that notes which of its keys were read.
+
+    Args:
+        values: the decoded object.
+        source: where it came from, for error messages.
+    """
+
+    def __init__(self, values: Mapping[str, Any], source: str):
+        self.source = source
+        self._values = values
+        self._read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value; the default if there is none, or null."""
+        self._read.add(key)
+        value = self._values.get(key)
+        return default if value is None else value
+
+    def has(self, key: str) -> bool:
+        """Return whether there is a value, be it null."""
+        return key in self._values
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """Return a positive whole number.
+
+        Raises:
+            CheckpointError: it is something else, or missing without a default.
+        """
+        value = self.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            raise self.wrong(key, "must be a positive integer", value)
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return a number.
+
+        Raises:
+            CheckpointError: it is something else, or missing without a default.
+        """
+        value = self.get(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.wrong(key, "must be a number", value)
+        return float(value)
+
+    def number_or_none(self, key: str) -> float | None:
+        """Return a number, or None if there is none.
+
+        Raises:
+            CheckpointError: it is something else.
+        """
+        return None if self.get(key) is None else self.number(key)
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """Return a list of numbers above 0.
+
+        Raises:
+            CheckpointError: it is something else, or missing.
+        """
+        values = self.get(key)
+        if not isinstance(values, list) or not all(isinstance(each, int | float) and each > 0 for each in values):
+            raise self.wrong(key, "must be a list of numbers above 0", values)
+        return tuple(map(float, values))
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Return a truth value.
+
+        Raises:
+            CheckpointError: it is something else.
+        """
+        value = self.get(key, default)
+        if value not in (True, False):
+            raise self.wrong(key, "must be true or false", value)
+        return bool(value)
+
+    def below(self, key: str, over: Iterable[str] = ()) -> "Keys":
+        """Return the keys of the object that is the value of a key; without one they are none.
+
+        Args:
+            over: keys beside it that are taken for keys in it that are missing there.
+        """
+        value = self.get(key, {})
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, "must be an object", value)
+        beside = {name: self._values[name] for name in over if self.get(name) is not None}
+        return Keys(beside | {name: each for name, each in value.items() if each is not None}, f"{self.source}: {key}")
+
+    def refuse(self, key: str, *neutral: Any) -> None:
+        """Refuse a value that asks for what is not implemented.
+
+        Args:
+            neutral: the values that ask for nothing, besides null.
+
+        Raises:
+            UnsupportedModel: it is another.
+        """
+        value = self.get(key)
+        if value is not None and value not in neutral:
+            raise UnsupportedModel(f"{self.source}: {key} {value!r:.80} is not supported in this family")
+
+    def unread(self) -> list[str]:
+        """Return the keys that nobody read, and that might change what the model computes."""
+        return sorted(self._values.keys() - self._read - WITHOUT_EFFECT)
+
+    def wrong(self, key: str, expected: str, value: Any) -> CheckpointError:
+        """Return the error of a value that is not as it must be."""
+        return CheckpointError(f"{self.source}: {key} {expected}, got {value!r:.80}")

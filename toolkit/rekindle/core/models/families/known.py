@@ -1,0 +1,175 @@
+"""The families that Rekindle opens by itself."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from rekindle.core.concurrency.warning import warn
+from rekindle.core.errors import UnsupportedModel
+from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.families.cohere import COHERE
+from rekindle.core.models.families.cohere2 import COHERE2
+from rekindle.core.models.families.deepseek_v2 import DEEPSEEK_V2
+from rekindle.core.models.families.deepseek_v3 import DEEPSEEK_V3
+from rekindle.core.models.families.ernie4_5 import ERNIE4_5
+from rekindle.core.models.families.gemma import GEMMA
+from rekindle.core.models.families.gemma2 import GEMMA2
+from rekindle.core.models.families.gemma3 import GEMMA3
+from rekindle.core.models.families.glm4 import GLM4
+from rekindle.core.models.families.gpt_oss import GPT_OSS
+from rekindle.core.models.families.granite import GRANITE
+from rekindle.core.models.families.granitemoe import GRANITEMOE
+from rekindle.core.models.families.hunyuan import HUNYUAN
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.llama import LLAMA
+from rekindle.core.models.families.mistral import MISTRAL
+from rekindle.core.models.families.mixtral import MIXTRAL
+from rekindle.core.models.families.nemotron import NEMOTRON
+from rekindle.core.models.families.olmo2 import OLMO2
+from rekindle.core.models.families.olmo3 import OLMO3
+from rekindle.core.models.families.phi3 import PHI3
+from rekindle.core.models.families.qwen2 import QWEN2
+from rekindle.core.models.families.qwen2_moe import QWEN2_MOE
+from rekindle.core.models.families.qwen3 import QWEN3
+from rekindle.core.models.families.qwen3_moe import QWEN3_MOE
+from rekindle.core.models.families.reading import Family
+from rekindle.core.models.families.refusals import QUANTIZED, refused_architecture, refused_quantization
+from rekindle.core.models.families.seed_oss import SEED_OSS
+from rekindle.core.models.families.smollm3 import SMOLLM3
+from rekindle.core.models.families.stablelm import STABLELM
+from rekindle.core.models.families.starcoder2 import STARCODER2
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    family.model_type: family
+    for family in (
+        COHERE,
+        COHERE2,
+        DEEPSEEK_V2,
+        DEEPSEEK_V3,
+        ERNIE4_5,
+        GEMMA,
+        GEMMA2,
+        GEMMA3,
+        GLM4,
+        GPT_OSS,
+        GRANITE,
+        GRANITEMOE,
+        HUNYUAN,
+        LLAMA,
+        MISTRAL,
+        MIXTRAL,
+        NEMOTRON,
+        OLMO2,
+        OLMO3,
+        PHI3,
+        QWEN2,
+        QWEN2_MOE,
+        QWEN3,
+        QWEN3_MOE,
+        SEED_OSS,
+        SMOLLM3,
+        STABLELM,
+        STARCODER2,
+    )
+}
+
+UNSERVED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "attention_bias": (False,),
+    "attention_multiplier": (),
+    "attention_out_bias": (False,),
+    "attn_logit_softcapping": (),
+    "clip_qkv": (),
+    "embedding_multiplier": (1,),
+    "final_logit_softcapping": (),
+    "full_attn_mod": (1,),
+    "hidden_activation": ("silu",),
+    "interpolate_factor": (1,),
+    "is_causal": (True,),
+    "kv_lora_rank": (),
+    "layer_norm_eps": (),
+    "lm_head_bias": (False,),
+    "logit_scale": (1,),
+    "logits_scaling": (1,),
+    "mlp_bias": (False,),
+    "n_routed_experts": (0,),
+    "norm_eps": (),
+    "norm_epsilon": (),
+    "num_experts": (0,),
+    "num_local_experts": (0,),
+    "qk_layernorm": (False,),
+    "query_pre_attn_scalar": (),
+    "residual_multiplier": (1,),
+    "rope_interleave": (False,),
+    "rope_interleaved": (False,),
+    "rope_local_base_freq": (),
+    "rotary_pct": (1,),
+    "scale_attn_weights": (True,),
+    "sliding_window": (0,),
+    "use_bias": (False,),
+    "use_bidirectional_attention": (False,),
+    "use_parallel_residual": (False,),
+    "use_qk_norm": (False,),
+    "use_qkv_bias": (False,),
+    "use_sliding_window": (False,),
+}
+"""Keys that some families have, each with the values, besides null, that change nothing. What a family does not read
+is refused with another value."""
+OF_LAYERS: Final[Mapping[str, Any]] = {"layer_types": "full_attention", "no_rope_layers": 1}
+"""Keys with a list over layers, each with the one entry that changes nothing."""
+
+
+def parse_config(config: Mapping[str, Any], source: str, another: Family | None = None) -> ModelConfig:
+    """Read a Hugging Face `config.json`, with the older or the newer names of its keys.
+
+    It warns of keys that the family does not know, and that may change what the model computes.
+
+    Args:
+        config: the decoded JSON object.
+        source: where it came from, for error messages.
+        another: the family to read it as, instead of the supported ones.
+
+    Raises:
+        UnsupportedModel: the architecture is not supported, or differs from that of `another`, or the config asks for
+            something that is not implemented.
+        CheckpointError: a number is missing or wrong.
+    """
+    keys = Keys(config, source)
+    name, family = _family(keys, source, another)
+    model = replace(family.read(keys), family=name)
+    unread = keys.unread()
+    for key in unread:
+        if key in QUANTIZED and keys.get(key):
+            raise UnsupportedModel(refused_quantization(keys, key))
+        if key in OF_LAYERS and any(each != OF_LAYERS[key] for each in keys.get(key) or ()):
+            raise UnsupportedModel(f"{source}: {key} {keys.get(key)!r:.80} is not supported in this family")
+        if key in UNSERVED:
+            keys.refuse(key, *UNSERVED[key])
+    if unknown := ", ".join(
+        key for key in unread if key not in UNSERVED and key not in OF_LAYERS and key not in QUANTIZED
+    ):
+        warn(f"{source} has keys that are not known, and may change what the model computes: {unknown}")
+    return model
+
+
+def _family(keys: Keys, source: str, another: Family | None) -> tuple[str, Family]:
+    architectures = keys.get("architectures") or []
+    came = ", ".join(map(str, architectures)) or "none named"
+    if another is not None:
+        if another.architecture in architectures:
+            return another.architecture, another
+        raise UnsupportedModel(
+            f"{source}: the architecture is {came}, but the given family is for {another.architecture}; give a family "
+            "for this architecture, or none if it is supported"
+        )
+    for name, family in FAMILIES.items():
+        if not _forms(family.architecture).isdisjoint(architectures) or (
+            not architectures and keys.get("model_type") == name
+        ):
+            return name, family
+    raise UnsupportedModel(refused_architecture(keys, [family.architecture for family in FAMILIES.values()]))
+
+
+def _forms(architecture: str) -> set[str]:
+    """Return the names of an architecture with each head of a causal model: for tokens, for classes, and none."""
+    stem = architecture.removesuffix("ForCausalLM")
+    return {architecture, f"{stem}Model", f"{stem}TextModel", f"{stem}ForSequenceClassification"}

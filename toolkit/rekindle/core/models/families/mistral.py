@@ -1,0 +1,16 @@
+"""Mistral: a Llama whose layers all see a window, if the config has one."""
+
+from dataclasses import replace
+
+from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.reading import Family, read_llama, windowed
+
+
+def read(keys: Keys) -> ModelConfig:
+    """Read a Mistral."""
+    model = read_llama(keys)
+    return replace(model, layers=windowed(keys, model.layers))
+
+
+MISTRAL = Family("MistralForCausalLM", read, "mistral")

@@ -1,0 +1,25 @@
+"""Mixtral: a Mistral whose feed-forward layers are experts, always weighed by shares of one."""
+
+from dataclasses import replace
+
+from rekindle.core.models.config import ExpertsConfig, ModelConfig, Names, RouterConfig
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.reading import Family, read_llama, windowed
+
+NAMES = Names(
+    router="block_sparse_moe.gate",
+    expert_gate_up=("block_sparse_moe.experts.{expert}.w1.weight", "block_sparse_moe.experts.{expert}.w3.weight"),
+    expert_down="block_sparse_moe.experts.{expert}.w2.weight",
+)
+
+
+def read(keys: Keys) -> ModelConfig:
+    """Read a Mixtral."""
+    model = read_llama(keys, theta=1_000_000.0)
+    router = RouterConfig(keys.size("num_experts_per_tok", 2), normalised=True)
+    experts = ExpertsConfig(keys.size("num_local_experts", 8), model.feed_forward, router)
+    layers = tuple(replace(layer, experts=experts) for layer in windowed(keys, model.layers))
+    return replace(model, layers=layers, names=NAMES)
+
+
+MIXTRAL = Family("MixtralForCausalLM", read, "mixtral")

@@ -1,0 +1,33 @@
+"""OLMo 2: norms come after attention and feed-forward layer, and queries and keys are normalised over all heads."""
+
+from dataclasses import replace
+
+from rekindle.core.models.config import HeadNorm, ModelConfig, Names
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.reading import Family, read_llama
+
+NAMES = Names(
+    before_attention=None,
+    after_attention="post_attention_layernorm",
+    before_mlp=None,
+    after_mlp="post_feedforward_layernorm",
+)
+
+
+def read(keys: Keys) -> ModelConfig:
+    """Read an OLMo 2."""
+    return read_olmo(keys)
+
+
+def read_olmo(keys: Keys) -> ModelConfig:
+    """Read what OLMo 2 and 3 have in common."""
+    model, bias = read_llama(keys, theta=500_000.0), keys.flag("attention_bias")
+    head_norm = HeadNorm(model.norm, over="all")
+    return replace(
+        model,
+        attention=replace(model.attention, qkv_bias=bias, out_bias=bias, head_norm=head_norm),
+        names=NAMES,
+    )
+
+
+OLMO2 = Family("Olmo2ForCausalLM", read, "olmo2")

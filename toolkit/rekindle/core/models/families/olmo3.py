@@ -1,0 +1,19 @@
+"""OLMo 3: an OLMo 2 of which three layers in four see a window, without the scaling of the rope."""
+
+from dataclasses import replace
+
+from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.olmo2 import read_olmo
+from rekindle.core.models.families.reading import Family, windowed
+from rekindle.core.models.families.rope import plain, rope_of
+
+
+def read(keys: Keys) -> ModelConfig:
+    """Read an OLMo 3."""
+    model = read_olmo(keys)
+    local = plain(rope_of(keys, model.attention.head_dim, 500_000.0))
+    return replace(model, layers=windowed(keys, model.layers, lambda i: (i + 1) % 4 > 0, rope=local))
+
+
+OLMO3 = Family("Olmo3ForCausalLM", read, "olmo3")

@@ -1,0 +1,19 @@
+"""Phi-3 and Phi-4: fused projections, and a rope over a share of each head."""
+
+from dataclasses import replace
+
+from rekindle.core.models.config import ModelConfig, Names
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.reading import Family, read_llama, windowed
+
+NAMES = Names(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
+
+
+def read(keys: Keys) -> ModelConfig:
+    """Read a Phi-3."""
+    model = read_llama(keys)
+    keys.get("original_max_position_embeddings")  # only a "longrope" needs it
+    return replace(model, layers=windowed(keys, model.layers), names=NAMES)
+
+
+PHI3 = Family("Phi3ForCausalLM", read, "phi3")

@@ -1,0 +1,42 @@
+"""Qwen2 MoE: a Qwen2 with experts in some layers, and one that all tokens go to behind a gate of its own."""
+
+from dataclasses import replace
+
+from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, LayerConfig, ModelConfig, RouterConfig
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.reading import Family, read_llama, windowed
+
+
+def read(keys: Keys) -> ModelConfig:
+    """Read a Qwen2 MoE. Where windows are on, even layers below `max_window_layers` have them."""
+    model, last = read_llama(keys), keys.get("max_window_layers", 28)
+    experts = replace(
+        read_experts(keys, model),
+        shared=FeedForwardConfig(keys.size("shared_expert_intermediate_size", 5632), model.feed_forward.activation),
+        shared_gate=True,
+    )
+    layers = windowed(keys, model.layers, lambda i: i % 2 == 0 and i < last, switched_on=False)
+    return replace(
+        model,
+        attention=replace(model.attention, qkv_bias=keys.flag("qkv_bias", True)),
+        layers=sparse(keys, layers, experts),
+    )
+
+
+def read_experts(keys: Keys, model: ModelConfig) -> ExpertsConfig:
+    """Read the experts of a Qwen, under the older or the newer name of their number."""
+    count = keys.size("num_experts", keys.get("num_local_experts"))
+    keys.get("num_local_experts")
+    router = RouterConfig(keys.size("num_experts_per_tok"), normalised=keys.flag("norm_topk_prob"))
+    return ExpertsConfig(count, replace(model.feed_forward, width=keys.size("moe_intermediate_size")), router)
+
+
+def sparse(keys: Keys, layers: tuple[LayerConfig, ...], experts: ExpertsConfig) -> tuple[LayerConfig, ...]:
+    """Return the layers, with experts in every `decoder_sparse_step`-th one that `mlp_only_layers` does not name."""
+    step, dense = keys.size("decoder_sparse_step", 1), set(keys.get("mlp_only_layers", ()))
+    return tuple(
+        layer if i in dense or (i + 1) % step else replace(layer, experts=experts) for i, layer in enumerate(layers)
+    )
+
+
+QWEN2_MOE = Family("Qwen2MoeForCausalLM", read, "qwen2_moe")

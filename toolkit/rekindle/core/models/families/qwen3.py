@@ -1,0 +1,20 @@
+"""Qwen3: queries and keys are normalised per head, and no projection has a bias unless the config says so."""
+
+from dataclasses import replace
+
+from rekindle.core.models.config import HeadNorm, ModelConfig
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.reading import Family, read_llama, windowed
+
+
+def read(keys: Keys) -> ModelConfig:
+    """Read a Qwen3."""
+    model, bias, first = read_llama(keys), keys.flag("attention_bias"), keys.get("max_window_layers", 28)
+    return replace(
+        model,
+        attention=replace(model.attention, qkv_bias=bias, out_bias=bias, head_norm=HeadNorm(model.norm)),
+        layers=windowed(keys, model.layers, lambda i: i >= first, switched_on=False),
+    )
+
+
+QWEN3 = Family("Qwen3ForCausalLM", read, "qwen3")

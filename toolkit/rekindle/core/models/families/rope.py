@@ -1,0 +1,137 @@
+"""How a `config.json` says where tokens are: newer ones in "rope_parameters", older ones in keys of their own."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from rekindle.core.errors import UnsupportedModel
+from rekindle.core.models.config import Rope
+from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.scaling import (
+    BaseScaling,
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    Scaling,
+    YarnScaling,
+)
+
+
+def rope_of(keys: Keys, head_dim: int, theta: float = 10_000.0, share: float = 1.0) -> Rope:
+    """Read the rope of a model whose layers have the same.
+
+    Args:
+        head_dim: of queries and keys.
+        theta: the base of the frequencies, if the config has none.
+        share: of a head's numbers that turn, if the config has none.
+
+    Raises:
+        UnsupportedModel: its kind is not implemented.
+        CheckpointError: a number is missing, or is none.
+    """
+    name = "rope_parameters" if keys.get("rope_parameters") else "rope_scaling"
+    return _rope(keys.below(name), keys, head_dim, theta, share)
+
+
+def ropes_of(keys: Keys, head_dim: int, theta: float, local: str, local_theta: float) -> tuple[Rope, Rope]:
+    """Read the ropes of a model whose windowed layers have one of their own, which is never scaled.
+
+    Args:
+        head_dim: of queries and keys.
+        theta: the base of the layers that see everything, if the config has none.
+        local: the older key of the base of the windowed layers.
+        local_theta: that base, if the config has none.
+
+    Returns:
+        The rope of the layers that see everything, and that of the windowed ones.
+
+    Raises:
+        UnsupportedModel: a kind is not implemented.
+        CheckpointError: a number is missing, or is none.
+    """
+    both = keys.below("rope_parameters")
+    if not both.has("full_attention"):
+        return rope_of(keys, head_dim, theta), Rope(keys.number(local, local_theta))
+    keys.get(local)
+    whole, windowed = both.below("full_attention"), both.below("sliding_attention")
+    return _rope(whole, keys, head_dim, theta, 1.0), _rope(windowed, keys, head_dim, local_theta, 1.0)
+
+
+def plain(rope: Rope) -> Rope:
+    """Return a rope without its scaling."""
+    return replace(rope, scaling=None)
+
+
+def _rope(own: Keys, keys: Keys, head_dim: int, theta: float, share: float) -> Rope:
+    theta = own.number("rope_theta", keys.number("rope_theta", theta))
+    share = own.number("partial_rotary_factor", keys.number("partial_rotary_factor", share))
+    dims = int(head_dim * share)
+    kind = own.get("rope_type", own.get("type", "default"))
+    scaling = _scaling(kind, own, keys)
+    own.get("finetuned")  # which says how the model came about
+    own.get("mrope_section")  # of which text has the same place in each
+    for key in own.unread():
+        raise UnsupportedModel(f"{own.source}: {key} is not supported in a rope of type {kind!r}")
+    return Rope(theta, scaling, None if dims == head_dim else dims)
+
+
+def _scaling(kind: str, own: Keys, keys: Keys) -> Scaling | None:
+    match kind:
+        case "default" | "mrope":
+            return None
+        case "linear":
+            return LinearScaling(own.number("factor"))
+        case "dynamic" if own.get("alpha") is not None:
+            for unused in ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"):
+                own.get(unused)
+            return BaseScaling(own.number("alpha"))
+        case "dynamic":
+            return DynamicScaling(own.number("factor"), keys.size("max_position_embeddings"))
+        case "longrope" | "su":
+            return _long(own, keys)
+        case "llama3":
+            return Llama3Scaling(
+                own.number("factor"),
+                own.number("low_freq_factor"),
+                own.number("high_freq_factor"),
+                own.size("original_max_position_embeddings"),
+            )
+        case "yarn":
+            return _yarn(own, keys)
+    raise UnsupportedModel(f"{own.source}: the rope type {kind!r} is not supported")
+
+
+def _yarn(own: Keys, keys: Keys) -> YarnScaling:
+    context = own.size("original_max_position_embeddings", keys.size("max_position_embeddings"))
+    factor = own.number("factor", keys.size("max_position_embeddings") / context)
+    turned, of_all = own.number_or_none("mscale"), own.number_or_none("mscale_all_dim")
+    by_default = mscale(factor, turned) / mscale(factor, of_all) if turned and of_all else mscale(factor, 1.0)
+    return YarnScaling(
+        factor=factor,
+        original_context=context,
+        beta_fast=own.number("beta_fast", 32.0),
+        beta_slow=own.number("beta_slow", 1.0),
+        truncate=own.flag("truncate", True),
+        attention_factor=own.number("attention_factor", by_default),
+    )
+
+
+def _long(own: Keys, keys: Keys) -> LongScaling:
+    whole = keys.size("max_position_embeddings")
+    context = own.size("original_max_position_embeddings", keys.get("original_max_position_embeddings", whole))
+    factor = own.number("factor", whole / context)
+    by_default = math.sqrt(1 + math.log(factor) / math.log(context)) if factor > 1 else 1.0
+    # In the precision in which they are used, so that a GGUF file gives the same model.
+    short, long = (tuple(map(_single, own.numbers(name))) for name in ("short_factor", "long_factor"))
+    return LongScaling(short, long, context, _single(own.number("attention_factor", by_default)))
+
+
+def _single(number: float) -> float:
+    return float(np.float32(number))
+
+
+def mscale(factor: float, scale: float | None) -> float:
+    """Return by what YaRN multiplies cosine and sine, or what is multiplied with them."""
+    return 0.1 * (scale or 1.0) * math.log(factor) + 1.0 if factor > 1 else 1.0

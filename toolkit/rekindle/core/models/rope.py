@@ -1,0 +1,102 @@
+"""Where tokens are: the angles by which pairs of numbers turn at each position."""
+
+import math
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle.core.models.config import Rope
+from rekindle.core.models.scaling import (
+    BaseScaling,
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    YarnScaling,
+)
+
+
+def turns(rope: Rope | None, positions: jax.Array, lengths: jax.Array, head_dim: int) -> tuple[jax.Array, jax.Array]:
+    """Return the cosines and sines of each token's pairs, (tokens, pairs) float32; no pairs without a rope.
+
+    Args:
+        positions: (tokens,) int32.
+        lengths: (tokens,) int32, of each token's request, for the scalings that depend on it.
+        head_dim: of the heads that turn, if the rope does not say how many numbers do.
+    """
+    if rope is None:
+        none = jnp.zeros((len(positions), 0), jnp.float32)
+        return none, none
+    angles = positions[:, None].astype(jnp.float32) * _frequencies(rope, positions, lengths, head_dim)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    factor = rope.scaling.attention_factor if isinstance(rope.scaling, YarnScaling | LongScaling) else 1.0
+    return (cos, sin) if factor == 1 else (cos * factor, sin * factor)
+
+
+def _frequencies(rope: Rope, positions: jax.Array, lengths: jax.Array, head_dim: int) -> jax.Array:
+    """Return the angle per position of each pair, (tokens or 1, pairs) float32, in radians."""
+    match rope.scaling:
+        case LongScaling() as scaling:
+            plain = rope_frequencies(replace(rope, scaling=None), head_dim)
+            short, long = (plain / np.asarray(factors, np.float32) for factors in (scaling.short, scaling.long))
+            return jnp.where((lengths > scaling.original_context)[:, None], long[None], short[None])
+        case DynamicScaling(factor, context):
+            # What is computed alone, after the prompt, is turned as the last token of a prompt of its length.
+            longest = jnp.maximum(jnp.maximum(lengths, positions + 1), context).astype(jnp.float32)
+            plain = rope_frequencies(replace(rope, scaling=None), head_dim)
+            dims = 2 * len(plain)
+            grown = (factor * longest / context - (factor - 1)) ** (dims / (dims - 2))
+            powers = np.arange(0, dims, 2, dtype=np.float32) / dims
+            return jnp.asarray(plain)[None] * grown[:, None] ** -powers[None]
+    return jnp.asarray(rope_frequencies(rope, head_dim))[None]
+
+
+def turn(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Turn the pairs (i, i + pairs) of (tokens, heads, 2 * pairs) by the angles of each token, (tokens, pairs)."""
+    first, second = jnp.split(x, 2, axis=-1)
+    cos, sin = cos[:, None], sin[:, None]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
+    """Return the angle per position of each pair: (pairs,) float32, in radians; no scaling may depend on lengths."""
+    dims = head_dim if rope.dims is None else rope.dims
+    theta = rope.theta
+    if isinstance(rope.scaling, BaseScaling):
+        theta *= rope.scaling.factor ** (dims / (dims - 2))
+    frequencies = theta ** (-np.arange(0, dims, 2, dtype=np.float64) / dims)
+    match rope.scaling:
+        case LinearScaling(factor):
+            frequencies = frequencies / factor
+        case Llama3Scaling() as scaling:
+            frequencies = _llama3(frequencies, scaling)
+        case YarnScaling() as scaling:
+            frequencies = _yarn(frequencies, scaling, theta, dims)
+    return frequencies.astype(np.float32)
+
+
+def _llama3(frequencies: np.ndarray, scaling: Llama3Scaling) -> np.ndarray:
+    turned = scaling.original_context * frequencies / (2 * math.pi)
+    kept = (turned - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    kept = np.clip(kept, 0.0, 1.0)
+    scaled: np.ndarray = frequencies * (kept + (1 - kept) / scaling.factor)
+    return scaled
+
+
+def _yarn(frequencies: np.ndarray, scaling: YarnScaling, theta: float, dims: int) -> np.ndarray:
+    """Interpolate between pairs by their number, as the authors' code does, which rounds the ends of the ramp."""
+
+    def pair(turned: float) -> float:
+        """Return which pair turns so often within the original context."""
+        return dims * math.log(scaling.original_context / (turned * 2 * math.pi)) / (2 * math.log(theta))
+
+    first, last = pair(scaling.beta_fast), pair(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, dims - 1)
+    ramp = (np.arange(dims // 2, dtype=np.float64) - first) / max(last - first, 0.001)
+    kept = 1 - np.clip(ramp, 0.0, 1.0)
+    scaled: np.ndarray = frequencies * (kept + (1 - kept) / scaling.factor)
+    return scaled

@@ -1,0 +1,208 @@
+"""Values that a user hands over, checked where they are given, and turned into Python's own types.
+
+A numpy int8 would overflow where a length is added to it, so no check returns the value as it came.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+from rekindle.core.errors import InvalidRequest
+
+MOST_TEXTS = 256
+"""How many texts one parameter may have, each of which is looked for at every token."""
+LONGEST_TEXT = 4096
+"""The most characters of such a text."""
+MOST_JUDGED = 10**6
+"""How many texts may be judged in one call."""
+LONGEST_JUDGED = 10**7
+"""The most characters of such a text, of which far fewer fit into any context."""
+
+
+def shown(value: object) -> str:
+    """Return the start of a value's repr, for a message; some values, such as very long integers, have none."""
+    try:
+        return f"{value!r:.80}"
+    except Exception:
+        return f"a value of type {type(value).__name__} that cannot be shown"
+
+
+def token_ids(name: str, ids: Any) -> tuple[int, ...]:
+    """Return a sequence of integers as a tuple.
+
+    Raises:
+        InvalidRequest: it is something else, or has something else in it.
+    """
+    if isinstance(ids, list | tuple) and set(map(type, ids)) <= {int}:  # in C, as a prompt may have 100,000 tokens
+        return tuple(ids)
+    try:
+        tokens = [None] if isinstance(ids, str | bytes) else [_as_integer(token) for token in ids]
+    except TypeError:
+        tokens = [None]
+    known = tuple(token for token in tokens if token is not None)
+    if len(known) < len(tokens):
+        raise InvalidRequest(f"{name} must be a sequence of integers, got {shown(ids)}")
+    return known
+
+
+def some_token_ids(name: str, value: Any) -> frozenset[int]:
+    """Return a sequence of integers as a set; raise InvalidRequest if there are none."""
+    ids = frozenset(token_ids(name, value))
+    if not ids:
+        raise InvalidRequest(f"{name} is empty; give at least one token id, or None to allow all")
+    return ids
+
+
+def one_or_more_token_ids(name: str, value: Any) -> frozenset[int]:
+    """Return an integer, or a sequence of integers, as a set."""
+    one = _as_integer(value)
+    return frozenset(token_ids(name, value) if one is None else (one,))
+
+
+def in_vocabulary(name: str, ids: Collection[int], vocab_size: int) -> None:
+    """Raise InvalidRequest if one of these is no token id of the model."""
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):  # in C, as above
+        outside = next(token for token in ids if not 0 <= token < vocab_size)
+        raise InvalidRequest(f"{name} must be from 0 to {vocab_size - 1}, got {shown(outside)}")
+
+
+def integer(name: str, value: Any, low: int, high: int) -> int:
+    """Return an integer that is at least `low` and at most `high`."""
+    number = _as_integer(value)
+    if number is None or not low <= number <= high:
+        raise InvalidRequest(f"{name} must be an integer from {low} to {high}, got {shown(value)}")
+    return number
+
+
+def number(name: str, value: Any, low: float, high: float) -> float:
+    """Return a finite number that is at least `low` and at most `high`."""
+    checked = _as_number(value)
+    if not low <= checked <= high:
+        raise InvalidRequest(
+            f"{name} must be a finite number of at least {low:g} and at most {high:g}, got {shown(value)}"
+        )
+    return checked
+
+
+def numbers(name: str, value: Any, low: float, high: float, most: int) -> tuple[float, ...]:
+    """Return a sequence of at most `most` finite numbers, each at least `low` and at most `high`."""
+    if not is_sequence(value) or len(value) > most:
+        raise InvalidRequest(f"{name} must be a sequence of at most {most} numbers, got {shown(value)}")
+    return tuple(number(f"each of {name}", each, low, high) for each in value)
+
+
+def zero_or_number(name: str, value: Any, low: float, high: float) -> float:
+    """Return 0, or a finite number that is at least `low` and at most `high`."""
+    checked = _as_number(value)
+    if checked != 0 and not low <= checked <= high:
+        raise InvalidRequest(f"{name} must be 0, or a finite number from {low:g} to {high:g}, got {shown(value)}")
+    return abs(checked)
+
+
+def boolean(name: str, value: Any) -> bool:
+    """Return True or False."""
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name} must be True or False, got {shown(value)}")
+    return value
+
+
+def text(name: str, value: Any, longest: int = LONGEST_TEXT) -> str:
+    """Return a str that has UTF-8 bytes, and at most `longest` characters."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a str, got {shown(value)}")
+    if len(value) > longest:
+        raise InvalidRequest(f"{name} must have at most {longest} characters, got {len(value)}: {shown(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{name} must be text that UTF-8 can encode, got {shown(value)}") from None
+    return str(value)
+
+
+def texts(name: str, value: Any, most: int = MOST_TEXTS, longest: int = LONGEST_TEXT) -> tuple[str, ...]:
+    """Return one text, or a sequence of at most `most` texts, as a tuple; none of them may be empty."""
+    given = (value,) if isinstance(value, str) else tuple(value) if is_sequence(value) else (None,)
+    for place, each in enumerate(given):
+        if not isinstance(each, str) or not each:
+            at = f", which has {shown(each)} in place {place}" if is_sequence(value) else ""
+            raise InvalidRequest(
+                f"{name} must be a text or a sequence of texts, none of them empty, got {shown(value)}{at}"
+            )
+    if len(given) > most:
+        raise InvalidRequest(f"{name} may be at most {most} texts, got {len(given)}")
+    return tuple(text(f"each of {name}", each, longest) for each in given)
+
+
+def judged(name: str, value: Any) -> tuple[str, ...]:
+    """Return texts that are prompts, or parts of such: there may be many, and the context bounds them."""
+    return texts(name, value, MOST_JUDGED, LONGEST_JUDGED)
+
+
+def words(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
+    """Return a sequence whose items are texts or sequences of token ids; none of them may be empty."""
+    if not is_sequence(value):
+        raise InvalidRequest(f"{name} must be a sequence of texts or of token id sequences, got {shown(value)}")
+    each = f"each of {name}"
+    checked = tuple(text(each, word) if isinstance(word, str) else token_ids(each, word) for word in value)
+    if not all(word.strip() if isinstance(word, str) else word for word in checked):
+        raise InvalidRequest(f"{name} must have no empty word, got {shown(value)}")
+    return checked
+
+
+def bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    """Return a mapping of token ids to numbers from -1e6 to 1e6, or minus infinity, as pairs.
+
+    Token ids may be written as strings of digits, as the keys of a JSON object have to be.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f"{name} must be a mapping of token ids to numbers, got {shown(value)}")
+    tokens = token_ids(f"the keys of {name}", tuple(map(_from_json, value)))
+    if len(set(tokens)) < len(tokens):
+        raise InvalidRequest(f"{name} names a token twice, as an integer and as a string, got {shown(value)}")
+    what = f"the values of {name}"
+    return tuple((token, _one_bias(what, each)) for token, each in zip(tokens, value.values(), strict=True))
+
+
+def count_or_none(name: str, value: Any, high: int) -> int | None:
+    """Return how many of something are asked for: None or False for none, True for 0 more than the thing itself."""
+    if value is None or value is False:
+        return None
+    return 0 if value is True else integer(name, value, 0, high)
+
+
+def unless_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    """Return the check that also lets None pass."""
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def is_sequence(value: Any) -> bool:
+    """Tell whether a value is a sequence other than a text."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _as_integer(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool) else int(operator.index(value))
+    except TypeError:
+        return None
+
+
+def _as_number(value: Any) -> float:
+    """Return a real number as a float, and NaN for everything else, which no range has."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.inf
+
+
+def _from_json(key: Any) -> Any:
+    """Return the integer that a string of digits means, and everything else as it is."""
+    digits = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20
+    return int(key) if digits else key
+
+
+def _one_bias(name: str, value: Any) -> float:
+    bans = isinstance(value, Real) and value == -math.inf
+    return -math.inf if bans else number(name, value, -1e6, 1e6)

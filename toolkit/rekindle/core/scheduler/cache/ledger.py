@@ -1,0 +1,139 @@
+"""The ledger of the prefix tree: it follows every change of a node, and knows counts and what leaves a tier next."""
+
+from collections.abc import Iterable
+
+from rekindle.core.scheduler.cache.lru import OldestFirst
+from rekindle.core.scheduler.cache.nodes import FORGOTTEN, Evicted, Node
+from rekindle.core.scheduler.cache.records import Records
+
+
+class Ledger:
+    """Counts and queues of all nodes, so that nobody has to walk the tree for them.
+
+    In both tiers of memory the next to leave is a node without locks that has no child in that tier. Three queues hold
+    exactly those nodes: `to_evict` of the device pages, `to_prune` of the host copies, `to_offload` of the device pages
+    without a host copy. Nothing leaves the disk of itself.
+
+    Args:
+        records: the tree's, which are told what leaves the tree.
+
+    Attributes:
+        nodes, device_pages, host_pages, in_both, evictable: the counts of these names of `PrefixTree`.
+        to_evict, to_offload, to_prune: the queues.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self.nodes = self.device_pages = self.host_pages = self.in_both = self.evictable = 0
+        self.to_evict: OldestFirst[Node] = OldestFirst()
+        self.to_offload: OldestFirst[Node] = OldestFirst()
+        self.to_prune: OldestFirst[Node] = OldestFirst()
+
+    def lock(self, node: Node, used: int) -> None:
+        """Count one more lock on a node or below it."""
+        node.locks += 1
+        node.last_used = used
+        if node.locks == 1:
+            if node.page is not None:
+                self.evictable -= 1
+            self.place(node)
+
+    def unlock(self, node: Node, used: int) -> None:
+        """Count one lock less on a node or below it."""
+        assert node.locks, "unlocked more often than locked"
+        node.locks -= 1
+        node.last_used = used
+        if not node.locks:
+            if node.page is not None:
+                self.evictable += 1
+            self.place(node)
+
+    def add(self, node: Node) -> None:
+        """Count a new node, which belongs into no queue: it is locked, or on disk alone."""
+        self.nodes += 1
+        self._count(node, 1)
+
+    def move(self, node: Node, page: int | None, host: int | None) -> None:
+        """Change the device page and the host copy of a node that has a parent."""
+        self._count(node, -1)
+        node.page, node.host = page, host
+        self._count(node, 1)
+        self.place(node)
+        assert node.parent is not None
+        self.place(node.parent)
+
+    def cut(self, node: Node, into: Evicted) -> None:
+        """Take a node and all below it out of the tree; nothing of it that has a device page is locked."""
+        assert node.parent is not None
+        del node.parent.children[node.key]
+        stack = [node]
+        while stack:
+            below = stack.pop()
+            stack.extend(below.children.values())
+            below.children.clear()
+            self.nodes -= 1
+            self._count(below, -1)
+            if below.page is not None:
+                into.pages.append(below.page)
+            if below.host is not None:
+                into.entries.append(below.host)
+            below.page = below.host = None
+            self._records.remove(below)
+            self.place(below)
+        self.place(node.parent)
+
+    def place(self, node: Node) -> None:
+        """Put a node into the queues where it belongs now, and take it out of the others."""
+        free = not node.locks
+        if free and node.page is not None and not node.device_children:
+            self.to_evict.put(node)
+        else:
+            self.to_evict.discard(node)
+        if free and node.device_only and not node.device_only_children and node.last_used != FORGOTTEN:
+            self.to_offload.put(node)
+        else:
+            self.to_offload.discard(node)
+        if free and node.host is not None and not node.host_children:
+            self.to_prune.put(node)
+        else:
+            self.to_prune.discard(node)
+
+    def check(self, nodes: Iterable[Node]) -> None:
+        """Assert that counts and queues are those of these nodes, all that the tree has."""
+        nodes = list(nodes)
+        warm = [node for node in nodes if node.page is not None]
+        in_host = [node for node in nodes if node.host is not None]
+        assert (self.nodes, self.device_pages, self.host_pages) == (len(nodes), len(warm), len(in_host)), "wrong counts"
+        assert self.in_both == sum(node.host is not None for node in warm), "nodes in both tiers are miscounted"
+        assert len({node.page for node in warm}) == len(warm), "a page is in two nodes"
+        assert len({node.host for node in in_host}) == len(in_host), "an entry of the host tier is in two nodes"
+        free = [node for node in warm if not node.locks]
+        assert self.evictable == len(free), "pages that can be evicted are miscounted"
+        evict = [node for node in free if all(child.page is None for child in node.children.values())]
+        offload = [n for n in free if n.device_only and n.last_used != FORGOTTEN and not _any_device_only(n)]
+        prune = [n for n in in_host if not n.locks and all(child.host is None for child in n.children.values())]
+        for queue, right in ((self.to_evict, evict), (self.to_offload, offload), (self.to_prune, prune)):
+            queue.check()
+            assert len(queue) == len(right), "a queue has nodes that do not belong there"
+            assert all(node in queue for node in right), "a queue lacks a node"
+
+    def _count(self, node: Node, by: int) -> None:
+        """Add `by` to every count that the tiers of a node belong to."""
+        parent = node.parent
+        assert parent is not None
+        if node.page is not None:
+            self.device_pages += by
+            parent.device_children += by
+            if not node.locks:
+                self.evictable += by
+            if node.host is not None:
+                self.in_both += by
+            else:
+                parent.device_only_children += by
+        if node.host is not None:
+            self.host_pages += by
+            parent.host_children += by
+
+
+def _any_device_only(node: Node) -> bool:
+    return any(child.device_only for child in node.children.values())

@@ -1,0 +1,377 @@
+"""The prefix cache's tree: which prefixes are computed, and in which tier. Pure host logic, without a clock.
+
+A node is one page of tokens; its prefix is the pages on the way to it from the root of its namespace. It has a page in
+the device tier, a copy in the host tier, a copy on disk, or more than one of them; a node that has none leaves the tree
+at once. The tiers are kept elsewhere: the tree holds the ids alone, and whoever is handed an id owns it.
+
+What always holds (`check` asserts it):
+
+    parents are at least as warm as children   above a device page there are device pages only; below the last of them,
+                                               copies in the host tier and on disk follow each other in any order
+    a lock holds its whole path                 `locks` counts the locks on a node and below it
+    a use of a node is a use of its path        so `last_used` never grows from a parent to a child
+
+Hence what may leave a tier next is always a node without locks that has no child in that tier, and the least recently
+used of these are found by three queues: device pages to evict, device pages to offload, host copies to prune. Copies on
+disk stay until their store says that they left; what is to be archived next is found by a fourth queue.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+
+from rekindle.core.page import StoredPage, digest_below
+from rekindle.core.scheduler.cache.ledger import Ledger
+from rekindle.core.scheduler.cache.nodes import FORGOTTEN, Evicted, Node, digest_of
+from rekindle.core.scheduler.cache.records import Records
+from rekindle.core.scheduler.cache.roots import Roots
+
+NextPage = tuple[Node | str, bytes]
+"""The node, or the namespace, that a page follows, and the key of its tokens."""
+
+
+class PrefixTree:
+    """Every cached prefix of every namespace.
+
+    Matching, publishing and locking cost O(pages of the path); evicting, offloading and pruning O(log n) a page.
+
+    Attributes:
+        page_size: tokens of a node.
+        roots: the root of each namespace.
+        records: what is on disk, and what is to be archived next.
+    """
+
+    def __init__(self, page_size: int):
+        self.page_size = page_size
+        self._width = page_size * array("i").itemsize
+        self._uses = 0
+        self.roots = Roots()
+        self.records = Records()
+        self._ledger = Ledger(self.records)
+
+    # Reading
+
+    @property
+    def nodes(self) -> int:
+        """Return how many nodes there are, roots not counted."""
+        return self._ledger.nodes
+
+    @property
+    def device_pages(self) -> int:
+        """Return how many nodes have a device page."""
+        return self._ledger.device_pages
+
+    @property
+    def host_pages(self) -> int:
+        """Return how many nodes have a host copy."""
+        return self._ledger.host_pages
+
+    @property
+    def in_both(self) -> int:
+        """Return how many nodes have both a device page and a host copy."""
+        return self._ledger.in_both
+
+    @property
+    def disk_pages(self) -> int:
+        """Return how many nodes have a copy on disk."""
+        return len(self.records)
+
+    @property
+    def evictable(self) -> int:
+        """Return how many device pages `evict` would free now, if asked for all; kept as a count."""
+        return self._ledger.evictable
+
+    def match(self, namespace: str, tokens: Sequence[int], before: Sequence[Node] = ()) -> list[Node]:
+        """Return the nodes of the longest cached prefix, in order: first those in the device tier, then copies alone.
+
+        Nothing is touched: lock the last node to use them.
+
+        Args:
+            before: what an earlier match of these tokens, or of fewer, found since the namespace was last forgotten. As
+                far as it is still there, it is not looked up again.
+        """
+        found = list(before)
+        while found and found[-1].gone:
+            found.pop()
+        node = found[-1] if found else self.roots.find(namespace)
+        if node is not None:
+            for key in self._keys(tokens, len(found)):
+                node = node.children.get(key)
+                if node is None:
+                    break
+                found.append(node)
+        return found
+
+    def next_page(self, after: Node | str, tokens: Sequence[int]) -> NextPage | None:
+        """Return what identifies the page that follows a cached prefix of `tokens`.
+
+        Args:
+            after: the last node of that prefix; the namespace if nothing is cached.
+            tokens: all of them, with those of the prefix.
+
+        Returns:
+            None if there are no tokens for a whole page.
+        """
+        start = 0 if isinstance(after, str) else after.depth * self.page_size
+        page = tokens[start : start + self.page_size]
+        return (after, array("i", page).tobytes()) if len(page) == self.page_size else None
+
+    def path(self, node: Node) -> list[Node]:
+        """Return the nodes of a node's prefix, itself last, as `match` gives them; none for a root."""
+        return node.upward()[-2::-1]
+
+    def tokens_of(self, node: Node) -> list[int]:
+        """Return the tokens of a node's page."""
+        return array("i", node.key).tolist()
+
+    def digest(self, node: Node) -> str:
+        """Return what identifies a node's prefix, or a root's namespace, in every process: 64 hexadecimal digits.
+
+        It is computed when first asked for, together with those of the nodes above.
+        """
+        return digest_of(node).hex()
+
+    def walk(self, namespace: str | None = None) -> Iterator[Node]:
+        """Yield all nodes, or those of one namespace, parents before children; the tree must not change meanwhile."""
+        return self.roots.walk(namespace)
+
+    def check(self) -> None:
+        """Assert every invariant, by a walk over the whole tree."""
+        self.roots.check(self._width)
+        self._ledger.check(self.walk())
+        self.records.check(self.walk())
+
+    # Locks
+
+    def root(self, namespace: str) -> Node:
+        """Return the root of a namespace, which is made if there is none. Lock it at once, or it may be dropped."""
+        return self.roots.make(namespace)
+
+    def hit(self, node: Node) -> None:
+        """Count that a request found the node's path."""
+        for each in node.upward():
+            each.hits += 1
+
+    def lock(self, node: Node) -> None:
+        """Use the node's path and lock it: until `unlock`, it keeps its tiers."""
+        assert not node.gone, "a node that left the tree cannot be locked: match again"
+        upward = node.upward()
+        assert upward[-1] in self.roots, "a root that was dropped cannot be locked: ask for it again"
+        used = self._use(upward[-1])
+        for each in upward:
+            self._ledger.lock(each, used)
+
+    def unlock(self, node: Node) -> None:
+        """Give back one lock of the node, gone or not; its path counts as used until now."""
+        upward = node.upward()
+        used = self._use(upward[-1])
+        for each in upward:
+            self._ledger.unlock(each, used)
+        self.roots.drop_if_empty(upward[-1])
+
+    # Device tier
+
+    def publish(self, tip: Node, tokens: Sequence[int], pages: Sequence[int]) -> tuple[Node, list[int]]:
+        """Add computed pages below a locked node, and move one lock from it to the last of them.
+
+        Args:
+            tip: a locked root, or a locked node with a device page.
+            tokens: what follows it, `page_size` tokens for each page.
+            pages: the device pages where they were computed.
+
+        Returns:
+            The node that is locked now, and the pages that were not taken, because their tokens had a device page
+            already: these stay the caller's.
+        """
+        assert tip.locks, "published below a node that is not locked"
+        assert tip.on_device, "published below a node that is not in the device tier"
+        assert len(tokens) == len(pages) * self.page_size, "published other than whole pages"
+        node, spare, created = tip, [], False
+        for key, page in zip(self._keys(tokens), pages, strict=True):
+            child = node.children.get(key)
+            if child is None:
+                # Locked from the start, so neither it nor its parent belongs into a queue.
+                child = node.children[key] = Node(key, node, page, locks=1, last_used=tip.last_used)
+                self._ledger.add(child)
+                if not created:
+                    self.records.place(child)  # what follows is below a new page, which is not on disk
+                created = True
+            else:
+                self._ledger.lock(child, tip.last_used)
+                if child.page is None:
+                    self._ledger.move(child, page, child.host)
+                else:
+                    spare.append(page)
+            node = child
+        return node, spare
+
+    def attach(self, nodes: Sequence[Node], pages: Sequence[int]) -> None:
+        """Give device pages to nodes that are onloaded; they keep their copies.
+
+        Args:
+            nodes: a part of a path, in order, below a node in the device tier; none of them has a page.
+            pages: a device page for each.
+        """
+        for node, page in zip(nodes, pages, strict=True):
+            assert node.page is None, "attached to a node that has a page"
+            assert not node.gone, "attached to a node that left the tree"
+            assert node.parent is not None, "attached to a root"
+            assert node.parent.on_device, "attached below a colder node"
+            self._ledger.move(node, page, node.host)
+
+    def evict(self, count: int) -> Evicted:
+        """Free up to `count` device pages, least recently used first, tails before heads.
+
+        A node with a copy, in the host tier or on disk, stays without its page. One without leaves the tree, and what
+        is below it too.
+        """
+        evicted = Evicted()
+        while len(evicted.pages) < count and (node := self._ledger.to_evict.pop()) is not None:
+            if node.host is None and node.disk is None:
+                self._cut(node, evicted)
+            else:
+                assert node.page is not None
+                evicted.pages.append(node.page)
+                self._ledger.move(node, None, node.host)
+        return evicted
+
+    # Host tier
+
+    def next_to_offload(self, count: int) -> Iterator[Node]:
+        """Yield up to `count` nodes without a host copy, least recently used first, tails before heads.
+
+        Each must be given an entry, by `offloaded`, before the next one is asked for.
+        """
+        while count > 0 and (node := self._ledger.to_offload.pop()) is not None:
+            yield node
+            count -= 1
+
+    def offloaded(self, node: Node, entry: int) -> None:
+        """Give a host copy to a node that has a page and no copy, locked or not."""
+        assert node.page is not None, "offloaded a page that is not there"
+        assert node.host is None, "offloaded a page twice"
+        self._ledger.move(node, node.page, entry)
+
+    def prune(self, count: int) -> Evicted:
+        """Drop `count` host copies or all, least recently used first, tails before heads.
+
+        A node with a device page or a copy on disk stays, and may be offloaded again once it has a page. One without
+        leaves the tree, and what is below it too: where that has host copies below others on disk, more than `count`
+        leave.
+        """
+        pruned = Evicted()
+        while len(pruned.entries) < count and (node := self._ledger.to_prune.pop()) is not None:
+            self._drop_host(node, pruned)
+        return pruned
+
+    def drop_host(self, node: Node) -> Evicted:
+        """Drop a node's host copy, if it has one, locked or not.
+
+        Without a device page or a copy on disk the node leaves the tree, and what is below it too. A lock on one of
+        these has still to be given back.
+        """
+        dropped = Evicted()
+        if node.host is not None:
+            self._drop_host(node, dropped)
+        return dropped
+
+    # Disk tier
+
+    def crowded_out(self, record: int) -> Evicted:
+        """Drop a copy that left the disk to make room, as `drop_disk` does; it is due again once a request found it.
+
+        Or more pages than there is room for would push each other out for ever.
+        """
+        node = self.records.node_of(record)
+        if node is None:
+            return Evicted()
+        node.crowded_out = True
+        return self.drop_disk(node)
+
+    def drop_disk(self, node: Node) -> Evicted:
+        """Drop a node's copy on disk, if it has one, locked or not. What stays may be archived again.
+
+        Without another tier the node leaves the tree, and what is below it too. A lock on one of these has still to be
+        given back.
+        """
+        dropped = Evicted()
+        if node.disk is not None and node.in_memory:
+            self.records.change(node, None)
+        elif node.disk is not None:
+            self._cut(node, dropped)
+        return dropped
+
+    def restore(self, pages: Iterable[StoredPage]) -> None:
+        """Add nodes that have a copy on disk alone, and give records to nodes that have none.
+
+        Args:
+            pages: parents before children. A page is passed over if its parent is unknown, its key is not one page,
+                its digest is not that of its prefix, or its node has a record.
+        """
+        known: dict[str, dict[str, Node]] = {}
+        for page in pages:
+            if page.namespace not in known:  # its digests are computed once
+                there = (self.root(page.namespace), *self.walk(page.namespace))
+                known[page.namespace] = {self.digest(node): node for node in there}
+            by_digest = known[page.namespace]
+            parent = by_digest.get(page.parent)
+            if parent is None or len(page.key) != self._width:
+                continue
+            if page.digest != digest_below(digest_of(parent), page.key).hex():
+                continue
+            node = parent.children.get(page.key)
+            if node is None:
+                node = parent.children[page.key] = by_digest[page.digest] = Node(page.key, parent)
+                self._ledger.add(node)
+            if node.disk is None:
+                self.records.change(node, page.record)
+        for namespace in known:
+            self.roots.drop_if_empty(self.root(namespace))
+
+    def forget(self, namespace: str) -> Evicted:
+        """Let go of a namespace, whose prefixes are not matched any more.
+
+        What is not locked, or on disk alone, leaves the tree at once. The rest stays until it is unlocked, and is then
+        the first to be evicted and pruned; it is never offloaded nor archived, and has no record any more. The
+        namespace may be used anew right away.
+        """
+        evicted = Evicted()
+        root = self.roots.forget(namespace)
+        if root is None:
+            return evicted
+        stack = [root]
+        while stack:
+            for child in list(stack.pop().children.values()):
+                if child.locks and child.in_memory:
+                    child.last_used = FORGOTTEN
+                    self.records.remove(child)
+                    stack.append(child)
+                else:
+                    self._ledger.cut(child, evicted)
+        self.roots.drop_if_empty(root)
+        return evicted
+
+    # The tree's own
+
+    def _keys(self, tokens: Sequence[int], first: int = 0) -> Iterator[bytes]:
+        """Yield the keys of the whole pages, from the page `first` on."""
+        size = self.page_size  # page by page: a prompt that is not cached must not be packed whole at each look
+        starts = range(first * size, len(tokens) - size + 1, size)
+        return (array("i", tokens[at : at + size]).tobytes() for at in starts)
+
+    def _use(self, root: Node) -> int:
+        """Count a use of a path from this root; return the count."""
+        self._uses += 1
+        return FORGOTTEN if root.last_used == FORGOTTEN else self._uses
+
+    def _cut(self, node: Node, into: Evicted) -> None:
+        assert node.parent is not None
+        self._ledger.cut(node, into)
+        self.roots.drop_if_empty(node.parent)
+
+    def _drop_host(self, node: Node, into: Evicted) -> None:
+        if node.page is None and node.disk is None:
+            self._cut(node, into)
+        else:
+            assert node.host is not None
+            into.entries.append(node.host)
+            self._ledger.move(node, node.page, None)

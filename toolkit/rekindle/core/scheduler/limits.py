@@ -1,0 +1,197 @@
+"""The settings of a session resolved for one model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from rekindle.core import buckets
+from rekindle.core.config import Policy, Settings, Ticks
+from rekindle.core.errors import ConfigError
+from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.scaling import DynamicScaling
+
+DEFAULT_POOL_BYTES = 1 << 30
+EXTRA_PROGRAMS = 4
+"""Programs beside the buckets' steps: to make the empty state, enter a slot, and copy pages out of the pool and in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings resolved for one model: nothing is left open, and everything fits together.
+
+    Attributes:
+        max_context: tokens of one request, by the model and by the pool.
+        pages_per_request: the length of a page table row.
+        page_bytes: of one page over all layers.
+        host_pages: pages of each group that the host tier has room for; 0 without a prefix cache.
+        snapshots: whether cached pages are written to disk, which they reach through the host tier.
+        depth: ticks that may be dispatched and not yet settled.
+        processes_logits: whether the session has a logits processor.
+        long_from: requests of more tokens have other positions than shorter ones; None if lengths change nothing.
+        grows: whether positions are others for each length above that, rather than the same ones.
+        data: groups of devices that compute different rows. Pages and running requests are those of one group.
+        one_shape: whether each tick has the same shape, as rows would not be the same in another.
+        Others as in `Settings`.
+    """
+
+    page_size: int
+    num_pages: int
+    pages_per_request: int
+    max_context: int
+    max_running: int
+    max_prefill_tokens: int
+    prefill_chunk: int
+    ticks: Ticks
+    one_shape: bool
+    policy: Policy
+    prefix_cache: bool
+    page_bytes: int
+    host_pages: int
+    snapshots: bool
+    depth: int
+    prefill_buckets: tuple[int, ...]
+    decode_buckets: tuple[int, ...]
+    max_logprobs: int
+    processes_logits: bool
+    long_from: int | None = None
+    grows: bool = False
+    data: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        model: ModelConfig,
+        itemsize: int,
+        *,
+        rows_apart: bool = False,
+        page_bytes: int | None = None,
+        pool_bytes: int = DEFAULT_POOL_BYTES,
+    ) -> "Limits":
+        """Resolve settings for a model whose pages hold numbers of `itemsize` bytes.
+
+        Args:
+            rows_apart: whether the kernels give a row the same bits in any tick. A logits processor need not.
+            page_bytes: the bytes of a page over all layers, as the kernels store it; None for its numbers alone.
+            pool_bytes: room for the pool if the settings do not say how large it is.
+
+        Raises:
+            ConfigError: settings that contradict each other or the model.
+        """
+        if settings.max_context is not None and settings.max_context > model.max_context:
+            raise ConfigError(f"max_context {settings.max_context} is above the model's own, {model.max_context}")
+        page_size, asked = settings.page_size, settings.max_context or model.max_context
+        full_request = -(-asked // page_size)
+        page_bytes = model.numbers_of_a_token * page_size * itemsize if page_bytes is None else page_bytes
+        num_pages = _pages(settings, page_bytes)
+        if num_pages is None:
+            num_pages = 1 + min(max(1, pool_bytes // page_bytes), settings.max_running * full_request)
+        one_shape = settings.deterministic and not (rows_apart and settings.logits_processor is None)
+        prefill_buckets, decode_buckets = _bucket_sizes(settings, one_shape)
+        by_length = model.scalings_by_length
+        host_pages = settings.host_cache_bytes // (page_bytes * settings.groups) if settings.prefix_cache else 0
+        limits = cls(
+            page_size=page_size,
+            num_pages=num_pages,
+            pages_per_request=min(full_request, num_pages - 1),
+            max_context=min(asked, (num_pages - 1) * page_size),
+            max_running=settings.max_running,
+            max_prefill_tokens=settings.max_prefill_tokens,
+            prefill_chunk=min(settings.prefill_chunk, settings.max_prefill_tokens),
+            ticks=settings.ticks,
+            one_shape=one_shape,
+            policy=settings.policy,
+            prefix_cache=settings.prefix_cache,
+            page_bytes=page_bytes,
+            host_pages=host_pages,
+            snapshots=settings.restore != "off" and settings.disk_cache_bytes > 0 and host_pages > 0,
+            depth=2 if settings.overlap else 1,
+            prefill_buckets=prefill_buckets,
+            decode_buckets=decode_buckets,
+            max_logprobs=min(settings.max_logprobs, model.vocab_size),
+            processes_logits=settings.logits_processor is not None,
+            long_from=min((each.original_context for each in by_length), default=None),
+            grows=any(isinstance(each, DynamicScaling) for each in by_length),
+            data=settings.groups,
+        )
+        limits._check_executables(settings)
+        return limits
+
+    def _check_executables(self, settings: Settings) -> None:
+        needed = len(self.all_buckets()) + EXTRA_PROGRAMS
+        if settings.precompile != "lazy" and needed > settings.max_executables:
+            raise ConfigError(
+                f"these settings need {needed} programs, and max_executables keeps {settings.max_executables}; "
+                'raise it, give fewer prefill_buckets or decode_buckets, or choose precompile="lazy"'
+            )
+
+    def chosen(self, settings: Settings) -> Settings:
+        """Return the settings that these limits were made of, with what was chosen in place of what was left open."""
+        same = {field.name: getattr(self, field.name) for field in fields(self) if hasattr(settings, field.name)}
+        same["pool_bytes"] = None  # as num_pages says it
+        same["data"] = settings.data  # or mesh says it
+        if settings.deterministic:  # which chooses the buckets itself, and takes none
+            same |= {"prefill_buckets": None, "decode_buckets": None}
+        return replace(settings, **same)
+
+    def all_buckets(self) -> tuple[buckets.Bucket, ...]:
+        """Return every bucket that a tick may need."""
+        return buckets.all_buckets(self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined")
+
+
+def _pages(settings: Settings, page_bytes: int) -> int | None:
+    """Return how many pages the settings ask for, if they do.
+
+    Raises:
+        ConfigError: there are bytes for less than one page and the one of padding.
+    """
+    if settings.pool_bytes is None:
+        return settings.num_pages
+    if settings.pool_bytes < 2 * page_bytes:
+        raise ConfigError(
+            f"pool_bytes must be at least {2 * page_bytes:,} for this model, two pages of {settings.page_size} tokens, "
+            f"got {settings.pool_bytes:,}"
+        )
+    return settings.pool_bytes // page_bytes
+
+
+def _bucket_sizes(settings: Settings, one_shape: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the sizes of prefill and of decode buckets, ascending: the largest alone if there is to be one shape.
+
+    Raises:
+        ConfigError: see `checked_sizes`.
+    """
+    tokens, running = settings.max_prefill_tokens, settings.max_running
+    prefill = (tokens,) if one_shape else settings.prefill_buckets
+    decode = (running,) if one_shape else settings.decode_buckets
+    return (
+        buckets.default_prefill_buckets(tokens)
+        if prefill is None
+        else checked_sizes("prefill_buckets", prefill, "max_prefill_tokens", tokens, buckets.QUERY_BLOCK),
+        buckets.default_decode_buckets(running)
+        if decode is None
+        else checked_sizes("decode_buckets", decode, "max_running", running),
+    )
+
+
+def checked_sizes(name: str, sizes: Any, largest: str, limit: int, multiple: int = 1) -> tuple[int, ...]:
+    """Sort a user's list of sizes and see that the largest is present.
+
+    Args:
+        name: of the setting that has the sizes.
+        largest, limit: the name and the value of the one that says what the largest is.
+        multiple: of which all of them are.
+
+    Raises:
+        ConfigError: a size that is not positive, not a multiple, or above the limit, which must itself be listed.
+    """
+    right = isinstance(sizes, Sequence) and all(
+        isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= limit and size % multiple == 0
+        for size in sizes
+    )
+    if not right or limit not in sizes:
+        what = f"multiples of {multiple}" if multiple > 1 else "numbers"
+        raise ConfigError(
+            f"{name} must be {what} from {multiple} to {limit} and contain {largest}, {limit}, got {sizes!r:.80}"
+        )
+    return tuple(sorted(set(sizes)))

@@ -1,0 +1,291 @@
+"""One request as the scheduler sees it, and the chunks that its tokens are cut into."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rekindle.core.buckets import QUERY_BLOCK
+from rekindle.core.messages import Chunk, Onload, Scoring, Summing
+from rekindle.core.page import NULL_PAGE
+from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.figures import CachedTokens
+from rekindle.core.request.request import Request
+from rekindle.core.request.tokens import EndReason
+from rekindle.core.scheduler.cache.nodes import Node
+from rekindle.core.scheduler.cache.tree import NextPage
+from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.requests.lease import Lease
+from rekindle.core.scheduler.requests.turning import Turning
+
+
+@dataclass(slots=True, eq=False)
+class Fetching:
+    """The copies that a waiting request gets from the host tier and the disk.
+
+    Attributes:
+        nodes: whose copies; the last one is locked.
+        from_disk: those of them whose copy is on disk alone.
+        staged: the copy of each on the device, once they are there.
+    """
+
+    nodes: list[Node]
+    from_disk: set[Node]
+    staged: Sequence[Any] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Tracked:
+    """One request as the scheduler sees it.
+
+    Attributes:
+        tokens: the prompt, what is given of its output, and every settled token; of a prefix to hold, its whole pages.
+        final_length: the number of tokens with which it ends at the latest.
+        publishable: how many of its first tokens may be published.
+        computed: positions whose keys and values are written by dispatched ticks, or were found and are not looked at.
+        prefill_end: how many tokens were known when it last got its pages; up to there it is computed in chunks.
+        pending: sampled tokens that are dispatched and not settled.
+        lease: its pages while it runs.
+        fetching: what it waits for from the host tier and the disk, or has from there, while it waits.
+        found: the nodes of its cached prefix when it was last looked for, while it waits.
+        fetchable: whether the host tier is to be asked; not again after it had no room.
+        joined: the last tick that was planned before it joined the waiting queue, the last time that it did.
+        started: whether it ever left the waiting queue.
+        scored: the position of the next token to be scored by a tick; the prompt's length if none is.
+        scores_settled: the same by the ticks that are settled.
+        summed: the position of the next token whose hidden state is to be summed; the prompt's length if none is.
+        sums_settled: the same by the ticks that are settled.
+        held_at: the tick that computes the last of a prefix that is to be held.
+        turning: how its length changes its positions.
+        group: the number of the group that computes it, or is to compute it.
+        owed: tokens that it was to compute when it joined the waiting queue.
+        allowed: what may follow its tokens, if it is constrained.
+        asked: whether it is being found out what may follow the newest of them.
+        late: whether ticks go on without it meanwhile.
+    """
+
+    request: Request
+    tokens: list[int]
+    final_length: int
+    publishable: int
+    computed: int = 0
+    prefill_end: int = 0
+    pending: int = 0
+    lease: Lease | None = None
+    fetching: Fetching | None = None
+    found: list[Node] = field(default_factory=list)
+    fetchable: bool = True
+    joined: int = 0
+    started: bool = False
+    scored: int = 1
+    scores_settled: int = 1
+    summed: int = 0
+    sums_settled: int = 0
+    held_at: int | None = None
+    turning: Turning = field(default_factory=lambda: Turning(None, False))
+    group: int = 0
+    owed: int = 0
+    allowed: Allowed | None = None
+    asked: bool = False
+    late: bool = False
+
+    @classmethod
+    def of(cls, request: Request, limits: Limits) -> "Tracked":
+        """Make what is known of a request that was just admitted to the waiting queue."""
+        prompt, params = len(request.prompt), request.params
+        tokens, longest, publishable = list(request.known), request.longest, request.longest
+        if request.hold:
+            longest = publishable = prompt // limits.page_size * limits.page_size
+            tokens = tokens[:longest]
+        elif limits.one_shape:  # a prompt that has its output would compute that by another program, with other digits
+            publishable = prompt
+        scored = prompt if params.prompt_logprobs is None else max(1, params.prompt_logprobs_from)
+        summed = {"last": prompt - 1, "mean": 0, None: prompt}[request.pooling]
+        tracked = cls(request, tokens, longest, publishable, turning=Turning(limits.long_from, limits.grows))
+        tracked.scored = tracked.scores_settled = scored
+        tracked.summed = tracked.sums_settled = summed
+        if request.constrained is not None:
+            tracked.allowed = request.constrained.first
+        return tracked
+
+    @property
+    def length(self) -> int:
+        """Return the length by which its tokens turn."""
+        return self.turning.length(len(self.request.prompt), len(self.tokens))
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of its pages: tokens that turn otherwise have other keys."""
+        return self.turning.namespace(self.request.namespace, self.length)
+
+    @property
+    def outgrown(self) -> bool:
+        """Tell whether the next token makes it so long that all its tokens turn otherwise."""
+        return self.turning.outgrown(self.computed)
+
+    @property
+    def in_prefill(self) -> bool:
+        """Tell whether known tokens are left to compute before the next one is sampled."""
+        return self.computed < self.prefill_end
+
+    @property
+    def wants_token(self) -> bool:
+        """Tell whether a decode row is to be planned for it."""
+        return self.prefill_end <= self.computed < self.final_length - 1 and not self.held_up
+
+    @property
+    def unsettled(self) -> bool:
+        """Tell whether a token of it is on its way, or what may follow its tokens."""
+        return self.pending > 0 or self.asked
+
+    @property
+    def held_up(self) -> bool:
+        """Tell whether its next token cannot be planned, since it depends on what is on its way."""
+        return self.allowed is not None and self.unsettled
+
+    @property
+    def waited_for(self) -> bool:
+        """Tell whether no tick is planned until it is known what may follow its tokens."""
+        return self.held_up and not self.late
+
+    @property
+    def reusable(self) -> list[int]:
+        """The tokens whose keys and values may be found instead of computed: those before any that is looked at."""
+        prompt = len(self.request.prompt)
+        looked_at = min(self.scored - 1 if self.scored < prompt else prompt, self.summed)
+        return self.tokens if looked_at >= min(prompt, _last_block(len(self.tokens))) else self.tokens[:looked_at]
+
+    def begin(self, lease: Lease) -> None:
+        """Run with these pages, of which those that are published hold its tokens already.
+
+        The last token is computed in any case, because that gives the logits of the next.
+        """
+        self.lease, self.found = lease, []
+        self.prefill_end = len(self.tokens)
+        self.computed = lease.published if self.request.hold else min(lease.published, _last_block(self.prefill_end))
+
+    def cached(self, onload: Onload | None) -> CachedTokens:
+        """Return where the tokens that it need not compute were found, given what it begins with that is onloaded."""
+        if onload is None:
+            return CachedTokens(device=self.computed)
+        assert self.lease is not None
+        assert self.fetching is not None
+        disk = onload.from_disk * self.lease.page_size
+        host = len(onload.pages) * self.lease.page_size - disk
+        again = self.lease.published - self.computed  # of the last page, which is then the last that is onloaded
+        if self.fetching.nodes[-1] in self.fetching.from_disk:
+            disk -= again
+        else:
+            host -= again
+        return CachedTokens(self.computed - host - disk, host, disk)
+
+    def next_page(self) -> NextPage | None:
+        """Return what identifies the first whole page that it has not published."""
+        assert self.lease is not None
+        return self.lease.next_page(self.tokens)
+
+    def next_chunk(self, slot: int, most: int) -> Chunk:
+        """Return a chunk of at most the next `most` known tokens, which count as computed from now on."""
+        assert self.lease is not None
+        request, start, lease = self.request, self.computed, self.lease
+        end = min(self.prefill_end, start + most)
+        last = end == self.prefill_end and not request.hold
+        if last:
+            self.pending += 1
+        self.computed = end
+        return Chunk(
+            request_id=request.id,
+            slot=slot,
+            start=start,
+            tokens=tuple(self.tokens[start:end]),
+            pages=tuple(_written_page(lease, at) for at in range(start, end, QUERY_BLOCK)),
+            table=tuple(lease.pages),
+            completes=request if last else None,
+            generated=tuple(self.tokens[len(request.prompt) :]) if last else (),
+            scoring=self._scoring(start, end),
+            length=self.length,
+            group=self.group,
+            summing=self._summing(start, end),
+            allowed=self.allowed_bits if last else None,
+        )
+
+    @property
+    def allowed_bits(self) -> Any:
+        """Which tokens may be sampled next, as the device takes it; None for all."""
+        return None if self.allowed is None else self.allowed.bits
+
+    def take(self, token: int) -> EndReason | None:
+        """Add a settled token; return why the request ends with it, if that is known."""
+        self.pending -= 1
+        self.tokens.append(token)
+        if self.lease is None and self.turning.outgrown(len(self.tokens) - 1):
+            self.found = []  # of another namespace
+        if token in self.request.end_ids:
+            return "stop"
+        self.asked = self.allowed is not None  # it may be complete
+        return "length" if self.full and not self.asked else None
+
+    @property
+    def full(self) -> bool:
+        """Tell whether it has as many tokens as it may."""
+        return len(self.tokens) >= self.final_length
+
+    def jump(self, forced: Sequence[int]) -> bool:
+        """Add tokens that need not be sampled, to be computed in chunks; return False if all turn otherwise with them.
+
+        Computing goes on where a query block begins.
+        """
+        namespace = self.namespace
+        self.tokens += forced
+        if self.lease is not None:
+            self.prefill_end = len(self.tokens)
+            self.computed -= self.computed % QUERY_BLOCK
+        else:
+            self.found = []
+        return namespace == self.namespace
+
+    def lose_dispatched(self) -> None:
+        """Expect nothing more of the ticks that are dispatched."""
+        self.pending = 0
+        self.scored, self.summed = self.scores_settled, self.sums_settled
+
+    def publish(self) -> None:
+        """Put the whole pages that are computed, and whose tokens are known, into the prefix tree."""
+        assert self.lease is not None
+        self.lease.publish(self.tokens, min(self.computed, len(self.tokens), self.publishable))
+
+    def give_back(self) -> None:
+        """Publish what is computed, and run no longer."""
+        assert self.lease is not None
+        self.publish()
+        self.lease.release()
+        self.lease = None
+        self.computed = self.prefill_end = 0
+        self.held_at = None
+
+    def _scoring(self, start: int, end: int) -> Scoring | None:
+        """Return what to score when these positions are computed; each tells of the token after it."""
+        tokens = self.request.prompt[self.scored : end + 1]
+        alternatives = self.request.params.prompt_logprobs
+        if alternatives is None or not tokens:
+            return None
+        first = self.scored - 1 - start
+        self.scored += len(tokens)
+        return Scoring(first, tokens, alternatives)
+
+    def _summing(self, start: int, end: int) -> Summing | None:
+        """Return which hidden states to sum when these positions are computed."""
+        first, end = self.summed, min(end, len(self.request.prompt))
+        if not start <= first < end:
+            return None
+        self.summed = end
+        return Summing(first - start, end - first)
+
+
+def _last_block(tokens: int) -> int:
+    """Return the first position of the block that is computed in any case, since it has the last of the tokens."""
+    return (tokens - 1) // QUERY_BLOCK * QUERY_BLOCK
+
+
+def _written_page(lease: Lease, position: int) -> int:
+    """Return where keys and values go from a position on; pages that others read are never written again."""
+    return NULL_PAGE if position < lease.published else lease.pages[position // lease.page_size]

@@ -1,0 +1,222 @@
+"""The waiting queue: who comes next, who waits for what another computes, and who for the host tier or the disk."""
+
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+
+from rekindle.core.messages import Copy, Fetch, Fetched, Message, Onload
+from rekindle.core.policy import Candidate, Ordering
+from rekindle.core.scheduler.cache.nodes import Node
+from rekindle.core.scheduler.cache.tree import NextPage
+from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.requests.groups import Group, least_loaded
+from rekindle.core.scheduler.requests.lease import Lease
+from rekindle.core.scheduler.requests.tracked import Fetching, Tracked
+from rekindle.core.scheduler.stats import Counts
+
+CONSIDERED = 64
+"""How many of the waiting requests are looked at for one tick."""
+STAGED_PART = 4
+"""This part of the pool's size may be staged beside it for those who wait; of one request, all that it needs."""
+
+
+class WaitingQueue:
+    """Requests without pages, in the order in which they are to get some.
+
+    Args:
+        limits: the policy, and the sizes of pool and page.
+        groups: which are to compute them, and where their prefixes may be found.
+        counts: the scheduler's, which say how many ticks are planned.
+
+    Attributes:
+        changes: how often a request joined, left, or began to wait for copies.
+    """
+
+    def __init__(self, limits: Limits, groups: Sequence[Group], counts: Counts):
+        self._limits = limits
+        self._groups = groups
+        self._counts = counts
+        self._ordering = Ordering(limits.policy)
+        self._queue: deque[Tracked] = deque()
+        self._fetching: dict[int, Tracked] = {}
+        self.changes = 0
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._fetching)
+
+    def __iter__(self) -> Iterator[Tracked]:
+        yield from self._queue
+        yield from self._fetching.values()
+
+    def blocked(self, *, only_started: bool) -> Tracked | None:
+        """Return who comes next; None if nobody waits, or something is under way that may change that it waits."""
+        if self._fetching or any(group.cache.offloading for group in self._groups):
+            return None
+        first = next(iter(self._candidates(only_started)), None)
+        return None if first is not None and first.unsettled else first
+
+    def join(self, tracked: Tracked, *, first: bool = False) -> None:
+        """Let a request wait for its group, behind all others or before them."""
+        self.changes += 1
+        tracked.joined = self._counts.ticks
+        self._owe(tracked)  # it is looked for now, when it is one request; later looks go on, at 64 in one tick
+        if first:
+            self._queue.appendleft(tracked)
+        else:
+            self._queue.append(tracked)
+
+    def leave(self, tracked: Tracked) -> None:
+        """Let a request wait no longer, and give up what is staged for it."""
+        self.changes += 1
+        self._give_up(tracked)
+        self._groups[tracked.group].owed -= tracked.owed
+        if self._fetching.pop(tracked.request.id, None) is None:
+            self._queue.remove(tracked)
+
+    def move(self, tracked: Tracked, group: Group) -> None:
+        """Let a request wait for another group, and give up what is staged for it."""
+        self.changes += 1
+        self._give_up(tracked)
+        self._groups[tracked.group].owed -= tracked.owed
+        tracked.group, tracked.found, tracked.fetchable = group.number, [], True
+        self._owe(tracked)
+
+    def ready(
+        self,
+        able: Collection[int],
+        next_tick: Collection[int],
+        coming: Sequence[Collection[NextPage | None]],
+        said: list[Message],
+        *,
+        only_started: bool,
+    ) -> Iterator[tuple[Tracked, list[Node]]]:
+        """Yield who could be admitted now, each with the nodes of its cached prefix; some may leave meanwhile.
+
+        Who waits for a group that admits nobody moves to one that does, unless less is to be computed in the next tick.
+
+        Args:
+            able: the groups that may admit somebody, looked at anew for each request.
+            next_tick: those of the others in whose way only the size of the tick is.
+            coming: for each group, the pages that it computes; who would begin with one of them waits for it instead.
+            said: gets the messages to the host tier.
+            only_started: pass over those that have not started.
+        """
+        full = False
+        candidates = self._candidates(only_started)
+        for place, tracked in enumerate(candidates):
+            if tracked.unsettled:
+                return  # it lost its pages, and a token of it is still on its way
+            if tracked.group not in able:
+                if tracked.fetching is not None or not able:
+                    continue
+                other = least_loaded([self._groups[number] for number in sorted(able)], tracked)
+                if tracked.group in next_tick and other.uncached(tracked) > tracked.owed:
+                    continue
+                self.move(tracked, other)
+            cache, nodes = self._groups[tracked.group].cache, self._found(tracked)
+            after = nodes[-1] if nodes else tracked.namespace
+            page = cache.tree.next_page(after, tracked.reusable)
+            if page is not None and page in coming[tracked.group]:
+                continue
+            colder = [node for node in nodes if node.page is None]
+            if not colder or tracked.fetching is not None or not tracked.fetchable:
+                yield tracked, nodes
+            elif not full and not self._is_fetched(colder[0]) and not any(map(cache.is_offloading, colder)):
+                full = not self._make_room_to_stage(colder, candidates[place + 1 :])  # also for later ones
+                if not full:
+                    said.append(self._fetch(tracked, colder))
+
+    def fetched(self, message: Fetched) -> None:
+        """Take in that what a request waited for is staged on the device, or could not be."""
+        tracked = self._fetching.pop(message.request_id, None)
+        if tracked is None:
+            return  # it ended meanwhile
+        self._queue.appendleft(tracked)
+        if tracked.fetching is None:
+            return  # what it waited for was forgotten
+        if message.staged is not None:
+            tracked.fetching.staged = message.staged
+            return
+        nodes, tracked.fetchable = tracked.fetching.nodes, bool(message.bad)
+        self._give_up(tracked)
+        self._groups[tracked.group].cache.unreadable(node for node in nodes if _copy_of(node) in message.bad)
+
+    def onload(self, tracked: Tracked, nodes: Sequence[Node], lease: Lease) -> Onload | None:
+        """Let what is staged for a request of these nodes go to the pages of its lease; None if nothing is."""
+        if tracked.fetching is None:
+            return None
+        staged = dict(zip(tracked.fetching.nodes, tracked.fetching.staged, strict=True))
+        usable = [node for node in nodes if node in staged]
+        if not usable:
+            return None
+        from_disk = len(tracked.fetching.from_disk.intersection(usable))
+        return Onload(tuple(staged[node] for node in usable), tuple(lease.onload(usable)), from_disk)
+
+    def give_up_staged(self, first: Tracked) -> bool:
+        """Give up what is staged for others than `first`, since it keeps pages locked; return whether anything was."""
+        staged = [tracked for tracked in self._queue if tracked.fetching is not None and tracked is not first]
+        for tracked in staged:
+            self._give_up(tracked)
+        return bool(staged)
+
+    def forget_cache(self) -> None:
+        """Give up everything that was found."""
+        for tracked in self:  # who waits for copies goes on when they come, or would take them for later ones
+            self._give_up(tracked)
+            tracked.found = []
+
+    def _candidates(self, only_started: bool) -> list[Tracked]:
+        able = (tracked for tracked in self._queue if tracked.started or not only_started)
+        return self._ordering.ordered(islice(able, CONSIDERED), self._candidate)
+
+    def _candidate(self, tracked: Tracked) -> Candidate:
+        def find() -> int:
+            return 0 if tracked.unsettled else len(self._found(tracked)) * self._limits.page_size
+
+        return Candidate(tracked.request, tracked.started, self._counts.ticks - tracked.joined, find)
+
+    def _found(self, tracked: Tracked) -> list[Node]:
+        tree = self._groups[tracked.group].cache.tree
+        tracked.found = tree.match(tracked.namespace, tracked.reusable, tracked.found)
+        return tracked.found
+
+    def _owe(self, tracked: Tracked) -> None:
+        """Count the tokens that a request is to compute as its group's."""
+        tracked.owed = len(tracked.tokens) - len(self._found(tracked)) * self._limits.page_size
+        self._groups[tracked.group].owed += tracked.owed
+
+    def _is_fetched(self, node: Node) -> bool:
+        """Return whether a node's copy is staged, or on its way, for any request."""
+        return any(tracked.fetching is not None and node in tracked.fetching.nodes for tracked in self)
+
+    def _make_room_to_stage(self, nodes: list[Node], later: list[Tracked]) -> bool:
+        """Return whether these may be staged; what is staged for those who come later gives way, the last first.
+
+        Or who comes first might wait for one whom all others pass.
+        """
+        for tracked in reversed([other for other in later if other.fetching is not None]):
+            if self._has_room_to_stage(nodes):
+                break
+            self._give_up(tracked)
+        return self._has_room_to_stage(nodes)
+
+    def _has_room_to_stage(self, nodes: list[Node]) -> bool:
+        staged = sum(len(tracked.fetching.nodes) for tracked in self if tracked.fetching is not None)
+        return not staged or staged + len(nodes) <= self._limits.num_pages // STAGED_PART
+
+    def _fetch(self, tracked: Tracked, nodes: list[Node]) -> Fetch:
+        self.changes += 1
+        self._groups[tracked.group].cache.tree.lock(nodes[-1])
+        tracked.fetching = Fetching(nodes, {node for node in nodes if node.host is None})
+        self._queue.remove(tracked)
+        self._fetching[tracked.request.id] = tracked
+        return Fetch(tracked.request.id, tuple(map(_copy_of, nodes)))
+
+    def _give_up(self, tracked: Tracked) -> None:
+        if tracked.fetching is not None:
+            self._groups[tracked.group].cache.tree.unlock(tracked.fetching.nodes[-1])
+            tracked.fetching = None
+
+
+def _copy_of(node: Node) -> Copy:
+    return Copy(node.host, node.disk if node.host is None else None)

@@ -1,0 +1,279 @@
+"""Continuous batching: pure host logic, without a clock, a device or IO. The planner decides what a tick computes."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from rekindle.core.errors import RekindleError, RequestCancelled, WeightsChanged
+from rekindle.core.messages import (
+    Admit,
+    Advanced,
+    Fetched,
+    KeepWeights,
+    Message,
+    NewWeights,
+    Offloaded,
+    Output,
+    Outputs,
+    SaveCache,
+    Settled,
+    Started,
+    Stopped,
+    UseWeights,
+    Withdraw,
+    Written,
+)
+from rekindle.core.page import StoredPage
+from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.figures import CachedTokens
+from rekindle.core.request.request import Request
+from rekindle.core.scheduler.archiving import Archiving
+from rekindle.core.scheduler.cache.errands import Errands
+from rekindle.core.scheduler.cache.tree import PrefixTree
+from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.planner import Planner
+from rekindle.core.scheduler.requests.roster import Roster
+from rekindle.core.scheduler.requests.tracked import Tracked
+
+T = TypeVar("T")
+
+CONTINUED_ELSEWHERE: Final = (
+    "a damaged program took the pages of the request with it, and deterministic=True does not compute generated tokens "
+    "a second time, in another way; submit the request again"
+)
+
+
+class Scheduler:
+    """The scheduling actor: it says when a tick is planned, and decides every end.
+
+    Attributes:
+        roster: the requests, with the groups' pages and prefix trees. Other threads look at trees through `look`.
+        stats: a snapshot, replaced after each message; safe to read from any thread.
+    """
+
+    def __init__(self, limits: Limits):
+        self._limits = limits
+        self._lock = threading.RLock()  # a policy may look at the cache while it is asked
+        self._in_flight = 0
+        self._new_weights: deque[NewWeights] = deque()
+        self._errands = Errands()
+        self.roster = Roster(limits, self._errands)
+        self._archiving = Archiving(limits, [group.cache for group in self.roster.groups])
+        self._planner = Planner(limits, self.roster, self._archiving)
+        self.stats = self.roster.stats()
+
+    def handle(self, message: Message) -> list[Message]:
+        """Take in a message and plan as far ahead as the depth allows."""
+        with self._lock:
+            return self._handle(message)
+
+    def look(self, at: Callable[[Sequence[PrefixTree]], T]) -> T:
+        """Return what `at` says of the groups' prefix trees, between two messages.
+
+        Any thread may ask; the engine waits.
+        """
+        with self._lock:
+            return at([group.cache.tree for group in self.roster.groups])
+
+    def restore(self, pages: Iterable[StoredPage]) -> None:
+        """Know of the pages that an earlier session wrote to disk, parents before children."""
+        pages = list(pages)
+        with self._lock:
+            for group in self.roster.groups:
+                group.cache.tree.restore(pages)
+            self.stats = self.roster.stats()
+
+    def check(self) -> None:
+        """Assert the invariants: every page and slot has exactly one holder, every request one place."""
+        self.roster.check()
+
+    def _handle(self, message: Message) -> list[Message]:
+        said = list(self._take_in(message))
+        said += [*self._change_weights(), *self._plans(), *self._unblock()]
+        said += self.roster.advances.said(self.roster.running)
+        if self.roster.outputs:  # after the plans, so that the device does not wait for what callers are told
+            said.append(Outputs(tuple(self.roster.outputs)))
+            self.roster.outputs.clear()
+        for group in self.roster.groups:
+            group.cache.offload_ahead()
+        said += self._archiving.go_on(self.roster.counts.ticks, idle=not len(self.roster) and not self._in_flight)
+        said += self._errands.said()
+        self.stats = self.roster.stats()
+        return said
+
+    def _take_in(self, message: Message) -> Iterator[Message]:
+        match message:
+            case Admit(request) if request.complete:
+                yield self._answer(request)
+            case Admit(request):
+                self.roster.join(request)
+            case Withdraw(request_id):
+                if not self.roster.release(request_id) and (tracked := self.roster.get(request_id)):
+                    self.roster.end(tracked, "cancelled")
+            case Stopped(request_id, tokens):
+                if tracked := self.roster.get(request_id):
+                    self._stop(tracked, tokens)
+            case Advanced(outcomes, late):
+                for request_id, outcome in outcomes:
+                    if tracked := self.roster.get(request_id):
+                        yield from self._advance(tracked, outcome)
+                for request_id in late:
+                    if tracked := self.roster.get(request_id):
+                        tracked.late = True
+                        self.roster.advances.late.append(request_id)
+            case Settled(losses=losses):
+                if losses > self.roster.losses:
+                    yield from self._lose_device()
+                yield from self._settle(message)
+            case NewWeights():
+                self._new_weights.append(message)
+            case KeepWeights(ticket):
+                self._new_weights = deque(new for new in self._new_weights if new.ticket != ticket)
+            case Offloaded():
+                for group in self.roster.groups:
+                    group.cache.offloaded(message)
+            case Written():
+                self._archiving.written(message)
+            case SaveCache(ticket):
+                self._archiving.ask(ticket)
+            case Fetched():
+                self.roster.waiting.fetched(message)
+            case _:
+                raise TypeError(
+                    "the scheduler takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, Settled, Advanced, "
+                    f"Offloaded, Fetched, Written and SaveCache, got {message!r}"
+                )
+
+    # Planning
+
+    def _plans(self) -> Iterator[Message]:
+        """Yield a plan for each tick that may be in flight, as long as there is something to compute.
+
+        All wait for what a constrained request may have next, unless that is late: such a request is slower by half
+        where ticks go on without it. While new weights are to come, who has not started waits for them.
+        """
+        roster = self.roster
+        while self._in_flight < self._limits.depth and not any(tracked.waited_for for tracked in roster.running):
+            changes, draft = roster.waiting.changes, self._planner.draft(only_started=bool(self._new_weights))
+            if not draft.empty:
+                self._in_flight += 1
+                roster.counts.ticks += 1
+                yield from self._errands.said()
+                yield draft.plan(roster.counts.ticks, roster.preempted(), roster.losses)
+            yield from draft.said
+            # After the plan, so that a page is found only by ticks that come after the one that computes it.
+            for tracked in draft.computing:
+                tracked.publish()
+            # If the queue changed meanwhile, the next draft may have work though this one has none.
+            if draft.empty and roster.waiting.changes == changes:
+                return
+
+    def _unblock(self) -> Iterator[Message]:
+        """Make room for the first who waits, when nothing runs and only staged or held pages are in its way."""
+        while not self._in_flight and not self.roster.running:
+            first = self.roster.waiting.blocked(only_started=bool(self._new_weights))
+            if first is None:
+                return
+            if (error := self._planner.make_room(first)) is not None:
+                yield self.roster.reject(first, error)
+            yield from self._change_weights()
+            yield from self._plans()
+
+    # What comes of requests
+
+    def _answer(self, request: Request) -> Started:
+        """End a request whose whole output is given."""
+        self.roster.counts.ended += 1
+        self.roster.counts.forced(len(request.given) - len(request.begun))
+        by_token = request.given[-1] in request.end_ids
+        self.roster.outputs.append(Output(request, request.given, "stop" if by_token else None))
+        self.roster.outputs += [] if by_token else [Output(request, (), "stop")]
+        return Started(request.id, request.prompt, request.params.seed, CachedTokens())
+
+    def _settle(self, settled: Settled) -> Iterator[Message]:
+        """Take in what one tick gave; what is of requests that ended meanwhile is surplus and dropped."""
+        roster = self.roster
+        self._in_flight -= 1
+        for held in [tracked for tracked in roster.running if tracked.held_at == settled.tick]:
+            roster.hold(held)
+        for request_id, error in settled.failures.items():
+            if tracked := roster.get(request_id):
+                yield roster.reject(tracked, error)
+        for request_id, scores in settled.prompt_logprobs.items():
+            if tracked := roster.get(request_id):
+                tracked.scores_settled += len(scores)
+                roster.outputs.append(Output(tracked.request, (), None, prompt_logprobs=scores))
+        for request_id, states in settled.sums.items():
+            if tracked := roster.get(request_id):
+                tracked.sums_settled += states.count
+                roster.outputs.append(Output(tracked.request, (), None, states=states))
+        for request_id, token in settled.tokens:
+            if tracked := roster.get(request_id):
+                if tracked.final_length == len(tracked.tokens):  # its prompt was to be computed, and nothing more
+                    roster.end(tracked, "length")
+                    continue
+                end = tracked.take(token)
+                logprob = settled.logprobs.get(request_id)
+                roster.counts.generated_tokens += 1
+                roster.outputs.append(Output(tracked.request, (token,), end, (logprob,) if logprob else ()))
+                if tracked.asked:
+                    roster.advances.taken.append((tracked.request, token))
+                if end is not None:
+                    roster.leave(tracked)
+
+    def _advance(self, tracked: Tracked, outcome: Allowed | RekindleError) -> Iterator[Message]:
+        """Go on with a constrained request, now that it is known what may follow."""
+        tracked.asked = tracked.late = False
+        if isinstance(outcome, RekindleError):
+            yield self.roster.reject(tracked, outcome)
+            return
+        tracked.allowed = outcome
+        if outcome.forced:
+            self.roster.outputs.append(Output(tracked.request, outcome.forced, None))
+            self.roster.counts.forced(len(outcome.forced))
+            turned = not tracked.jump(outcome.forced)
+        if outcome.complete or tracked.full:
+            self.roster.end(tracked, "stop" if outcome.complete else "length")
+        elif outcome.forced and tracked.lease is not None:
+            if turned:
+                self.roster.preempt(tracked)
+            else:
+                self.roster.reserve(tracked, len(tracked.tokens))
+
+    def _stop(self, tracked: Tracked, tokens: int) -> None:
+        """End a request after this many tokens, which complete a stop string; those settled since are surplus."""
+        request = tracked.request
+        length = len(request.prompt) + tokens
+        surplus = len(tracked.tokens) - max(length, len(request.prompt) + len(request.begun))
+        self.roster.counts.generated_tokens -= surplus
+        del tracked.tokens[length:]
+        self.roster.end(tracked, "stop")
+
+    # The device state is lost, or has new weights
+
+    def _lose_device(self) -> Iterator[Message]:
+        """Let all requests that run begin again from their tokens, since nothing is left of the pages on the device."""
+        for tracked in self.roster:
+            tracked.lose_dispatched()
+            if self._limits.one_shape and len(tracked.tokens) > len(tracked.request.known):
+                yield self.roster.reject(tracked, RequestCancelled(CONTINUED_ELSEWHERE))
+        for tracked in self.roster.running[::-1]:
+            self.roster.preempt(tracked)
+        self.roster.waiting.forget_cache()
+        for group in self.roster.groups:
+            group.cache.lose_device()
+
+    def _change_weights(self) -> Iterator[Message]:
+        """Use new weights once no request is left that started on the old ones; what those computed is forgotten."""
+        if any(new.fail for new in self._new_weights):
+            for tracked in [tracked for tracked in self.roster if tracked.started]:
+                error = WeightsChanged("the request was ended by update_weights; submit it again")
+                yield self.roster.reject(tracked, error)
+        while self._new_weights and not any(tracked.started for tracked in self.roster):
+            new = self._new_weights.popleft()
+            self.roster.waiting.forget_cache()
+            for group in self.roster.groups:
+                group.cache.forget()
+            self._archiving.stop()
+            yield UseWeights(new.ticket, new.weights)

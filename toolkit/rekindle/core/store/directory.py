@@ -1,0 +1,116 @@
+"""The cache directory, which is this user's alone, and files in it, of which no reader ever sees a half."""
+
+import errno
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from rekindle.core.errors import StorageError, UnsafeStorage
+
+
+def cache_dir(*parts: str) -> Path:
+    """Return the cache directory, or a directory inside it; make it, with mode 0700, where it is missing.
+
+    Its place is the environment variable REKINDLE_CACHE, else the platform's cache directory for this user.
+    Compiled programs are loaded from it, so a directory that somebody else could write to is refused.
+
+    Args:
+        parts: names of directories below the cache directory, outermost first.
+
+    Raises:
+        StorageError: a directory cannot be made.
+        UnsafeStorage: a directory belongs to another user, or is writable by others.
+    """
+    path = _root()
+    try:
+        for part in ("", *parts):
+            path /= part
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            require_private(path.resolve())
+    except OSError as error:
+        raise StorageError(
+            f"the cache directory {path} cannot be made ({error.strerror}): "
+            "set REKINDLE_CACHE to a directory that you can write to"
+        ) from error
+    return path
+
+
+def make_private(path: Path) -> None:
+    """Make a directory with mode 0700 where it is missing, and check that it is private.
+
+    Raises:
+        OSError: it cannot be made.
+        UnsafeStorage: it belongs to another user, or is writable by others.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_private(path)
+
+
+def require_private(path: Path) -> None:
+    """Check that a directory or file is this user's, and that nobody else can write to it.
+
+    Raises:
+        OSError: there is nothing, or it is neither a directory nor a file, such as a link.
+        UnsafeStorage: it belongs to another user, or is writable by others.
+    """
+    status = path.lstat()
+    if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
+        raise OSError(errno.EINVAL, "neither a directory nor a file", str(path))
+    if not hasattr(os, "getuid"):  # Windows keeps the user's directories apart by access lists, not by mode bits
+        return
+    if status.st_uid != os.getuid():
+        raise UnsafeStorage(
+            f"{path} belongs to user {status.st_uid}, but this process runs as {os.getuid()} and loads nothing that "
+            "another user can change: delete it, or set REKINDLE_CACHE to a directory of your own"
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UnsafeStorage(
+            f"{path} is writable by others (mode {stat.S_IMODE(status.st_mode):04o}), who could plant programs in it: "
+            f"delete it, or run `chmod -R go-w {path}` if nobody else can have changed it"
+        )
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Write a file under a temporary name in the same directory; name it `path` when the block ends without an error.
+
+    The last of several concurrent writers wins, and every reader sees one writer's whole file.
+
+    Yields:
+        the temporary file, open for writing bytes.
+    """
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or the names in a directory, outlast a power cut, where the system can."""
+    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _root() -> Path:
+    chosen = os.environ.get("REKINDLE_CACHE")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("rekindle", appauthor=False)

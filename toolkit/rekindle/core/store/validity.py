@@ -1,0 +1,121 @@
+"""The keys that make stored entries valid: which code runs, and how two keys differ."""
+
+import hashlib
+import json
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Final
+
+SOURCES: Final = (
+    "rekindle/core/buckets.py",
+    "rekindle/core/device/functions.py",
+    "rekindle/core/device/inputs.py",
+    "rekindle/core/device/jax_settings.py",
+    "rekindle/core/device/place.py",
+    "rekindle/core/device/programs/lowering.py",
+    "rekindle/core/device/sampling",
+    "rekindle/core/device/state.py",
+    "rekindle/core/device/step.py",
+    "rekindle/core/device/sums.py",
+    "rekindle/core/models/attention.py",
+    "rekindle/core/models/config.py",
+    "rekindle/core/models/decoder.py",
+    "rekindle/core/models/feed_forward.py",
+    "rekindle/core/models/latent.py",
+    "rekindle/core/models/layers.py",
+    "rekindle/core/models/rope.py",
+    "rekindle/core/models/scaling.py",
+    "rekindle/core/models/shard.py",
+    "rekindle/core/page.py",
+    "rekindle_kernels",
+)
+"""The files and packages that `lowering` imports; code of any of them may end up in a program."""
+
+Difference = tuple[str, str]
+"""A part's value here, and its value there; either is empty where there is no such part."""
+
+_WHOLE: Final = 80
+_LONGEST: Final = 160
+
+
+class StoreKey(ABC):
+    """The key of a stored entry, which is used only where every part is as it was when the entry was made."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def parts(self) -> dict[str, str]:
+        """Return every part by name."""
+
+    @property
+    def digest(self) -> str:
+        """64 hexadecimal digits that differ where any part does."""
+        return sha256_hex(json.dumps(self.parts(), sort_keys=True).encode())
+
+    def explain(self, stored: Mapping[str, str]) -> dict[str, Difference]:
+        """Return the parts that differ, each with its value here and among the parts of a stored key."""
+        here = self.parts()
+        pairs = {name: (here.get(name, ""), stored.get(name, "")) for name in (*here, *stored)}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def code_digest() -> str:
+    """Return a digest of the sources that this process runs.
+
+    If they were edited since they were imported, nobody knows what runs. The digest is then another one at each call,
+    so that no stored entry is used, and none that is stored now is ever used again.
+    """
+    now = _digest_of_sources()
+    return now if now == _IMPORTED else f"{now} was edited after the import ({os.urandom(8).hex()})"
+
+
+def _digest_of_sources() -> str:
+    whole = hashlib.sha256()
+    for name, content in _sources():
+        whole.update(f"{name} {sha256_hex(content)}\n".encode())
+    return whole.hexdigest()
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    for name in SOURCES:
+        package, _, inner = name.partition("/")
+        place = resources.files(package)
+        yield from _files(name, place.joinpath(inner) if inner else place)
+
+
+def _files(name: str, place: Traversable) -> Iterator[tuple[str, bytes]]:
+    if place.is_dir():
+        for child in sorted(place.iterdir(), key=lambda child: child.name):
+            if child.is_dir() or child.name.endswith((".py", ".json")):  # kernels keep their tuning as JSON
+                yield from _files(f"{name}/{child.name}", child)
+    else:
+        yield name, place.read_bytes()
+
+
+def sha256_hex(content: bytes) -> str:
+    """Return the SHA-256 of some bytes as 64 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def apart(difference: Difference) -> Difference:
+    """Return both values for a person: long ones without what they have in common, digests by their first digits."""
+    here, there = difference
+    if max(map(len, difference)) > _WHOLE:
+        separator = next((mark for mark in ("; ", ", ") if mark in here or mark in there), " ")
+        mine, theirs = here.strip("{}").split(separator), there.strip("{}").split(separator)
+        only = [word for word in mine if word not in theirs], [word for word in theirs if word not in mine]
+        if any(only):
+            here, there = (separator.join(words) for words in only)
+    return _abridged(here), _abridged(there)
+
+
+def _abridged(text: str) -> str:
+    text = re.sub("[0-9a-f]{64}", lambda digest: f"{digest[0][:12]}...", text)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+_IMPORTED: Final = _digest_of_sources()

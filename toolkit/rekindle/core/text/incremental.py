@@ -1,0 +1,103 @@
+"""Turning tokens into text one at a time, without showing half a character.
+
+The joined pieces of one decoder equal `Tokenizer.decode` of all its tokens, with special tokens skipped or not, but for
+a character that is incomplete at the end, and for a first space. The cost of a push does not grow with the text.
+"""
+
+from __future__ import annotations
+
+import codecs
+from itertools import takewhile
+
+from rekindle.core.text.token_bytes import BYTE_TOKEN, byte_level_bytes, is_byte_level, token_bytes
+from rekindle.core.text.tokenizer import Tokenizer
+
+
+class IncrementalDecoder:
+    """The decoder of one request.
+
+    Args:
+        skip_special_tokens: whether special tokens give no text.
+        goes_on: whether the text goes on with another, so that its first space is part of it. Decoders of
+            SentencePiece's kind drop one at the beginning of a text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True, goes_on: bool = False) -> None:
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._method: _ByteLevel | _Windows = (
+            _ByteLevel(tokenizer) if is_byte_level(tokenizer) else _Windows(tokenizer, skip_special_tokens, goes_on)
+        )
+
+    def skips(self, token_id: int) -> bool:
+        """Tell whether a token gives no text because it is special."""
+        return token_id in self._skipped
+
+    def push(self, token_id: int) -> str:
+        """Take the next token.
+
+        Returns:
+            The text that it completes: often one word, and empty while a character is incomplete.
+        """
+        return "" if token_id in self._skipped else self._method.push(token_id)
+
+    def finish(self) -> tuple[str, bytes]:
+        """Return what was held back, and the bytes of an incomplete character. Call it once, after the last token."""
+        return self._method.finish()
+
+
+class _ByteLevel:
+    """The method for byte-level BPE: every token is a string of bytes, which are decoded as UTF-8."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        return self._utf8.decode(byte_level_bytes(self._tokenizer, token_id))
+
+    def finish(self) -> tuple[str, bytes]:
+        return "", self._utf8.getstate()[0]
+
+
+class _Windows:
+    """The method for all other tokenizers: decode the new tokens after those that gave the last text, and take what
+    they add.
+
+    The earlier tokens are decoded again because many decoders drop a space at the start of a text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool, goes_on: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._before = tokenizer.some_text if goes_on else []
+        self._window: list[int] = []
+
+    def push(self, token_id: int) -> str:
+        token = self._tokenizer.backend.id_to_token(token_id)
+        if token is None:
+            return ""
+        self._window.append(token_id)
+        # Another byte can make a whole run of byte tokens invalid: decoders then show U+FFFD for each of them.
+        if BYTE_TOKEN.fullmatch(token):
+            return ""
+        return self._take(final=False)
+
+    def finish(self) -> tuple[str, bytes]:
+        last = list(takewhile(self._is_byte, reversed(self._window)))[::-1]
+        utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        utf8.decode(b"".join(token_bytes(self._tokenizer, token) for token in last))
+        incomplete = utf8.getstate()[0]
+        if incomplete:  # each of whose bytes is a token
+            del self._window[-len(incomplete) :]
+        return self._take(final=True), incomplete
+
+    def _is_byte(self, token_id: int) -> bool:
+        return BYTE_TOKEN.fullmatch(self._tokenizer.backend.id_to_token(token_id) or "") is not None
+
+    def _take(self, final: bool) -> str:
+        known = len(self._tokenizer.decode(self._before, self._skip))
+        piece = self._tokenizer.decode(self._before + self._window, self._skip)[known:]
+        if not final and (not piece or piece.endswith("\ufffd")):
+            return ""
+        self._before, self._window = self._window, []
+        return piece
