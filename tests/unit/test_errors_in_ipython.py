@@ -133,7 +133,7 @@ def test_errors_of_others_are_drawn_as_ever(printed: Mapping[str, str]) -> None:
 
 def test_other_modes_of_ipython_show_what_they_show_of_all_errors(printed: Mapping[str, str]) -> None:
     for mode in ("plain", "verbose"):
-        assert printed[mode].count("rekindle/session/") >= 2
+        assert printed[mode].count("rekindle/client/") >= 2
         assert LAST not in printed[mode]
     assert printed["minimal"].strip().splitlines()[-1] == TYPO
     assert "Traceback" not in printed["minimal"]

@@ -182,7 +182,10 @@ class Saying:
     [
         (None, r"handle\(\) of .*Saying.* must return a list of messages or be a generator, got None"),
         (Note("hello"), r"must return a list of messages or be a generator, got Note\(text='hello'\)"),
-        ([Note("hello")], r"an actor must say messages of rekindle\.messages, and nobody takes Note\(text='hello'\)"),
+        (
+            [Note("hello")],
+            r"an actor must say messages of rekindle\.core\.messages, and nobody takes Note\(text='hello'\)",
+        ),
     ],
 )
 def test_an_actor_that_says_something_else_than_messages_is_named(said: object, told: str) -> None:
