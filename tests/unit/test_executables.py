@@ -302,7 +302,7 @@ async def test_a_larger_bucket_serves_while_the_needed_one_is_made() -> None:
         tasks.start_soon(ask, executables, small, found)
         await anyio.wait_all_tasks_blocked()
         assert found == [], "a bucket that does not hold as much was taken"
-        assert executables.awaited == small
+        await until(lambda: executables.awaited == small, "the engine waited for the program")
         programs.gates[large].set()
     assert executables.awaited is None
     await ask(executables, small, found)
