@@ -245,6 +245,10 @@ async def test_embeddings_are_those_of_the_session_in_either_form(texts: Session
     found = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in packed["data"]]
     assert np.array_equal(found, await texts.embed(token_ids=[[1, 2], [3]]))
     mixed = (await ask(app(texts), "/v1/embeddings", {"input": ["one", [1, 2]]})).json
+    with fake_session() as without:
+        refused = await ask(app(without), "/v1/embeddings", {"input": ["one", [1, 2]]})
+        assert (refused.status, refused.error["param"]) == (400, "input")
+        assert (await ask(app(without), "/v1/embeddings", {"input": [[1, 2]]})).status == 200
     each = await texts.embed(["one"]), await texts.embed(token_ids=[[1, 2]])
     assert [one["embedding"] for one in mixed["data"]] == np.concatenate(each).tolist()
 

@@ -80,7 +80,9 @@ class Routes:
         """Serve POST /v1/embeddings."""
         asked = embedding_call(await self._body(request), self._limits.prompts)
         alike = all(isinstance(text, str) for text in asked.texts)
-        given = {"texts": asked.texts} if alike else {"token_ids": await run_sync(self._all_ids, asked.texts)}
+        mixed = not alike and any(isinstance(text, str) for text in asked.texts)
+        ids = await run_sync(self._all_ids, asked.texts) if mixed else asked.texts
+        given: dict[str, Any] = {"texts": asked.texts} if alike else {"token_ids": ids}
         self._session.check_room()
         made = await unless_gone(
             request.receive,
@@ -212,7 +214,7 @@ class Routes:
     def _all_ids(self, texts: Sequence[str | list[int]]) -> list[list[int]]:
         tokenizer = self._session.tokenizer
         if tokenizer is None:
-            return [text for text in texts if not isinstance(text, str)]
+            raise Refused(HTTPStatus.BAD_REQUEST, "the model has no tokenizer: give token ids alone", param="input")
         return [tokenizer.encode(text) if isinstance(text, str) else text for text in texts]
 
     def _length(self, text: str | list[int]) -> int:
