@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rekindle.core.messages import Withdraw
+from rekindle.core.messages import Plan, Withdraw
 from rekindle.testing import VOCAB_SIZE, ByHand, FakeGrammar, expected_tokens
 from tests.unit.limits import WAYS
 from tests.unit.machines import run, run_deep
@@ -69,6 +69,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.withdrawn: set[int] = set()
         self.silences = Silences()
 
+    def see(self, plans: list[Plan]) -> None:
+        running = self.engine.scheduler.roster.running
+        self.silences.see(plans, [tracked.request.id for tracked in running if tracked.late])
+
     @rule(
         lengths=st.lists(st.integers(1, 15) | st.integers(1, 70), min_size=1, max_size=4),
         first=st.integers(0, VOCAB_SIZE - 1),
@@ -98,27 +102,27 @@ class SchedulerMachine(RuleBasedStateMachine):
             if grammar is not None:  # or it would be turned away
                 begun = list(expected_tokens(prompt, given, grammar=grammar))
             asked: Any = {"draw": draw, "end_ids": end_ids, "begun": begun, "grammar": grammar}
-            self.silences.see(self.engine.admit(len(self.asked), prompt, max_tokens, **asked))
+            self.see(self.engine.admit(len(self.asked), prompt, max_tokens, **asked))
             self.asked.append(Asked(end_ids, expected_tokens(prompt, most, **asked), grammar))
 
     @precondition(lambda self: self.engine.in_flight)
     @rule(ticks=st.sampled_from([1, 4, 20]))
     def settle(self, ticks: int) -> None:
         while ticks and self.engine.in_flight:
-            self.silences.see(self.engine.settle())
+            self.see(self.engine.settle())
             ticks -= 1
 
     @precondition(lambda self: self.engine.advancing)
     @rule(masks=st.sampled_from([1, 2, 99]))
     def advance(self, masks: int) -> None:
-        self.silences.see(self.engine.settle_advance(masks))
+        self.see(self.engine.settle_advance(masks))
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
         request_id = data.draw(st.integers(0, len(self.asked)))  # also ended requests, and one that never was
         ended = request_id in self.engine.ends
-        self.silences.see(self.engine.say(Withdraw(request_id)))
+        self.see(self.engine.say(Withdraw(request_id)))
         if request_id < len(self.asked) and not ended:
             assert self.engine.ends[request_id] == "cancelled"
             self.withdrawn.add(request_id)
