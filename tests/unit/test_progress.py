@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -187,7 +188,7 @@ def test_a_terminal_shows_which_program_a_token_waits_for_only_while_it_does() -
     one, other = (Progress(f"waiting for a program ({step})", 1, 3, "programs ready") for step in ("one", "other"))
     reports = iter([None, one, one, None, other])
     with contextlib.redirect_stderr(Terminal()) as terminal:
-        wait = grown(pieces, 0, lambda: next(reports))
+        wait: Any = grown(pieces, 0, lambda: next(reports))
         assert next(wait).timeout == DELAY_SECONDS
         assert [next(wait).timeout for _ in range(2)] == [LOOKED_AT_SECONDS] * 2
         assert "waiting for a program (one)" in terminal.getvalue()

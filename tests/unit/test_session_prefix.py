@@ -127,7 +127,7 @@ async def test_what_is_of_the_whole_prefix_is_given_to_it_and_what_is_of_a_draw_
         with pytest.raises(InvalidRequest, match=r"^tools is given to session\.prefix"):
             document.stream(tools=[])
         with pytest.raises(InvalidRequest, match=r"unknown keyword 'token_id'; did you mean token_ids"):
-            document.generate_sync(token_id=[1])  # type: ignore[call-arg]
+            document.generate_sync(token_id=[1])  # type: ignore[call-overload]
 
 
 async def test_the_salt_of_a_prefix_is_that_of_its_continuations(session: Session) -> None:

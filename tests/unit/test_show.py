@@ -160,6 +160,7 @@ class Simulated:
         self.closed.append((self._now, len(self.pieces.items)))
 
     def run(self) -> None:
+        wait: Any
         for wait in drawing(self, self):  # type: ignore[arg-type]
             assert wait.timeout is not None
             deadline = self._now + wait.timeout

@@ -163,7 +163,7 @@ async def test_a_growing_row_and_the_number_of_rows_are_bounded(
 
 async def test_it_is_drawn_four_times_a_second_at_most(page: Page, held: Session, settler: FakeSettler) -> None:
     batch, numbers = requested(held, 2, max_tokens=2), count()
-    showing = live_table.show(batch, "blocks", lambda: f"drawing {next(numbers)}")
+    showing: Any = live_table.show(batch, "blocks", lambda: f"drawing {next(numbers)}")
     for wait in (next(showing), next(showing), next(showing)):
         assert (wait.feed, wait.seen, wait.timeout) == (batch.ends, TO_THE_END, REDRAWN_SECONDS)
     settler.release()

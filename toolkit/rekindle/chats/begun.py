@@ -8,6 +8,7 @@ from rekindle.chats.chat import Chat
 from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions, Turns, draw_results, draws
 from rekindle.client.requests import Requests
 from rekindle.core import markup
+from rekindle.core.concurrency.waits import Waits, way
 from rekindle.core.request import checks
 from rekindle.core.request.params import SamplingOptions, check_keywords
 from rekindle.core.text.chat import check_messages, copied
@@ -34,22 +35,14 @@ def chat_of(requests: Requests, system: str | None, messages: Any, tools: Any, a
     return Chat(requests, begun, tools, ask)
 
 
-async def run_in_cell(
+def run_tools(
     requests: Requests, messages: Any, tools: Any, limit: int, show: bool | None, ask: TurnOptions
-) -> ToolRun:
-    """Run a model and its tools, awaiting them; see `Session.run_tools`."""
+) -> Waits[ToolRun]:
+    """Run a model and its tools; see `Session.run_tools`."""
     __tracebackhide__ = True  # a cell shows errors without such frames
-    cell = draws(show, "awaits")
-    return _drawn(await _rounds(requests, messages, tools, limit, ask, cell).in_cell(), cell)
-
-
-def run_blocking(
-    requests: Requests, messages: Any, tools: Any, limit: int, show: bool | None, ask: TurnOptions
-) -> ToolRun:
-    """Run a model and its tools, and block; see `Session.run_tools_sync`."""
-    __tracebackhide__ = True
-    cell = draws(show, "blocks")
-    return _drawn(_rounds(requests, messages, tools, limit, ask, cell).blocking(), cell)
+    cell = (yield from way()) if draws(show) else None
+    run = yield from _rounds(requests, messages, tools, limit, ask, cell).run()
+    return run if cell is None else replace(run, drawn_in=markup.cell())  # which is not shown a second time in its cell
 
 
 def _rounds(requests: Requests, messages: Any, given: Any, limit: int, ask: TurnOptions, cell: Cell | None) -> Rounds:
@@ -60,8 +53,3 @@ def _rounds(requests: Requests, messages: Any, given: Any, limit: int, ask: Turn
     told = (lambda step: None) if cell is None else draw_results
     rounds = checks.integer("limit", limit, 1, MOST_ROUNDS)
     return Rounds(copied(messages), tools, rounds, lambda said: turns.answered(said, cell), told)
-
-
-def _drawn(run: ToolRun, cell: Cell | None) -> ToolRun:
-    """Return a run that is not shown a second time in the cell that has drawn it."""
-    return run if cell is None else replace(run, drawn_in=markup.cell())

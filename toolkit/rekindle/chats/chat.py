@@ -10,7 +10,9 @@ from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions, Turns, draw_results
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
 from rekindle.core import markup
-from rekindle.core.concurrency.calls import spelled_out, to_be_awaited
+from rekindle.core.concurrency.calls import spelled_out
+from rekindle.core.concurrency.twins import awaitable, blocking
+from rekindle.core.concurrency.waits import Waits, way
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request import checks
 from rekindle.core.request.params import check_keywords
@@ -88,9 +90,9 @@ class Chat:
         """The conversation, as `generate` takes it: a list of its own, with copies of the messages."""
         return copied(self._now.messages)
 
-    @to_be_awaited('await chat.say("...")')
+    @awaitable('await chat.say("...")')
     @spelled_out(TurnOptions, TURN_DEFAULTS)
-    async def say(self, said: Said = None, **ask: Unpack[TurnOptions]) -> Generation:
+    def say(self, said: Said = None, **ask: Unpack[TurnOptions]) -> Waits[Generation]:
         """Say something, and return the answer, which is part of the conversation then.
 
         Functions that the model calls are called, as in `session.run_tools`, until it answers; all that is in
@@ -107,26 +109,20 @@ class Chat:
                 `session.generate`.
             Others: as `session.generate`. The conversation is as it was then.
         """
-        return await self._turn(said, ask, None)
+        return self._turn(said, ask, None)
 
-    @spelled_out(TurnOptions, TURN_DEFAULTS)
-    def say_sync(self, said: Said = None, **ask: Unpack[TurnOptions]) -> Generation:
-        """Run `say`, and block until there is an answer."""
-        return self._turn_sync(said, ask, None)
+    say_sync = blocking(say)
 
-    @to_be_awaited('await chat.show("...")')
+    @awaitable('await chat.show("...")')
     @spelled_out(TurnOptions, TURN_DEFAULTS)
-    async def show(self, said: Said = None, **ask: Unpack[TurnOptions]) -> Generation:
+    def show(self, said: Said = None, **ask: Unpack[TurnOptions]) -> Waits[Generation]:
         """Say something, and show the answer in the output of the cell as it comes; in a terminal, print it.
 
         Pressing the button of an answer raises nothing: what had come is part of the conversation.
         """
-        return await self._turn(said, ask, "awaits")
+        return (yield from self._turn(said, ask, (yield from way())))
 
-    @spelled_out(TurnOptions, TURN_DEFAULTS)
-    def show_sync(self, said: Said = None, **ask: Unpack[TurnOptions]) -> Generation:
-        """Run `show`, and block until there is an answer."""
-        return self._turn_sync(said, ask, "blocks")
+    show_sync = blocking(show)
 
     @spelled_out(TurnOptions, TURN_DEFAULTS)
     def stream(self, said: Said = None, **ask: Unpack[TurnOptions]) -> Stream:
@@ -195,19 +191,12 @@ class Chat:
         html = markup.card("Chat", markup.counted(len(self), "message"), chat_html(self.messages))
         return markup.bundle(chat_text(self.messages) or repr(self), html)
 
-    async def _turn(self, said: Said, ask: TurnOptions, cell: Cell | None) -> Generation:
+    def _turn(self, said: Said, ask: TurnOptions, cell: Cell | None) -> Waits[Generation]:
+        __tracebackhide__ = True  # a cell shows errors without such frames
         messages, turns = self._begin(said, ask)
         self._turning = True
         try:
-            return self._ended(await self._rounds(messages, turns, cell).in_cell(), turns)
-        finally:
-            self._turning = False
-
-    def _turn_sync(self, said: Said, ask: TurnOptions, cell: Cell | None) -> Generation:
-        messages, turns = self._begin(said, ask)
-        self._turning = True
-        try:
-            return self._ended(self._rounds(messages, turns, cell).blocking(), turns)
+            return self._ended((yield from self._rounds(messages, turns, cell).run()), turns)
         finally:
             self._turning = False
 

@@ -86,12 +86,9 @@ class Turns:
         return answer
 
 
-def draws(show: bool | None, cell: Cell) -> Cell | None:
-    """Return how the cell waits if turns are drawn; they are where that is asked for or, by default, in a notebook."""
-    if show is not None:
-        boolean("show", show)
-    drawn = front_end.kernel() is not None if show is None else show
-    return cell if drawn else None
+def draws(show: bool | None) -> bool:
+    """Tell whether turns are drawn: by default, in a notebook."""
+    return front_end.kernel() is not None if show is None else boolean("show", show)
 
 
 def draw_results(step: ToolStep) -> None:

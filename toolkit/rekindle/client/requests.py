@@ -26,7 +26,7 @@ from rekindle.client.prompts import (
     unfinished,
 )
 from rekindle.client.record import Reader
-from rekindle.core.concurrency.waits import Waits
+from rekindle.core.concurrency.waits import Waits, way
 from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionClosed
@@ -39,7 +39,6 @@ from rekindle.core.text.responses.choosing import grammar_of_choice
 from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.reading import Reading
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.notebook.live_text import Cell
 
 
 class Requests:
@@ -135,10 +134,11 @@ class Requests:
         check_progress(progress, batch.shape)
         return batch.ended() if batch.shape.listed else self._alone(batch).ended()
 
-    def shown(self, prompt: Any, ask: Ask[Any], errors: Errors, cell: Cell) -> Waits[Any]:
-        """Check a call for generations now, and return the wait for them, which draws them meanwhile."""
-        batch = self._batch(prompt, ask, errors=errors)
-        return batch.shown(cell) if batch.shape.listed else self._alone(batch).shown(cell)
+    def shown(self, prompt: Any, ask: Ask[Any], errors: Errors) -> Waits[Any]:
+        """Check a call for generations, wait for them, and draw them meanwhile."""
+        __tracebackhide__ = True  # a cell shows errors without such frames
+        cell, batch = (yield from way()), self._batch(prompt, ask, errors=errors)
+        return (yield from batch.shown(cell) if batch.shape.listed else self._alone(batch).shown(cell))
 
     def stream(self, prompt: Any, ask: Ask[Any]) -> Stream | Streams:
         """Return the pieces of one request, which is made now, or of several, which are made when the loop begins."""

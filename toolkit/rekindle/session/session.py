@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 import jax
 
-from rekindle.chats.begun import chat_of, run_blocking, run_in_cell
+from rekindle.chats.begun import chat_of, run_tools
 from rekindle.chats.chat import Chat
 from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions
 from rekindle.client.batches.requested import Errors, Outcome
@@ -36,11 +36,12 @@ from rekindle.client.prompts import (
 from rekindle.client.requests import Requests
 from rekindle.core import markup
 from rekindle.core.checkpoints.weights import Weights
-from rekindle.core.concurrency.calls import spelled_out, to_be_awaited
-from rekindle.core.concurrency.waits import awaited, blocked
+from rekindle.core.concurrency.calls import spelled_out
+from rekindle.core.concurrency.twins import awaitable, blocking
+from rekindle.core.concurrency.waits import Waits
 from rekindle.core.config import Settings
 from rekindle.core.engine.assembly import Assembly
-from rekindle.core.engine.conductor import Pause, Resume, Step
+from rekindle.core.engine.conductor import Resume
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionError, not_installed
 from rekindle.core.messages.handled import Handled, Pending, See
@@ -53,7 +54,6 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping.call import MapCall
 from rekindle.mapping.items import checked
 from rekindle.mapping.pending import PendingMap
-from rekindle.mapping.results import MapResults
 from rekindle.notebook.board.dashboard import Dashboard
 from rekindle.notebook.explorer import Explorer
 from rekindle.results.answers import Answers
@@ -69,7 +69,7 @@ from rekindle.session.about import About, Memory
 from rekindle.session.engine_view import EngineView
 from rekindle.session.metrics import metrics_text
 from rekindle.session.operations import InFlight, Operations
-from rekindle.session.prefix import PendingPrefix, Prefix
+from rekindle.session.prefix import PendingPrefix
 from rekindle.tools.tool import AnyTool
 from rekindle.views.cache.view import CacheView, view
 from rekindle.views.tick_log import TickLog
@@ -77,7 +77,7 @@ from rekindle.views.trace import Trace
 from rekindle.views.watching import Watching
 
 if TYPE_CHECKING:
-    from rekindle.server.running import PendingServer, Server
+    from rekindle.server.running import PendingServer
 
 
 class Session:
@@ -123,9 +123,9 @@ class Session:
     async def generate(
         self, prompt: OnePrompt | Prompts = None, *, n: int, progress: bool | None = None, **ask: Unpack[Returning[Any]]
     ) -> Answers[Any]: ...
-    @to_be_awaited("await session.generate(...)")
+    @awaitable("await session.generate(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
-    async def generate(
+    def generate(
         self,
         prompt: Any = None,
         *,
@@ -133,7 +133,7 @@ class Session:
         errors: Errors = "raise",
         progress: bool | None = None,
         **ask: Unpack[Ask[Any]],
-    ) -> Any:
+    ) -> Waits[Any]:
         """Generate to the end. Leaving the await early, by an interrupt or a timeout, cancels the request.
 
         An interrupt, which is a KeyboardInterrupt or asyncio's CancelledError, keeps what had come: its attribute
@@ -177,42 +177,9 @@ class Session:
         Warns:
             ParametersIgnored: the temperature is given as 0, and beside it parameters that do nothing then.
         """
-        return await awaited(self._requests.all(prompt, ask, n, errors, progress))
+        return self._requests.all(prompt, ask, n, errors, progress)
 
-    @overload
-    def generate_sync(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
-    @overload
-    def generate_sync(
-        self, prompt: Prompts = None, *, n: None = None, progress: bool | None = None, **ask: Unpack[RaisingMany]
-    ) -> Answers[Generation]: ...
-    @overload
-    def generate_sync(
-        self, prompt: OnePrompt = None, *, n: int, progress: bool | None = None, **ask: Unpack[RaisingOne]
-    ) -> Answers[Generation]: ...
-    @overload
-    def generate_sync(
-        self, prompt: Prompts = None, *, n: int, progress: bool | None = None, **ask: Unpack[RaisingMany]
-    ) -> Answers[Answers[Generation]]: ...
-    @overload
-    def generate_sync(
-        self, prompt: Prompts = None, *, n: None = None, progress: bool | None = None, **ask: Unpack[ReturningMany]
-    ) -> Answers[Outcome]: ...
-    @overload
-    def generate_sync(
-        self, prompt: OnePrompt | Prompts = None, *, n: int, progress: bool | None = None, **ask: Unpack[Returning[Any]]
-    ) -> Answers[Any]: ...
-    @spelled_out(Ask, ASK_DEFAULTS)
-    def generate_sync(
-        self,
-        prompt: Any = None,
-        *,
-        n: int | None = None,
-        errors: Errors = "raise",
-        progress: bool | None = None,
-        **ask: Unpack[Ask[Any]],
-    ) -> Any:
-        """Run `generate`, and block until it has ended."""
-        return blocked(self._requests.all(prompt, ask, n, errors, progress))
+    generate_sync = blocking(generate)
 
     @overload
     def as_completed(self, prompt: Prompts = None, **ask: Unpack[RaisingMany]) -> AsCompleted[Generation]: ...
@@ -289,21 +256,7 @@ class Session:
         call = MapCall.of(self._requests, self._assembly, ask, template, path, errors, window)
         return PendingMap(call, given, progress=self._requests.draws(progress))
 
-    @spelled_out(Ask, ASK_DEFAULTS)
-    def map_sync(
-        self,
-        items: Iterable[Any] | None = None,
-        *,
-        template: str | Messages | None = None,
-        path: str | PathLike[str] | None = None,
-        errors: Errors = "return",
-        window: int | None = None,
-        progress: bool | None = None,
-        **ask: Unpack[AskEach],
-    ) -> MapResults:
-        """Run `map`, and block until all have ended. To block for each, loop over `map` with `for`."""
-        pending = self.map(items, template=template, path=path, errors=errors, window=window, progress=progress, **ask)
-        return pending.wait()
+    map_sync = blocking(map)  # noqa: A003
 
     @overload
     def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream: ...
@@ -322,14 +275,7 @@ class Session:
         """
         return self._requests.stream(prompt, ask)
 
-    @overload
-    def stream_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream: ...
-    @overload
-    def stream_sync(self, prompt: Prompts = None, **ask: Unpack[AskMany]) -> Streams: ...
-    @spelled_out(Ask, ASK_DEFAULTS)
-    def stream_sync(self, prompt: Any = None, **ask: Unpack[Ask[Any]]) -> Any:
-        """Return the pieces as `stream` does, for a blocking loop: `for piece in session.stream_sync(...)`."""
-        return self._requests.stream(prompt, ask)
+    stream_sync = stream
 
     @overload
     async def show(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation: ...
@@ -337,9 +283,9 @@ class Session:
     async def show(self, prompt: Prompts = None, **ask: Unpack[RaisingMany]) -> Answers[Generation]: ...
     @overload
     async def show(self, prompt: Prompts = None, **ask: Unpack[ReturningMany]) -> Answers[Outcome]: ...
-    @to_be_awaited("await session.show(...)")
+    @awaitable("await session.show(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
-    async def show(self, prompt: Any = None, *, errors: Errors = "raise", **ask: Unpack[Ask[Any]]) -> Any:
+    def show(self, prompt: Any = None, *, errors: Errors = "raise", **ask: Unpack[Ask[Any]]) -> Waits[Any]:
         """Generate to the end, and show the text in the output of the cell as it comes; in a terminal, print it.
 
         A list of prompts is a table whose rows fill side by side, each with its button; in a terminal, each answer is
@@ -351,20 +297,12 @@ class Session:
         Leaving the await early, by an interrupt or a timeout, cancels the request, and the text so far stays. Pressing
         its button raises nothing: what had come is returned, with "cancelled" as its finish reason. The button needs
         ipykernel 7 and asyncio; elsewhere its clicks would be heard only after the cell, so "interrupt kernel" is there
-        to stop it. Arguments and errors are those of `generate`.
+        to stop it. `show_sync` has none, since a cell that blocks hears no click. Arguments and errors are those of
+        `generate`.
         """
-        return await awaited(self._requests.shown(prompt, ask, errors, "awaits"))
+        return self._requests.shown(prompt, ask, errors)
 
-    @overload
-    def show_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation: ...
-    @overload
-    def show_sync(self, prompt: Prompts = None, **ask: Unpack[RaisingMany]) -> Answers[Generation]: ...
-    @overload
-    def show_sync(self, prompt: Prompts = None, **ask: Unpack[ReturningMany]) -> Answers[Outcome]: ...
-    @spelled_out(Ask, ASK_DEFAULTS)
-    def show_sync(self, prompt: Any = None, *, errors: Errors = "raise", **ask: Unpack[Ask[Any]]) -> Any:
-        """Run `show`, and block until it has ended; there is no button, since a cell that blocks hears no click."""
-        return blocked(self._requests.shown(prompt, ask, errors, "blocks"))
+    show_sync = blocking(show)
 
     @spelled_out(Ask, ASK_DEFAULTS)
     def submit(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
@@ -376,11 +314,11 @@ class Session:
         """
         return self._requests.one(prompt, ask, wait=False)
 
-    @to_be_awaited("await session.submit_all(...)")
+    @awaitable("await session.submit_all(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
-    async def submit_all(
+    def submit_all(
         self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]
-    ) -> list[Handle]:
+    ) -> Waits[list[Handle]]:
         """Check prompts as a whole, put a request for each on its way, and return their handles.
 
         Nothing is computed unless all prompts can be served. If the waiting queue has room for the first request, the
@@ -399,37 +337,29 @@ class Session:
             QueueFull: `max_waiting` requests are waiting already.
             Others as `generate` does for what it checks.
         """
-        return await awaited(self._requests.submitted(prompt, ask, n))
+        return self._requests.submitted(prompt, ask, n)
 
-    @spelled_out(Ask, ASK_DEFAULTS)
-    def submit_all_sync(
-        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]
-    ) -> list[Handle]:
-        """Run `submit_all`, and block until all prompts are checked."""
-        return blocked(self._requests.submitted(prompt, ask, n))
+    submit_all_sync = blocking(submit_all)
 
     def check_room(self) -> None:
         """Raise QueueFull if `submit` would now: for calls that would wait for room, such as `embed`."""
         self._callers.check_room()
 
-    @to_be_awaited("await session.enqueue(...)")
+    @awaitable("await session.enqueue(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
-    async def enqueue(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
+    def enqueue(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Waits[Handle]:
         """Wait until there is room in the waiting queue, put a request into it, and return its handle as `submit` does.
 
         Who waits first enters first. Leaving the wait leaves nothing behind. Arguments and errors are those of
         `generate`.
         """
-        return await awaited(self._requests.one(prompt, ask, wait=True).entered())
+        return self._requests.one(prompt, ask, wait=True).entered()
 
-    @spelled_out(Ask, ASK_DEFAULTS)
-    def enqueue_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
-        """Run `enqueue`, and block until the request is in the waiting queue."""
-        return blocked(self._requests.one(prompt, ask, wait=True).entered())
+    enqueue_sync = blocking(enqueue)
 
-    @to_be_awaited("await session.run_tools(...)")
+    @awaitable("await session.run_tools(...)")
     @spelled_out(TurnOptions, TURN_DEFAULTS)
-    async def run_tools(
+    def run_tools(
         self,
         messages: Messages,
         tools: Sequence[Callable[..., Any]],
@@ -437,13 +367,14 @@ class Session:
         limit: int = 10,
         show: bool | None = None,
         **ask: Unpack[TurnOptions],
-    ) -> ToolRun:
+    ) -> Waits[ToolRun]:
         """Have the model answer a conversation, calling the functions that it wants, until it wants none.
 
         An async function is awaited in this cell's loop. Any other has a thread of its own, so that an interrupt ends
         the wait even if the function never returns; what has to run in the cell's own thread is best made async. What
         a function raises is told to the model as the result, and so is a call of an unknown function or with arguments
-        that its annotations do not allow.
+        that its annotations do not allow. `run_tools_sync` calls functions on this thread, and async ones in an asyncio
+        loop on another.
 
         Leaving the await early cancels the request or leaves the function; an interrupt has the steps until then as its
         attribute `steps`.
@@ -460,23 +391,9 @@ class Session:
             InvalidRequest: a function cannot be told to a model, such as one without annotations, or as `generate`.
             Others: as `generate`.
         """
-        return await run_in_cell(self._requests, messages, tools, limit, show, ask)
+        return run_tools(self._requests, messages, tools, limit, show, ask)
 
-    @spelled_out(TurnOptions, TURN_DEFAULTS)
-    def run_tools_sync(
-        self,
-        messages: Messages,
-        tools: Sequence[Callable[..., Any]],
-        *,
-        limit: int = 10,
-        show: bool | None = None,
-        **ask: Unpack[TurnOptions],
-    ) -> ToolRun:
-        """Run `run_tools`, and block until it has ended.
-
-        Functions are called on this thread, and async ones in an asyncio loop on another.
-        """
-        return run_blocking(self._requests, messages, tools, limit, show, ask)
+    run_tools_sync = blocking(run_tools)
 
     @spelled_out(TurnOptions, TURN_DEFAULTS)
     def chat(
@@ -528,15 +445,10 @@ class Session:
         checked = self._requests.prompt(prompt, options)
         return PendingPrefix(checked, self._requests.continuing(checked, cache_salt))
 
-    @spelled_out(PromptOptions, PROMPT_DEFAULTS)
-    def prefix_sync(
-        self, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
-    ) -> Prefix:
-        """Run `prefix`, and block until it is computed."""
-        return self.prefix(prompt, cache_salt=cache_salt, **options).wait()
+    prefix_sync = blocking(prefix)
 
-    @to_be_awaited("await session.embed(...)")
-    async def embed(
+    @awaitable("await session.embed(...)")
+    def embed(
         self,
         texts: OnePrompt | Prompts = None,
         *,
@@ -547,7 +459,7 @@ class Session:
         token_ids: TokenIds | Sequence[TokenIds] | None = None,
         cache_salt: str = "",
         progress: bool | None = None,
-    ) -> Array:
+    ) -> Waits[Array]:
         """Return the embedding of a text, or of each of a list: hidden states after the last layer and its norm.
 
         What is not given is as the model's authors do it, if their files say (`1_Pooling`, `modules.json` and
@@ -573,29 +485,12 @@ class Session:
                 making embeddings is not served.
             SessionError: the session is closed or its engine failed.
         """
-        return await awaited(
-            self._scoring.embed(texts, token_ids, pooling, normalize, dimensions, instruction, cache_salt, progress)
-        )
+        return self._scoring.embed(texts, token_ids, pooling, normalize, dimensions, instruction, cache_salt, progress)
 
-    def embed_sync(
-        self,
-        texts: OnePrompt | Prompts = None,
-        *,
-        pooling: Pooling | None = None,
-        normalize: bool | None = None,
-        dimensions: int | None = None,
-        instruction: str | None = None,
-        token_ids: TokenIds | Sequence[TokenIds] | None = None,
-        cache_salt: str = "",
-        progress: bool | None = None,
-    ) -> Array:
-        """Run `embed`, and block until it has ended."""
-        return blocked(
-            self._scoring.embed(texts, token_ids, pooling, normalize, dimensions, instruction, cache_salt, progress)
-        )
+    embed_sync = blocking(embed)
 
-    @to_be_awaited("await session.score(...)")
-    async def score(
+    @awaitable("await session.score(...)")
+    def score(
         self,
         prompt: OnePrompt = None,
         options: str | Sequence[str] = (),
@@ -603,7 +498,7 @@ class Session:
         token_ids: TokenIds | None = None,
         cache_salt: str = "",
         progress: bool | None = None,
-    ) -> Scores:
+    ) -> Waits[Scores]:
         """Return how likely each of some texts is after a prompt, by the model alone, without sampling parameters.
 
         The prompt is computed once, as far as whole pages go, and found in the prefix cache for the other options.
@@ -623,22 +518,12 @@ class Session:
             InvalidRequest: as `generate`, or there are no options, or one has no tokens of its own.
             SessionError: the session is closed or its engine failed.
         """
-        return await awaited(self._scoring.score(prompt, options, token_ids, cache_salt, progress))
+        return self._scoring.score(prompt, options, token_ids, cache_salt, progress)
 
-    def score_sync(
-        self,
-        prompt: OnePrompt = None,
-        options: str | Sequence[str] = (),
-        *,
-        token_ids: TokenIds | None = None,
-        cache_salt: str = "",
-        progress: bool | None = None,
-    ) -> Scores:
-        """Run `score`, and block until it has ended."""
-        return blocked(self._scoring.score(prompt, options, token_ids, cache_salt, progress))
+    score_sync = blocking(score)
 
-    @to_be_awaited("await session.perplexity(...)")
-    async def perplexity(
+    @awaitable("await session.perplexity(...)")
+    def perplexity(
         self,
         text: OnePrompt = None,
         *,
@@ -647,7 +532,7 @@ class Session:
         token_ids: TokenIds | None = None,
         cache_salt: str = "",
         progress: bool | None = None,
-    ) -> Perplexity:
+    ) -> Waits[Perplexity]:
         """Return how well the model predicts a text of any length: its perplexity, and its bits per byte.
 
         The text is computed in windows that overlap. Each token but the first is scored once, by the first window that
@@ -666,20 +551,9 @@ class Session:
             InvalidRequest: as `generate`, or there are fewer than two tokens, or a number is out of its range.
             SessionError: the session is closed or its engine failed.
         """
-        return await awaited(self._scoring.perplexity(text, token_ids, window, stride, cache_salt, progress))
+        return self._scoring.perplexity(text, token_ids, window, stride, cache_salt, progress)
 
-    def perplexity_sync(
-        self,
-        text: OnePrompt = None,
-        *,
-        window: int | None = None,
-        stride: int | None = None,
-        token_ids: TokenIds | None = None,
-        cache_salt: str = "",
-        progress: bool | None = None,
-    ) -> Perplexity:
-        """Run `perplexity`, and block until it has ended."""
-        return blocked(self._scoring.perplexity(text, token_ids, window, stride, cache_salt, progress))
+    perplexity_sync = blocking(perplexity)
 
     @overload
     async def classify(self, texts: str | Messages, *, progress: bool | None = None) -> Classification: ...
@@ -691,8 +565,8 @@ class Session:
     async def classify(
         self, *, token_ids: TokenIds | Sequence[TokenIds], progress: bool | None = None
     ) -> Classification | list[Classification]: ...
-    @to_be_awaited("await session.classify(...)")
-    async def classify(self, texts: Any = None, *, token_ids: Any = None, progress: bool | None = None) -> Any:
+    @awaitable("await session.classify(...)")
+    def classify(self, texts: Any = None, *, token_ids: Any = None, progress: bool | None = None) -> Waits[Any]:
         """Return the class of a text, or of each of a list, by a model that has a head for sequence classification.
 
         The head is that of the checkpoint that was opened, also after `update_weights`.
@@ -706,31 +580,19 @@ class Session:
             InvalidRequest: as `generate`, or the model has no such head.
             SessionError: the session is closed or its engine failed.
         """
-        return await awaited(self._scoring.classify(texts, token_ids, progress))
+        return self._scoring.classify(texts, token_ids, progress)
 
-    @overload
-    def classify_sync(self, texts: str | Messages, *, progress: bool | None = None) -> Classification: ...
-    @overload
-    def classify_sync(
-        self, texts: list[str] | Sequence[Messages], *, progress: bool | None = None
-    ) -> list[Classification]: ...
-    @overload
-    def classify_sync(
-        self, *, token_ids: TokenIds | Sequence[TokenIds], progress: bool | None = None
-    ) -> Classification | list[Classification]: ...
-    def classify_sync(self, texts: Any = None, *, token_ids: Any = None, progress: bool | None = None) -> Any:
-        """Run `classify`, and block until it has ended."""
-        return blocked(self._scoring.classify(texts, token_ids, progress))
+    classify_sync = blocking(classify)
 
-    @to_be_awaited("await session.rerank(...)")
-    async def rerank(
+    @awaitable("await session.rerank(...)")
+    def rerank(
         self,
         query: str,
         documents: Sequence[str],
         *,
         instruction: str | None = None,
         progress: bool | None = None,
-    ) -> Ranking:
+    ) -> Waits[Ranking]:
         """Return how relevant documents are to a query, for models that rerank as Qwen3-Reranker does.
 
         Each document is a question in the model's chat format, to be answered by "yes" or "no". A model that predicts
@@ -747,21 +609,12 @@ class Session:
             InvalidRequest: an argument is no text, or the model has no chat template, or cannot answer so.
             SessionError: the session is closed or its engine failed.
         """
-        return await awaited(self._scoring.rerank(query, documents, instruction, progress))
+        return self._scoring.rerank(query, documents, instruction, progress)
 
-    def rerank_sync(
-        self,
-        query: str,
-        documents: Sequence[str],
-        *,
-        instruction: str | None = None,
-        progress: bool | None = None,
-    ) -> Ranking:
-        """Run `rerank`, and block until it has ended."""
-        return blocked(self._scoring.rerank(query, documents, instruction, progress))
+    rerank_sync = blocking(rerank)
 
-    @to_be_awaited("await session.update_weights(...)")
-    async def update_weights(self, weights: Weights, *, in_flight: InFlight = "finish") -> None:
+    @awaitable("await session.update_weights(...)")
+    def update_weights(self, weights: Weights, *, in_flight: InFlight = "finish") -> Waits[None]:
         """Use other weights of the same structure from now on. Nothing is compiled, and cached prefixes are dropped.
 
         Prefix handles stay usable, but hold nothing any more. Leaving the wait, by an interrupt or a timeout, keeps the
@@ -779,14 +632,12 @@ class Session:
             InvalidRequest: `weights` or `in_flight` is none of the accepted values.
             SessionError: the session is closed or its engine failed.
         """
-        await awaited(self._operations.update_weights(weights, in_flight))
+        return self._operations.update_weights(weights, in_flight)
 
-    def update_weights_sync(self, weights: Weights, *, in_flight: InFlight = "finish") -> None:
-        """Run `update_weights`, and block until it has ended."""
-        blocked(self._operations.update_weights(weights, in_flight))
+    update_weights_sync = blocking(update_weights)
 
-    @to_be_awaited("await session.save()")
-    async def save(self, *, progress: bool = True) -> int:
+    @awaitable("await session.save()")
+    def save(self, *, progress: bool = True) -> Waits[int]:
         """Write all cached prefixes to disk now, for later sessions; the engine otherwise does so when it is idle.
 
         Args:
@@ -800,14 +651,12 @@ class Session:
             StorageError: some pages could not be written, or this session writes none.
             SessionError: the session is closed or its engine failed.
         """
-        return await awaited(self._operations.save(progress))
+        return self._operations.save(progress)
 
-    def save_sync(self, *, progress: bool = True) -> int:
-        """Run `save`, and block until it has ended."""
-        return blocked(self._operations.save(progress))
+    save_sync = blocking(save)
 
-    @to_be_awaited("await session.precompiled()")
-    async def precompiled(self, *, progress: bool = True) -> None:
+    @awaitable("await session.precompiled()")
+    def precompiled(self, *, progress: bool = True) -> Waits[None]:
         """Wait until every program that `precompile` asked for is ready, and stored for later sessions.
 
         Args:
@@ -817,14 +666,12 @@ class Session:
             SessionClosed: the session was closed meanwhile.
             Others: why a program could not be made.
         """
-        await awaited(self._operations.precompiled(progress))
+        return self._operations.precompiled(progress)
 
-    def precompiled_sync(self, *, progress: bool = True) -> None:
-        """Run `precompiled`, and block until it has ended."""
-        blocked(self._operations.precompiled(progress))
+    precompiled_sync = blocking(precompiled)
 
-    @to_be_awaited("await session.pause()")
-    async def pause(self) -> None:
+    @awaitable("await session.pause()")
+    def pause(self) -> Waits[None]:
         """Have no actor of the engine take another message.
 
         Requests can still be submitted; they wait until the engine goes on, as do `save`, `update_weights` and
@@ -833,11 +680,9 @@ class Session:
         Raises:
             SessionError: the session is closed or its engine failed.
         """
-        await awaited(self._operations.command(Pause()))
+        return self._operations.pause()
 
-    def pause_sync(self) -> None:
-        """Run `pause`, and block until it has ended."""
-        blocked(self._operations.command(Pause()))
+    pause_sync = blocking(pause)
 
     def resume(self) -> None:
         """Let the engine run by itself again. Returns at once, and may be called from any thread.
@@ -847,8 +692,8 @@ class Session:
         """
         self._engine.command(Resume())
 
-    @to_be_awaited("await session.step()")
-    async def step(self) -> Handled | None:
+    @awaitable("await session.step()")
+    def step(self) -> Waits[Handled | None]:
         """Have the actor that the oldest waiting message is for handle it. This pauses the engine, if it runs.
 
         Leaving the wait leaves the engine paused; the message stays where it is, unless it was taken by then.
@@ -859,11 +704,9 @@ class Session:
         Raises:
             SessionError: the session is closed or its engine failed.
         """
-        return await awaited(self._operations.command(Step()))
+        return self._operations.step()
 
-    def step_sync(self) -> Handled | None:
-        """Run `step`, and block until it has ended."""
-        return blocked(self._operations.command(Step()))
+    step_sync = blocking(step)
 
     @property
     def paused(self) -> bool:
@@ -1078,18 +921,7 @@ class Session:
             raise not_installed("the server", "server", error) from error
         return PendingServer(self, self._operations.followed_by, host, port, name, api_keys, origins, grace)
 
-    def serve_sync(
-        self,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 8000,
-        name: str | None = None,
-        api_keys: Sequence[str] = (),
-        origins: Sequence[str] = (),
-        grace: float = 10.0,
-    ) -> "Server":
-        """Begin to serve as `serve` does, and return the server."""
-        return self.serve(host=host, port=port, name=name, api_keys=api_keys, origins=origins, grace=grace).wait()
+    serve_sync = blocking(serve)
 
     def metrics_text(self) -> str:
         """Return the counters, and histograms of times, in the text form that Prometheus reads.
@@ -1099,18 +931,16 @@ class Session:
         """
         return metrics_text(self.stats, self._callers.latencies)
 
-    @to_be_awaited("await session.close()")
-    async def close(self) -> None:
+    @awaitable("await session.close()")
+    def close(self) -> Waits[None]:
         """Stop the engine and free its device memory. Requests under way fail with `SessionClosed`. Idempotent.
 
         Cached pages that are not on disk yet are written first, for at most 3 seconds; a paused engine writes none.
         Servers of the session end too, and are waited for, each as long as its `grace` says.
         """
-        await awaited(self._operations.close())
+        return self._operations.close()
 
-    def close_sync(self) -> None:
-        """Run `close`, and block until it has ended."""
-        blocked(self._operations.close())
+    close_sync = blocking(close)
 
     async def __aenter__(self) -> "Session":
         return self

@@ -1,4 +1,4 @@
-"""Calling the function of a tool, for a cell that awaits it and for one that blocks."""
+"""Calls of the functions of tools, as steps of an operation."""
 
 import asyncio
 import dataclasses
@@ -18,46 +18,43 @@ from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A function that is to be called."""
+    """A function to call: a step whose result is that of the function, or the error that it raised."""
 
     function: Callable[..., Any]
     arguments: dict[str, Any]
 
-    def now(self) -> Any:
-        """Call it, and return what it returns, which may have to be awaited."""
+    async def awaited(self) -> Any:
+        """Call the function; an async one runs in the caller's loop.
+
+        Another function may block, so it has a thread of its own, with the caller's context: the cell stays alive, and
+        an interrupt ends the wait even if the function never returns. The thread cannot be ended; it goes on for
+        nobody, and no process waits for it.
+        """
+        try:
+            if iscoroutinefunction(self.function) or iscoroutinefunction(type(self.function).__call__):
+                return await _turning(self._now())
+            result = await awaited(_in_a_thread(self._now, copy_context()))
+            return await _turning(result) if isawaitable(result) else result
+        except Exception as error:
+            return error
+
+    def blocked(self) -> Any:
+        """Call the function on this thread.
+
+        An async one runs in an asyncio loop of its own, on a thread of its own, because a loop may run here.
+        """
+        try:
+            result = self._now()
+            if not isawaitable(result):
+                return result
+            # In the caller's context, it would seem to run in the loop that this thread may have.
+            return blocked(_in_a_thread(partial(asyncio.run, _result(result)), Context()))
+        except Exception as error:
+            return error
+
+    def _now(self) -> Any:
+        """Call the function, and return its result, which may be awaitable."""
         return self.function(**self.arguments)
-
-
-async def in_cell(called: Called) -> Any:
-    """Call a function, and return its result, or the error that it raised.
-
-    What is async is awaited in the caller's loop. Another function may block, so it has a thread of its own, with the
-    caller's context: the cell stays alive, and an interrupt ends the wait even if the function never returns. The
-    thread cannot be ended; it goes on for nobody, and no process waits for it.
-    """
-    try:
-        function = called.function
-        if iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__):
-            return await _turning(called.now())
-        result = await awaited(_in_a_thread(called.now, copy_context()))
-        return await _turning(result) if isawaitable(result) else result
-    except Exception as error:
-        return error
-
-
-def blocking(called: Called) -> Any:
-    """Call a function on this thread, and return its result, or the error that it raised.
-
-    What is async runs in an asyncio loop of its own, on a thread of its own, because a loop may run here.
-    """
-    try:
-        result = called.now()
-        if not isawaitable(result):
-            return result
-        # In the caller's context, it would seem to run in the loop that this thread may have.
-        return blocked(_in_a_thread(partial(asyncio.run, _result(result)), Context()))
-    except Exception as error:
-        return error
 
 
 def in_words(value: Any) -> str:

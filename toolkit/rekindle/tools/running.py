@@ -1,25 +1,22 @@
-"""A model and its tools, which answer each other: the rounds of that, for cells that await and for cells that block."""
+"""A model and its tools, which answer each other: the rounds of that."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rekindle.core.concurrency import interrupts
-from rekindle.core.concurrency.waits import Waits, awaited, blocked
+from rekindle.core.concurrency.waits import Waits
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.markup import counted
 from rekindle.core.text.response import ToolCall, tool_messages
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import Stop, ToolResult, ToolRun, ToolStep
-from rekindle.tools.calling import Called, blocking, in_cell, in_words
+from rekindle.tools.calling import Called, in_words
 from rekindle.tools.tool import Tool, tools_of
 
 Answered = Callable[[Sequence[Mapping[str, Any]]], Waits[Generation]]
 """Makes the wait for the model's answer to a conversation."""
 Tell = Callable[[ToolStep], None]
 """Is told of each step once its calls have ended."""
-
-Want = Waits[Generation] | Called
-"""What a round goes on with: the answer of the model, or what a function returns or raises."""
 
 
 def callable_tools(given: Any) -> dict[str, Tool]:
@@ -61,39 +58,19 @@ class Rounds:
         self._tools, self._limit, self._answered, self._tell = tools, limit, answered, tell
         self._steps: list[ToolStep] = []
 
-    async def in_cell(self) -> ToolRun:
-        """Run to the end, awaiting each answer and each function; leaving the wait leaves what it waits for."""
+    def run(self) -> Waits[ToolRun]:
+        """Run to the end; leaving the wait leaves the answer or the function that it waits for."""
         __tracebackhide__ = True  # a cell shows errors without such frames
-        rounds, outcome = self._rounds(), None
         try:
-            while True:
-                want = rounds.send(outcome)
-                outcome = await (in_cell(want) if isinstance(want, Called) else awaited(want))
-        except StopIteration as ended:
-            run: ToolRun = ended.value
-            return run
+            return (yield from self._rounds())
         except BaseException as left:
             self._leave(left)
             raise
 
-    def blocking(self) -> ToolRun:
-        """Run to the end, and block until then."""
+    def _rounds(self) -> Waits[ToolRun]:
         __tracebackhide__ = True
-        rounds, outcome = self._rounds(), None
-        try:
-            while True:
-                want = rounds.send(outcome)
-                outcome = blocking(want) if isinstance(want, Called) else blocked(want)
-        except StopIteration as ended:
-            run: ToolRun = ended.value
-            return run
-        except BaseException as left:
-            self._leave(left)
-            raise
-
-    def _rounds(self) -> Generator[Want, Any, ToolRun]:
         for number in range(self._limit):
-            answer: Generation = yield self._answered(tuple(self._messages))
+            answer = yield from self._answered(tuple(self._messages))
             self._messages.append(answer.message)
             if (stop := self._stop(answer, number + 1)) is not None:
                 return ToolRun((*self._steps, ToolStep(answer)), list(self._messages), stop)
@@ -105,7 +82,7 @@ class Rounds:
             self._tell(self._steps[-1])
         raise AssertionError("the last round returns")
 
-    def _result(self, call: ToolCall) -> Generator[Want, Any, ToolResult]:
+    def _result(self, call: ToolCall) -> Waits[ToolResult]:
         """Have a call answered; one that cannot be made is answered with the reason."""
         try:
             called = self._called(call)

@@ -1,34 +1,10 @@
-"""Functions that tell how they are called, to `help`, to completion, and to who forgot an await."""
+"""Functions that tell how they are called, to `help` and to completion."""
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-P = ParamSpec("P")
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def to_be_awaited(how: str) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """Return a decorator of a coroutine function whose coroutines say in their repr how to await them.
-
-    They stay real coroutines, which is what event loops take. So it is their name that says it.
-
-    Args:
-        how: what to write, such as "await session.generate(...)".
-    """
-
-    def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        @wraps(function)
-        def call(*arguments: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
-            coroutine: Any = function(*arguments, **options)
-            coroutine.__qualname__ = f"{function.__qualname__}, to be awaited: `{how}`"
-            return cast(Coroutine[Any, Any, T], coroutine)
-
-        return call
-
-    return decorate
 
 
 def spelled_out(options: type, defaults: Mapping[str, Any]) -> Callable[[F], F]:

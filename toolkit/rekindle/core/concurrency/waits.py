@@ -1,9 +1,12 @@
-"""Operations that wait, written once for callers that await them and for callers that block."""
+"""Operations that wait, written once for callers that await them and for callers that block.
+
+An operation does no input and output by itself: it yields its steps, and who runs it takes them.
+"""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from rekindle.core.concurrency.feed import TO_THE_END, Feed, interruptible
 from rekindle.core.concurrency.interrupts import brief
@@ -12,9 +15,19 @@ from rekindle.core.concurrency.threads import Work
 T = TypeVar("T")
 
 
+class Step(Protocol):
+    """A step of an operation; the operation goes on with its result. An error in it is raised in the operation."""
+
+    async def awaited(self) -> Any:
+        """Take the step while the loop keeps turning."""
+
+    def blocked(self) -> Any:
+        """Take the step on a thread that has nothing else to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The next thing that an operation waits for.
+    """The wait for more items of a feed.
 
     Attributes:
         feed: waited for until it has more than `seen` items, or is closed.
@@ -25,23 +38,48 @@ class Wait:
     seen: int = TO_THE_END
     timeout: float | None = None
 
+    async def awaited(self) -> None:
+        await self.feed.grown(self.seen, self.timeout)
 
-Waits = Generator[Wait, None, T]
-"""An operation: a generator that yields its waits and returns its result. An error in a wait is raised in it."""
+    def blocked(self) -> None:
+        self.feed.grown_blocking(self.seen, self.timeout)
+
+
+Waits = Generator[Step, Any, T]
+"""An operation: a generator that yields its steps and returns its result."""
+
+Way = Literal["awaits", "blocks"]
+"""How the caller of an operation waits for it."""
+
+
+class _AskWay:
+    """The step whose result is how the caller waits."""
+
+    async def awaited(self) -> Way:
+        return "awaits"
+
+    def blocked(self) -> Way:
+        return "blocks"
+
+
+def way() -> Waits[Way]:
+    """Return how the caller of this operation waits for it."""
+    found: Way = yield _AskWay()
+    return found
 
 
 async def awaited(waits: Waits[T]) -> T:
     """Run an operation while the loop keeps turning, and return its result."""
     __tracebackhide__ = True  # a cell shows errors without such frames
     try:
-        wait = next(waits)
+        step = next(waits)
         while True:
             try:
-                await wait.feed.grown(wait.seen, wait.timeout)
+                outcome = await step.awaited()
             except BaseException as error:
-                wait = waits.throw(brief(error))
+                step = waits.throw(brief(error))
             else:
-                wait = next(waits)
+                step = waits.send(outcome)
     except StopIteration as ended:
         result: T = ended.value
         return result
@@ -87,10 +125,9 @@ def blocked(waits: Waits[T]) -> T:
 def _blocked(waits: Waits[T], left_by: BaseException | None = None) -> T:
     __tracebackhide__ = True
     try:
-        wait = next(waits) if left_by is None else waits.throw(left_by)
+        step = next(waits) if left_by is None else waits.throw(left_by)
         while True:
-            wait.feed.grown_blocking(wait.seen, wait.timeout)
-            wait = next(waits)
+            step = waits.send(step.blocked())
     except StopIteration as ended:
         result: T = ended.value
         return result
