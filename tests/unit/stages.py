@@ -9,6 +9,7 @@ import anyio
 
 from rekindle.client.callers import Callers
 from rekindle.client.handle import Handle
+from rekindle.client.submission import Submission
 from rekindle.core.config import SettingsOptions
 from rekindle.core.engine.actor import Actor, answers
 from rekindle.core.engine.actors.grammars import Grammars
@@ -50,9 +51,8 @@ class Stages:
 
     def ask(self, prompt: Prompt, pooling: Pooling | None = None, **options: Unpack[SamplingOptions]) -> Handle:
         """Submit a request; nothing happens to it yet."""
-        return self._callers.submit(
-            prompt, SamplingParams.from_options(options), self.post, wait=False, pooling=pooling
-        )
+        submission = Submission(prompt, SamplingParams.from_options(options), pooling=pooling)
+        return self._callers.submit(submission, self.post, wait=False)
 
     def post(self, message: Message) -> None:
         """Put a message into the mailbox of the stage that takes it."""

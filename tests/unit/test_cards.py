@@ -6,8 +6,9 @@ from typing import Any
 
 from rekindle import CachedTokens, Generation, Stats, Timings, Usage
 from rekindle.client.handle import Handle
+from rekindle.client.submission import Submission
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Started, Submit, Text
+from rekindle.core.messages import Started, Text
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.scheduler.cache.tree import PrefixTree
@@ -66,7 +67,7 @@ def test_the_card_of_a_heat_map_is_that_of_its_file() -> None:
 
 
 def test_the_card_of_a_handle_is_that_of_its_file() -> None:
-    handle = Handle(Submit(1, (1,), SamplingParams(logprobs=0)), lambda _: None)
+    handle = Handle(1, Submission((1,), SamplingParams(logprobs=0)), lambda _: None)
     states = {"waiting": readable(handle)}
     handle.send()
     handle.record.deliver(Started(1, (5,) * 24, None, cached=CachedTokens(device=16)))
@@ -74,12 +75,12 @@ def test_the_card_of_a_handle_is_that_of_its_file() -> None:
     states["running"] = readable(handle, measured=True)
     handle.record.fail(RuntimeError("the device\nis gone"))
     states["failed"] = readable(handle, measured=True)
-    ended = Handle(Submit(1, (1,), SamplingParams()), lambda _: None)
+    ended = Handle(1, Submission((1,), SamplingParams()), lambda _: None)
     ended.send()
     for message in (Started(1, (1,), None, CachedTokens()), Text(1, "One", (7,), "length")):
         ended.record.deliver(message)
     states["ended"] = readable(ended, measured=True)
-    gone = Handle(Submit(1, (1,), SamplingParams()), lambda _: None)
+    gone = Handle(1, Submission((1,), SamplingParams()), lambda _: None)
     gone.cancel()
     assert_card("handle", states | {"cancelled": readable(gone, measured=True)})
 

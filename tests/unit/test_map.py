@@ -12,9 +12,9 @@ from anyio import to_thread
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.errors import BatchFailed, InvalidRequest, PromptTooLong, RequestCancelled, SessionClosed
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.mapping import bar as bars
 from rekindle.mapping.pending import PendingMap
 from rekindle.mapping.results import MapResults
+from rekindle.notebook import pace as bars
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session

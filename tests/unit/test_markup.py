@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import as_text
+from rekindle.client.submission import Submission
 from rekindle.core import markup
-from rekindle.core.messages import Chat, Continued, Started, Submit, Text
+from rekindle.core.messages import Chat, Continued, Started, Text
 from rekindle.core.request.figures import CachedTokens, Timings, Usage
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import TokenLogprob
@@ -132,7 +133,7 @@ def test_the_parts_of_a_bar_fill_it() -> None:
 
 
 def test_a_handle_shows_hostile_text_and_a_long_reason_of_its_failure_as_text() -> None:
-    handle = Handle(Submit(1, (1,), SamplingParams(logprobs=0)), lambda _: None)
+    handle = Handle(1, Submission((1,), SamplingParams(logprobs=0)), lambda _: None)
     handle.send()
     handle.record.deliver(Started(1, (5,) * 24, None, cached=CachedTokens(device=16)))
     handle.record.deliver(Text(1, HOSTILE, (7,), None, logprobs=(scored(HOSTILE),)))

@@ -8,11 +8,11 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.client.batches import pace as paces
-from rekindle.client.batches.pace import Pace, in_words
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.errors import InvalidRequest
+from rekindle.notebook import pace as paces
+from rekindle.notebook.pace import BatchPace, in_words
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 
@@ -155,7 +155,7 @@ def test_time_left_and_speed_come_from_how_it_went(monkeypatch: pytest.MonkeyPat
     now = 100.0
     monkeypatch.setattr(paces, "perf_counter", lambda: now)
     batch: Any = Batch()
-    pace = Pace(batch, 40)
+    pace = BatchPace(batch, 40)
     assert pace.report() == Progress("generating", 0, 4, "answers")
     now, counts = 102.0, (10, 10, 0, 0)
     for request, count in zip(batch.handles, counts, strict=True):
@@ -177,7 +177,7 @@ def test_nothing_is_said_of_the_time_left_while_nothing_is_known(monkeypatch: py
     now = 100.0
     monkeypatch.setattr(paces, "perf_counter", lambda: now)
     batch: Any = Batch()
-    pace = Pace(batch, None)
+    pace = BatchPace(batch, None)
     pace.report()
     now, batch.handles[0].generated = 102.0, 20
     assert pace.report().unit == "answers, 10 tokens/s"

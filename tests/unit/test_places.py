@@ -7,6 +7,7 @@ import pytest
 
 from rekindle.client.callers import Callers
 from rekindle.client.places import Places
+from rekindle.client.submission import Submission
 from rekindle.core.errors import QueueFull
 from rekindle.core.messages import Message, Started, Submit
 from rekindle.core.request.figures import CachedTokens
@@ -66,7 +67,7 @@ def test_who_has_no_place_gives_none_back() -> None:
 def test_a_request_that_is_no_longer_wanted_takes_no_place() -> None:
     callers, posted = Callers(max_waiting=1), list[Message]()
     inside, cancelled, also, wanted = (
-        callers.submit((number,), SamplingParams(), posted.append, wait=True) for number in range(4)
+        callers.submit(Submission((number,), SamplingParams()), posted.append, wait=True) for number in range(4)
     )
     cancelled.cancel()
     also.cancel()

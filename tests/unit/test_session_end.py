@@ -13,6 +13,7 @@ import pytest
 from anyio import to_thread
 
 from rekindle.client.callers import Callers
+from rekindle.client.submission import Submission
 from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import EngineFailed, InvalidRequest, QueueFull, SessionClosed
@@ -222,17 +223,17 @@ async def test_one_that_comes_while_the_session_ends_is_answered_too() -> None:
     """Post a request that saw the session open, and finds the queue full when no request leaves it any more."""
     callers = Callers(max_waiting=1)
     posted: list[Message] = []
-    inside = callers.submit((1,), SamplingParams(), posted.append, wait=True)
+    inside = callers.submit(Submission((1,), SamplingParams()), posted.append, wait=True)
     closed = SessionClosed("closed")
     callers.fail_all(closed)
-    outside = callers.submit((1,), SamplingParams(), posted.append, wait=True)
+    outside = callers.submit(Submission((1,), SamplingParams()), posted.append, wait=True)
     for handle in (inside, outside):
         assert handle.done
         with pytest.raises(SessionClosed) as caught:
             await handle
         assert caught.value is closed
     with pytest.raises(QueueFull):
-        callers.submit((1,), SamplingParams(), posted.append, wait=False)
+        callers.submit(Submission((1,), SamplingParams()), posted.append, wait=False)
     assert not callers._handles
     callers.deliver(Texts((Text(0, "late", (1,), "length"),)))
     callers.deliver(Rejected(1, closed))

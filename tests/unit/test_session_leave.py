@@ -10,6 +10,7 @@ import pytest
 from anyio import to_thread
 
 from rekindle.client.handle import Handle, Stream
+from rekindle.client.submission import Submission
 from rekindle.core.engine.actor import Actor
 from rekindle.core.errors import InvalidRequest, QueueFull, RequestCancelled, SessionClosed
 from rekindle.core.messages import Cancel, Message, Submit
@@ -64,10 +65,10 @@ async def test_a_cancel_from_within_the_submit_itself_is_not_lost() -> None:
         handle.cancel()
         said.append(message)
 
-    submit = Submit(7, (1,), SamplingParams())
-    handle = Handle(submit, post)
+    submission = Submission((1,), SamplingParams())
+    handle = Handle(7, submission, post)
     assert handle.send()
-    assert said == [submit, Cancel(7)]
+    assert said == [submission.message(7), Cancel(7)]
     with pytest.raises(RequestCancelled):
         await handle
 

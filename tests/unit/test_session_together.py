@@ -1,6 +1,6 @@
 """A loop over a batch has each answer as it ends, or the pieces of all as they come, and leaves nothing behind."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing, closing
 from typing import Any
 
@@ -14,6 +14,7 @@ from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import assert_all_is_free
+from tests.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -41,19 +42,26 @@ async def assert_free(session: Session) -> None:
     assert_all_is_free(session)
 
 
-async def test_a_second_loop_over_the_same_items_is_told_that_there_is_one(texts: Session) -> None:
-    loops: list[Any] = [
-        texts.stream("one", max_tokens=5),
-        texts.stream("one", max_tokens=5).parts(),
-        texts.stream(["one", "two"], max_tokens=5),
-        texts.as_completed(["one", "two"], max_tokens=5),
-        texts.map(["one", "two"], max_tokens=5),
-    ]
-    for loop in loops:
+LOOPS: list[Callable[[Session], Any]] = [
+    lambda texts: texts.stream("one", max_tokens=5),
+    lambda texts: texts.stream("one", max_tokens=5).parts(),
+    lambda texts: texts.stream(["one", "two"], max_tokens=5),
+    lambda texts: texts.as_completed(["one", "two"], max_tokens=5),
+    lambda texts: texts.map(["one", "two"], max_tokens=5),
+]
+
+
+@pytest.mark.parametrize("begin", LOOPS)
+async def test_a_second_loop_over_the_same_items_is_told_that_there_is_one(
+    begin: Callable[[Session], Any], settler: FakeSettler, byte_tokenizer: Tokenizer
+) -> None:
+    assembly = fake_assembly(fake_limits(max_context=64), tokenizer=byte_tokenizer, settler=settler)
+    with fake_session(assembly) as texts:
+        loop = begin(texts)
         ended: list[int] = []
         refused: list[str] = []
 
-        async def read(loop: Any = loop, ended: list[int] = ended, refused: list[str] = refused) -> None:
+        async def read() -> None:
             try:
                 ended.append(len([item async for item in loop]))
             except RuntimeError as error:
@@ -62,10 +70,12 @@ async def test_a_second_loop_over_the_same_items_is_told_that_there_is_one(texts
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
             tasks.start_soon(read)
+            await until(lambda: refused, "one of the two loops is refused")  # neither has an item yet
+            settler.release()
         assert (len(ended), len(refused)) == (1, 1)
         assert ended[0] > 0
         assert "is read by another loop already" in refused[0]
-    await assert_free(texts)
+        await assert_free(texts)
 
 
 # as_completed

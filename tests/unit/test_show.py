@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.client.handle import Handle
+from rekindle.client.submission import Submission
 from rekindle.core import markup
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import EngineFailed, RequestCancelled, SessionClosed
-from rekindle.core.messages import Started, Submit, Text
+from rekindle.core.messages import Started, Text
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import EndReason
@@ -241,7 +242,7 @@ def piece(text: str, end: EndReason | None = None) -> Text:
 
 def handle_of(*messages: Text) -> Handle:
     """Make the handle of a request that was told these messages."""
-    handle = Handle(Submit(0, (1,), SamplingParams()), lambda _: None)
+    handle = Handle(0, Submission((1,), SamplingParams()), lambda _: None)
     handle.send()
     handle.record.deliver(Started(0, (1, 2), None, CachedTokens()))
     for message in messages:
@@ -296,7 +297,7 @@ async def test_a_running_request_shows_its_text_so_far_and_a_held_one_that_it_wa
 
 def test_of_a_long_text_that_grows_the_end_is_shown(page: Page) -> None:
     handle = handle_of(*(piece(f"word{number:05d} ") for number in range(1000)))
-    handle.display()
+    live_text.display(handle)
     html = str(page.card["text/html"])
     assert "word00999 " in html
     assert f"… {10_000 - markup.HEAD:,} characters before" in html
@@ -306,7 +307,7 @@ def test_of_a_long_text_that_grows_the_end_is_shown(page: Page) -> None:
 
 def test_a_request_that_has_ended_is_drawn_once(page: Page) -> None:
     handle = handle_of(piece("One <b>"), piece(" two", end="length"))
-    handle.display()
+    live_text.display(handle)
     assert list(page.outputs.values()) == [handle.result()._repr_mimebundle_()] == list(page.drawn.items)
     assert page.buttons == []
 

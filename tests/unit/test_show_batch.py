@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.client.batches.requested import Requested, Shape
+from rekindle.client.batches.run import BatchRun, Shape
 from rekindle.client.handle import Handle
 from rekindle.core import markup
 from rekindle.core.concurrency.feed import TO_THE_END
@@ -51,13 +51,13 @@ def held(settler: FakeSettler, byte_tokenizer: Tokenizer) -> Iterator[Session]:
         yield session
 
 
-def requested(session: Session, number: int, **ask: Any) -> Requested:
+def requested(session: Session, number: int, **ask: Any) -> BatchRun:
     handles = [session.submit(token_ids=[1 + place % 200], **ask) for place in range(number)]
     asked = [(1 + place % 200,) for place in range(number)]
-    return Requested(asked, Shape(True, None), handles, "return", keeps_cancelled=True)
+    return BatchRun(asked, Shape(True, None), handles, "return", keeps_cancelled=True)
 
 
-def rows(batch: Requested) -> list[LiveRow]:
+def rows(batch: BatchRun) -> list[LiveRow]:
     return [LiveRow(batch, place) for place in range(min(MOST_ROWS, len(batch)))]
 
 
@@ -274,7 +274,7 @@ def test_what_has_ended_before_the_first_look_is_printed_in_the_order_of_the_end
 ) -> None:
     handles = [session.submit(token_ids=[3, 1, 4], max_tokens=2), session.submit(token_ids=[5], max_tokens=2)]
     made: list[Handle | Exception] = [handles[0], InvalidRequest("no prompt"), handles[1]]
-    batch = Requested([(3, 1, 4), "", (5,)], Shape(True, None), made, "return")
+    batch = BatchRun([(3, 1, 4), "", (5,)], Shape(True, None), made, "return")
     assert batch.ends.grown_blocking(TO_THE_END, PATIENCE)
     live_table.Printed(batch).close()
     places = re.findall(r"^\[(\d)\]", capsys.readouterr().out, flags=re.MULTILINE)

@@ -10,10 +10,10 @@ from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions, Turns, draw_results
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
 from rekindle.core import markup
-from rekindle.core.concurrency.calls import spelled_out
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Waits, way
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.keywords import spelled_out
 from rekindle.core.request import checks
 from rekindle.core.request.params import check_keywords
 from rekindle.core.text.chat import check_messages, copied

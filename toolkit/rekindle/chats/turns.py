@@ -14,6 +14,7 @@ from rekindle.core.request.checks import boolean
 from rekindle.core.request.params import SamplingOptions
 from rekindle.notebook import front_end
 from rekindle.notebook.live_text import Cell
+from rekindle.notebook.showing import show_one
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import ToolStep, results_html, results_text
 
@@ -81,7 +82,7 @@ class Turns:
         """Wait for the next turn, and draw it meanwhile if it is said how the cell waits."""
         __tracebackhide__ = True  # a cell shows errors without such frames
         handle = self.ask(messages)
-        answer = yield from handle.ended() if cell is None else handle.shown(cell)
+        answer = yield from handle.ended() if cell is None else show_one(handle, cell)
         self.take(answer)
         return answer
 

@@ -10,28 +10,19 @@ from typing import Any
 from rekindle.client.handle import Handle, Post
 from rekindle.client.latencies import Latencies
 from rekindle.client.places import Places
-from rekindle.client.record import Reader
-from rekindle.core.concurrency.caller import current_caller
+from rekindle.client.submission import Submission
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import QueueFull
 from rekindle.core.messages import (
-    NOTHING,
-    Begun,
     CacheSaved,
     CacheSaving,
     Message,
-    Prompt,
     Rejected,
     Started,
-    Submit,
     Text,
     Texts,
     WeightsUsed,
 )
-from rekindle.core.request.params import SamplingParams
-from rekindle.core.request.request import Pooling
-from rekindle.notebook.awaited_programs import Report
-from rekindle.results.generation import Origin
 
 FIRST_TOKENS = 256
 """How many of the latest first tokens are remembered."""
@@ -63,36 +54,18 @@ class Callers:
         """The handles of all requests that have not ended, by request id, oldest first. Any thread may ask."""
         return {number: handle for number, handle in self._handles.copy().items() if not handle.done}
 
-    def submit(
-        self,
-        prompt: Prompt,
-        params: SamplingParams,
-        post: Post,
-        *,
-        wait: bool,
-        hold: bool = False,
-        begun: Begun = NOTHING,
-        origin: Origin | None = None,
-        reader: Reader | None = None,
-        pooling: Pooling | None = None,
-        report: Report | None = None,
-    ) -> Handle:
+    def submit(self, submission: Submission, post: Post, *, wait: bool) -> Handle:
         """Send a request, or have it wait outside until there is a place for it.
 
         Args:
-            prompt, params, hold, begun, pooling: see `Submit`.
             post: sends to the engine.
             wait: whether the request waits outside while the queue is full.
-            origin: makes the branches of its generation.
-            reader: takes its answer apart.
-            report: see `Handle`.
 
         Raises:
             QueueFull: the queue is full, and `wait` is False.
         """
         request_id = next(self._ids)
-        submit = Submit(request_id, prompt, params, hold, current_caller(), begun, pooling)
-        handle = self._handles[request_id] = Handle(submit, post, origin, reader, report)
+        handle = self._handles[request_id] = Handle(request_id, submission, post)
         try:
             if self._places.enter(request_id, wait=wait):
                 self._send(request_id)

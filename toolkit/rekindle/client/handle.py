@@ -2,22 +2,20 @@
 
 import threading
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from typing import Any, NoReturn
 
 from rekindle.client.parts import Parts
-from rekindle.client.record import Reader, Record
+from rekindle.client.record import Record
+from rekindle.client.submission import Submission
 from rekindle.core import markup
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.core.errors import RequestCancelled, SessionError, told_briefly
-from rekindle.core.messages import Cancel, Message, Submit
+from rekindle.core.messages import Cancel, Message
 from rekindle.core.request.tokens import Piece
-from rekindle.notebook import awaited_programs, live_text
-from rekindle.notebook.awaited_programs import Report
-from rekindle.results.generation import Generation, Origin
+from rekindle.results.generation import Generation
 
 Post = Callable[[Message], None]
 """Sends a message to the engine; raises SessionError where there is none any more."""
@@ -29,24 +27,14 @@ class Handle:
     Leaving a wait for it in any way but a timeout of `result` cancels it: an interrupt, a timeout scope, a `break`. An
     interrupt (KeyboardInterrupt, or asyncio's CancelledError) then has what had come as its attribute `generation`.
 
-    Args:
-        report: says which program the engine waits for, which is drawn by whoever waits for the first token; None if
-            nothing is.
-
     Attributes:
         record: what is known of the request.
     """
 
-    def __init__(
-        self,
-        request: Submit,
-        post: Post,
-        origin: Origin | None = None,
-        reader: Reader | None = None,
-        report: Report | None = None,
-    ):
-        self.record = Record(request.params, request.begun, origin, reader)
-        self._request, self._post, self._report = request, post, report
+    def __init__(self, request_id: int, submission: Submission, post: Post):
+        self.record = Record(submission)
+        self._submission, self._post = submission, post
+        self._request = submission.message(request_id)
         self._sent = False
         self._entered: Feed[None] = Feed()  # closed once the request was sent, or has ended before
         self.record.pieces.when_closed(self._entered.close)
@@ -101,12 +89,6 @@ class Handle:
         """The generation, if the request ended well."""
         return self.record.generation
 
-    def shown(self, cell: live_text.Cell) -> Waits[Generation]:
-        """Draw the request to its end, and return the generation, or what had come of a cancelled request."""
-        __tracebackhide__ = True  # a cell shows errors without such frames
-        yield from live_text.show(self, cell)
-        return replace(self.record.so_far(), drawn_in=markup.cell())
-
     def result(self, timeout: float | None = None) -> Generation:
         """Block until the request ends; not for a cell that other awaits share a loop with, but it works there.
 
@@ -136,7 +118,8 @@ class Handle:
         It is drawn as its text comes, also while later cells run or block, and at its end as its result is. Where there
         is no notebook, it is printed.
         """
-        live_text.display(self)
+        if self._submission.drawing is not None:
+            self._submission.drawing.display(self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -166,9 +149,7 @@ class Handle:
         __tracebackhide__ = True
         try:
             if timeout is None:
-                yield from self.grown(
-                    1
-                )  # the first token waits for the program of prompts, the second for that of steps
+                yield from self.grown(1)  # the first token waits for a program of prompts, the second for one of steps
             yield Wait(self.record.pieces, timeout=timeout)
         except BaseException as left:
             self.leave(left)
@@ -180,8 +161,8 @@ class Handle:
     def grown(self, seen: int) -> Waits[None]:
         """Wait until there are more than `seen` pieces if programs that are waited for are to be drawn, else not."""
         __tracebackhide__ = True
-        if self._report is not None:
-            yield from awaited_programs.grown(self.record.pieces, seen, self._report)
+        if self._submission.progress and self._submission.drawing is not None:
+            yield from self._submission.drawing.first_tokens(self.record.pieces, seen)
 
     def _tell(self, message: Message) -> None:
         try:

@@ -1,31 +1,18 @@
 """The parts of an answer as they come: reasoning, content and tool calls."""
 
 from collections import deque
-from typing import Protocol
 
+from rekindle.client.record import Record
 from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.request.tokens import Piece
 from rekindle.core.text.response import Part, Reading
 
 
-class Pieces(Protocol):
-    """The pieces of one request, which is a `rekindle.Stream`."""
-
-    def close(self) -> None: ...
-    def _next(self) -> Waits[Piece | None]: ...
-
-
-class Record(Protocol):
-    """The record of that request."""
-
-    def reading(self) -> Reading | None: ...
-
-
 class Parts(Loop[Part]):
     """The parts of one answer, for `async for` or `for`. Closing it cancels the request, if it has not ended."""
 
-    def __init__(self, pieces: Pieces, record: Record):
+    def __init__(self, pieces: Loop[Piece], record: Record):
         super().__init__()
         self._pieces, self._record = pieces, record
         self._reading: Reading | None = None

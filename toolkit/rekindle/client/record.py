@@ -1,7 +1,6 @@
 """What is known of one request: what the engine said of it, how it ended, and what a cell shows of that."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 from types import TracebackType
@@ -9,19 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from rekindle.client.submission import Submission
 from rekindle.core import markup
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import RequestCancelled
-from rekindle.core.messages import NOTHING, Begun, Rejected, Started, Text
+from rekindle.core.messages import Rejected, Started, Text
 from rekindle.core.request.figures import CachedTokens, Standing, Timings, Usage
-from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob
 from rekindle.core.text.response import Reading
-from rekindle.results.generation import Generation, Origin, generation_html, ids_in_words, said_html
+from rekindle.results.generation import Generation, generation_html, ids_in_words, said_html
 from rekindle.results.parsing import parsed
-
-Reader = Callable[[tuple[int, ...]], Reading]
-"""Begins to read the answer to a prompt."""
 
 
 class Record:
@@ -34,27 +30,19 @@ class Record:
         cancelling: whether its caller has asked for its end.
         first_token: seconds that it had waited when its first token came; None until then.
         last_token: the same of the last token that has come.
-        reader: reads its answer; None where there is nothing to be taken apart.
     """
 
-    def __init__(
-        self,
-        params: SamplingParams,
-        begun: Begun = NOTHING,
-        origin: Origin | None = None,
-        reader: Reader | None = None,
-    ):
-        self.reader = reader
+    def __init__(self, submission: Submission):
+        self._submission = submission
         self._reading = threading.Lock()
         self.pieces: Feed[Piece] = Feed()
         self.cancelling = False
-        self._params, self._begun, self._origin = params, begun, origin
         self._submitted = perf_counter()
         self._started: tuple[Started, float] | None = None
         self.first_token: float | None = None
         self.last_token: float | None = None
         self._generated = 0
-        self._prompt_logprobs: list[TokenLogprob | None] = [None] * max(1, params.prompt_logprobs_from)
+        self._prompt_logprobs: list[TokenLogprob | None] = [None] * max(1, submission.params.prompt_logprobs_from)
         self._states: tuple[int, np.ndarray[Any, np.dtype[np.float64]]] | None = None
         self._outcome: Generation | Exception | None = None
         self._raised_at: TracebackType | None = None
@@ -92,7 +80,7 @@ class Record:
     @property
     def begins(self) -> bool:
         """Tell whether the next tokens are those that were given, which come before anything is generated."""
-        return self._generated < len(self._begun.token_ids)
+        return self._generated < len(self._submission.begun.token_ids)
 
     @property
     def generated(self) -> int:
@@ -102,7 +90,8 @@ class Record:
     @property
     def outcome(self) -> Generation | Exception | None:
         """The generation, or the error of a request that failed; None as long as the request has not ended."""
-        if self.reader is not None and isinstance(self._outcome, Generation) and self._outcome.response is None:
+        reader = self._submission.reader
+        if reader is not None and isinstance(self._outcome, Generation) and self._outcome.response is None:
             with self._reading:
                 if self._outcome.response is None:
                     self._outcome = self._read(self._outcome)
@@ -131,9 +120,8 @@ class Record:
 
     def reading(self) -> Reading | None:
         """Return a new reading of the answer; None if its prompt is not known yet, or nothing is to be taken apart."""
-        if self.reader is None or self._started is None:
-            return None
-        return self.reader(self._started[0].prompt)
+        reader = self._submission.reader
+        return None if reader is None or self._started is None else reader(self._started[0].prompt)
 
     def result(self) -> Generation:
         """Return the generation of a request that has ended, or raise why it failed."""
@@ -234,8 +222,9 @@ class Record:
             self.last_token = self.elapsed()
             self.first_token = self.first_token or self.last_token
         self._generated += len(more.token_ids)
-        logprobs = (self._begun.logprobs or ())[: len(more.token_ids)] if given else more.logprobs
-        self.pieces.put(Piece(more.text, more.token_ids, None if self._params.logprobs is None else logprobs))
+        logprobs = (self._submission.begun.logprobs or ())[: len(more.token_ids)] if given else more.logprobs
+        shown = None if self._submission.params.logprobs is None else logprobs
+        self.pieces.put(Piece(more.text, more.token_ids, shown))
 
     def _finish(self, last: Text) -> None:
         assert last.end is not None
@@ -245,26 +234,27 @@ class Record:
 
     def _made(self, end: EndReason) -> Generation:
         (text, token_ids, logprobs), total = self._so_far(), self.elapsed()
+        params = self._submission.params
         started, queued = self._started or (Started(0, (), None, CachedTokens()), total)
         return Generation(
             text=text,
             token_ids=token_ids,
             finish_reason=end,
             stopped_by=None,
-            logprobs=None if self._params.logprobs is None else logprobs,
-            prompt_logprobs=None if self._params.prompt_logprobs is None else tuple(self._prompt_logprobs),
+            logprobs=None if params.logprobs is None else logprobs,
+            prompt_logprobs=None if params.prompt_logprobs is None else tuple(self._prompt_logprobs),
             prompt_token_ids=started.prompt,
-            seed=started.seed if self._params.temperature > 0 else None,
+            seed=started.seed if params.temperature > 0 else None,
             usage=Usage(len(started.prompt), len(token_ids)),
             timings=Timings(queued, self.first_token or total, total),
             cached=started.cached,
-            begun=min(len(self._begun.token_ids), len(token_ids)),
-            origin=self._origin,
+            begun=min(len(self._submission.begun.token_ids), len(token_ids)),
+            origin=self._submission.origin,
         )
 
     def _with_meaning(self, generation: Generation) -> Generation:
         """Return a generation with what its text means, if it was constrained."""
-        constraint = self._params.constraint
+        constraint = self._submission.params.constraint
         if constraint is None:
             return generation
         value, why = parsed(constraint, generation.text, generation.finish_reason, generation.stopped_by)

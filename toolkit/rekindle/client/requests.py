@@ -1,16 +1,18 @@
 """Requests as a session and its prefixes make them: checked, sent to the engine, and awaited together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from secrets import token_hex
 from typing import Any, cast, get_args
 from weakref import ref
 
 from rekindle.client.batches.batch import Batch, check_errors, check_progress
-from rekindle.client.batches.requested import Errors, Shape
-from rekindle.client.batches.together import AsCompleted, Streams
+from rekindle.client.batches.loop import AsCompleted, Streams
+from rekindle.client.batches.run import Errors, Shape
 from rekindle.client.branches import Branches
 from rekindle.client.callers import Callers
+from rekindle.client.drawing import Drawing, Report, until_over
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.prompts import (
     Ask,
@@ -25,12 +27,12 @@ from rekindle.client.prompts import (
     tools_in,
     unfinished,
 )
-from rekindle.client.record import Reader
-from rekindle.core.concurrency.waits import Waits, way
+from rekindle.client.submission import Reader, Submission
+from rekindle.core.concurrency.waits import Waits
 from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionClosed
-from rekindle.core.messages import NOTHING, Begun, Chat, Prompt, goes_on
+from rekindle.core.messages import Begun, Chat, Prompt, goes_on
 from rekindle.core.request.checks import boolean
 from rekindle.core.request.constraint import Kind
 from rekindle.core.request.params import SamplingOptions, SamplingParams, check_draws, draws
@@ -41,12 +43,32 @@ from rekindle.core.text.responses.reading import Reading
 from rekindle.core.text.tokenizer import Tokenizer
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A checked call for generations.
+
+    Attributes:
+        ask: its keywords.
+        params: the sampling parameters.
+        prompts: each, or the error for which it cannot be one.
+        given: each as it was given.
+        shape: that of what is returned.
+    """
+
+    ask: Ask[Any]
+    params: SamplingParams
+    prompts: Sequence[Prompt | InvalidRequest]
+    given: Sequence[Any]
+    shape: Shape
+
+
 class Requests:
     """Makes the requests of one session, or those that continue one prefix of it.
 
     Args:
         options: sampling options of calls that do not give them.
-        progress: whether to draw how far a batch is, where its call does not say.
+        draw: makes the drawing of a session's requests from the report of the program that its engine waits for.
+        progress: whether to draw how far a call is, where it does not say.
         prefix: what all prompts continue; None for those of the session itself.
     """
 
@@ -56,11 +78,13 @@ class Requests:
         assembly: Assembly,
         callers: Callers,
         options: Mapping[str, Any],
+        draw: Callable[[Report], Drawing],
         progress: bool,
         prefix: Prompt | None = None,
     ):
         self._engine, self._assembly, self._callers = engine, assembly, callers
-        self._options, self._progress, self._prefix = options, progress, prefix
+        self._options, self._draw, self._progress, self._prefix = options, draw, progress, prefix
+        self._drawing = draw(assembly.awaited_program)
 
     @property
     def served(self) -> bool:
@@ -70,7 +94,7 @@ class Requests:
     def continuing(self, prefix: Prompt, cache_salt: str) -> "Requests":
         """Return what makes the requests that continue a prefix, with the cached prefixes of this salt."""
         options = {**self._options, "cache_salt": cache_salt}
-        return Requests(self._engine, self._assembly, self._callers, options, self._progress, prefix)
+        return Requests(self._engine, self._assembly, self._callers, options, self._draw, self._progress, prefix)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -98,11 +122,15 @@ class Requests:
         Args:
             told: the tools of the conversation that the output answers; None if it answers none.
         """
-        return self._submit(prompt, params, told, ask=ask, wait=True, begun=begun)
+        return self._submit(replace(self._submission(prompt, params, ask, told), begun=begun))
 
     def compute(self, prompt: Prompt, params: SamplingParams, pooling: Pooling | None = None) -> Handle:
-        """Make a request whose output is not text: what it says of its prompt, or of its first token, is looked at."""
-        return self._submit(prompt, params, None, ask={}, wait=True, pooling=pooling)
+        """Make a request whose logprobs or hidden states are wanted, and not its text."""
+        return self._submit(replace(self._submission(prompt, params, {}, None), pooling=pooling))
+
+    def hold(self, prefix: Prompt) -> Handle:
+        """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
+        return self._submit(replace(self._submission(unfinished(prefix), self.params({}), {}, None), hold=True))
 
     def prompt(self, prompt: Any, options: PromptOptions[Any]) -> Prompt:
         """Return the prompt of a call that takes one; raises as `all_prompts` and `one_prompt`."""
@@ -113,81 +141,90 @@ class Requests:
         params = self.params(ask)  # a keyword that is misspelt is told before a prompt that it lacks
         return self.made(self.prompt(prompt, ask), params, ask, wait=wait)
 
-    def made(self, prompt: Prompt, params: SamplingParams, ask: Ask[Any], *, wait: bool) -> Handle:
+    def made(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        ask: Ask[Any],
+        *,
+        wait: bool = True,
+        progress: bool | None = None,
+    ) -> Handle:
         """Make the request of a prompt that was checked, and of the parameters of its call."""
         held = self._held(ask, [prompt])
         params = params if held is ask else self.params(held)
-        return self._submit(prompt, params, tools_in(prompt), ask=held, wait=wait)
+        return self._submit(self._submission(prompt, params, held, tools_in(prompt), progress), wait=wait)
 
     def answer(self, chat: Chat, ask: Ask[Any], prompt: Prompt | None) -> Handle:
         """Make a request for the answer to a conversation; its prompt is given where it is tokenized in part."""
         held = self._held(ask, [chat])
-        return self._submit(prompt or chat, self.params(held), chat.tools or (), ask=held, wait=True)
+        return self._submit(self._submission(prompt or chat, self.params(held), held, chat.tools or ()))
 
     def rendered(self, chat: Chat) -> str:
         """Return a conversation as the model's chat template writes it; raises InvalidRequest if it cannot."""
         return self._assembly.preparer.rendered(chat)
 
+    def call(
+        self,
+        prompt: Any,
+        ask: Ask[Any],
+        *,
+        n: int | None = None,
+        errors: Errors = "raise",
+        progress: bool | None = None,
+    ) -> Handle | Batch:
+        """Check a call for generations; return the request of one prompt, or the batch of several, to be begun."""
+        call = self._call(prompt, ask, n)
+        check_errors(errors, call.shape)
+        check_progress(progress, call.shape)
+        if call.shape.listed:
+            return self._batch(call, errors, progress)
+        return self.made(one_prompt(call.prompts, call.shape.several), call.params, ask, progress=progress)
+
     def all(self, prompt: Any, ask: Ask[Any], n: int | None, errors: Errors, progress: bool | None) -> Waits[Any]:
         """Check a call for generations now, and return the wait for them; they wait outside while the queue is full."""
-        batch = self._batch(prompt, ask, n, errors, progress)
-        check_progress(progress, batch.shape)
-        return batch.ended() if batch.shape.listed else self._alone(batch).ended()
-
-    def shown(self, prompt: Any, ask: Ask[Any], errors: Errors) -> Waits[Any]:
-        """Check a call for generations, wait for them, and draw them meanwhile."""
-        __tracebackhide__ = True  # a cell shows errors without such frames
-        cell, batch = (yield from way()), self._batch(prompt, ask, errors=errors)
-        return (yield from batch.shown(cell) if batch.shape.listed else self._alone(batch).shown(cell))
+        called = self.call(prompt, ask, n=n, errors=errors, progress=progress)
+        if isinstance(called, Handle):
+            return called.ended()
+        return called.ended(self._drawing.batch(called.variants[0].max_tokens) if self.draws(progress) else until_over)
 
     def stream(self, prompt: Any, ask: Ask[Any]) -> Stream | Streams:
         """Return the pieces of one request, which is made now, or of several, which are made when the loop begins."""
-        batch = self._batch(prompt, ask)
-        return Streams(batch) if batch.shape.listed else Stream(self._alone(batch))
+        called = self.call(prompt, ask)
+        return Stream(called) if isinstance(called, Handle) else Streams(called)
 
     def submitted(self, prompt: Any, ask: Ask[Any], n: int | None) -> Waits[list[Handle]]:
         """Check a call for generations now, and return the wait for their requests; see `Session.submit_all`."""
-        batch = self._batch(prompt, ask, n, progress=False)
+        batch = self._batch(self._call(prompt, ask, n), "raise", progress=False)
         self._callers.check_room()
         return batch.submitted()
 
     def as_completed(self, prompt: Any, ask: Ask[Any], errors: Errors) -> AsCompleted[Any]:
         """Return the outcomes of several requests as they come."""
-        batch = self._batch(prompt, ask, errors=errors)
-        if not batch.shape.listed:
+        call = self._call(prompt, ask)
+        check_errors(errors, call.shape)
+        if not call.shape.listed:
             raise InvalidRequest("as_completed() takes a list of prompts, and got one prompt; generate() takes one")
-        return AsCompleted(batch)
+        return AsCompleted(self._batch(call, errors, None))
 
-    def hold(self, prefix: Prompt) -> Handle:
-        """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
-        return self._submit(unfinished(prefix), self.params({}), None, ask={}, wait=True, hold=True)
-
-    def _batch(
-        self,
-        prompt: Any,
-        ask: Ask[Any],
-        n: int | None = None,
-        errors: Errors = "raise",
-        progress: bool | None = None,
-    ) -> Batch:
-        """Return the requests of a call; its prompts are checked further once they are made."""
-        count = 1 if n is None else check_draws(n)
-        params = self.params(ask, count)  # a keyword that is misspelt is told before a prompt that it lacks
+    def _call(self, prompt: Any, ask: Ask[Any], n: int | None = None) -> "_Call":
+        """Check the keywords and the prompts of a call."""
+        params = self.params(ask, 1 if n is None else check_draws(n))  # a misspelt keyword before a missing prompt
         prompts, several = self.prompts(prompt, ask)
-        held = self._held(ask, prompts)
-        variants = draws(params if held is ask else self.params(held, count), count)
-        shape = Shape(several, n)
-        check_errors(errors, shape)
-        self.check_engine()
         given: Any = (prompt if ask.get("token_ids") is None else ask["token_ids"]) if several else [prompt]
-        said = [asked(*each) for each in zip(prompts, given, strict=True)]
-        submit = partial(self._submit, ask=held, wait=True, progress=progress)
-        return Batch(prompts, said, variants, shape, errors, self._assembly.preparer, submit, self.draws(progress))
+        return _Call(ask, params, prompts, given, Shape(several, n))
 
-    def _alone(self, batch: Batch) -> Handle:
-        """Make the request of a call that takes one prompt, and no list."""
-        prompt = one_prompt(batch.prompts, batch.shape.several)
-        return batch.submit(prompt, batch.variants[0], tools_in(prompt))
+    def _batch(self, call: "_Call", errors: Errors, progress: bool | None) -> Batch:
+        """Return the requests of a call; its prompts are checked further once they are made."""
+        ask, count = self._held(call.ask, call.prompts), call.shape.n or 1
+        variants = draws(call.params if ask is call.ask else self.params(ask, count), count)
+        self.check_engine()
+        labels = [asked(*each) for each in zip(call.prompts, call.given, strict=True)]
+
+        def submit(prompt: Prompt, params: SamplingParams, told: Told | None) -> Handle:
+            return self._submit(self._submission(prompt, params, ask, told, progress))
+
+        return Batch(call.prompts, labels, variants, call.shape, errors, self._assembly.preparer, submit)
 
     def params(self, ask: Ask[Any], n: int = 1) -> SamplingParams:
         """Return the sampling parameters of a call; raises as `SamplingParams.from_options`."""
@@ -256,42 +293,34 @@ class Requests:
         if self._engine.error is not None:
             raise self._engine.error.with_traceback(None)
 
-    def _submit(
+    def _submission(
         self,
         prompt: Prompt,
         params: SamplingParams,
-        told: Told | None,
-        *,
         ask: Ask[Any],
-        wait: bool,
-        hold: bool = False,
-        begun: Begun = NOTHING,
-        pooling: Pooling | None = None,
+        told: Told | None,
         progress: bool | None = None,
-    ) -> Handle:
-        """Make a request of a checked call, which `ask` has the keywords of.
+    ) -> Submission:
+        """Return a checked request, which `ask` has the keywords of.
 
         An answer to a conversation, which has `told` of some tools or of none, is taken apart.
         """
-        self.check_engine()
-        if isinstance(prompt, tuple):  # text has to be tokenized first, which the intake does
-            longest = self._assembly.limits.max_context
-            check_length(prompt + begun.token_ids, longest, params.max_tokens != 0)
-        post = self._engine.post
         reader = None if told is None else self._reader(params, told, goes_on(prompt) or params.constraint is not None)
-        origin = self._origin(ask, told)
-        return self._callers.submit(
+        return Submission(
             prompt,
             params,
-            post,
-            wait=wait,
-            hold=hold,
-            begun=begun,
-            origin=origin,
             reader=reader,
-            pooling=pooling,
-            report=self._assembly.awaited_program if self.draws(progress) else None,
+            origin=self._origin(ask, told),
+            drawing=self._drawing,
+            progress=self.draws(progress),
         )
+
+    def _submit(self, submission: Submission, *, wait: bool = True) -> Handle:
+        self.check_engine()
+        if isinstance(submission.prompt, tuple):  # text has to be tokenized first, which the intake does
+            tokens = submission.prompt + submission.begun.token_ids
+            check_length(tokens, self._assembly.limits.max_context, submission.params.max_tokens != 0)
+        return self._callers.submit(submission, self._engine.post, wait=wait)
 
     def _reader(self, params: SamplingParams, told: Told, goes_on: bool) -> Reader | None:
         """Return what takes answers apart; None if there is nothing to be taken apart.
@@ -314,13 +343,14 @@ class Requests:
         )
 
     def _origin(self, ask: Ask[Any], told: Told | None) -> Branches:
-        engine, callers, options, progress = ref(self._engine), self._callers, self._options, self._progress
+        engine, callers, options = ref(self._engine), self._callers, self._options
+        draw, progress = self._draw, self._progress
 
         def maker() -> Requests:
             found = engine()
             if found is None or found.assembly is None:
                 raise SessionClosed("the session that made this generation is gone; open it again, and ask again")
-            return Requests(found, found.assembly, callers, options, progress)
+            return Requests(found, found.assembly, callers, options, draw, progress)
 
         programs, names = self._assembly.readiness(), SamplingOptions.__annotations__
         sampling = cast(SamplingOptions, {name: value for name, value in ask.items() if name in names})

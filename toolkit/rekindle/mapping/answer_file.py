@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import PurePath
 from typing import Any, BinaryIO
 
-from rekindle.client.batches.requested import Outcome
+from rekindle.client.batches.run import Outcome
 from rekindle.core.errors import InvalidData, InvalidRequest
 from rekindle.core.request.checks import shown
 from rekindle.core.request.constraint import Constraint

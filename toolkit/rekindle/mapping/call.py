@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.client.batches.requested import Errors, Outcome
+from rekindle.client.batches.run import Errors, Outcome
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import Ask, one_chat
 from rekindle.client.requests import Requests

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from rekindle.client.batches.requested import Outcome
+from rekindle.client.batches.run import Outcome
 from rekindle.client.handle import Handle
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.waits import Wait

@@ -5,16 +5,17 @@ from collections import deque
 from collections.abc import Generator, Iterable, Sized
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rekindle.client.batches.requested import Outcome
+from rekindle.client.batches.run import Outcome
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Waits, awaited, blocked, in_a_thread
 from rekindle.core.errors import BatchFailed, InvalidRequest, RequestCancelled, SessionError
 from rekindle.core.markup import counted
-from rekindle.mapping.bar import Bar
 from rekindle.mapping.call import MapCall
 from rekindle.mapping.flight import Ended, Flight
+from rekindle.mapping.pace import MapPace
 from rekindle.mapping.results import MapResults
+from rekindle.notebook.pace import LateBar
 from rekindle.results.generation import Generation
 
 
@@ -32,7 +33,8 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         self._call = call
         self._items = call.read(items)
         self._flight = Flight(call.submit)
-        self._bar = Bar(self._flight, len(items) if isinstance(items, Sized) else None, enabled=progress)
+        self._pace = MapPace(self._flight, len(items) if isinstance(items, Sized) else None)
+        self._bar = LateBar(self._pace.report, enabled=progress)
         self._ready: deque[Ended] = deque()
 
     def __await__(self) -> Generator[Any, None, MapResults]:
@@ -136,7 +138,9 @@ class PendingMap(Loop[tuple[int, Outcome]]):
                 self._land()
             finally:
                 self._flight.cancel()
-                self._bar.close(complete=state == "ended")
+                if state == "ended":
+                    self._pace.complete()
+                self._bar.close()
                 self._call.close()
 
     def _land(self) -> None:
@@ -151,13 +155,13 @@ class PendingMap(Loop[tuple[int, Outcome]]):
             if item is None or self._state == "closed":  # by what gives the items
                 return
             if (stored := self._call.stored(item)) is not None:
-                self._bar.count(stored=True)
+                self._pace.count(stored=True)
                 self._ready.append(Ended(item, stored))
             elif (ended := self._flight.enter(item)) is not None:
                 self._keep(ended)
 
     def _keep(self, ended: Ended) -> None:
-        self._bar.count(stored=False)
+        self._pace.count(stored=False)
         self._ready.append(ended)
         if not isinstance(ended.outcome, SessionError):  # which says nothing of the item
             self._call.write(ended.item, ended.outcome)

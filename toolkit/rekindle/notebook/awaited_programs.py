@@ -1,19 +1,15 @@
 """The bar of a call whose request waits for a program that is still being made."""
 
-from collections.abc import Callable
 from typing import Any
 
+from rekindle.client.drawing import Report
 from rekindle.core.concurrency.feed import Feed
-from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.notebook.progress_bars import ProgressBars
 
 DELAY_SECONDS = 1.0
 """How long no token comes before a call draws why."""
 LOOKED_AT_SECONDS = 0.25
-
-Report = Callable[[], Progress | None]
-"""Returns which program the engine waits for, and how many are ready; None if it waits for none."""
 
 
 def grown(pieces: Feed[Any], seen: int, report: Report) -> Waits[None]:

@@ -3,15 +3,17 @@
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
+from rekindle.client.handle import Handle
+from rekindle.client.record import Record
 from rekindle.core import markup
 from rekindle.core.concurrency.threads import soon
 from rekindle.core.concurrency.waits import blocked
 from rekindle.core.errors import InvalidRequest, RekindleError
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.notebook import front_end
-from rekindle.notebook.live_text import Record, drawing
+from rekindle.notebook.live_text import drawing
 from rekindle.results.generation import Generation
 from rekindle.results.heat_map import DEEPEST, MOST_TOKENS, by_character, probability, shade, shown, title
 
@@ -19,15 +21,6 @@ REDRAWN_SECONDS = 0.25
 """The least time between two drawings of a branch that grows."""
 SHADES = 10
 """How many shades of buttons there are: a front end keeps a model of each."""
-
-
-class Branch(Protocol):
-    """A branch that is under way: a `rekindle.Handle`."""
-
-    @property
-    def record(self) -> Any: ...
-    @property
-    def generation(self) -> Generation | None: ...
 
 
 class Explorer:
@@ -142,7 +135,7 @@ class Explorer:
         follow = partial(blocked, drawing(branch.record, screen))
         soon(partial(front_end.context_of_threads().run, follow), "explorer")
 
-    def _grown(self, branch: Branch, growing: Any) -> None:
+    def _grown(self, branch: Handle, growing: Any) -> None:
         """Let the tokens of a branch that has ended be chosen too."""
         if branch.generation is None:
             growing.value = branch.record.card("Branch")

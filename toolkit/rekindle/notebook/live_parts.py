@@ -1,18 +1,12 @@
 """The text of a request while it grows, each part of an answer for itself."""
 
 from collections.abc import Iterable
-from typing import Protocol
 
+from rekindle.client.record import Record
 from rekindle.core import markup
 from rekindle.core.request.tokens import Piece
 from rekindle.core.text.response import Part, PartKind, Reading
 from rekindle.results.response_card import REASONING, TOOL_CALL, calls_html
-
-
-class Record(Protocol):
-    """The record of a request, which knows how its answer is read."""
-
-    def reading(self) -> Reading | None: ...
 
 
 class Arriving:

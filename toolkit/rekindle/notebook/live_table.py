@@ -4,19 +4,16 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Protocol
 
+from rekindle.client.batches.run import BatchRun
 from rekindle.core import markup
-from rekindle.core.concurrency.feed import TO_THE_END, Feed
+from rekindle.core.concurrency.feed import TO_THE_END
 from rekindle.core.concurrency.waits import Wait, Waits
-from rekindle.core.request.figures import Standing
-from rekindle.core.request.tokens import Piece
 from rekindle.notebook import front_end
 from rekindle.notebook.live_text import GRACE_SECONDS, Cell, hears_clicks
 from rekindle.results.answer_table import (
     MOST_ROWS,
     MOST_SHADED,
-    Asked,
     Row,
     answer_html,
     framed,
@@ -24,7 +21,6 @@ from rekindle.results.answer_table import (
     prompt_html,
     row_html,
 )
-from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 
 REDRAWN_SECONDS = 0.25
@@ -35,39 +31,7 @@ TAIL = 160
 """How many characters of a growing answer are shown."""
 
 
-class Record(Protocol):
-    """The record of a request, which is drawn; see `rekindle.client.record.Record`."""
-
-    @property
-    def pieces(self) -> Feed[Piece]: ...
-    @property
-    def standing(self) -> Standing: ...
-    def so_far(self) -> Generation: ...
-
-
-class Request(Protocol):
-    """A request that is drawn in a row and can be stopped: a `rekindle.Handle`."""
-
-    @property
-    def record(self) -> Record: ...
-    def cancel(self) -> None: ...
-
-
-class Batch(Protocol):
-    """The requests that are drawn; see `rekindle.client.batches.requested.Requested`."""
-
-    @property
-    def asked(self) -> Sequence[Asked]: ...
-    @property
-    def made(self) -> Sequence[Request | Exception]: ...
-    @property
-    def ends(self) -> Feed[int]: ...
-    def outcome(self, place: int) -> Generation | Exception | None: ...
-    def cancel(self) -> None: ...
-    def so_far(self) -> Answers[Generation | Exception]: ...
-
-
-def show(batch: Batch, cell: Cell, state: Callable[[], str]) -> Waits[None]:
+def show(batch: BatchRun, cell: Cell, state: Callable[[], str]) -> Waits[None]:
     """Draw a batch until it is over. Leaving early cancels it, and what had come stays.
 
     Args:
@@ -87,7 +51,7 @@ def show(batch: Batch, cell: Cell, state: Callable[[], str]) -> Waits[None]:
             screen.close()
 
 
-def _grace(batch: Batch) -> Waits[None]:
+def _grace(batch: BatchRun) -> Waits[None]:
     """Wait a moment for the ends of requests that were cancelled, so that the output is complete."""
     last = perf_counter() + GRACE_SECONDS
     for each in batch.made:
@@ -95,7 +59,7 @@ def _grace(batch: Batch) -> Waits[None]:
             yield Wait(each.record.pieces, TO_THE_END, left)
 
 
-def _screen(batch: Batch, cell: Cell) -> "Printed | Redrawn | Widgets":
+def _screen(batch: BatchRun, cell: Cell) -> "Printed | Redrawn | Widgets":
     if (found := front_end.kernel()) is None:
         return Printed(batch)
     rows = [LiveRow(batch, place) for place in range(min(MOST_ROWS, len(batch.made)))]
@@ -115,7 +79,7 @@ class LiveRow:
         shaded: how many tokens its heat map has.
     """
 
-    def __init__(self, batch: Batch, place: int):
+    def __init__(self, batch: BatchRun, place: int):
         self._batch, self._place = batch, place
         self._tail, self._seen, self._html = "", 0, ""
         self.over, self.shaded = False, 0
@@ -153,7 +117,7 @@ class LiveRow:
 class Redrawn:
     """An output with the table as HTML, and in the end what a cell shows of the answers."""
 
-    def __init__(self, batch: Batch, rows: Sequence[LiveRow]):
+    def __init__(self, batch: BatchRun, rows: Sequence[LiveRow]):
         self._batch, self._rows = batch, rows
         self._stop = front_end.StopButton(batch.cancel, "To stop it, interrupt the kernel.", button=False)
         self._output = front_end.Output()
@@ -174,7 +138,7 @@ class Widgets:
     It has the methods of `Redrawn`.
     """
 
-    def __init__(self, batch: Batch, rows: Sequence[LiveRow]):
+    def __init__(self, batch: BatchRun, rows: Sequence[LiveRow]):
         from ipywidgets import HTML, Button, ButtonStyle, HBox, Layout, VBox
 
         self._batch, self._rows = batch, rows
@@ -220,7 +184,7 @@ class Printed:
     It has the methods of `Redrawn`.
     """
 
-    def __init__(self, batch: Batch):
+    def __init__(self, batch: BatchRun):
         self._batch = batch
         self._seen = 0
 
@@ -259,7 +223,7 @@ def _lines(rows: Sequence[LiveRow]) -> list[str]:
     return lines
 
 
-def _more(batch: Batch, drawn: int) -> str:
+def _more(batch: BatchRun, drawn: int) -> str:
     """Return how many requests have no row, and how many of those have ended; nothing if there are none."""
     more, ended = len(batch.made) - drawn, sum(place >= drawn for place in batch.ends.items)
     return f'<div style="opacity:0.75">and {more:,} more, of which {ended:,} have ended</div>' if more else ""

@@ -6,14 +6,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Literal, Protocol
 
+from rekindle.client.handle import Handle
+from rekindle.client.record import Record
 from rekindle.core import markup
-from rekindle.core.concurrency.feed import TO_THE_END, Feed
+from rekindle.core.concurrency.feed import TO_THE_END
 from rekindle.core.concurrency.mailbox import in_trio
 from rekindle.core.concurrency.threads import soon
 from rekindle.core.concurrency.waits import Wait, Waits, blocked
 from rekindle.core.errors import RequestCancelled
-from rekindle.core.request.tokens import Piece
-from rekindle.core.text.response import Reading
 from rekindle.notebook import front_end
 from rekindle.notebook.live_parts import Arriving, Growing, Written
 
@@ -28,30 +28,7 @@ Cell = Literal["awaits", "blocks", "ends"]
 """What the cell that asks for a drawing does meanwhile."""
 
 
-class Record(Protocol):
-    """The record of a request, which is drawn; see `rekindle.client.record.Record`."""
-
-    @property
-    def pieces(self) -> Feed[Piece]: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def known(self) -> dict[str, str | None]: ...
-    def shown(self) -> markup.Bundle: ...
-    def reading(self) -> Reading | None: ...
-
-
-class Request(Protocol):
-    """A request that is drawn and can be stopped: a `rekindle.Handle`."""
-
-    @property
-    def record(self) -> Record: ...
-    def cancel(self) -> None: ...
-    def leave(self, left: BaseException) -> None: ...
-    def result(self) -> object: ...
-
-
-def show(request: Request, cell: Cell) -> Waits[None]:
+def show(request: Handle, cell: Cell) -> Waits[None]:
     """Draw a request to its end. Leaving early cancels it, and the text so far stays, as it does where it is cancelled.
 
     Raises:
@@ -72,7 +49,7 @@ def show(request: Request, cell: Cell) -> Waits[None]:
         request.result()
 
 
-def display(request: Request) -> None:
+def display(request: Handle) -> None:
     """Draw a request from now on, and return at once."""
     screen = _screen(request, "ends")
     if not request.record.pieces.closed:
@@ -114,7 +91,7 @@ def _draw_on(record: Record, screen: "Card | Printed") -> None:
         soon(partial(front_end.context_of_threads().run, draw), "display")
 
 
-def _screen(request: Request, cell: Cell) -> "Card | Printed":
+def _screen(request: Handle, cell: Cell) -> "Card | Printed":
     if (found := front_end.kernel()) is None:
         return Printed(request.record)
     if cell == "ends":

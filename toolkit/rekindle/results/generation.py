@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from rekindle.core import markup
-from rekindle.core.concurrency.calls import spelled_out
 from rekindle.core.errors import SessionError
+from rekindle.core.keywords import spelled_out
 from rekindle.core.request.constraint import Constraint, Kind
 from rekindle.core.request.figures import CachedTokens, Timings, Usage
 from rekindle.core.request.params import SamplingOptions

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rekindle.client.batches.pace import drawn
-from rekindle.client.batches.requested import Requested, Shape
+from rekindle.client.batches.run import BatchRun, Shape
 from rekindle.client.handle import Handle
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency import interrupts
@@ -12,6 +11,7 @@ from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import TokenLogprob
+from rekindle.notebook.pace import drawn
 from rekindle.results.generation import Generation
 
 
@@ -43,7 +43,7 @@ class Scored:
     first: int
 
 
-def ended(requested: Requested, bar: Bar) -> Waits[list[Handle]]:
+def ended(run: BatchRun, bar: Bar) -> Waits[list[Handle]]:
     """Wait for all requests, and return them. Leaving the wait cancels those that run.
 
     Raises:
@@ -52,19 +52,19 @@ def ended(requested: Requested, bar: Bar) -> Waits[list[Handle]]:
     __tracebackhide__ = True  # a cell shows errors without such frames
     try:
         yield from drawn(
-            requested,
-            lambda: Progress(bar.stage, len(requested.ends.items), len(requested), bar.unit),
-            bar.drawn and len(requested) > 1,
+            run.ends,
+            lambda: Progress(bar.stage, len(run.ends.items), len(run), bar.unit),
+            enabled=bar.drawn and len(run) > 1,
         )
-        if requested.failed is not None:
-            requested.handles[requested.failed].record.result()
-        return requested.handles
+        if run.failed is not None:
+            run.handles[run.failed].record.result()
+        return run.handles
     except BaseException as left:
-        done = f"{len(requested.ends.items)} of {len(requested)} {bar.unit}"
+        done = f"{len(run.ends.items)} of {len(run)} {bar.unit}"
         interrupts.say(left, f"interrupted when {done} had ended")
         raise
     finally:
-        requested.cancel()
+        run.cancel()
 
 
 def computed(
@@ -80,8 +80,8 @@ def computed(
         for handle in made:
             handle.cancel()
         raise
-    requested = Requested([prompt for prompt, _ in asked], Shape(True, None), made, "raise")
-    handles = yield from ended(requested, bar)
+    run = BatchRun([prompt for prompt, _ in asked], Shape(True, None), made, "raise")
+    handles = yield from ended(run, bar)
     return [handle.record.result() for handle in handles]
 
 

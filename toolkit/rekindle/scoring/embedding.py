@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 
 from rekindle.client.batches.batch import Batch
-from rekindle.client.batches.requested import Shape
+from rekindle.client.batches.run import Shape
 from rekindle.client.prompts import asked
 from rekindle.client.requests import Requests
 from rekindle.core.checkpoints.uses import Embedding
@@ -125,10 +125,8 @@ def last_states(
         errors="raise",
         preparer=assembly.preparer,
         submit=lambda prompt, params, _: requests.compute(prompt, params, pooling),
-        progress=False,
     )
-    requested = yield from batch.requested()
-    handles = yield from ended(requested, bar)
+    handles = yield from ended((yield from batch.begun()), bar)
     if not handles:
         return np.zeros((0, assembly.model.hidden_size))
     return np.stack([handle.record.mean_state() for handle in handles])

@@ -8,7 +8,6 @@ from os import PathLike
 from typing import Unpack
 
 from rekindle.client.callers import Callers
-from rekindle.core.concurrency.calls import spelled_out
 from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.concurrency.twins import blocking
@@ -18,6 +17,7 @@ from rekindle.core.engine.assembly import build
 from rekindle.core.engine.engine import Compose
 from rekindle.core.engine.thread import Build, EngineThread
 from rekindle.core.errors import ConfigError, InvalidRequest, ModelError, suggestion
+from rekindle.core.keywords import spelled_out
 from rekindle.core.models.families.reading import Family
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.text.template import names_read

@@ -4,16 +4,16 @@ import weakref
 from collections.abc import Collection
 from typing import Any, Unpack, overload
 
-from rekindle.client.batches.requested import Errors
+from rekindle.client.batches.run import Errors
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.prompts import ASK_DEFAULTS, Ask, AskOne, OnePrompt, Prompts, as_text
 from rekindle.client.requests import Requests
 from rekindle.core import markup
-from rekindle.core.concurrency.calls import spelled_out
 from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.keywords import spelled_out
 from rekindle.core.messages import Prompt
 from rekindle.core.request.params import check_draws
 from rekindle.results.answers import Answers

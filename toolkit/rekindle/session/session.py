@@ -11,8 +11,8 @@ import jax
 from rekindle.chats.begun import chat_of, run_tools
 from rekindle.chats.chat import Chat
 from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions
-from rekindle.client.batches.requested import Errors, Outcome
-from rekindle.client.batches.together import AsCompleted, Streams
+from rekindle.client.batches.loop import AsCompleted, Streams
+from rekindle.client.batches.run import Errors, Outcome
 from rekindle.client.callers import Callers
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.prompts import (
@@ -36,7 +36,6 @@ from rekindle.client.prompts import (
 from rekindle.client.requests import Requests
 from rekindle.core import markup
 from rekindle.core.checkpoints.weights import Weights
-from rekindle.core.concurrency.calls import spelled_out
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.config import Settings
@@ -44,6 +43,7 @@ from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.conductor import Resume
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionError, not_installed
+from rekindle.core.keywords import spelled_out
 from rekindle.core.messages.handled import Handled, Pending, See
 from rekindle.core.request.checks import shown
 from rekindle.core.request.params import SamplingParams, check_keywords
@@ -56,6 +56,7 @@ from rekindle.mapping.items import checked
 from rekindle.mapping.pending import PendingMap
 from rekindle.notebook.board.dashboard import Dashboard
 from rekindle.notebook.explorer import Explorer
+from rekindle.notebook.showing import Showing, show
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 from rekindle.results.scores.classes import Classification
@@ -93,7 +94,7 @@ class Session:
         self._name = name or assembly.source
         self._assembly = assembly
         self._callers = callers
-        self._requests = Requests(engine, assembly, callers, assembly.defaults, progress)
+        self._requests = Requests(engine, assembly, callers, assembly.defaults, Showing, progress)
         self._scoring = Scoring(self._requests, assembly, progress)
         self._operations = Operations(engine, assembly, callers)
         self._dashboard: Dashboard | None = None
@@ -300,7 +301,7 @@ class Session:
         to stop it. `show_sync` has none, since a cell that blocks hears no click. Arguments and errors are those of
         `generate`.
         """
-        return self._requests.shown(prompt, ask, errors)
+        return show(self._requests, prompt, ask, errors)
 
     show_sync = blocking(show)
 

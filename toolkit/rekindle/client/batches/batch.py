@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rekindle.client.batches.pace import Pace, watched
-from rekindle.client.batches.requested import Errors, Requested, Shape
+from rekindle.client.batches.run import BatchRun, Errors, Shape
+from rekindle.client.drawing import Watch, until_over
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import Told, tools_in
-from rekindle.core import markup
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import InvalidBatch, InvalidRequest
@@ -18,8 +17,6 @@ from rekindle.core.messages import Prompt
 from rekindle.core.request.checks import boolean
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import check_length
-from rekindle.notebook import live_table
-from rekindle.notebook.live_text import Cell
 from rekindle.results.answer_table import Asked
 from rekindle.results.answers import Answers
 
@@ -39,7 +36,6 @@ class Batch:
         errors: whether an error is raised, or returned in the place of its request.
         preparer: tokenizes the prompts.
         submit: makes a request; it is told of the tools of a conversation.
-        progress: whether to draw how far the batch is while it is waited for.
     """
 
     prompts: Sequence[Prompt | Exception]
@@ -49,49 +45,39 @@ class Batch:
     errors: Errors
     preparer: Preparer
     submit: Callable[[Prompt, SamplingParams, Told | None], Handle]
-    progress: bool
 
     def __len__(self) -> int:
         return len(self.prompts) * len(self.variants)
 
-    def ended(self) -> Waits[Answers[Any]]:
-        """Check all prompts, then wait for all requests. Leaving the wait in any way cancels those that run."""
+    def ended(self, watch: Watch = until_over, *, keeps_cancelled: bool = False) -> Waits[Answers[Any]]:
+        """Check all prompts, then wait for all requests. Leaving the wait in any way cancels those that run.
+
+        Args:
+            watch: waits for the batch.
+            keeps_cancelled: see `BatchRun`.
+        """
         __tracebackhide__ = True  # a cell shows errors without such frames
-        requested = yield from self.requested()
+        run = yield from self.begun(keeps_cancelled=keeps_cancelled)
         try:
-            yield from watched(requested, self.variants[0].max_tokens, self.progress)
-            return requested.answers()
+            yield from watch(run)
+            return run.answers()
         except BaseException as left:
-            requested.leave(left)
+            run.leave(left)
             raise
         finally:
-            requested.cancel()
+            run.cancel()
 
     def submitted(self) -> Waits[list[Handle]]:
         """Check all prompts, make all requests, and return them without waiting for what comes of them."""
         __tracebackhide__ = True
-        requested = yield from self.requested()
-        return requested.handles
+        run = yield from self.begun()
+        return run.handles
 
-    def shown(self, cell: Cell) -> Waits[Answers[Any]]:
-        """Wait as `ended` does, and draw the answers meanwhile. What had come of a cancelled request is its answer."""
-        __tracebackhide__ = True
-        requested = yield from self.requested(keeps_cancelled=True)
-        pace = Pace(requested, self.variants[0].max_tokens)
-        try:
-            yield from live_table.show(requested, cell, pace.said)
-            answers = requested.answers()
-        except BaseException as left:
-            requested.leave(left)
-            raise
-        answers.drawn_in = markup.cell()
-        return answers
-
-    def requested(self, *, keeps_cancelled: bool = False) -> Waits[Requested]:
+    def begun(self, *, keeps_cancelled: bool = False) -> Waits[BatchRun]:
         """Check all prompts, and make all requests.
 
         Args:
-            keeps_cancelled: see `Requested`.
+            keeps_cancelled: see `BatchRun`.
 
         Raises:
             InvalidRequest: some cannot be served, and errors are raised; nothing was computed.
@@ -108,7 +94,7 @@ class Batch:
                     made += [prompt] * len(self.variants)
                 else:
                     made += [self.submit(prompt, variant, tools_in(given)) for variant in self.variants]
-            return Requested(self.asked, self.shape, made, self.errors, keeps_cancelled=keeps_cancelled)
+            return BatchRun(self.asked, self.shape, made, self.errors, keeps_cancelled=keeps_cancelled)
         except BaseException:
             for each in made:
                 if isinstance(each, Handle):

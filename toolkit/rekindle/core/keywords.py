@@ -1,4 +1,4 @@
-"""Functions that tell how they are called, to `help` and to completion."""
+"""Keywords that functions take as `**options`, spelled out for `help` and completion."""
 
 import inspect
 from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Generic, TypeVar, cast
 
 from rekindle.client.batches.batch import Batch
-from rekindle.client.batches.requested import Requested
+from rekindle.client.batches.run import BatchRun
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Wait, Waits
@@ -17,7 +17,7 @@ T = TypeVar("T")
 Ended = TypeVar("Ended")
 
 
-class Together(Loop[T]):
+class BatchLoop(Loop[T]):
     """A loop over a batch, for `async for` or `for`. Dropping or closing it cancels what of the batch has not ended.
 
     The prompts are checked, and the requests made, when the loop begins. `contextlib.aclosing(loop)` closes it where a
@@ -27,7 +27,7 @@ class Together(Loop[T]):
     def __init__(self, batch: Batch):
         super().__init__()
         self._batch = batch
-        self._requested: Requested | None = None
+        self._run: BatchRun | None = None
         self._closed = False
 
     def close(self) -> None:
@@ -36,19 +36,19 @@ class Together(Loop[T]):
         Returns at once; any thread may call this, any number of times.
         """
         self._closed = True
-        if self._requested is not None:
-            self._requested.cancel()
+        if self._run is not None:
+            self._run.cancel()
 
     def __del__(self) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        made = self._requested
+        made = self._run
         state = "not begun" if made is None else f"{len(made.ends.items)} ended"
         return f"<rekindle.{type(self).__name__} of {len(self._batch)} requests, {state}, for 'async for' or 'for'>"
 
     @abstractmethod
-    def _following(self, requested: Requested) -> Waits[T | None]:
+    def _following(self, run: BatchRun) -> Waits[T | None]:
         """Wait for the next item; return None where there is no other."""
 
     def _next(self) -> Waits[T | None]:
@@ -56,40 +56,40 @@ class Together(Loop[T]):
         if self._closed:
             return None
         try:
-            if self._requested is None:
-                self._requested = yield from self._batch.requested()
+            if self._run is None:
+                self._run = yield from self._batch.begun()
             if self._closed:  # by another thread, while the prompts were checked
-                self._requested.cancel()
+                self._run.cancel()
                 return None
-            return (yield from self._following(self._requested))
+            return (yield from self._following(self._run))
         except BaseException as left:
             self.close()
-            if self._requested is not None:
-                self._requested.leave(left)
+            if self._run is not None:
+                self._run.leave(left)
             raise
 
 
-class AsCompleted(Together[tuple[int, Ended]], Generic[Ended]):
+class AsCompleted(BatchLoop[tuple[int, Ended]], Generic[Ended]):
     """The outcomes of a batch as they come, each with the place of its prompt in the list."""
 
     def __init__(self, batch: Batch):
         super().__init__(batch)
         self._seen = 0
 
-    def _following(self, requested: Requested) -> Waits[tuple[int, Ended] | None]:
+    def _following(self, run: BatchRun) -> Waits[tuple[int, Ended] | None]:
         __tracebackhide__ = True
-        ends = requested.ends
+        ends = run.ends
         yield Wait(ends, self._seen)
         if self._seen == len(ends.items):
             return None
         place = ends.items[self._seen]
         self._seen += 1
-        if requested.failed == place:
-            requested.answers()
-        return place, cast(Ended, requested.outcome(place))
+        if run.failed == place:
+            run.answers()
+        return place, cast(Ended, run.outcome(place))
 
 
-class Streams(Together[tuple[int, Piece]]):
+class Streams(BatchLoop[tuple[int, Piece]]):
     """The pieces of a batch as they come, each with the place of its prompt in the list."""
 
     def __init__(self, batch: Batch):
@@ -100,12 +100,12 @@ class Streams(Together[tuple[int, Piece]]):
         self._read = [0] * len(batch)
         self._ready: deque[tuple[int, Piece]] = deque()
 
-    def _following(self, requested: Requested) -> Waits[tuple[int, Piece] | None]:
+    def _following(self, run: BatchRun) -> Waits[tuple[int, Piece] | None]:
         __tracebackhide__ = True
         if self._grown is None:
-            self._feeds = [handle.record.pieces for handle in requested.handles]
-            self._grown = _grown(self._feeds, requested.ends)
-        while requested.failed is None:
+            self._feeds = [handle.record.pieces for handle in run.handles]
+            self._grown = _grown(self._feeds, run.ends)
+        while run.failed is None:
             if self._ready:
                 return self._ready.popleft()
             yield Wait(self._grown, self._seen)
@@ -116,7 +116,7 @@ class Streams(Together[tuple[int, Piece]]):
             new = self._feeds[place].items[self._read[place] :]
             self._read[place] += len(new)
             self._ready.extend((place, piece) for piece in new)
-        requested.answers()
+        run.answers()
         return None
 
 

@@ -1,4 +1,4 @@
-"""The requests of a batch, once they are made: their ends as they come, and what came of them."""
+"""The requests of a batch, once they are submitted: their ends as they come, and what came of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Shape:
         return Answers(groups, asked) if self.several else groups[0]
 
 
-class Requested:
+class BatchRun:
     """The requests of one batch, draw by draw of each prompt.
 
     Args:
