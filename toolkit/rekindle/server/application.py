@@ -15,11 +15,11 @@ from rekindle.server.guards import ApiKeys, Caught, told
 from rekindle.server.limits import Limits
 from rekindle.server.refused import Refused
 from rekindle.server.routes import Routes
-from rekindle.session.session import Session
+from rekindle.server.served import Served
 
 
 def app(
-    session: Session,
+    session: Served,
     *,
     name: str | None = None,
     api_keys: Sequence[str] = (),

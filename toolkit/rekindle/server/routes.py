@@ -26,16 +26,18 @@ from rekindle.server.reading.fields import Fields, parsed
 from rekindle.server.reading.responses import response_call
 from rekindle.server.reading.texts import TokenizeCall, embedding_call, tokenize_call, tokens_of
 from rekindle.server.refused import Refused, refused
+from rekindle.server.served import Served
 from rekindle.server.streaming import EventStream, ended, unless_gone
 from rekindle.server.writing.chat import ChatChunks, chat_completion
 from rekindle.server.writing.common import Head
 from rekindle.server.writing.completion import CompletionChunks, completion
 from rekindle.server.writing.responses import ResponseChunks, response
 from rekindle.server.writing.texts import embeddings, model_card, tokenized
-from rekindle.session.metrics import CONTENT_TYPE
-from rekindle.session.session import Session
 
 T = TypeVar("T")
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""The content type of Prometheus's text form."""
 
 
 class Routes:
@@ -45,7 +47,7 @@ class Routes:
         name: what clients call the model.
     """
 
-    def __init__(self, session: Session, name: str, limits: Limits):
+    def __init__(self, session: Served, name: str, limits: Limits):
         self._session, self._name, self._limits = session, name, limits
         self._since = int(time())
 
@@ -140,7 +142,7 @@ class Routes:
 
     async def metrics(self, request: Request) -> Response:
         """Serve GET /metrics."""
-        return PlainTextResponse(self._session.metrics_text(), headers={"content-type": CONTENT_TYPE})
+        return PlainTextResponse(self._session.metrics_text(), headers={"content-type": METRICS_TYPE})
 
     @property
     def _longest(self) -> int:

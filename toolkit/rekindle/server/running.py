@@ -18,7 +18,7 @@ from rekindle.core.errors import ConfigError
 from rekindle.server.application import app, short_name
 from rekindle.server.connections import Connection, Handed, Uvicorn
 from rekindle.server.guards import LocalNames
-from rekindle.session.session import Session
+from rekindle.server.served import Served
 
 BACKLOG = 2048
 """How many connections may wait to be taken."""
@@ -122,7 +122,7 @@ class PendingServer(Eventual[Server]):
 
     def __init__(
         self,
-        session: Session,
+        session: Served,
         follow: Callable[[Callable[[], None], Feed[None]], None],
         host: str,
         port: int,

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from rekindle.client.latencies import Histogram, Latencies
 from rekindle.core.scheduler.stats import Stats
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 _NOW: Mapping[str, str] = {
     "waiting": "Requests in the waiting queue.",
     "running": "Requests that have a slot.",
