@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from secrets import token_hex
-from typing import Any, cast, get_args
+from typing import Any, Protocol, cast, get_args
 from weakref import ref
 
 from rekindle.client.batches.batch import Batch, check_errors, check_progress
@@ -43,6 +43,12 @@ from rekindle.core.text.responses.reading import Reading
 from rekindle.core.text.tokenizer import Tokenizer
 
 
+class Asker(Protocol):
+    """A session, as the operations of its other rooms see it."""
+
+    _requests: "Requests"
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
     """A checked call for generations.
@@ -70,6 +76,9 @@ class Requests:
         draw: makes the drawing of a session's requests from the report of the program that its engine waits for.
         progress: whether to draw how far a call is, where it does not say.
         prefix: what all prompts continue; None for those of the session itself.
+
+    Attributes:
+        assembly: the engine's parts and the model.
     """
 
     def __init__(
@@ -82,7 +91,7 @@ class Requests:
         progress: bool,
         prefix: Prompt | None = None,
     ):
-        self._engine, self._assembly, self._callers = engine, assembly, callers
+        self._engine, self.assembly, self._callers = engine, assembly, callers
         self._options, self._draw, self._progress, self._prefix = options, draw, progress, prefix
         self._drawing = draw(assembly.awaited_program)
 
@@ -94,17 +103,17 @@ class Requests:
     def continuing(self, prefix: Prompt, cache_salt: str) -> "Requests":
         """Return what makes the requests that continue a prefix, with the cached prefixes of this salt."""
         options = {**self._options, "cache_salt": cache_salt}
-        return Requests(self._engine, self._assembly, self._callers, options, self._draw, self._progress, prefix)
+        return Requests(self._engine, self.assembly, self._callers, options, self._draw, self._progress, prefix)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer of the model, if it has one."""
-        return self._assembly.tokenizer
+        return self.assembly.tokenizer
 
     @property
     def vocab_size(self) -> int:
         """The bound that token ids are below."""
-        return self._assembly.model.vocab_size
+        return self.assembly.model.vocab_size
 
     def draws(self, progress: bool | None) -> bool:
         """Tell whether a call draws how far it is; None leaves that to what `open` was told.
@@ -162,7 +171,7 @@ class Requests:
 
     def rendered(self, chat: Chat) -> str:
         """Return a conversation as the model's chat template writes it; raises InvalidRequest if it cannot."""
-        return self._assembly.preparer.rendered(chat)
+        return self.assembly.preparer.rendered(chat)
 
     def call(
         self,
@@ -224,12 +233,12 @@ class Requests:
         def submit(prompt: Prompt, params: SamplingParams, told: Told | None) -> Handle:
             return self._submit(self._submission(prompt, params, ask, told, progress))
 
-        return Batch(call.prompts, labels, variants, call.shape, errors, self._assembly.preparer, submit)
+        return Batch(call.prompts, labels, variants, call.shape, errors, self.assembly.preparer, submit)
 
     def params(self, ask: Ask[Any], n: int = 1) -> SamplingParams:
         """Return the sampling parameters of a call; raises as `SamplingParams.from_options`."""
         params = SamplingParams.from_options(ask, self._options, n=n, beside=PromptOptions.__annotations__)
-        limits = self._assembly.limits
+        limits = self.assembly.limits
         self.check_predicts()
         params.check_against(self.vocab_size, limits.max_logprobs)
         if params.processor_args is not None and not limits.processes_logits:
@@ -279,12 +288,12 @@ class Requests:
         Raises:
             InvalidRequest: it has no head for that.
         """
-        uses = self._assembly.checkpoint.uses
+        uses = self.assembly.checkpoint.uses
         if not uses.generates:
             labels = 0 if uses.classifier is None else len(uses.classifier.labels)
             others = {0: "", 1: ", classify() and rerank()"}.get(labels, " and classify()")
             raise InvalidRequest(
-                f"{self._assembly.source} has no head that predicts tokens, so it generates and scores nothing: it is "
+                f"{self.assembly.source} has no head that predicts tokens, so it generates and scores nothing: it is "
                 f"for embed(){others}"
             )
 
@@ -319,7 +328,7 @@ class Requests:
         self.check_engine()
         if isinstance(submission.prompt, tuple):  # text has to be tokenized first, which the intake does
             tokens = submission.prompt + submission.begun.token_ids
-            check_length(tokens, self._assembly.limits.max_context, submission.params.max_tokens != 0)
+            check_length(tokens, self.assembly.limits.max_context, submission.params.max_tokens != 0)
         return self._callers.submit(submission, self._engine.post, wait=wait)
 
     def _reader(self, params: SamplingParams, told: Told, goes_on: bool) -> Reader | None:
@@ -352,6 +361,6 @@ class Requests:
                 raise SessionClosed("the session that made this generation is gone; open it again, and ask again")
             return Requests(found, found.assembly, callers, options, draw, progress)
 
-        programs, names = self._assembly.readiness(), SamplingOptions.__annotations__
+        programs, names = self.assembly.readiness(), SamplingOptions.__annotations__
         sampling = cast(SamplingOptions, {name: value for name, value in ask.items() if name in names})
         return Branches(maker, sampling, programs.said if programs.compiled else "", told)

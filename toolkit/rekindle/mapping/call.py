@@ -9,7 +9,6 @@ from rekindle.client.batches.run import Errors, Outcome
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import Ask, one_chat
 from rekindle.client.requests import Requests
-from rekindle.core.engine.assembly import Assembly
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
 from rekindle.core.request.checks import integer, shown
@@ -29,7 +28,7 @@ class MapCall:
     """The orders of a map: what to do with each item.
 
     Attributes:
-        requests, assembly: of the session.
+        requests: of the session.
         ask: the keywords of each request.
         params: the same, checked.
         template: what the items fill; None for items that are prompts.
@@ -39,7 +38,6 @@ class MapCall:
     """
 
     requests: Requests
-    assembly: Assembly
     ask: Ask[Any]
     params: SamplingParams
     template: Template | None
@@ -51,7 +49,6 @@ class MapCall:
     def of(
         cls,
         requests: Requests,
-        assembly: Assembly,
         ask: Ask[Any],
         template: Any,
         path: str | os.PathLike[str] | None,
@@ -71,14 +68,18 @@ class MapCall:
             raise InvalidRequest(f"path must be that of a file, got {shown(path)}")
         if template is not None and ask.get("token_ids") is not None:
             raise InvalidRequest("a template is filled with items; token_ids are prompts already")
-        most = WINDOWS * assembly.limits.max_running if window is None else integer("window", window, 1, MOST_TOKENS)
+        most = (
+            WINDOWS * requests.assembly.limits.max_running
+            if window is None
+            else integer("window", window, 1, MOST_TOKENS)
+        )
         one_chat([{"role": "user", "content": "any"}], ask)  # what is wrong with every conversation is told once
         requests.check_engine()
         file = None
         if path is not None:
-            file = AnswerFile(path, shaping(assembly.source, params, _options(ask)), params.constraint)
+            file = AnswerFile(path, shaping(requests.assembly.source, params, _options(ask)), params.constraint)
         filled = None if template is None else Template.of(template)
-        return cls(requests, assembly, ask, params, filled, file, errors, most)
+        return cls(requests, ask, params, filled, file, errors, most)
 
     def read(self, items: Iterable[Any]) -> Iterator[Item]:
         """Yield each item as it is asked for."""
@@ -86,7 +87,7 @@ class MapCall:
 
     def open(self) -> None:
         """Check what takes a while to check, and read the file."""
-        self.assembly.preparer.check(self.params)
+        self.requests.assembly.preparer.check(self.params)
         if self.file is not None:
             self.file.open()
 

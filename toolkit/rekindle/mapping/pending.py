@@ -3,16 +3,21 @@
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Sized
-from typing import TYPE_CHECKING, Any, NoReturn
+from os import PathLike
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
-from rekindle.client.batches.run import Outcome
+from rekindle.client.batches.run import Errors, Outcome
+from rekindle.client.prompts import ASK_DEFAULTS, Ask, AskEach, Messages
+from rekindle.client.requests import Asker
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Waits, awaited, blocked, in_a_thread
 from rekindle.core.errors import BatchFailed, InvalidRequest, RequestCancelled, SessionError
+from rekindle.core.keywords import spelled_out
 from rekindle.core.markup import counted
 from rekindle.mapping.call import MapCall
 from rekindle.mapping.flight import Ended, Flight
+from rekindle.mapping.items import checked
 from rekindle.mapping.pace import MapPace
 from rekindle.mapping.results import MapResults
 from rekindle.notebook.pace import LateBar
@@ -179,6 +184,58 @@ class PendingMap(Loop[tuple[int, Outcome]]):
                 f"item {ended.item.place} failed: {outcome}. Its error is the cause of this one, and what ran was "
                 'cancelled. errors="return" goes on instead'
             ) from outcome
+
+
+@spelled_out(Ask, ASK_DEFAULTS)
+def map(  # noqa: A001
+    session: Asker,
+    items: Iterable[Any] | None = None,
+    *,
+    template: str | Messages | None = None,
+    path: str | PathLike[str] | None = None,
+    errors: Errors = "return",
+    window: int | None = None,
+    progress: bool | None = None,
+    **ask: Unpack[AskEach],
+) -> PendingMap:
+    """Answer thousands of prompts: `await session.map(texts, ...)`, or `async for place, answer in` it.
+
+    Items are read as they are needed, so a generator of any length will do, and a window of them is in the engine
+    at once. Awaited, it returns the answers in order; in a loop, each comes as it ends, and is not kept.
+
+    With a path, each answer is a line of that file as soon as it is taken. A later call with the same items and
+    keywords goes on from there: what was answered is read, and what had failed is asked again. A kill costs the
+    answers under way, and no more than the line that was being written.
+
+    Args:
+        items: texts, conversations, or mappings that fill the template.
+        template: a text or a list of messages with fields as `str.format` has them, such as "Translate: {text}". A
+            mapping has the fields by name, and a text is the field `text`. Braces that are no field are doubled.
+        path: of a file of JSON lines; one that does not exist is made.
+        errors: "return" puts each error in the place of its item, and goes on; "raise" raises the first error, and
+            cancels what runs.
+        window: the most requests in the engine at once; the default is twice `max_running`.
+        progress: draw a bar if it takes longer than a second: how many answers there are, tokens per second, and
+            the time that is left if the number of items is known. The default is what `open` was told.
+        token_ids: prompts of token ids instead of items.
+        Others: as in `generate`.
+
+    Returns:
+        A `PendingMap`. Awaited, it gives `rekindle.MapResults`, a list that a cell shows as a table; its `to_frame`
+        is a data frame. Leaving the wait or the loop cancels what runs; what had ended is in the file, and in
+        `finished` of an interrupt of the await.
+
+    Raises:
+        InvalidRequest: a keyword that cannot be served; when it begins, the file has answers that were made with
+            other keywords or to other items, and nothing of it was changed; or another map writes it.
+        InvalidData: when it begins, something else is in the file, and nothing of it was changed.
+        BatchFailed: one failed, and errors are raised; what had ended is in its `results` if it was awaited.
+        SessionError: the session is closed or its engine failed.
+        OSError: the file cannot be read or written.
+    """
+    given = checked(items, ask.get("token_ids"))
+    call = MapCall.of(session._requests, ask, template, path, errors, window)
+    return PendingMap(call, given, progress=session._requests.draws(progress))
 
 
 def _results(done: dict[int, Ended], flight: Flight) -> MapResults:

@@ -8,8 +8,8 @@ import numpy as np
 
 from rekindle.client.batches.batch import Batch
 from rekindle.client.batches.run import Shape
-from rekindle.client.prompts import asked
-from rekindle.client.requests import Requests
+from rekindle.client.prompts import OnePrompt, Prompts, TokenIds, asked
+from rekindle.client.requests import Asker, Requests
 from rekindle.core.checkpoints.uses import Embedding
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.engine.assembly import Assembly
@@ -86,17 +86,49 @@ def before(own: Embedding, instruction: Any) -> str:
 
 
 def embed(
-    requests: Requests, assembly: Assembly, given: Any, token_ids: Any, options: EmbedOptions, cache_salt: str, bar: Bar
+    session: Asker,
+    texts: OnePrompt | Prompts = None,
+    *,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+    dimensions: int | None = None,
+    instruction: str | None = None,
+    token_ids: TokenIds | Sequence[TokenIds] | None = None,
+    cache_salt: str = "",
+    progress: bool | None = None,
 ) -> Waits[Array]:
-    """Return the embedding of a text, (dimensions,) float32, or of each of a list, (texts, dimensions).
+    """Return the embedding of a text, or of each of a list: hidden states after the last layer and its norm.
+
+    What is not given is as the model's authors do it, if their files say (`1_Pooling`, `modules.json` and
+    `config_sentence_transformers.json`), and else the state of the last token at length 1.
+
+    Args:
+        texts: one text or a list, or conversations, as in `generate`. An empty list gives an array without rows.
+        pooling: "last" takes the state of the last token; what is cached of a text is not computed again. "mean"
+            takes the mean of all states, so all of the text is computed.
+        normalize: divide each embedding by its length.
+        dimensions: keep so many of the first numbers, for models that were trained for it; this comes before they
+            are normalised.
+        instruction: the name of a prompt of the model's, such as "query", or a text as it is, to put before each.
+        token_ids: token ids instead of texts, of one or of several.
+        cache_salt: as in `SamplingParams`.
+        progress: draw a bar if it takes longer than a second.
+
+    Returns:
+        (dimensions,) float32 for one text, (texts, dimensions) for a list.
 
     Raises:
-        InvalidRequest: a text cannot be served; see `Session.embed`.
+        InvalidRequest: as `generate`, or an argument has none of the accepted values, or the model's own way of
+            making embeddings is not served.
+        SessionError: the session is closed or its engine failed.
     """
     __tracebackhide__ = True  # a cell shows errors without such frames
-    prompts, several = requests.prompts(given, {"token_ids": token_ids})
+    requests = session._requests
+    options = EmbedOptions.of(requests.assembly, pooling, normalize, dimensions, instruction)
+    bar = Bar("embedding", "texts", requests.draws(progress))
+    prompts, several = requests.prompts(texts, {"token_ids": token_ids})
     instructed = [_instructed(prompt, options.before) for prompt in prompts]
-    states = yield from last_states(requests, assembly, instructed, several, options.pooling, cache_salt, bar)
+    states = yield from last_states(requests, instructed, several, options.pooling, cache_salt, bar)
     vectors = states[:, : options.dimensions]
     if options.normalize:
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_NORM)
@@ -106,7 +138,6 @@ def embed(
 
 def last_states(
     requests: Requests,
-    assembly: Assembly,
     prompts: Sequence[Prompt | Exception],
     several: bool,
     pooling: Pooling,
@@ -123,12 +154,12 @@ def last_states(
         variants=[params],
         shape=Shape(several, None),
         errors="raise",
-        preparer=assembly.preparer,
+        preparer=requests.assembly.preparer,
         submit=lambda prompt, params, _: requests.compute(prompt, params, pooling),
     )
     handles = yield from ended((yield from batch.begun()), bar)
     if not handles:
-        return np.zeros((0, assembly.model.hidden_size))
+        return np.zeros((0, requests.assembly.model.hidden_size))
     return np.stack([handle.record.mean_state() for handle in handles])
 
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 
-from rekindle.client.requests import Requests
+from rekindle.client.prompts import Messages, TokenIds
+from rekindle.client.requests import Asker, Requests
 from rekindle.core.checkpoints.uses import Classifier
 from rekindle.core.concurrency.waits import Waits, in_a_thread
-from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Chat, Prompt
@@ -31,46 +31,92 @@ _SYSTEM: Final = (
 """What Qwen3-Reranker was trained with; other models that chat understand it too."""
 
 
-def classify(requests: Requests, assembly: Assembly, given: Any, token_ids: Any, bar: Bar) -> Waits[Any]:
-    """Return the `Classification` of a text, or a list of those of a list; see `Session.classify`."""
+@overload
+def classify(session: Asker, texts: str | Messages, *, progress: bool | None = None) -> Waits[Classification]: ...
+@overload
+def classify(
+    session: Asker, texts: list[str] | Sequence[Messages], *, progress: bool | None = None
+) -> Waits[list[Classification]]: ...
+@overload
+def classify(
+    session: Asker, *, token_ids: TokenIds | Sequence[TokenIds], progress: bool | None = None
+) -> Waits[Classification | list[Classification]]: ...
+def classify(session: Asker, texts: Any = None, *, token_ids: Any = None, progress: bool | None = None) -> Waits[Any]:
+    """Return the class of a text, or of each of a list, by a model that has a head for sequence classification.
+
+    The head is that of the checkpoint that was opened, also after `update_weights`.
+
+    Args:
+        texts: one text or a list, or conversations, as in `generate`.
+        token_ids: token ids instead of texts, of one or of several.
+        progress: draw a bar if it takes longer than a second.
+
+    Raises:
+        InvalidRequest: as `generate`, or the model has no such head.
+        SessionError: the session is closed or its engine failed.
+    """
     __tracebackhide__ = True  # a cell shows errors without such frames
-    head = assembly.checkpoint.uses.classifier
+    requests = session._requests
+    bar, head = Bar("classifying", "texts", requests.draws(progress)), requests.assembly.checkpoint.uses.classifier
     if head is None:
         raise InvalidRequest(
-            f"{assembly.source} has no head that classifies texts; score() compares options, and rerank() documents"
+            f"{requests.assembly.source} has no head that classifies texts; score() compares options, and rerank() "
+            "documents"
         )
-    prompts, several = requests.prompts(given, {"token_ids": token_ids})
-    states = yield from last_states(requests, assembly, prompts, several, "last", "", bar)
+    prompts, several = requests.prompts(texts, {"token_ids": token_ids})
+    states = yield from last_states(requests, prompts, several, "last", "", bar)
     made = [Classification(head.labels, tuple(row), head.independent) for row in logits_of(head, states).tolist()]
     return made if several else made[0]
 
 
 def rerank(
-    requests: Requests, assembly: Assembly, query: Any, documents: Any, instruction: Any, bar: Bar
+    session: Asker,
+    query: str,
+    documents: Sequence[str],
+    *,
+    instruction: str | None = None,
+    progress: bool | None = None,
 ) -> Waits[Ranking]:
-    """Return how relevant documents are to a query; see `Session.rerank`."""
-    __tracebackhide__ = True
+    """Return how relevant documents are to a query, for models that rerank as Qwen3-Reranker does.
+
+    Each document is a question in the model's chat format, to be answered by "yes" or "no". A model that predicts
+    tokens is relevant by the probability of a "yes" among the two; one that has a head with one class, by that.
+    For a reranker with a format of its own, write its texts and use `classify` or `score`.
+
+    Args:
+        query: what is looked for.
+        documents: the texts to rank.
+        instruction: what makes a document relevant; the default is that of a web search.
+        progress: draw a bar if it takes longer than a second.
+
+    Raises:
+        InvalidRequest: an argument is no text, or the model has no chat template, or cannot answer so.
+        SessionError: the session is closed or its engine failed.
+    """
+    __tracebackhide__ = True  # a cell shows errors without such frames
+    requests = session._requests
+    bar = Bar("ranking", "documents", requests.draws(progress))
     checks.text("query", query, checks.LONGEST_JUDGED)
     if not checks.is_sequence(documents):
         raise InvalidRequest(f"documents must be a list of texts, got {checks.shown(documents)}")
     texts = checks.judged("documents", documents)
     told = INSTRUCTION if instruction is None else checks.text("instruction", instruction)
     requests.check_engine()
-    if assembly.tokenizer is not None and assembly.tokenizer.chat_template is None:
+    if requests.assembly.tokenizer is not None and requests.assembly.tokenizer.chat_template is None:
         raise InvalidRequest(
             "rerank() asks in the model's chat format, and the model has no chat template: give open() one as "
             "chat_template=, or write the texts yourself for classify() or score()"
         )
-    prompts: list[Prompt] = [question(assembly.tokenizer, told, query, document) for document in texts]
-    head = assembly.checkpoint.uses.classifier
+    prompts: list[Prompt] = [question(requests.assembly.tokenizer, told, query, document) for document in texts]
+    head = requests.assembly.checkpoint.uses.classifier
     if head is None:
-        scores = yield from _by_answer(requests, assembly.preparer, prompts, bar)
+        scores = yield from _by_answer(requests, requests.assembly.preparer, prompts, bar)
         return Ranking(query, texts, tuple(scores))
     if len(head.labels) > 1:
         raise InvalidRequest(
             f"rerank() takes a head with one class, and this model's has {len(head.labels)}; use classify()"
         )
-    states = yield from last_states(requests, assembly, prompts, True, "last", "", bar)
+    states = yield from last_states(requests, prompts, True, "last", "", bar)
     return Ranking(query, texts, tuple(map(sigmoid, logits_of(head, states)[:, 0].tolist())))
 
 

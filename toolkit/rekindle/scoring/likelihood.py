@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
-from rekindle.client.requests import Requests
+from rekindle.client.prompts import OnePrompt, TokenIds
+from rekindle.client.requests import Asker
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import InvalidRequest
@@ -19,17 +19,44 @@ from rekindle.scoring.computing import Bar, Scored, scored, scores_of
 
 
 def score(
-    requests: Requests, preparer: Preparer, prompt: Prompt, options: Any, cache_salt: str, bar: Bar
+    session: Asker,
+    prompt: OnePrompt = None,
+    options: str | Sequence[str] = (),
+    *,
+    token_ids: TokenIds | None = None,
+    cache_salt: str = "",
+    progress: bool | None = None,
 ) -> Waits[Scores]:
-    """Return how likely each option is after a prompt; see `Session.score`."""
+    """Return how likely each of some texts is after a prompt, by the model alone, without sampling parameters.
+
+    The prompt is computed once, as far as whole pages go, and found in the prefix cache for the other options.
+
+    A text and an option are tokenized together, so an option usually begins with a space; spaces at the end of
+    the text count as the beginning of each option. An option after a conversation or token ids is tokenized by
+    itself.
+
+    Args:
+        prompt: text or messages, as in `generate`.
+        options: the texts to compare, or one.
+        token_ids: a prompt of token ids instead.
+        cache_salt: as in `SamplingParams`.
+        progress: draw a bar if it takes longer than a second.
+
+    Raises:
+        InvalidRequest: as `generate`, or there are no options, or one has no tokens of its own.
+        SessionError: the session is closed or its engine failed.
+    """
     __tracebackhide__ = True  # a cell shows errors without such frames
+    requests = session._requests
+    given = requests.prompt(prompt, {"token_ids": token_ids})
+    bar = Bar("scoring", "options", requests.draws(progress))
     requests.check_predicts()
     texts = checks.judged("options", options)
     if not texts:
         raise InvalidRequest("options is empty; give at least one text")
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
     requests.check_engine()
-    asked = yield from in_a_thread(partial(options_after, preparer, prompt, texts), "score")
+    asked = yield from in_a_thread(partial(options_after, requests.assembly.preparer, given, texts), "score")
     answers = yield from scored(requests, asked, bar, salt)
     made = [Option(text, scores_of(answer)) for text, answer in zip(texts, answers, strict=True)]
     return Scores(tuple(made), sum(answer.cached_tokens for answer in answers))
@@ -69,16 +96,37 @@ def together(tokenizer: Tokenizer, prompt: str, option: str) -> Scored:
 
 
 def perplexity(
-    requests: Requests,
-    preparer: Preparer,
-    prompt: Prompt,
-    window: int | None,
-    stride: int | None,
-    cache_salt: str,
-    bar: Bar,
+    session: Asker,
+    text: OnePrompt = None,
+    *,
+    window: int | None = None,
+    stride: int | None = None,
+    token_ids: TokenIds | None = None,
+    cache_salt: str = "",
+    progress: bool | None = None,
 ) -> Waits[Perplexity]:
-    """Return how well the model predicts a text; see `Session.perplexity`."""
-    __tracebackhide__ = True
+    """Return how well the model predicts a text of any length: its perplexity, and its bits per byte.
+
+    The text is computed in windows that overlap. Each token but the first is scored once, by the first window that
+    has it. The first has no probability, unless the tokenizer puts a special token before it.
+
+    Args:
+        text: the text, or a conversation as the chat template writes it.
+        window: how many tokens a window has; the default is the most that a request may have.
+        stride: how many tokens a window begins after the last one; less gives each token a longer context, and
+            takes more time. The default is half of the window.
+        token_ids: token ids instead of a text; they have no bits per byte.
+        cache_salt: as in `SamplingParams`.
+        progress: draw a bar if it takes longer than a second.
+
+    Raises:
+        InvalidRequest: as `generate`, or there are fewer than two tokens, or a number is out of its range.
+        SessionError: the session is closed or its engine failed.
+    """
+    __tracebackhide__ = True  # a cell shows errors without such frames
+    requests = session._requests
+    prompt, preparer = requests.prompt(text, {"token_ids": token_ids}), requests.assembly.preparer
+    bar = Bar("scoring", "windows", requests.draws(progress))
     requests.check_predicts()
     most = preparer.capacity - 1
     size = most if window is None else checks.integer("window", window, 2, most)

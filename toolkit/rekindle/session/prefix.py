@@ -6,8 +6,18 @@ from typing import Any, Unpack, overload
 
 from rekindle.client.batches.run import Errors
 from rekindle.client.handle import Handle, Stream
-from rekindle.client.prompts import ASK_DEFAULTS, Ask, AskOne, OnePrompt, Prompts, as_text
-from rekindle.client.requests import Requests
+from rekindle.client.prompts import (
+    ASK_DEFAULTS,
+    PROMPT_DEFAULTS,
+    Ask,
+    AskOne,
+    OnePrompt,
+    PromptOptions,
+    Prompts,
+    TokenIds,
+    as_text,
+)
+from rekindle.client.requests import Asker, Requests
 from rekindle.core import markup
 from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.twins import awaitable, blocking
@@ -15,7 +25,7 @@ from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out
 from rekindle.core.messages import Prompt
-from rekindle.core.request.params import check_draws
+from rekindle.core.request.params import check_draws, check_keywords
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 
@@ -166,6 +176,32 @@ class PendingPrefix(Eventual[Prefix]):
 
     def _made(self) -> Waits[Prefix]:
         return held(self._prompt, self._requests)
+
+
+@spelled_out(PromptOptions, PROMPT_DEFAULTS)
+def prefix(
+    session: Asker, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
+) -> PendingPrefix:
+    """Compute a prefix once and hold it: `doc = await session.prefix(text)`, or `async with` it.
+
+    `await doc.generate(...)` continues it. Requests that begin the same find cached pages without this too; held
+    ones are not evicted. Only whole pages are held. A request that has no room beside them fails with
+    `PromptTooLong`, once nothing else runs that could make room.
+
+    Args:
+        cache_salt: as in `SamplingParams`, for the prefix and what continues it.
+        Others: as in `generate`; sampling parameters are given to what continues the prefix.
+
+    Raises:
+        InvalidRequest: as `generate`, or the session was opened with `prefix_cache=False`.
+    """
+    if not session._requests.assembly.limits.prefix_cache:
+        raise InvalidRequest("this session keeps no prefixes: it was opened with prefix_cache=False")
+    check_keywords(options, ("cache_salt", *PromptOptions.__annotations__))
+    if options.get("tool_choice", "auto") not in ("auto", "none"):
+        raise InvalidRequest("tool_choice is given to what continues the prefix, as in doc.generate(tool_choice=...)")
+    checked = session._requests.prompt(prompt, options)
+    return PendingPrefix(checked, session._requests.continuing(checked, cache_salt))
 
 
 def held(prompt: Prompt, requests: Requests) -> Waits[Prefix]:

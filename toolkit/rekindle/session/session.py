@@ -1,16 +1,13 @@
 """The session: what a user generates with, and controls the engine with."""
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 import jax
 
-from rekindle.chats.begun import chat_of, run_tools
-from rekindle.chats.chat import Chat
-from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions
+from rekindle.chats import conversations
 from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Outcome
 from rekindle.client.callers import Callers
@@ -19,7 +16,6 @@ from rekindle.client.prompts import (
     ASK_DEFAULTS,
     PROMPT_DEFAULTS,
     Ask,
-    AskEach,
     AskMany,
     AskOne,
     Messages,
@@ -47,30 +43,21 @@ from rekindle.core.keywords import spelled_out
 from rekindle.core.messages.handled import Handled, Pending, See
 from rekindle.core.request.checks import shown
 from rekindle.core.request.params import SamplingParams, check_keywords
-from rekindle.core.request.request import Pooling
 from rekindle.core.scheduler.stats import Stats
 from rekindle.core.store.restored import Restored
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.mapping.call import MapCall
-from rekindle.mapping.items import checked
-from rekindle.mapping.pending import PendingMap
+from rekindle.mapping import pending as maps
 from rekindle.notebook.board.dashboard import Dashboard
 from rekindle.notebook.explorer import Explorer
 from rekindle.notebook.showing import Showing, show
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
-from rekindle.results.scores.classes import Classification
-from rekindle.results.scores.options import Scores
-from rekindle.results.scores.perplexity import Perplexity
-from rekindle.results.scores.ranking import Ranking
-from rekindle.results.tool_run import ToolRun
-from rekindle.scoring.embedding import Array
-from rekindle.scoring.scoring import Scoring
+from rekindle.scoring import embedding, judging, likelihood
+from rekindle.session import prefix as prefixes
 from rekindle.session.about import About, Memory
 from rekindle.session.engine_view import EngineView
 from rekindle.session.metrics import metrics_text
 from rekindle.session.operations import InFlight, Operations
-from rekindle.session.prefix import PendingPrefix
 from rekindle.tools.tool import AnyTool
 from rekindle.views.cache.view import CacheView, view
 from rekindle.views.tick_log import TickLog
@@ -95,7 +82,6 @@ class Session:
         self._assembly = assembly
         self._callers = callers
         self._requests = Requests(engine, assembly, callers, assembly.defaults, Showing, progress)
-        self._scoring = Scoring(self._requests, assembly, progress)
         self._operations = Operations(engine, assembly, callers)
         self._dashboard: Dashboard | None = None
         with suppress(SessionError):  # an engine that has ended has nothing to log
@@ -206,57 +192,7 @@ class Session:
         """
         return self._requests.as_completed(prompt, ask, errors)
 
-    @spelled_out(Ask, ASK_DEFAULTS)
-    def map(
-        self,
-        items: Iterable[Any] | None = None,
-        *,
-        template: str | Messages | None = None,
-        path: str | PathLike[str] | None = None,
-        errors: Errors = "return",
-        window: int | None = None,
-        progress: bool | None = None,
-        **ask: Unpack[AskEach],
-    ) -> PendingMap:
-        """Answer thousands of prompts: `await session.map(texts, ...)`, or `async for place, answer in` it.
-
-        Items are read as they are needed, so a generator of any length will do, and a window of them is in the engine
-        at once. Awaited, it returns the answers in order; in a loop, each comes as it ends, and is not kept.
-
-        With a path, each answer is a line of that file as soon as it is taken. A later call with the same items and
-        keywords goes on from there: what was answered is read, and what had failed is asked again. A kill costs the
-        answers under way, and no more than the line that was being written.
-
-        Args:
-            items: texts, conversations, or mappings that fill the template.
-            template: a text or a list of messages with fields as `str.format` has them, such as "Translate: {text}". A
-                mapping has the fields by name, and a text is the field `text`. Braces that are no field are doubled.
-            path: of a file of JSON lines; one that does not exist is made.
-            errors: "return" puts each error in the place of its item, and goes on; "raise" raises the first error, and
-                cancels what runs.
-            window: the most requests in the engine at once; the default is twice `max_running`.
-            progress: draw a bar if it takes longer than a second: how many answers there are, tokens per second, and
-                the time that is left if the number of items is known. The default is what `open` was told.
-            token_ids: prompts of token ids instead of items.
-            Others: as in `generate`.
-
-        Returns:
-            A `PendingMap`. Awaited, it gives `rekindle.MapResults`, a list that a cell shows as a table; its `to_frame`
-            is a data frame. Leaving the wait or the loop cancels what runs; what had ended is in the file, and in
-            `finished` of an interrupt of the await.
-
-        Raises:
-            InvalidRequest: a keyword that cannot be served; when it begins, the file has answers that were made with
-                other keywords or to other items, and nothing of it was changed; or another map writes it.
-            InvalidData: when it begins, something else is in the file, and nothing of it was changed.
-            BatchFailed: one failed, and errors are raised; what had ended is in its `results` if it was awaited.
-            SessionError: the session is closed or its engine failed.
-            OSError: the file cannot be read or written.
-        """
-        given = checked(items, ask.get("token_ids"))
-        call = MapCall.of(self._requests, self._assembly, ask, template, path, errors, window)
-        return PendingMap(call, given, progress=self._requests.draws(progress))
-
+    map = maps.map
     map_sync = blocking(map)  # noqa: A003
 
     @overload
@@ -358,260 +294,27 @@ class Session:
 
     enqueue_sync = blocking(enqueue)
 
-    @awaitable("await session.run_tools(...)")
-    @spelled_out(TurnOptions, TURN_DEFAULTS)
-    def run_tools(
-        self,
-        messages: Messages,
-        tools: Sequence[Callable[..., Any]],
-        *,
-        limit: int = 10,
-        show: bool | None = None,
-        **ask: Unpack[TurnOptions],
-    ) -> Waits[ToolRun]:
-        """Have the model answer a conversation, calling the functions that it wants, until it wants none.
-
-        An async function is awaited in this cell's loop. Any other has a thread of its own, so that an interrupt ends
-        the wait even if the function never returns; what has to run in the cell's own thread is best made async. What
-        a function raises is told to the model as the result, and so is a call of an unknown function or with arguments
-        that its annotations do not allow. `run_tools_sync` calls functions on this thread, and async ones in an asyncio
-        loop on another.
-
-        Leaving the await early cancels the request or leaves the function; an interrupt has the steps until then as its
-        attribute `steps`.
-
-        Args:
-            messages: as in `generate`.
-            tools: functions with annotations; the model is told of them by their docstrings too.
-            limit: how often the model is asked at most. If it calls functions even then, `stop` of the result is
-                "limit".
-            show: draw each answer and each result as it comes. The default is to do so in a notebook.
-            **ask: sampling parameters, and variables of the chat template.
-
-        Raises:
-            InvalidRequest: a function cannot be told to a model, such as one without annotations, or as `generate`.
-            Others: as `generate`.
-        """
-        return run_tools(self._requests, messages, tools, limit, show, ask)
-
+    run_tools = awaitable("await session.run_tools(...)")(conversations.run_tools)
     run_tools_sync = blocking(run_tools)
 
-    @spelled_out(TurnOptions, TURN_DEFAULTS)
-    def chat(
-        self,
-        *,
-        system: str | None = None,
-        messages: Messages | None = None,
-        tools: Sequence[AnyTool] | None = None,
-        **ask: Unpack[TurnOptions],
-    ) -> Chat:
-        """Begin a conversation that remembers its turns: `chat = session.chat()`, then `await chat.say("...")`.
+    chat = conversations.chat
 
-        Args:
-            system: the text of a system message, which comes first.
-            messages: how the conversation has begun, after the system message.
-            tools: what the model may call. Python functions are called as in `run_tools`; JSON schemas are for the
-                caller to answer.
-            **ask: sampling parameters and variables of the chat template, for each turn that gives no others.
-
-        Raises:
-            InvalidRequest: the messages, the tools or the keywords cannot be served.
-        """
-        return chat_of(self._requests, system, messages, tools, ask)
-
-    @spelled_out(PromptOptions, PROMPT_DEFAULTS)
-    def prefix(
-        self, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
-    ) -> PendingPrefix:
-        """Compute a prefix once and hold it: `doc = await session.prefix(text)`, or `async with` it.
-
-        `await doc.generate(...)` continues it. Requests that begin the same find cached pages without this too; held
-        ones are not evicted. Only whole pages are held. A request that has no room beside them fails with
-        `PromptTooLong`, once nothing else runs that could make room.
-
-        Args:
-            cache_salt: as in `SamplingParams`, for the prefix and what continues it.
-            Others: as in `generate`; sampling parameters are given to what continues the prefix.
-
-        Raises:
-            InvalidRequest: as `generate`, or the session was opened with `prefix_cache=False`.
-        """
-        if not self._assembly.limits.prefix_cache:
-            raise InvalidRequest("this session keeps no prefixes: it was opened with prefix_cache=False")
-        check_keywords(options, ("cache_salt", *PromptOptions.__annotations__))
-        if options.get("tool_choice", "auto") not in ("auto", "none"):
-            raise InvalidRequest(
-                "tool_choice is given to what continues the prefix, as in doc.generate(tool_choice=...)"
-            )
-        checked = self._requests.prompt(prompt, options)
-        return PendingPrefix(checked, self._requests.continuing(checked, cache_salt))
-
+    prefix = prefixes.prefix
     prefix_sync = blocking(prefix)
 
-    @awaitable("await session.embed(...)")
-    def embed(
-        self,
-        texts: OnePrompt | Prompts = None,
-        *,
-        pooling: Pooling | None = None,
-        normalize: bool | None = None,
-        dimensions: int | None = None,
-        instruction: str | None = None,
-        token_ids: TokenIds | Sequence[TokenIds] | None = None,
-        cache_salt: str = "",
-        progress: bool | None = None,
-    ) -> Waits[Array]:
-        """Return the embedding of a text, or of each of a list: hidden states after the last layer and its norm.
-
-        What is not given is as the model's authors do it, if their files say (`1_Pooling`, `modules.json` and
-        `config_sentence_transformers.json`), and else the state of the last token at length 1.
-
-        Args:
-            texts: one text or a list, or conversations, as in `generate`. An empty list gives an array without rows.
-            pooling: "last" takes the state of the last token; what is cached of a text is not computed again. "mean"
-                takes the mean of all states, so all of the text is computed.
-            normalize: divide each embedding by its length.
-            dimensions: keep so many of the first numbers, for models that were trained for it; this comes before they
-                are normalised.
-            instruction: the name of a prompt of the model's, such as "query", or a text as it is, to put before each.
-            token_ids: token ids instead of texts, of one or of several.
-            cache_salt: as in `SamplingParams`.
-            progress: draw a bar if it takes longer than a second.
-
-        Returns:
-            (dimensions,) float32 for one text, (texts, dimensions) for a list.
-
-        Raises:
-            InvalidRequest: as `generate`, or an argument has none of the accepted values, or the model's own way of
-                making embeddings is not served.
-            SessionError: the session is closed or its engine failed.
-        """
-        return self._scoring.embed(texts, token_ids, pooling, normalize, dimensions, instruction, cache_salt, progress)
-
+    embed = awaitable("await session.embed(...)")(embedding.embed)
     embed_sync = blocking(embed)
 
-    @awaitable("await session.score(...)")
-    def score(
-        self,
-        prompt: OnePrompt = None,
-        options: str | Sequence[str] = (),
-        *,
-        token_ids: TokenIds | None = None,
-        cache_salt: str = "",
-        progress: bool | None = None,
-    ) -> Waits[Scores]:
-        """Return how likely each of some texts is after a prompt, by the model alone, without sampling parameters.
-
-        The prompt is computed once, as far as whole pages go, and found in the prefix cache for the other options.
-
-        A text and an option are tokenized together, so an option usually begins with a space; spaces at the end of
-        the text count as the beginning of each option. An option after a conversation or token ids is tokenized by
-        itself.
-
-        Args:
-            prompt: text or messages, as in `generate`.
-            options: the texts to compare, or one.
-            token_ids: a prompt of token ids instead.
-            cache_salt: as in `SamplingParams`.
-            progress: draw a bar if it takes longer than a second.
-
-        Raises:
-            InvalidRequest: as `generate`, or there are no options, or one has no tokens of its own.
-            SessionError: the session is closed or its engine failed.
-        """
-        return self._scoring.score(prompt, options, token_ids, cache_salt, progress)
-
+    score = awaitable("await session.score(...)")(likelihood.score)
     score_sync = blocking(score)
 
-    @awaitable("await session.perplexity(...)")
-    def perplexity(
-        self,
-        text: OnePrompt = None,
-        *,
-        window: int | None = None,
-        stride: int | None = None,
-        token_ids: TokenIds | None = None,
-        cache_salt: str = "",
-        progress: bool | None = None,
-    ) -> Waits[Perplexity]:
-        """Return how well the model predicts a text of any length: its perplexity, and its bits per byte.
-
-        The text is computed in windows that overlap. Each token but the first is scored once, by the first window that
-        has it. The first has no probability, unless the tokenizer puts a special token before it.
-
-        Args:
-            text: the text, or a conversation as the chat template writes it.
-            window: how many tokens a window has; the default is the most that a request may have.
-            stride: how many tokens a window begins after the last one; less gives each token a longer context, and
-                takes more time. The default is half of the window.
-            token_ids: token ids instead of a text; they have no bits per byte.
-            cache_salt: as in `SamplingParams`.
-            progress: draw a bar if it takes longer than a second.
-
-        Raises:
-            InvalidRequest: as `generate`, or there are fewer than two tokens, or a number is out of its range.
-            SessionError: the session is closed or its engine failed.
-        """
-        return self._scoring.perplexity(text, token_ids, window, stride, cache_salt, progress)
-
+    perplexity = awaitable("await session.perplexity(...)")(likelihood.perplexity)
     perplexity_sync = blocking(perplexity)
 
-    @overload
-    async def classify(self, texts: str | Messages, *, progress: bool | None = None) -> Classification: ...
-    @overload
-    async def classify(
-        self, texts: list[str] | Sequence[Messages], *, progress: bool | None = None
-    ) -> list[Classification]: ...
-    @overload
-    async def classify(
-        self, *, token_ids: TokenIds | Sequence[TokenIds], progress: bool | None = None
-    ) -> Classification | list[Classification]: ...
-    @awaitable("await session.classify(...)")
-    def classify(self, texts: Any = None, *, token_ids: Any = None, progress: bool | None = None) -> Waits[Any]:
-        """Return the class of a text, or of each of a list, by a model that has a head for sequence classification.
-
-        The head is that of the checkpoint that was opened, also after `update_weights`.
-
-        Args:
-            texts: one text or a list, or conversations, as in `generate`.
-            token_ids: token ids instead of texts, of one or of several.
-            progress: draw a bar if it takes longer than a second.
-
-        Raises:
-            InvalidRequest: as `generate`, or the model has no such head.
-            SessionError: the session is closed or its engine failed.
-        """
-        return self._scoring.classify(texts, token_ids, progress)
-
+    classify = awaitable("await session.classify(...)")(judging.classify)
     classify_sync = blocking(classify)
 
-    @awaitable("await session.rerank(...)")
-    def rerank(
-        self,
-        query: str,
-        documents: Sequence[str],
-        *,
-        instruction: str | None = None,
-        progress: bool | None = None,
-    ) -> Waits[Ranking]:
-        """Return how relevant documents are to a query, for models that rerank as Qwen3-Reranker does.
-
-        Each document is a question in the model's chat format, to be answered by "yes" or "no". A model that predicts
-        tokens is relevant by the probability of a "yes" among the two; one that has a head with one class, by that.
-        For a reranker with a format of its own, write its texts and use `classify` or `score`.
-
-        Args:
-            query: what is looked for.
-            documents: the texts to rank.
-            instruction: what makes a document relevant; the default is that of a web search.
-            progress: draw a bar if it takes longer than a second.
-
-        Raises:
-            InvalidRequest: an argument is no text, or the model has no chat template, or cannot answer so.
-            SessionError: the session is closed or its engine failed.
-        """
-        return self._scoring.rerank(query, documents, instruction, progress)
-
+    rerank = awaitable("await session.rerank(...)")(judging.rerank)
     rerank_sync = blocking(rerank)
 
     @awaitable("await session.update_weights(...)")
