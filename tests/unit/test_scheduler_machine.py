@@ -71,7 +71,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def see(self, plans: list[Plan]) -> None:
         running = self.engine.scheduler.roster.running
-        self.silences.see(plans, [tracked.request.id for tracked in running if tracked.late])
+        self.silences.see(plans, [tracked.request.id for tracked in running if tracked.masking.late])
 
     @rule(
         lengths=st.lists(st.integers(1, 15) | st.integers(1, 70), min_size=1, max_size=4),

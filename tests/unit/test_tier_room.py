@@ -105,7 +105,11 @@ def test_what_waits_for_room_is_not_staged_beside_the_pool_without_bound() -> No
         second.admit(number, [*document(number, 8), 1], max_tokens=8)
     while second.fetching:
         second.settle_fetch()
-    staged = [tracked.fetching.nodes for tracked in second.scheduler.roster.waiting if tracked.fetching is not None]
+    staged = [
+        tracked.queued.fetching.nodes
+        for tracked in second.scheduler.roster.waiting
+        if tracked.queued.fetching is not None
+    ]
     assert sum(map(len, staged)) <= 8, "what one request needs, or a quarter of the pool"
     second.drain()
     assert len(second.ends) == 40

@@ -68,7 +68,7 @@ class Planner:
             page = tracked.lease.pages[tracked.computed // self._limits.page_size]
             params = tracked.request.params
             slot = self._roster.group_of(tracked).running.slots[tracked]
-            row = Row(tracked.request.id, slot, page, params.logprobs, tracked.length, tracked.allowed_bits)
+            row = Row(tracked.request.id, slot, page, params.logprobs, tracked.length, tracked.masking.bits)
             draft.rows.append(row)
             tracked.computed += 1
             tracked.pending += 1

@@ -120,7 +120,7 @@ class Scheduler:
                         yield from self._advance(tracked, outcome)
                 for request_id in late:
                     if tracked := self.roster.get(request_id):
-                        tracked.late = True
+                        tracked.masking.late = True
                         self.roster.advances.late.append(request_id)
             case Settled(losses=losses):
                 if losses > self.roster.losses:
@@ -202,11 +202,11 @@ class Scheduler:
                 yield roster.reject(tracked, error)
         for request_id, scores in settled.prompt_logprobs.items():
             if tracked := roster.get(request_id):
-                tracked.scores_settled += len(scores)
+                tracked.observed.scores_settled += len(scores)
                 roster.outputs.append(Output(tracked.request, (), None, prompt_logprobs=scores))
         for request_id, states in settled.sums.items():
             if tracked := roster.get(request_id):
-                tracked.sums_settled += states.count
+                tracked.observed.sums_settled += states.count
                 roster.outputs.append(Output(tracked.request, (), None, states=states))
         for request_id, token in settled.tokens:
             if tracked := roster.get(request_id):
@@ -217,18 +217,18 @@ class Scheduler:
                 logprob = settled.logprobs.get(request_id)
                 roster.counts.generated_tokens += 1
                 roster.outputs.append(Output(tracked.request, (token,), end, (logprob,) if logprob else ()))
-                if tracked.asked:
+                if tracked.masking.asked:
                     roster.advances.taken.append((tracked.request, token))
                 if end is not None:
                     roster.leave(tracked)
 
     def _advance(self, tracked: Tracked, outcome: Allowed | RekindleError) -> Iterator[Message]:
         """Go on with a constrained request, now that it is known what may follow."""
-        tracked.asked = tracked.late = False
+        tracked.masking.asked = tracked.masking.late = False
         if isinstance(outcome, RekindleError):
             yield self.roster.reject(tracked, outcome)
             return
-        tracked.allowed = outcome
+        tracked.masking.allowed = outcome
         if outcome.forced:
             self.roster.outputs.append(Output(tracked.request, outcome.forced, None))
             self.roster.counts.forced(len(outcome.forced))

@@ -25,7 +25,7 @@ class Advances:
         """Return what the grammars are to be told, once, while these requests run."""
         if not self.taken and not self.ended and not self.late:
             return []
-        free = sum(tracked.allowed is None for tracked in running)
+        free = sum(not tracked.masking.constrained for tracked in running)
         said = Advance(tuple(self.taken), tuple(self.ended), len(running), free, tuple(self.late))
         self.taken, self.ended, self.late = [], [], []
         return [said]

@@ -132,7 +132,7 @@ class Roster:
         """Forget a request whose caller is told that it has ended."""
         del self._tracked[tracked.request.id]
         self.counts.ended += 1
-        if tracked.allowed is not None:
+        if tracked.masking.constrained:
             self.advances.ended.append(tracked.request.id)
         if tracked.lease is not None:
             self.group_of(tracked).running.leave(tracked)
@@ -147,7 +147,7 @@ class Roster:
             group.running.check()
             group.cache.check([page for tracked in group.running if tracked.lease for page in tracked.lease.own])
             waiting = [tracked for tracked in self.waiting if tracked.group == group.number]
-            assert group.owed == sum(tracked.owed for tracked in waiting), "a group owes what nobody waits for"
+            assert group.owed == sum(tracked.queued.owed for tracked in waiting), "a group owes what nobody waits for"
         placed = [*self.running, *self.waiting]
         assert len(placed) == len(self._tracked), "a request is in two places, or in none"
         assert set(placed) == set(self._tracked.values()), "a request is nowhere"

@@ -2,35 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from rekindle.core.buckets import QUERY_BLOCK
-from rekindle.core.messages import Chunk, Onload, Scoring, Summing
+from rekindle.core.messages import Chunk, Onload
 from rekindle.core.page import NULL_PAGE
-from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
-from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import NextPage
 from rekindle.core.scheduler.limits import Limits
 from rekindle.core.scheduler.requests.lease import Lease
+from rekindle.core.scheduler.requests.masking import Masking
+from rekindle.core.scheduler.requests.observed import Observed
+from rekindle.core.scheduler.requests.queued import Queued
 from rekindle.core.scheduler.requests.turning import Turning
-
-
-@dataclass(slots=True, eq=False)
-class Fetching:
-    """The copies that a waiting request gets from the host tier and the disk.
-
-    Attributes:
-        nodes: whose copies; the last one is locked.
-        from_disk: those of them whose copy is on disk alone.
-        staged: the copy of each on the device, once they are there.
-    """
-
-    nodes: list[Node]
-    from_disk: set[Node]
-    staged: Sequence[Any] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -45,67 +30,43 @@ class Tracked:
         prefill_end: how many tokens were known when it last got its pages; up to there it is computed in chunks.
         pending: sampled tokens that are dispatched and not settled.
         lease: its pages while it runs.
-        fetching: what it waits for from the host tier and the disk, or has from there, while it waits.
-        found: the nodes of its cached prefix when it was last looked for, while it waits.
-        fetchable: whether the host tier is to be asked; not again after it had no room.
-        joined: the last tick that was planned before it joined the waiting queue, the last time that it did.
         started: whether it ever left the waiting queue.
-        scored: the position of the next token to be scored by a tick; the prompt's length if none is.
-        scores_settled: the same by the ticks that are settled.
-        summed: the position of the next token whose hidden state is to be summed; the prompt's length if none is.
-        sums_settled: the same by the ticks that are settled.
         held_at: the tick that computes the last of a prefix that is to be held.
         turning: how its length changes its positions.
         group: the number of the group that computes it, or is to compute it.
-        owed: tokens that it was to compute when it joined the waiting queue.
-        allowed: what may follow its tokens, if it is constrained.
-        asked: whether it is being found out what may follow the newest of them.
-        late: whether ticks go on without it meanwhile.
+        queued: what the waiting queue knows of it.
+        observed: the positions that it looks at.
+        masking: what may follow its tokens.
     """
 
     request: Request
     tokens: list[int]
     final_length: int
     publishable: int
+    turning: Turning
+    observed: Observed
+    masking: Masking
+    queued: Queued = field(default_factory=Queued)
     computed: int = 0
     prefill_end: int = 0
     pending: int = 0
     lease: Lease | None = None
-    fetching: Fetching | None = None
-    found: list[Node] = field(default_factory=list)
-    fetchable: bool = True
-    joined: int = 0
     started: bool = False
-    scored: int = 1
-    scores_settled: int = 1
-    summed: int = 0
-    sums_settled: int = 0
     held_at: int | None = None
-    turning: Turning = field(default_factory=lambda: Turning(None, False))
     group: int = 0
-    owed: int = 0
-    allowed: Allowed | None = None
-    asked: bool = False
-    late: bool = False
 
     @classmethod
     def of(cls, request: Request, limits: Limits) -> "Tracked":
         """Make what is known of a request that was just admitted to the waiting queue."""
-        prompt, params = len(request.prompt), request.params
         tokens, longest, publishable = list(request.known), request.longest, request.longest
         if request.hold:
-            longest = publishable = prompt // limits.page_size * limits.page_size
+            longest = publishable = len(request.prompt) // limits.page_size * limits.page_size
             tokens = tokens[:longest]
         elif limits.one_shape:  # a prompt that has its output would compute that by another program, with other digits
-            publishable = prompt
-        scored = prompt if params.prompt_logprobs is None else max(1, params.prompt_logprobs_from)
-        summed = {"last": prompt - 1, "mean": 0, None: prompt}[request.pooling]
-        tracked = cls(request, tokens, longest, publishable, turning=Turning(limits.long_from, limits.grows))
-        tracked.scored = tracked.scores_settled = scored
-        tracked.summed = tracked.sums_settled = summed
-        if request.constrained is not None:
-            tracked.allowed = request.constrained.first
-        return tracked
+            publishable = len(request.prompt)
+        turning = Turning(limits.long_from, limits.grows)
+        masking = Masking(None if request.constrained is None else request.constrained.first)
+        return cls(request, tokens, longest, publishable, turning, Observed.of(request), masking)
 
     @property
     def length(self) -> int:
@@ -135,31 +96,30 @@ class Tracked:
     @property
     def unsettled(self) -> bool:
         """Tell whether a token of it is on its way, or what may follow its tokens."""
-        return self.pending > 0 or self.asked
+        return self.pending > 0 or self.masking.asked
 
     @property
     def held_up(self) -> bool:
         """Tell whether its next token cannot be planned, since it depends on what is on its way."""
-        return self.allowed is not None and self.unsettled
+        return self.masking.constrained and self.unsettled
 
     @property
     def waited_for(self) -> bool:
         """Tell whether no tick is planned until it is known what may follow its tokens."""
-        return self.held_up and not self.late
+        return self.held_up and not self.masking.late
 
     @property
     def reusable(self) -> list[int]:
         """The tokens whose keys and values may be found instead of computed: those before any that is looked at."""
-        prompt = len(self.request.prompt)
-        looked_at = min(self.scored - 1 if self.scored < prompt else prompt, self.summed)
-        return self.tokens if looked_at >= min(prompt, _last_block(len(self.tokens))) else self.tokens[:looked_at]
+        first, needed = self.observed.first, min(len(self.request.prompt), _last_block(len(self.tokens)))
+        return self.tokens if first >= needed else self.tokens[:first]
 
     def begin(self, lease: Lease) -> None:
         """Run with these pages, of which those that are published hold its tokens already.
 
         The last token is computed in any case, because that gives the logits of the next.
         """
-        self.lease, self.found = lease, []
+        self.lease, self.queued.found = lease, []
         self.prefill_end = len(self.tokens)
         self.computed = lease.published if self.request.hold else min(lease.published, _last_block(self.prefill_end))
 
@@ -168,11 +128,11 @@ class Tracked:
         if onload is None:
             return CachedTokens(device=self.computed)
         assert self.lease is not None
-        assert self.fetching is not None
+        assert self.queued.fetching is not None
         disk = onload.from_disk * self.lease.page_size
         host = len(onload.pages) * self.lease.page_size - disk
         again = self.lease.published - self.computed  # of the last page, which is then the last that is onloaded
-        if self.fetching.nodes[-1] in self.fetching.from_disk:
+        if self.queued.fetching.nodes[-1] in self.queued.fetching.from_disk:
             disk -= again
         else:
             host -= again
@@ -201,28 +161,23 @@ class Tracked:
             table=tuple(lease.pages),
             completes=request if last else None,
             generated=tuple(self.tokens[len(request.prompt) :]) if last else (),
-            scoring=self._scoring(start, end),
+            scoring=self.observed.scoring(start, end),
             length=self.length,
             group=self.group,
-            summing=self._summing(start, end),
-            allowed=self.allowed_bits if last else None,
+            summing=self.observed.summing(start, end),
+            allowed=self.masking.bits if last else None,
         )
-
-    @property
-    def allowed_bits(self) -> Any:
-        """Which tokens may be sampled next, as the device takes it; None for all."""
-        return None if self.allowed is None else self.allowed.bits
 
     def take(self, token: int) -> EndReason | None:
         """Add a settled token; return why the request ends with it, if that is known."""
         self.pending -= 1
         self.tokens.append(token)
         if self.lease is None and self.turning.outgrown(len(self.tokens) - 1):
-            self.found = []  # of another namespace
+            self.queued.found = []  # of another namespace
         if token in self.request.end_ids:
             return "stop"
-        self.asked = self.allowed is not None  # it may be complete
-        return "length" if self.full and not self.asked else None
+        self.masking.asked = self.masking.constrained  # it may be complete
+        return "length" if self.full and not self.masking.asked else None
 
     @property
     def full(self) -> bool:
@@ -240,13 +195,13 @@ class Tracked:
             self.prefill_end = len(self.tokens)
             self.computed -= self.computed % QUERY_BLOCK
         else:
-            self.found = []
+            self.queued.found = []
         return namespace == self.namespace
 
     def lose_dispatched(self) -> None:
         """Expect nothing more of the ticks that are dispatched."""
         self.pending = 0
-        self.scored, self.summed = self.scores_settled, self.sums_settled
+        self.observed.lose_dispatched()
 
     def publish(self) -> None:
         """Put the whole pages that are computed, and whose tokens are known, into the prefix tree."""
@@ -261,24 +216,6 @@ class Tracked:
         self.lease = None
         self.computed = self.prefill_end = 0
         self.held_at = None
-
-    def _scoring(self, start: int, end: int) -> Scoring | None:
-        """Return what to score when these positions are computed; each tells of the token after it."""
-        tokens = self.request.prompt[self.scored : end + 1]
-        alternatives = self.request.params.prompt_logprobs
-        if alternatives is None or not tokens:
-            return None
-        first = self.scored - 1 - start
-        self.scored += len(tokens)
-        return Scoring(first, tokens, alternatives)
-
-    def _summing(self, start: int, end: int) -> Summing | None:
-        """Return which hidden states to sum when these positions are computed."""
-        first, end = self.summed, min(end, len(self.request.prompt))
-        if not start <= first < end:
-            return None
-        self.summed = end
-        return Summing(first - start, end - first)
 
 
 def _last_block(tokens: int) -> int:

@@ -11,7 +11,8 @@ from rekindle.core.scheduler.cache.tree import NextPage
 from rekindle.core.scheduler.limits import Limits
 from rekindle.core.scheduler.requests.groups import Group, least_loaded
 from rekindle.core.scheduler.requests.lease import Lease
-from rekindle.core.scheduler.requests.tracked import Fetching, Tracked
+from rekindle.core.scheduler.requests.queued import Fetching
+from rekindle.core.scheduler.requests.tracked import Tracked
 from rekindle.core.scheduler.stats import Counts
 
 CONSIDERED = 64
@@ -58,7 +59,7 @@ class WaitingQueue:
     def join(self, tracked: Tracked, *, first: bool = False) -> None:
         """Let a request wait for its group, behind all others or before them."""
         self.changes += 1
-        tracked.joined = self._counts.ticks
+        tracked.queued.joined = self._counts.ticks
         self._owe(tracked)  # it is looked for now, when it is one request; later looks go on, at 64 in one tick
         if first:
             self._queue.appendleft(tracked)
@@ -69,7 +70,7 @@ class WaitingQueue:
         """Let a request wait no longer, and give up what is staged for it."""
         self.changes += 1
         self._give_up(tracked)
-        self._groups[tracked.group].owed -= tracked.owed
+        self._groups[tracked.group].owed -= tracked.queued.owed
         if self._fetching.pop(tracked.request.id, None) is None:
             self._queue.remove(tracked)
 
@@ -77,8 +78,8 @@ class WaitingQueue:
         """Let a request wait for another group, and give up what is staged for it."""
         self.changes += 1
         self._give_up(tracked)
-        self._groups[tracked.group].owed -= tracked.owed
-        tracked.group, tracked.found, tracked.fetchable = group.number, [], True
+        self._groups[tracked.group].owed -= tracked.queued.owed
+        tracked.group, tracked.queued.found, tracked.queued.fetchable = group.number, [], True
         self._owe(tracked)
 
     def ready(
@@ -107,10 +108,10 @@ class WaitingQueue:
             if tracked.unsettled:
                 return  # it lost its pages, and a token of it is still on its way
             if tracked.group not in able:
-                if tracked.fetching is not None or not able:
+                if tracked.queued.fetching is not None or not able:
                     continue
                 other = least_loaded([self._groups[number] for number in sorted(able)], tracked)
-                if tracked.group in next_tick and other.uncached(tracked) > tracked.owed:
+                if tracked.group in next_tick and other.uncached(tracked) > tracked.queued.owed:
                     continue
                 self.move(tracked, other)
             cache, nodes = self._groups[tracked.group].cache, self._found(tracked)
@@ -119,7 +120,7 @@ class WaitingQueue:
             if page is not None and page in coming[tracked.group]:
                 continue
             colder = [node for node in nodes if node.page is None]
-            if not colder or tracked.fetching is not None or not tracked.fetchable:
+            if not colder or tracked.queued.fetching is not None or not tracked.queued.fetchable:
                 yield tracked, nodes
             elif not full and not self._is_fetched(colder[0]) and not any(map(cache.is_offloading, colder)):
                 full = not self._make_room_to_stage(colder, candidates[place + 1 :])  # also for later ones
@@ -132,29 +133,29 @@ class WaitingQueue:
         if tracked is None:
             return  # it ended meanwhile
         self._queue.appendleft(tracked)
-        if tracked.fetching is None:
+        if tracked.queued.fetching is None:
             return  # what it waited for was forgotten
         if message.staged is not None:
-            tracked.fetching.staged = message.staged
+            tracked.queued.fetching.staged = message.staged
             return
-        nodes, tracked.fetchable = tracked.fetching.nodes, bool(message.bad)
+        nodes, tracked.queued.fetchable = tracked.queued.fetching.nodes, bool(message.bad)
         self._give_up(tracked)
         self._groups[tracked.group].cache.unreadable(node for node in nodes if _copy_of(node) in message.bad)
 
     def onload(self, tracked: Tracked, nodes: Sequence[Node], lease: Lease) -> Onload | None:
         """Let what is staged for a request of these nodes go to the pages of its lease; None if nothing is."""
-        if tracked.fetching is None:
+        if tracked.queued.fetching is None:
             return None
-        staged = dict(zip(tracked.fetching.nodes, tracked.fetching.staged, strict=True))
+        staged = dict(zip(tracked.queued.fetching.nodes, tracked.queued.fetching.staged, strict=True))
         usable = [node for node in nodes if node in staged]
         if not usable:
             return None
-        from_disk = len(tracked.fetching.from_disk.intersection(usable))
+        from_disk = len(tracked.queued.fetching.from_disk.intersection(usable))
         return Onload(tuple(staged[node] for node in usable), tuple(lease.onload(usable)), from_disk)
 
     def give_up_staged(self, first: Tracked) -> bool:
         """Give up what is staged for others than `first`, since it keeps pages locked; return whether anything was."""
-        staged = [tracked for tracked in self._queue if tracked.fetching is not None and tracked is not first]
+        staged = [tracked for tracked in self._queue if tracked.queued.fetching is not None and tracked is not first]
         for tracked in staged:
             self._give_up(tracked)
         return bool(staged)
@@ -163,7 +164,7 @@ class WaitingQueue:
         """Give up everything that was found."""
         for tracked in self:  # who waits for copies goes on when they come, or would take them for later ones
             self._give_up(tracked)
-            tracked.found = []
+            tracked.queued.found = []
 
     def _candidates(self, only_started: bool) -> list[Tracked]:
         able = (tracked for tracked in self._queue if tracked.started or not only_started)
@@ -173,49 +174,49 @@ class WaitingQueue:
         def find() -> int:
             return 0 if tracked.unsettled else len(self._found(tracked)) * self._limits.page_size
 
-        return Candidate(tracked.request, tracked.started, self._counts.ticks - tracked.joined, find)
+        return Candidate(tracked.request, tracked.started, self._counts.ticks - tracked.queued.joined, find)
 
     def _found(self, tracked: Tracked) -> list[Node]:
         tree = self._groups[tracked.group].cache.tree
-        tracked.found = tree.match(tracked.namespace, tracked.reusable, tracked.found)
-        return tracked.found
+        tracked.queued.found = tree.match(tracked.namespace, tracked.reusable, tracked.queued.found)
+        return tracked.queued.found
 
     def _owe(self, tracked: Tracked) -> None:
         """Count the tokens that a request is to compute as its group's."""
-        tracked.owed = len(tracked.tokens) - len(self._found(tracked)) * self._limits.page_size
-        self._groups[tracked.group].owed += tracked.owed
+        tracked.queued.owed = len(tracked.tokens) - len(self._found(tracked)) * self._limits.page_size
+        self._groups[tracked.group].owed += tracked.queued.owed
 
     def _is_fetched(self, node: Node) -> bool:
         """Return whether a node's copy is staged, or on its way, for any request."""
-        return any(tracked.fetching is not None and node in tracked.fetching.nodes for tracked in self)
+        return any(tracked.queued.fetching is not None and node in tracked.queued.fetching.nodes for tracked in self)
 
     def _make_room_to_stage(self, nodes: list[Node], later: list[Tracked]) -> bool:
         """Return whether these may be staged; what is staged for those who come later gives way, the last first.
 
         Or who comes first might wait for one whom all others pass.
         """
-        for tracked in reversed([other for other in later if other.fetching is not None]):
+        for tracked in reversed([other for other in later if other.queued.fetching is not None]):
             if self._has_room_to_stage(nodes):
                 break
             self._give_up(tracked)
         return self._has_room_to_stage(nodes)
 
     def _has_room_to_stage(self, nodes: list[Node]) -> bool:
-        staged = sum(len(tracked.fetching.nodes) for tracked in self if tracked.fetching is not None)
+        staged = sum(len(tracked.queued.fetching.nodes) for tracked in self if tracked.queued.fetching is not None)
         return not staged or staged + len(nodes) <= self._limits.num_pages // STAGED_PART
 
     def _fetch(self, tracked: Tracked, nodes: list[Node]) -> Fetch:
         self.changes += 1
         self._groups[tracked.group].cache.tree.lock(nodes[-1])
-        tracked.fetching = Fetching(nodes, {node for node in nodes if node.host is None})
+        tracked.queued.fetching = Fetching(nodes, {node for node in nodes if node.host is None})
         self._queue.remove(tracked)
         self._fetching[tracked.request.id] = tracked
         return Fetch(tracked.request.id, tuple(map(_copy_of, nodes)))
 
     def _give_up(self, tracked: Tracked) -> None:
-        if tracked.fetching is not None:
-            self._groups[tracked.group].cache.tree.unlock(tracked.fetching.nodes[-1])
-            tracked.fetching = None
+        if tracked.queued.fetching is not None:
+            self._groups[tracked.group].cache.tree.unlock(tracked.queued.fetching.nodes[-1])
+            tracked.queued.fetching = None
 
 
 def _copy_of(node: Node) -> Copy:
