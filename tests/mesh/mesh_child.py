@@ -106,7 +106,7 @@ def opened(model: Path, options: dict[str, Any]) -> dict[str, Any]:
         rekindle.open_sync(model, progress=False, **asked(options, patches)) as session,
     ):
         return {
-            "place": [device.id for device in session._assembly.place.devices],
+            "place": [device.id for device in session._assembly.deployment.place.devices],
             "tensor": session.settings.tensor,
             "tokens": session.generate_sync(token_ids=prompt, max_tokens=6, ignore_eos=True).token_ids,
             "text": About("it", session._assembly, None, paused=False).text(),

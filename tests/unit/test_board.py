@@ -128,7 +128,8 @@ def test_programs_that_are_ready_are_counted() -> None:
     futures[0].set_result(None)
     futures[1].set_exception(MemoryError())
     futures[2].cancel()
-    assembly = replace(fake_assembly(fake_limits()), preparing=futures)
+    assembly = fake_assembly(fake_limits())
+    assembly = replace(assembly, programs=replace(assembly.programs, preparing=futures))
     with fake_session(assembly) as session:
         facts = facts_of(session)
         assert (facts.ready, facts.wanted) == (1, 4)

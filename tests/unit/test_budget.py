@@ -213,7 +213,7 @@ def test_a_restart_finds_its_programs_though_the_pool_was_sized_by_measuring(
             assert session.generate_sync(token_ids=[1, 2], max_tokens=2).token_ids
             assert limits.num_pages < 1 + 16 * limits.pages_per_request, "memory is what bounds it"
             compiled = session.stats.compilations
-            session._assembly.stored().result()
+            session._assembly.programs.stored().result()
         assert bool(compiled) == (restore == "auto")
     assert pages[0] == pages[1]
 
@@ -243,4 +243,4 @@ def test_info_and_a_session_say_how_memory_is_spent(families: Path, capsys: pyte
         assert size_text(memory.weights) == said["weights"]
         assert memory.tokens == 8 * 64
         assert memory.pool == 9 * 64 * memory.token
-        assert memory.workspace == session._assembly.executables.workspace()
+        assert memory.workspace == session._assembly.programs.executables.workspace()

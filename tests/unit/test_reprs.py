@@ -70,8 +70,9 @@ def preparing(ready: int, wanted: int) -> list[Future[Any]]:
 @pytest.mark.parametrize(("compiled", "how"), [(True, "compiled"), (False, "loaded")])
 def test_a_session_says_that_programs_are_being_made_only_as_long_as_they_are(compiled: bool, how: str) -> None:
     programs = preparing(4, 13)
-    assembly = replace(fake_assembly(fake_limits()), preparing=programs)
-    assembly.executables.making.compilations = int(compiled)
+    assembly = fake_assembly(fake_limits())
+    assembly = replace(assembly, programs=replace(assembly.programs, preparing=programs))
+    assembly.programs.executables.making.compilations = int(compiled)
     said = f"4 of 13 programs ready, the others are being {how}"
     with fake_session(assembly) as session:
         assert said in repr(session)
@@ -98,8 +99,9 @@ def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pyt
     monkeypatch.setattr(front_end, "kernel", object)
     monkeypatch.setattr(front_end, "Output", FakeOutput)
     for compiled, ready, progress in ((True, 4, True), (True, 4, False), (False, 4, True), (True, 13, True)):
-        assembly = replace(fake_assembly(fake_limits()), preparing=preparing(ready, 13))
-        assembly.executables.making.compilations = int(compiled)
+        assembly = fake_assembly(fake_limits())
+        assembly = replace(assembly, programs=replace(assembly.programs, preparing=preparing(ready, 13)))
+        assembly.programs.executables.making.compilations = int(compiled)
         monkeypatch.setattr("rekindle.session.opening.build", lambda *_, made=assembly, **__: made)
         rekindle.open_sync("a-model", progress=progress).close_sync()
     assert drawn == [

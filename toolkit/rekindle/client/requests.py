@@ -93,7 +93,7 @@ class Requests:
     ):
         self._engine, self.assembly, self._callers = engine, assembly, callers
         self._options, self._draw, self._progress, self._prefix = options, draw, progress, prefix
-        self._drawing = draw(assembly.awaited_program)
+        self._drawing = draw(assembly.programs.awaited)
 
     @property
     def served(self) -> bool:
@@ -361,6 +361,6 @@ class Requests:
                 raise SessionClosed("the session that made this generation is gone; open it again, and ask again")
             return Requests(found, found.assembly, callers, options, draw, progress)
 
-        programs, names = self.assembly.readiness(), SamplingOptions.__annotations__
+        programs, names = self.assembly.programs.readiness(), SamplingOptions.__annotations__
         sampling = cast(SamplingOptions, {name: value for name, value in ask.items() if name in names})
         return Branches(maker, sampling, programs.said if programs.compiled else "", told)

@@ -40,10 +40,10 @@ class Memory:
         limits, counts = assembly.limits, assembly.stats().scheduler
         page, groups = limits.page_bytes, limits.data
         return cls(
-            weights=groups * assembly.weight_bytes,
-            workspace=assembly.workspace(),
+            weights=groups * assembly.deployment.weight_bytes,
+            workspace=assembly.programs.workspace(len(assembly.deployment.place.devices)),
             pool=groups * limits.num_pages * page,
-            devices=len(assembly.place.devices),
+            devices=len(assembly.deployment.place.devices),
             token=page // limits.page_size,
             tokens=groups * (limits.num_pages - 1) * limits.page_size,
             host=counts.host_pages * page,
@@ -100,10 +100,10 @@ class About:
         if self.error is not None:
             return f"<rekindle.Session {self.name}: {self.error}>"
         counts, paused = self._counts, "paused, " if self.paused else ""
-        preparing = f"; {said}" if (said := self.assembly.readiness().said) else ""
+        preparing = f"; {said}" if (said := self.assembly.programs.readiness().said) else ""
         free = f"{self._free()} pages free{of_them_cached(counts)}"
         return (
-            f"<rekindle.Session {self.name} ({self.assembly.dtype} on {self.assembly.place}): "
+            f"<rekindle.Session {self.name} ({self.assembly.deployment.dtype} on {self.assembly.deployment.place}): "
             f"{paused}{counts.running} running, {counts.waiting} waiting, {free}{preparing}>"
         )
 
@@ -125,7 +125,7 @@ class About:
             "waiting": f"{counts.waiting:,}",
             "pages free": self._free() + of_them_cached(counts),
             "generated": markup.counted(counts.generated_tokens, "token"),
-            "meanwhile": self.assembly.readiness().said or None,
+            "meanwhile": self.assembly.programs.readiness().said or None,
         }
         memory = Memory.of(self.assembly).said()
         parts = (*map(markup.facts, (self._model(), memory, now)), prompt_shares(counts))
@@ -142,13 +142,13 @@ class About:
     def _model(self) -> dict[str, str | None]:
         """Return what the session computes with."""
         assembly = self.assembly
-        programs, wire = assembly.readiness(), Wire.of(assembly.model, assembly.place.tensor)
+        programs, wire = assembly.programs.readiness(), Wire.of(assembly.model, assembly.deployment.place.tensor)
         sent = markup.size_text(wire.computed + wire.drawn)
         return {
-            "on": ", ".join(filter(None, [str(assembly.place), assembly.spread])),
+            "on": ", ".join(filter(None, [str(assembly.deployment.place), assembly.deployment.spread])),
             "sending": None if wire.devices == 1 else f"{sent} from each device to decode a token",
-            "with": assembly.kernels or None,
-            "computes in": assembly.dtype,
+            "with": assembly.deployment.kernels or None,
+            "computes in": assembly.deployment.dtype,
             "context": markup.counted(assembly.limits.max_context, "token"),
             "serves": f"{markup.counted(assembly.limits.data * assembly.limits.max_running, 'request')} at once",
             "programs": f"{programs.ready} of {programs.wanted} ready"

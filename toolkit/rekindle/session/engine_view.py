@@ -19,11 +19,11 @@ class EngineView(Source):
 
     def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers, name: str):
         self._engine, self._assembly, self._callers, self._name = engine, assembly, callers, name
-        self._restored = assembly.restored().nodes
+        self._restored = assembly.programs.restored().nodes
 
     def look(self, at: float) -> Facts:
         """See `Source`."""
-        requests, programs = self._callers.under_way, self._assembly.readiness()
+        requests, programs = self._callers.under_way, self._assembly.programs.readiness()
         first_tokens = tuple(self._callers.first_tokens)
         return Facts(
             name=self._name,
@@ -56,8 +56,8 @@ class EngineView(Source):
 
     def _computes(self) -> str:
         """Return what the model computes in, and on which devices if there are several."""
-        place = self._assembly.place
-        return self._assembly.dtype + (f" on {place}" if len(place.devices) > 1 else "")
+        place = self._assembly.deployment.place
+        return self._assembly.deployment.dtype + (f" on {place}" if len(place.devices) > 1 else "")
 
     def _state(self) -> str:
         match self._engine.error:

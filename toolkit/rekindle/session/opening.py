@@ -162,7 +162,11 @@ class Opening(Eventual[Session]):
         try:
             with ProgressBars(self._progress) as bars:
                 yield from shown(engine.opening, bars)
-                if engine.assembly is not None and (programs := engine.assembly.readiness()).compiled and programs.said:
+                if (
+                    engine.assembly is not None
+                    and (programs := engine.assembly.programs.readiness()).compiled
+                    and programs.said
+                ):
                     bars.say(f"{programs.said}. {PREPARING}")
             session = _session(engine, callers, self._name, self._progress)
             if self._progress and (session.restored.stored or session.restored.nodes):

@@ -96,8 +96,8 @@ class Operations:
     def precompiled(self, progress: bool) -> Waits[None]:
         """See `Session.precompiled`."""
         with ProgressBars(progress) as bars:
-            yield from shown(followed(self._assembly.preparing, self._assembly.stored()), bars)
-        raise_first(self._assembly.preparing)
+            yield from shown(followed(self._assembly.programs.preparing, self._assembly.programs.stored()), bars)
+        raise_first(self._assembly.programs.preparing)
 
     def pause(self) -> Waits[None]:
         """See `Session.pause`."""

@@ -479,7 +479,7 @@ class Session:
     @property
     def restored(self) -> Restored:
         """The programs and prefixes of earlier sessions that were found until now; programs load in the background."""
-        return self._assembly.restored()
+        return self._assembly.programs.restored()
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without the special tokens that the tokenizer puts around a whole prompt.
@@ -561,7 +561,7 @@ class Session:
         """The content of the prefix cache, now."""
         tokenizer, page_bytes = self._assembly.tokenizer, self._assembly.limits.page_bytes
         text_of = tokenizer.decode if tokenizer else lambda tokens: ""
-        return self._assembly.look(lambda trees: view(trees, page_bytes, text_of)).with_texts(text_of)
+        return self._assembly.scheduler.look(lambda trees: view(trees, page_bytes, text_of)).with_texts(text_of)
 
     @property
     def sampling_defaults(self) -> SamplingParams:
@@ -571,7 +571,7 @@ class Session:
     @property
     def device(self) -> jax.Device:
         """The first of the devices that have the weights and the pages, and run the programs."""
-        return self._assembly.place.first
+        return self._assembly.deployment.place.first
 
     @property
     def settings(self) -> Settings:

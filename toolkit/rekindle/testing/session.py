@@ -13,12 +13,13 @@ from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
+from rekindle.core.device.programs.held import HeldPrograms
 from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.grammars import Grammars, jumps_on
 from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.tokenizing import Tokenizing
-from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.assembly import Assembly, Deployment
 from rekindle.core.engine.engine import Actors
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.thread import EngineThread
@@ -69,21 +70,14 @@ def fake_assembly(
         family=None,
         settings=replace(limits.chosen(Settings()), device="cpu:0"),
         limits=limits,
-        dtype="int",
-        implementation="xla",
-        weight_bytes=0,
-        workspace_bytes=0,
-        place=Place((jax.devices("cpu")[0],)),
-        spread="",
-        kernels="",
+        deployment=Deployment("int", "xla", 0, Place((jax.devices("cpu")[0],)), "", ""),
         defaults={"processor_args": ()} if limits.processes_logits else {},
         unserved=(),
         scheduler=scheduler,
         preparer=preparer,
         actors=actors,
-        executables=Executables(cast(Programs, None), capacity=0),  # the fake device runs none
-        preparing=(),
-        found=Restored(0, 0, 0, 0, 0, 0.0, 0.0, {}),
+        # The fake device runs no programs.
+        programs=HeldPrograms(Executables(cast(Programs, None), 0), (), Restored(0, 0, 0, 0, 0, 0.0, 0.0, {}), 0),
         resources=resources,
     )
 

@@ -1,9 +1,8 @@
 """All the parts of an engine for one model: loaded, allocated, compiled, and not yet running."""
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from time import monotonic
@@ -12,7 +11,6 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from rekindle.core.buckets import Bucket
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.checkpoints.defaults import sampling_defaults
 from rekindle.core.checkpoints.open import open_checkpoint
@@ -23,8 +21,8 @@ from rekindle.core.device.devices import places_of, places_over
 from rekindle.core.device.jax_settings import own_settings
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
-from rekindle.core.device.programs.lowering import Key
-from rekindle.core.device.programs.readiness import Readiness, wait_for
+from rekindle.core.device.programs.held import HeldPrograms
+from rekindle.core.device.programs.readiness import wait_for
 from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.disk_tier import DiskTier
 from rekindle.core.engine.actors.grammars import Grammars, jumps_on
@@ -41,22 +39,39 @@ from rekindle.core.engine.planning import fewest, plan
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.stores import open_stores, store_directory
 from rekindle.core.errors import CheckpointError, InvalidRequest
-from rekindle.core.markup import counted
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.reading import Family
 from rekindle.core.request.params import SamplingParams
-from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.core.scheduler.limits import Limits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.scheduler.stats import Stats
-from rekindle.core.store.restored import Restored
 from rekindle.core.store.snapshot_store import SnapshotStore
-from rekindle.core.store.validity import apart
 from rekindle.core.text.masks import InThreads
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle_kernels.api import Implementation
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The weights on their devices.
+
+    Attributes:
+        dtype: the dtype of weights and pages, by name.
+        implementation: of the kernels.
+        weight_bytes: the size of the weights on one group of devices.
+        place: the devices that have weights and pages, and run the programs.
+        spread: why it is so many devices, in words; empty if that is no choice of Rekindle's.
+        kernels: those that serve, in words.
+    """
+
+    dtype: str
+    implementation: Implementation
+    weight_bytes: int
+    place: Place
+    spread: str
+    kernels: str
 
 
 @dataclass(frozen=True)
@@ -68,21 +83,13 @@ class Assembly:
         family: as `rekindle.open` takes it.
         settings: all settings as they were chosen.
         limits: the settings as they are resolved for the model.
-        dtype: the dtype of weights and pages, by name.
-        implementation: of the kernels.
-        weight_bytes: the size of the weights on the device.
-        workspace_bytes: what the largest step needs while it runs, as it was reckoned with.
-        place: the devices that have weights and pages, and run the programs.
-        spread: why it is so many devices, in words; empty if that is no choice of Rekindle's.
-        kernels: those that serve, in words.
+        deployment: where the weights are, and in which form.
         defaults: sampling options of calls that do not give them.
         unserved: entries of the model's generation_config that Rekindle does not implement.
         scheduler: the one that was made; `actors` may have another around it.
         preparer: makes requests, also for callers that look at a prompt before they submit it.
         actors: wired by an `Engine`.
-        executables: the compiled programs.
-        preparing: a future of each program that is made ahead of need, done when that is ready.
-        found: what was found of earlier sessions, the programs that are still being loaded aside.
+        programs: the compiled programs.
         resources: closed by `free`.
         crew: the other processes that serve the session; None without any.
     """
@@ -91,21 +98,13 @@ class Assembly:
     family: Family | None
     settings: Settings
     limits: Limits
-    dtype: str
-    implementation: Implementation
-    weight_bytes: int
-    workspace_bytes: int
-    place: Place
-    spread: str
-    kernels: str
+    deployment: Deployment
     defaults: Mapping[str, Any]
     unserved: tuple[str, ...]
     scheduler: Scheduler
     preparer: Preparer
     actors: Actors
-    executables: Executables
-    preparing: Sequence[Future[None]]
-    found: Restored
+    programs: HeldPrograms
     resources: ExitStack
     crew: Followers | None = None
 
@@ -126,43 +125,9 @@ class Assembly:
 
     def stats(self) -> Stats:
         """Return a snapshot of all counters. Any thread may ask."""
-        made = self.executables.making
-        return Stats(self.scheduler.stats, len(self.executables), made.loads, made.compilations, made.unexpected)
-
-    def look(self, at: Callable[[Sequence[PrefixTree]], T]) -> T:
-        """Return what `at` makes of the groups' prefix trees, between two messages. Any thread may ask."""
-        return self.scheduler.look(at)
-
-    def restored(self) -> Restored:
-        """Return what was found of earlier sessions. Any thread may ask."""
-        made = self.executables.making
-        missed = {part: apart(pair) for miss in tuple(made.misses.values()) if miss for part, pair in miss.items()}
-        differences = self.found.differences | missed
-        return replace(self.found, programs=made.loads, compiled=made.compilations, differences=differences)
-
-    def readiness(self) -> Readiness:
-        """Return how many of the programs that are made ahead of need are ready. Any thread may ask."""
-        made = self.executables.making
-        return Readiness.of(self.preparing, compiled=bool(made.compilations or made.misses))
-
-    def awaited_program(self) -> Progress | None:
-        """Return which program the engine waits for, and how many are ready; None if for none. Any thread may ask."""
-        if (key := self.executables.awaited) is None:
-            return None
-        programs = self.readiness()
-        total = programs.wanted if programs.coming else None
-        ready = programs.ready if programs.coming else len(self.executables)
-        unit = "program ready" if (total or ready) == 1 else "programs ready"
-        return Progress(f"waiting for a program ({_room_of(key)})", ready, total, unit)
-
-    def stored(self) -> "Future[None]":
-        """Return a future that is done once all programs that were compiled are stored."""
-        return self.executables.idle()
-
-    def workspace(self) -> int:
-        """Return the bytes that the largest step needs while it runs, measured as soon as it is ready."""
-        measured = self.executables.workspace() if self.readiness().ready == self.readiness().wanted else None
-        return self.workspace_bytes if measured is None else measured * len(self.place.devices)
+        made = self.programs.executables.making
+        held = len(self.programs.executables)
+        return Stats(self.scheduler.stats, held, made.loads, made.compilations, made.unexpected)
 
     def load(self, weights: Weights) -> list[jax.Array]:
         """Read weights of the same structure, in all processes. See `tensors_of` and `Followers`, also for the errors.
@@ -176,8 +141,8 @@ class Assembly:
             return self.crew.load_weights(weights, partial(self._read, weights))
 
     def _read(self, weights: Weights) -> list[jax.Array]:
-        tensors = tensors_of(weights, self.model, self.family)
-        return replacing(self.model, tensors, jnp.dtype(self.dtype), self.implementation, self.place)
+        tensors, deployment = tensors_of(weights, self.model, self.family), self.deployment
+        return replacing(self.model, tensors, jnp.dtype(deployment.dtype), deployment.implementation, deployment.place)
 
     def free(self) -> None:
         """Delete everything on the device and in the host tier, give up the programs, and stop preparing them."""
@@ -251,21 +216,25 @@ def build(
             family=family,
             settings=blueprint.chosen(settings),
             limits=limits,
-            dtype=blueprint.dtype.name,
-            implementation=blueprint.programs.implementation,
-            weight_bytes=sum(array.nbytes for array in state.weights),
-            workspace_bytes=place.data * blueprint.budget.workspace,
-            place=place,
-            spread="as it does not fit on fewer devices" if len(places) > 1 and place != places[0] else "",
-            kernels=blueprint.kernels(settings.implementation),
+            deployment=Deployment(
+                dtype=blueprint.dtype.name,
+                implementation=blueprint.programs.implementation,
+                weight_bytes=sum(array.nbytes for array in state.weights),
+                place=place,
+                spread="as it does not fit on fewer devices" if len(places) > 1 and place != places[0] else "",
+                kernels=blueprint.kernels(settings.implementation),
+            ),
             defaults=defaults,
             unserved=unserved,
             scheduler=scheduler,
             preparer=preparer,
             actors=composed(actors, compose),
-            executables=executables,
-            preparing=preparing,
-            found=stores.found(limits.page_size, monotonic() - started),
+            programs=HeldPrograms(
+                executables,
+                preparing,
+                stores.found(limits.page_size, monotonic() - started),
+                place.data * blueprint.budget.workspace,
+            ),
             resources=resources.pop_all(),
             crew=crew,
         )
@@ -327,12 +296,3 @@ def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tup
             f'{checkpoint.source}: generation_config.json: {error}. Correct it, or give sampling_defaults="neutral"'
         ) from error
     return defaults | own, unserved
-
-
-def _room_of(key: Key) -> str:
-    """Return the work that a program has room for, in words for users."""
-    if not isinstance(key, Bucket):
-        return key
-    room = [f"prompts of up to {key.prefill_tokens:,} tokens"] if key.prefill_tokens else []
-    room += [f"a step of up to {counted(key.decode_rows, 'request')}"] if key.decode_rows else []
-    return " and ".join(room)

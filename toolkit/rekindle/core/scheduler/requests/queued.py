@@ -24,7 +24,7 @@ class Fetching:
 
 @dataclass(slots=True, eq=False)
 class Queued:
-    """What the waiting queue knows of a request.
+    """The standing of a request in the waiting queue.
 
     Attributes:
         joined: the last tick that was planned before it joined the queue, the last time that it did.

@@ -1,0 +1,71 @@
+"""The compiled programs of an engine, and those that are still being made."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from rekindle.core.buckets import Bucket
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.device.programs.executables import Executables
+from rekindle.core.device.programs.lowering import Key
+from rekindle.core.device.programs.readiness import Readiness
+from rekindle.core.markup import counted
+from rekindle.core.store.restored import Restored
+from rekindle.core.store.validity import apart
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPrograms:
+    """The programs of one engine. Any thread may ask.
+
+    Attributes:
+        executables: the compiled programs.
+        preparing: a future of each program that is made ahead of need, done when that is ready.
+        found: what was found of earlier sessions, the programs that are still being loaded aside.
+        workspace_bytes: what the largest step needs while it runs, as it was reckoned with.
+    """
+
+    executables: Executables
+    preparing: Sequence[Future[None]]
+    found: Restored
+    workspace_bytes: int
+
+    def restored(self) -> Restored:
+        """Return what was found of earlier sessions."""
+        made = self.executables.making
+        missed = {part: apart(pair) for miss in tuple(made.misses.values()) if miss for part, pair in miss.items()}
+        differences = self.found.differences | missed
+        return replace(self.found, programs=made.loads, compiled=made.compilations, differences=differences)
+
+    def readiness(self) -> Readiness:
+        """Return how many of the programs that are made ahead of need are ready."""
+        made = self.executables.making
+        return Readiness.of(self.preparing, compiled=bool(made.compilations or made.misses))
+
+    def awaited(self) -> Progress | None:
+        """Return which program the engine waits for, and how many are ready; None if for none."""
+        if (key := self.executables.awaited) is None:
+            return None
+        programs = self.readiness()
+        total = programs.wanted if programs.coming else None
+        ready = programs.ready if programs.coming else len(self.executables)
+        unit = "program ready" if (total or ready) == 1 else "programs ready"
+        return Progress(f"waiting for a program ({_room_of(key)})", ready, total, unit)
+
+    def stored(self) -> Future[None]:
+        """Return a future that is done once all programs that were compiled are stored."""
+        return self.executables.idle()
+
+    def workspace(self, devices: int) -> int:
+        """Return the bytes that the largest step needs on all devices, measured as soon as it is ready."""
+        measured = self.executables.workspace() if self.readiness().ready == self.readiness().wanted else None
+        return self.workspace_bytes if measured is None else measured * devices
+
+
+def _room_of(key: Key) -> str:
+    """Return the work that a program has room for, in words for users."""
+    if not isinstance(key, Bucket):
+        return key
+    room = [f"prompts of up to {key.prefill_tokens:,} tokens"] if key.prefill_tokens else []
+    room += [f"a step of up to {counted(key.decode_rows, 'request')}"] if key.decode_rows else []
+    return " and ".join(room)
