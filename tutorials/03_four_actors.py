@@ -494,11 +494,11 @@ assert max(sizes) == 3
 
 # %%
 from rekindle.core.config import Settings
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 
 settings = Settings(**{name: value for name, value in SMALL.items() if name != "progress"})
-limits = Limits.of(settings, open_checkpoint("smollm2-135m-instruct").config, itemsize=4)
+limits = EngineLimits.of(settings, open_checkpoint("smollm2-135m-instruct").config, itemsize=4)
 again = Scheduler(limits)
 replayed = [again.handle(message) for message, _ in tap.record]
 print(f"{len(replayed)} messages replayed, {again.stats.ticks} ticks planned")

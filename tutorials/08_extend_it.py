@@ -22,7 +22,7 @@ from rekindle.core import messages
 from rekindle.core.engine.engine import TO_CALLER, Actors
 from rekindle.core.markup import visible
 from rekindle.core.messages import Outputs, Stopped
-from rekindle.views.records import Begun
+from rekindle.views.records import StartRecord
 
 SETTINGS = {
     "max_running": 2,  # two requests run at once, the others wait
@@ -142,7 +142,7 @@ print(f"{'mean':>12} {mean(first):>8.1f} {'':9} {mean(own_first):>8.1f}")
 
 # %%
 lengths = [answer.usage.prompt_tokens for answer in answers]
-begun = [fact.request for seen in own_trace.handled for fact in seen.facts if isinstance(fact, Begun)]
+begun = [fact.request for seen in own_trace.handled for fact in seen.facts if isinstance(fact, StartRecord)]
 longest = lengths.index(max(lengths))
 
 assert [request - 1 for request in begun[1:]] == sorted(range(8), key=lengths.__getitem__)
@@ -178,7 +178,7 @@ CROWD = [COMING[0], *[prompt for prompt in COMING if len(prompt) < 60] * 4]
 
 def before_the_document(trace):
     """Return how many of the crowd started before request 1, which has the document."""
-    begun = [fact.request for seen in trace.handled for fact in seen.facts if isinstance(fact, Begun)]
+    begun = [fact.request for seen in trace.handled for fact in seen.facts if isinstance(fact, StartRecord)]
     return begun.index(1) - 1
 
 

@@ -24,7 +24,7 @@ from rekindle.core.device.state import Pages, Slots, empty_pages, empty_slots
 from rekindle.core.device.step import TickOutputs, step
 from rekindle.core.models.config import ModelConfig, Rope
 from rekindle.core.models.decoder import Decoder, expected_shapes
-from rekindle.core.models.layers import Joined
+from rekindle.core.models.layers import JoinedTensors
 from rekindle.core.models.scaling import Llama3Scaling
 from rekindle.core.models.shard import WHOLE
 from rekindle_kernels.api import Implementation
@@ -63,7 +63,7 @@ class RandomWeights:
     def __init__(self, dtype: jnp.dtype):
         self._dtype = dtype
 
-    def get(self, asked: Joined) -> jax.Array:
+    def get(self, asked: JoinedTensors) -> jax.Array:
         """See `WeightSource`."""
         name, (_, *rest) = next(iter(asked.shapes.items()))
         rows, dtype = sum(shape[0] for shape in asked.shapes.values()), self._dtype if asked.matrix else jnp.float32

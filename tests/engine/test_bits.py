@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.device.state import empty_pages
-from rekindle.core.models.attention import Scores
+from rekindle.core.models.attention import ScoreOptions
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.load import load_decoder
 from rekindle_kernels import api
@@ -65,7 +65,7 @@ def _attend(
     q: jax.Array,
     kv: jax.Array,
     pages: jax.Array,
-    scores: Scores,
+    scores: ScoreOptions,
     positions: jax.Array,
     tables: jax.Array,
     blocks: int,

@@ -11,7 +11,7 @@ import pytest
 import rekindle
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.config import SettingsOptions
-from rekindle.core.models.attention import Scores
+from rekindle.core.models.attention import ScoreOptions
 from rekindle.core.models.load import load_decoder
 
 pytestmark = pytest.mark.wide
@@ -29,7 +29,7 @@ SETTINGS: SettingsOptions = {
 NEW, ROOM = 16, 96
 
 
-def attend(q: jax.Array, kv: jax.Array, pages: Any, scores: Scores) -> tuple[jax.Array, Any]:
+def attend(q: jax.Array, kv: jax.Array, pages: Any, scores: ScoreOptions) -> tuple[jax.Array, Any]:
     """Attend causally among the tokens of one call."""
     k, v = jnp.repeat(kv, q.shape[1] // kv.shape[2], axis=2).swapaxes(0, 1)
     places = jnp.arange(len(q))

@@ -20,7 +20,7 @@ import pytest
 
 import rekindle_kernels
 from rekindle.core.device.jax_settings import JaxSettings
-from rekindle.core.device.programs.key import Build, Target
+from rekindle.core.device.programs.key import SharedKey, Target
 from rekindle.core.device.programs.store import OBJECT_FILES
 from rekindle_kernels.api import library_of
 from rekindle_kernels.cpu import build, library
@@ -100,7 +100,7 @@ def test_targets_are_registered_once_however_many_threads_ask(monkeypatch: pytes
 
 @pytest.mark.skipif(library.why_not() is not None, reason="there is no native library here")
 def test_the_library_and_the_instruction_set_are_part_of_the_key_of_native_programs_alone() -> None:
-    build_key = partial(Build.of, MODEL, Target.of(jax.devices("cpu")[:1]), JaxSettings.here())
+    build_key = partial(SharedKey.of, MODEL, Target.of(jax.devices("cpu")[:1]), JaxSettings.here())
     native, other = build_key("cpu").native_kernels, build_key("xla").native_kernels
     assert native == f"{library.instruction_set()} {library.digest()}" == library_of("cpu")
     assert other == ""

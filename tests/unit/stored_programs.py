@@ -15,7 +15,7 @@ import numpy as np
 
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.jax_settings import JaxSettings
-from rekindle.core.device.programs.key import Build, ProgramKey, Target
+from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
 from rekindle.core.device.programs.lowering import Key, Program
 from rekindle.core.device.programs.store import ProgramStore, Serialized
 from rekindle.core.models.config import ModelConfig, Rope
@@ -32,7 +32,7 @@ ARGUMENT = np.arange(256, dtype=np.float32)
 def some_key(number: int) -> ProgramKey:
     """Make a key that no source, version or machine changes."""
     target = Target("cpu", "1", "cpu", "cpu:0", "", "a cpu")
-    return ProgramKey(f"program {number}", "{}", "x", "here", Build("c", "m", "f", "j", "p", "3", target))
+    return ProgramKey(f"program {number}", "{}", "x", "here", SharedKey("c", "m", "f", "j", "p", "3", target))
 
 
 def nth(number: int) -> Bucket:
@@ -130,7 +130,7 @@ def model_key(model: ModelConfig, shapes: tuple[Any, ...]) -> ProgramKey:
     """Make the key of an engine with one device, for the shapes of weights, pages, slots and packed inputs."""
     arguments = dict(zip(("weights", "pages", "slots", "packed"), shapes, strict=True))
     return ProgramKey.of(
-        Build.of(model, Target.of(jax.devices()[:1]), JaxSettings.here()), "16 + 2", {"max_logprobs": 2}, arguments
+        SharedKey.of(model, Target.of(jax.devices()[:1]), JaxSettings.here()), "16 + 2", {"max_logprobs": 2}, arguments
     )
 
 

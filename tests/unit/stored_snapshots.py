@@ -14,7 +14,7 @@ import numpy as np
 from rekindle.core.page import NewPage
 from rekindle.core.store.index import root_digest
 from rekindle.core.store.snapshot_key import SnapshotKey
-from rekindle.core.store.snapshot_store import SnapshotStore, Written
+from rekindle.core.store.snapshot_store import SnapshotStore, WriteOutcome
 from rekindle.core.store.snapshots import KeptSnapshots
 
 SHAPE = (4, 2, 4, 8, 16)
@@ -67,7 +67,7 @@ def open_store(directory: Path, capacity_bytes: int = 1 << 30) -> SnapshotStore:
     return SnapshotStore(directory, snapshot_key(), "a model", capacity_bytes)
 
 
-def write(store: SnapshotStore, pages: list[NewPage]) -> Written:
+def write(store: SnapshotStore, pages: list[NewPage]) -> WriteOutcome:
     """Store pages with their contents."""
     return store.write(pages, contents(pages))
 

@@ -292,7 +292,7 @@ def drawn(sent: list[tuple[str, Mapping[str, Any]]], monkeypatch: pytest.MonkeyP
     """Return the outputs of a process that takes itself for a kernel, a snapshot and its buttons in turn."""
     outputs: list[FakeOutput] = []
     monkeypatch.setattr(FakeOutput, "outputs", outputs, raising=False)
-    monkeypatch.setattr(front_end, "Output", FakeOutput)
+    monkeypatch.setattr(front_end, "CellOutput", FakeOutput)
     monkeypatch.setattr(front_end, "kernel", object)
     monkeypatch.setattr(live, "PERIOD", 0.001)
     yield outputs

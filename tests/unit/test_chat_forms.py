@@ -16,7 +16,7 @@ from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import Part, Response
 from rekindle.core.text.responses.choosing import grammar_of_choice
 from rekindle.core.text.responses.formats import format_of
-from rekindle.core.text.responses.reading import Reading
+from rekindle.core.text.responses.reading import TemplateReading
 from rekindle.core.text.tokenizer import Tokenizer
 from tests.unit.chat_forms import FORMS, MARKS, Form
 
@@ -81,7 +81,7 @@ def message_of(form: Form, calls: Calls, thought: str | None, content: str) -> d
 def read(name: str, prompt: Sequence[int], tokens: Sequence[int], size: int = 1) -> tuple[Response, list[Part]]:
     """Read an answer that comes in pieces of so many tokens."""
     tokenizer = tokenizer_of(name)
-    reading, decoder, parts = Reading(format_of(tokenizer), tokenizer, prompt, tools=TOOLS), None, list[Part]()
+    reading, decoder, parts = TemplateReading(format_of(tokenizer), tokenizer, prompt, tools=TOOLS), None, list[Part]()
     decoder = IncrementalDecoder(tokenizer)
     for at in range(0, len(tokens), size):
         some = tokens[at : at + size]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.gguf.architecture import Said
+from rekindle.core.checkpoints.gguf.architecture import FileMetadata
 from rekindle.core.checkpoints.gguf.architectures import ARCHITECTURES
 from rekindle.core.checkpoints.gguf.file import GGUFFile
 from rekindle.core.checkpoints.gguf.rope import rope_parameters
@@ -197,11 +197,11 @@ def test_a_key_that_is_not_known_is_warned_of(families: Path, tmp_path: Path) ->
         open_checkpoint(path)
 
 
-def said(**changes: Any) -> Said:
+def said(**changes: Any) -> FileMetadata:
     """Make the metadata of a file without tensors."""
     sizes = {"block_count": 12, "embedding_length": 96, "attention.head_count": 4, "attention.sliding_window": 8}
     values = sizes | {key.replace("__", "."): value for key, value in changes.items()}
-    return Said(Keys(values, "here"), GGUFFile((), {}, {}, {}))
+    return FileMetadata(Keys(values, "here"), GGUFFile((), {}, {}, {}))
 
 
 @pytest.mark.parametrize(("name", "period"), [("gemma2", 2), ("olmo2", 4), ("cohere2", 4), ("gemma3", 6)])

@@ -10,7 +10,7 @@ import pytest
 
 from rekindle.core.concurrency.feed import TO_THE_END, Feed
 from rekindle.core.engine.assembly import Assembly
-from rekindle.core.engine.conductor import Command, Pause, Resume, Step
+from rekindle.core.engine.conductor import Command, Pause, Resume, TakeOne
 from rekindle.core.engine.engine import TO_CALLER, Engine
 from rekindle.core.errors import RequestCancelled, SessionClosed
 from rekindle.core.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text, Texts
@@ -49,7 +49,7 @@ class Running:
         return command
 
     async def stepped(self) -> Handled | None:
-        command = Step()
+        command = TakeOne()
         self.engine.conductor.tell(command)
         await command.answer.grown(TO_THE_END)
         return command.answer.items[0] if command.answer.items else None
@@ -148,7 +148,7 @@ async def test_a_step_of_a_busy_engine_waits_until_it_is_idle_and_then_takes_one
     settler = Telling()
     async with running(fake_assembly(fake_limits(overlap=False), settler=settler)) as one:
         await one.submit(0)
-        step = await one.told(Step())
+        step = await one.told(TakeOne())
         assert not step.answer.closed
         settler.step()
         await anyio.wait_all_tasks_blocked()
@@ -189,7 +189,7 @@ async def test_an_error_in_a_step_comes_out_of_the_engine_as_it_does_otherwise()
             raise ZeroDivisionError("broken")
 
     assembly = fake_assembly(fake_limits())
-    first, second, third = Step(), Step(), Pause()
+    first, second, third = TakeOne(), TakeOne(), Pause()
     broken = replace(assembly, actors=replace(assembly.actors, scheduler=Broken()))
     engines: list[Engine] = []
 
@@ -228,7 +228,13 @@ async def test_commands_are_done_in_the_order_in_which_they_were_told() -> None:
     settler, done = Telling(), list[str]()
     async with running(fake_assembly(fake_limits(overlap=False), settler=settler)) as one:
         await one.submit(0)
-        for name, kind in (("pause", Pause), ("step", Step), ("again", Step), ("resume", Resume), ("at last", Pause)):
+        for name, kind in (
+            ("pause", Pause),
+            ("step", TakeOne),
+            ("again", TakeOne),
+            ("resume", Resume),
+            ("at last", Pause),
+        ):
             one.engine.conductor.tell(kind(Ordered(name, done)))
         await anyio.wait_all_tasks_blocked()
         assert done == []

@@ -11,7 +11,7 @@ import pytest
 from anyio import to_thread
 
 from rekindle.core.concurrency.feed import Feed
-from rekindle.core.engine.conductor import Command, Conductor, Pause, Resume, Step
+from rekindle.core.engine.conductor import Command, Conductor, Pause, Resume, TakeOne
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import EngineFailed, QueueFull, SessionClosed
 from rekindle.core.messages.handled import Handled
@@ -157,7 +157,7 @@ class Witness(Feed[Handled]):
         super().close()
 
 
-@pytest.mark.parametrize("kind", [Pause, Step])
+@pytest.mark.parametrize("kind", [Pause, TakeOne])
 @pytest.mark.parametrize("fails", [True, False])
 async def test_who_waits_is_let_go_only_once_the_error_is_known(kind: type[Command], fails: bool) -> None:
     """Check this because a command that was never done would otherwise look like one that was."""
@@ -182,14 +182,14 @@ async def test_a_command_that_comes_just_as_the_engine_stops_is_answered_too(ses
     engine = session._engine._engine
     assert engine is not None
     await session.close()
-    for command in (Pause(), Step(), Resume()):
+    for command in (Pause(), TakeOne(), Resume()):
         engine.conductor.tell(command)
         assert command.answer.closed
         assert not command.answer.items
 
 
 def test_a_command_to_an_engine_that_never_ran_is_answered_at_its_end() -> None:
-    conductor, commands = Conductor(()), [Pause(), Step()]
+    conductor, commands = Conductor(()), [Pause(), TakeOne()]
     for command in commands:
         conductor.tell(command)
     conductor.close()

@@ -13,7 +13,7 @@ import rekindle
 from rekindle.core.config import Settings
 from rekindle.core.device.devices import places_of
 from rekindle.core.errors import ConfigError
-from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, Limits, checked_sizes
+from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits, checked_sizes
 from rekindle.testing import FAKE_MODEL, fake_limits
 
 MULTIPLES = ["page_size", "max_prefill_tokens", "prefill_chunk"]
@@ -114,11 +114,11 @@ def test_a_deterministic_session_has_one_shape(more: dict[str, Any]) -> None:
 
 def test_a_deterministic_session_has_many_shapes_if_the_kernels_keep_rows_apart() -> None:
     settings = Settings(deterministic=True, max_running=8, max_prefill_tokens=64)
-    limits = Limits.of(settings, FAKE_MODEL, 4, rows_apart=True)
+    limits = EngineLimits.of(settings, FAKE_MODEL, 4, rows_apart=True)
     assert (limits.one_shape, limits.decode_buckets) == (False, fake_limits(max_running=8).decode_buckets)
     assert limits.chosen(settings).deterministic
     with_processor = replace(settings, logits_processor=lambda logits, row: logits)
-    assert Limits.of(with_processor, FAKE_MODEL, 4, rows_apart=True).one_shape, "it need not keep rows apart"
+    assert EngineLimits.of(with_processor, FAKE_MODEL, 4, rows_apart=True).one_shape, "it need not keep rows apart"
 
 
 def test_an_unknown_setting_is_named_with_the_one_that_was_meant() -> None:
@@ -172,9 +172,9 @@ def test_the_default_pool_serves_all_running_requests_in_full_unless_that_is_too
     attention = replace(FAKE_MODEL.attention, kv_heads=8, head_dim=128)
     wide = replace(FAKE_MODEL, layers=FAKE_MODEL.layers * 30, attention=attention)
     page_bytes = 2 * 30 * 8 * 128 * 64 * 2
-    assert Limits.of(Settings(), wide, itemsize=2).num_pages == 1 + DEFAULT_POOL_BYTES // page_bytes
+    assert EngineLimits.of(Settings(), wide, itemsize=2).num_pages == 1 + DEFAULT_POOL_BYTES // page_bytes
     huge = replace(wide, layers=FAKE_MODEL.layers * 10**6)
-    assert Limits.of(Settings(), huge, itemsize=2).num_pages == 2, "one page is needed to serve anything"
+    assert EngineLimits.of(Settings(), huge, itemsize=2).num_pages == 2, "one page is needed to serve anything"
 
 
 def test_a_chunk_is_no_larger_than_a_tick() -> None:

@@ -10,8 +10,7 @@ from rekindle.core.engine.actors.disk_tier import DiskTier
 from rekindle.core.engine.actors.host_tier import HostTier
 from rekindle.core.messages import Archive, Cancel, Copy, Drop, Fetch, Fetched, Gathered, Write, Written
 from rekindle.core.page import NewPage
-from rekindle.core.store.snapshot_store import SnapshotStore
-from rekindle.core.store.snapshot_store import Written as Outcome
+from rekindle.core.store.snapshot_store import SnapshotStore, WriteOutcome
 
 pytestmark = pytest.mark.anyio
 PAGES = tuple(NewPage(str(number), "root", "", bytes(4)) for number in range(3))
@@ -24,13 +23,13 @@ class FakeStore:
         self.contents: list[Any] = []
         self.used: list[int] = []
 
-    def write(self, pages: Sequence[NewPage], arrays: Sequence[np.ndarray[Any, np.dtype[Any]]]) -> Outcome:
+    def write(self, pages: Sequence[NewPage], arrays: Sequence[np.ndarray[Any, np.dtype[Any]]]) -> WriteOutcome:
         assert len(pages) == len(arrays)
         records: list[int | None] = []
         for array in arrays:
             records.append(len(self.contents) if array.any() else None)
             self.contents.append(array)
-        return Outcome(tuple(records), (7,))
+        return WriteOutcome(tuple(records), (7,))
 
     def use(self, records: Sequence[int], /) -> None:
         self.used += records

@@ -13,7 +13,7 @@ from rekindle.core.errors import InvalidRequest, PromptTooLong
 from rekindle.core.messages import (
     Admit,
     Cancel,
-    Chat,
+    Conversation,
     Dispatched,
     Message,
     Output,
@@ -122,7 +122,7 @@ async def test_tools_and_variables_of_a_conversation_reach_the_models_template(b
     template = "{{ bos_token }}{{ messages[0].content }} {{ tools[0].name }} {{ mood }}"
     tokenizer = Tokenizer(byte_tokenizer.backend, chat_template=template, bos_token="<")
     actors = fake_assembly(fake_limits(), tokenizer=tokenizer).actors
-    prompt = Chat([{"role": "user", "content": "hi"}], [{"name": "now"}], {"mood": "calm"})
+    prompt = Conversation([{"role": "user", "content": "hi"}], [{"name": "now"}], {"mood": "calm"})
     admit = await answer_to(actors, Submit(0, prompt, TWO_TOKENS))
     assert isinstance(admit, Admit)
     assert tokenizer.decode(admit.request.prompt) == "<hi now calm"
@@ -131,7 +131,9 @@ async def test_tools_and_variables_of_a_conversation_reach_the_models_template(b
 async def test_a_request_whose_own_template_fails_fails_alone(byte_tokenizer: Tokenizer) -> None:
     tokenizer = Tokenizer(byte_tokenizer.backend, chat_template="{{ 1 // 0 }}")
     actors = fake_assembly(fake_limits(), tokenizer=tokenizer).actors
-    rejected = await answer_to(actors, Submit(0, Chat([{"role": "user", "content": "hi"}], None, {}), TWO_TOKENS))
+    rejected = await answer_to(
+        actors, Submit(0, Conversation([{"role": "user", "content": "hi"}], None, {}), TWO_TOKENS)
+    )
     assert isinstance(rejected, Rejected)
     assert isinstance(rejected.error, ZeroDivisionError)
 

@@ -26,7 +26,7 @@ from rekindle.core.messages import (
 )
 from rekindle.core.request.params import SamplingOptions, SamplingParams
 from rekindle.core.request.request import Request
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.testing import (
     VOCAB_SIZE,
     ByHand,
@@ -252,7 +252,7 @@ def test_the_fake_host_tier_refuses_what_the_scheduler_must_not_ask() -> None:
 class Scripted(CheckedScheduler):
     """A scheduler that says what it is told to say next, and records what it hears."""
 
-    def __init__(self, limits: Limits, said: list[list[Message]]):
+    def __init__(self, limits: EngineLimits, said: list[list[Message]]):
         super().__init__(limits)
         self.heard: list[Message] = []
         self.said = iter(said)

@@ -13,7 +13,7 @@ from rekindle.core.buckets import Bucket
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.config import Settings
 from rekindle.core.device.devices import places_over
-from rekindle.core.device.orders import Allow, DeviceState, Enter, Gather, Order, Scatter, Step, Use
+from rekindle.core.device.orders import Allow, DeviceState, Enter, Gather, Order, Scatter, TickOrder, Use
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.lowering import Key
 from rekindle.core.device.state import Slots
@@ -34,7 +34,7 @@ from tests.engine.small import FEW_PAGES
 @pytest.mark.parametrize(
     "order",
     [
-        Step(Bucket(16, 4), np.arange(9, dtype=np.int32)),
+        TickOrder(Bucket(16, 4), np.arange(9, dtype=np.int32)),
         Enter(3, np.arange(5, dtype=np.int32)),
         Allow(np.arange(3, dtype=np.int32), np.arange(6, dtype=np.int32).reshape(3, 2)),
         Gather(7),

@@ -40,7 +40,7 @@ from rekindle.core.messages import (
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.testing import FAKE_MODEL, fake_limits
@@ -148,7 +148,7 @@ class ByItself:
     def __init__(self, watchdog: Watchdog, policy: Policy):
         model = replace(FAKE_MODEL, max_context=2 * LONG)
         settings = Settings(policy=policy, num_pages=4 * LONG // 64, host_cache_bytes=0, restore="off")
-        self.limits = Limits.of(settings, model, itemsize=4)
+        self.limits = EngineLimits.of(settings, model, itemsize=4)
         self.scheduler = Scheduler(self.limits)
         self.plans: list[Plan] = []
         self._watchdog = watchdog

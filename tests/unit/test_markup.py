@@ -12,7 +12,7 @@ from rekindle.client.handle import Handle
 from rekindle.client.prompts import as_text
 from rekindle.client.submission import Submission
 from rekindle.core import markup
-from rekindle.core.messages import Chat, Continued, Started, Text
+from rekindle.core.messages import Continued, Conversation, Started, Text
 from rekindle.core.request.figures import CachedTokens, Timings, Usage
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import TokenLogprob
@@ -146,7 +146,7 @@ def test_a_handle_shows_hostile_text_and_a_long_reason_of_its_failure_as_text() 
 
 
 def test_a_prompt_is_shown_as_it_was_given() -> None:
-    chat = Chat([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None}], None, {})
+    chat = Conversation([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None}], None, {})
     assert as_text(chat) == "user: Hi\nassistant: None"
     assert as_text(Continued("One", "Two")) == "OneTwo"
     assert as_text((1, 2)) == "1 2"

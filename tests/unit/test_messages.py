@@ -18,9 +18,9 @@ from rekindle.core.messages import (
     CacheSaved,
     CacheSaving,
     Cancel,
-    Chat,
     Chunk,
     Continued,
+    Conversation,
     Copy,
     Dispatched,
     Drop,
@@ -75,7 +75,7 @@ PARAMS = SamplingParams(stop=(HOSTILE,), bad_words=(HOSTILE, MANY), cache_salt=H
 REQUEST = Request(7, MANY, PARAMS, frozenset(MANY), 9, ((1, 2),) * 40, HOSTILE, hold=True)
 LOGPROBS = (TokenLogprob(1, HOSTILE, -1.0, 1, ()),) * 40
 PAGES = (NewPage(HOSTILE, HOSTILE, HOSTILE, HOSTILE.encode(errors="replace")),) * 40
-CHAT = Chat([{"role": "user", "content": HOSTILE}] * 40, [{"name": HOSTILE}], {"mood": HOSTILE})
+CHAT = Conversation([{"role": "user", "content": HOSTILE}] * 40, [{"name": HOSTILE}], {"mood": HOSTILE})
 CHUNKS = tuple(
     Chunk(at, at, 16, MANY, MANY, MANY, REQUEST if at % 2 else None, MANY, Scoring(0, MANY, 3)) for at in range(40)
 )

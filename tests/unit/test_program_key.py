@@ -18,7 +18,7 @@ from jax.sharding import SingleDeviceSharding
 
 from rekindle.core.device.jax_settings import COMPILED_IN, OWN, JaxSettings
 from rekindle.core.device.programs import key as program_key
-from rekindle.core.device.programs.key import Build, ProgramKey, Target
+from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
 from rekindle.core.models.config import LayerConfig, Rope
 from rekindle.core.store import validity
 from rekindle.core.store.validity import SOURCES, code_digest
@@ -41,7 +41,7 @@ OTHER_VALUES = {
 
 
 def key(**changes: Any) -> ProgramKey:
-    build = Build.of(changes.get("model", MODEL), Target.of(jax.devices()[:1]), JaxSettings.here())
+    build = SharedKey.of(changes.get("model", MODEL), Target.of(jax.devices()[:1]), JaxSettings.here())
     return ProgramKey.of(build, "decode 4", changes.get("statics", {"max_logprobs": 20}), changes.get("shapes", SHAPES))
 
 
@@ -53,7 +53,7 @@ def changed(before: ProgramKey) -> set[str]:
     return differences
 
 
-Parts = TypeVar("Parts", ProgramKey, Build, Target)
+Parts = TypeVar("Parts", ProgramKey, SharedKey, Target)
 
 
 def alternatives(parts: Parts) -> dict[str, Parts]:
@@ -138,7 +138,7 @@ def test_a_setting_that_is_off_is_one_that_is_not_there_yet() -> None:
     here, target = JaxSettings.here(), Target.of(jax.devices()[:1])
     values = {name: None if value is False else value for name, value in here.values.items()}
     assert values != here.values
-    assert Build.of(MODEL, target, replace(here, values=values)) == Build.of(MODEL, target, here)
+    assert SharedKey.of(MODEL, target, replace(here, values=values)) == SharedKey.of(MODEL, target, here)
 
 
 def test_flags_of_the_compiler_are_in_the_key_except_those_that_only_dump(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[FakeOutput]:
     """Have this process take itself for a kernel without ipywidgets, and record its outputs."""
     outputs: list[FakeOutput] = []
     monkeypatch.setattr(FakeOutput, "outputs", outputs, raising=False)
-    monkeypatch.setattr(front_end, "Output", FakeOutput)
+    monkeypatch.setattr(front_end, "CellOutput", FakeOutput)
     monkeypatch.setattr(front_end, "kernel", object)
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     monkeypatch.setattr(clock, "SECONDS", 0.01)

@@ -7,15 +7,15 @@ import pytest
 
 from rekindle.client.prompts import all_prompts, one_prompt
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Chat, Prompt
+from rekindle.core.messages import Conversation, Prompt
 
 USER = {"role": "user", "content": "hi"}
 PARTS = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {}}}
 
 
-def chat(*messages: Any) -> Chat:
-    return Chat(list(messages), None, {})
+def chat(*messages: Any) -> Conversation:
+    return Conversation(list(messages), None, {})
 
 
 def prompts_of(prompt: Any, **options: Any) -> tuple[list[Prompt], bool]:
@@ -119,11 +119,11 @@ def test_what_are_no_token_ids_is_refused_in_a_batch_too(token_ids: Any, message
 def test_errors_of_a_batch_are_in_the_places_of_their_prompts() -> None:
     prompts, batch = all_prompts(["a", "", [USER], 3, [{"role": "user"}]], {}, vocab_size=10)
     assert batch
-    assert [type(each) for each in prompts] == [str, InvalidRequest, Chat, InvalidRequest, InvalidRequest]
+    assert [type(each) for each in prompts] == [str, InvalidRequest, Conversation, InvalidRequest, InvalidRequest]
     prompts, _ = all_prompts(None, {"token_ids": [[1], [10], []]}, vocab_size=10)
     assert [type(each) for each in prompts] == [tuple, InvalidRequest, InvalidRequest]
     prompts, _ = all_prompts(["a", [USER]], {"continue_final_message": True}, vocab_size=10)
-    assert [type(each) for each in prompts] == [InvalidRequest, Chat]
+    assert [type(each) for each in prompts] == [InvalidRequest, Conversation]
 
 
 def test_one_prompt_is_not_a_batch() -> None:
@@ -145,16 +145,16 @@ def test_what_the_caller_changes_afterwards_changes_nothing() -> None:
     assert in_parts == chat(PARTS)
     for given in (messages, tools, variables):
         given.clear()
-    assert prompt == Chat([USER], [TOOL], {"enable_thinking": False})
+    assert prompt == Conversation([USER], [TOOL], {"enable_thinking": False})
 
 
 def test_tools_and_variables_are_for_every_conversation_of_a_batch() -> None:
     variables = {"enable_thinking": False}
-    expected = Chat([USER], [TOOL], variables)
+    expected = Conversation([USER], [TOOL], variables)
     assert prompt_of([USER], tools=[TOOL], chat_template_kwargs=variables) == expected
     both = prompts_of([[USER], [USER]], tools=[TOOL], chat_template_kwargs=variables)
     assert both == ([expected, expected], True)
-    assert prompt_of([USER], chat_template_kwargs=variables) == Chat([USER], None, variables)
+    assert prompt_of([USER], chat_template_kwargs=variables) == Conversation([USER], None, variables)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_tools_and_variables_are_refused_where_no_template_reads_them(prompt: An
 
 
 def test_a_conversation_is_left_open_where_there_is_something_to_go_on_with() -> None:
-    assert prompt_of([USER], continue_final_message=True) == Chat([USER], None, {}, True)
+    assert prompt_of([USER], continue_final_message=True) == Conversation([USER], None, {}, True)
     with pytest.raises(InvalidRequest, match="continue_final_message must be True or False, got 'yes'"):
         prompt_of([USER], continue_final_message="yes")
     with pytest.raises(InvalidRequest, match="goes on with the final message, and add_generation_prompt=True begins"):

@@ -97,7 +97,7 @@ def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pyt
 
     drawn: list[str] = []
     monkeypatch.setattr(front_end, "kernel", object)
-    monkeypatch.setattr(front_end, "Output", FakeOutput)
+    monkeypatch.setattr(front_end, "CellOutput", FakeOutput)
     for compiled, ready, progress in ((True, 4, True), (True, 4, False), (False, 4, True), (True, 13, True)):
         assembly = fake_assembly(fake_limits())
         assembly = replace(assembly, programs=replace(assembly.programs, preparing=preparing(ready, 13)))

@@ -12,7 +12,7 @@ from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import MessageForm, Response, ToolCall
 from rekindle.core.text.responses.families import written_for
 from rekindle.core.text.responses.formats import PLAIN, format_of
-from rekindle.core.text.responses.reading import Reading
+from rekindle.core.text.responses.reading import TemplateReading
 from rekindle.core.text.tokenizer import Tokenizer
 from tests.unit.response_cases import CASES, HARMONY, QWEN
 from tests.unit.scripted import HERMES, tokenizer
@@ -70,7 +70,7 @@ def test_a_checkpoints_own_template_comes_first_unless_it_cannot_be_read(tmp_pat
 
 def test_an_answer_that_does_not_keep_to_its_format_is_not_lost() -> None:
     model = Tokenizer(tokenizer().backend, chat_template="<|channel|><|message|>")
-    reading = Reading(format_of(model), model, model.encode_chat("<|start|>assistant"))
+    reading = TemplateReading(format_of(model), model, model.encode_chat("<|start|>assistant"))
     reading.push("I will.", model.encode_chat("I will."))
     response, parts = reading.finish()
     assert response.content == "".join(part.text for part in parts) == "I will."
@@ -97,7 +97,7 @@ def test_the_tokens_of_reasoning_are_counted_without_its_marks(
 ) -> None:
     model = Tokenizer(tokenizer(every_byte=True).backend, chat_template=marks)
     begun = "<|start|>assistant" if marks == HARMONY else "<|im_start|>assistant\n"
-    reading = Reading(format_of(model), model, model.encode_chat(begun + prompt))
+    reading = TemplateReading(format_of(model), model, model.encode_chat(begun + prompt))
     decoder, tokens = IncrementalDecoder(model), model.encode_chat(text)
     for at in range(0, len(tokens), size):
         given = tokens[at : at + size]
@@ -108,7 +108,7 @@ def test_the_tokens_of_reasoning_are_counted_without_its_marks(
 
 def test_tokens_that_a_stop_string_cuts_off_reasoning_are_counted_with_it() -> None:
     model = Tokenizer(tokenizer().backend, chat_template=QWEN)
-    reading = Reading(format_of(model), model, model.encode_chat("<|im_start|>assistant\n"))
+    reading = TemplateReading(format_of(model), model, model.encode_chat("<|im_start|>assistant\n"))
     reading.push("<think>On", model.encode_chat("<think>One."))
     assert reading.finish()[0].reasoning == "On"
     assert reading.reasoning_tokens() == len("One.")
@@ -121,7 +121,7 @@ def test_arguments_that_are_written_as_text_are_what_the_schema_says() -> None:
     tool = {"type": "function", "function": {"name": "find", "parameters": {"properties": kinds}}}
     untyped = {"type": "function", "function": {"name": "find"}}
     for tools, lines in (([tool], 3), ([untyped], "3")):
-        reading = Reading(format_of(model), model, model.encode_chat(case.prompt), tools=tools)
+        reading = TemplateReading(format_of(model), model, model.encode_chat(case.prompt), tools=tools)
         reading.push(case.text.removesuffix("<|im_end|>"), model.encode_chat(case.text))
         (call,) = reading.finish()[0].tool_calls
         assert call.arguments == {"path": "/a b", "lines": lines}
@@ -130,7 +130,7 @@ def test_arguments_that_are_written_as_text_are_what_the_schema_says() -> None:
 def test_equal_calls_of_one_answer_have_ids_of_their_own() -> None:
     case = CASES["mistral calls"]
     model = Tokenizer(tokenizer().backend, chat_template=case.marks)
-    reading = Reading(format_of(model), model, model.encode_chat(case.prompt), tools=[{"name": "weather"}])
+    reading = TemplateReading(format_of(model), model, model.encode_chat(case.prompt), tools=[{"name": "weather"}])
     reading.push(case.text, model.encode_chat(case.text))
     first, second = reading.finish()[0].tool_calls
     assert (first.name, first.arguments) == (second.name, second.arguments)

@@ -28,7 +28,7 @@ from rekindle.core.request.tokens import EndReason
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.notebook import front_end, live_text
 from rekindle.notebook.front_end import EMPTY
-from rekindle.notebook.live_text import Printed, drawing
+from rekindle.notebook.live_text import PrintedText, drawing
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 from tests.waiting import until, until_blocking
@@ -192,7 +192,7 @@ def test_it_is_drawn_at_most_twenty_times_a_second_never_late_and_once_more_when
 
 
 def test_an_output_is_sent_nothing_that_it_shows_already(page: Page) -> None:
-    output = front_end.Output()
+    output = front_end.CellOutput()
     for text in ("one", "one", "two", "two", "one"):
         output.draw({"text/plain": text})
     assert [shown["text/plain"] for shown in page.drawn.items] == ["one", "two", "one"]
@@ -479,7 +479,7 @@ async def test_without_a_notebook_it_is_printed(texts: Session, capsys: pytest.C
 
 def test_it_is_printed_piece_by_piece(capsys: pytest.CaptureFixture[str]) -> None:
     handle = handle_of(piece("One"))
-    screen = Printed(handle.record)
+    screen = PrintedText(handle.record)
     screen.draw()
     screen.draw()
     assert capsys.readouterr().out == "One"

@@ -276,7 +276,7 @@ def test_what_has_ended_before_the_first_look_is_printed_in_the_order_of_the_end
     made: list[Handle | Exception] = [handles[0], InvalidRequest("no prompt"), handles[1]]
     batch = BatchRun([(3, 1, 4), "", (5,)], Shape(True, None), made, "return")
     assert batch.ends.grown_blocking(TO_THE_END, PATIENCE)
-    live_table.Printed(batch).close()
+    live_table.PrintedTable(batch).close()
     places = re.findall(r"^\[(\d)\]", capsys.readouterr().out, flags=re.MULTILINE)
     assert list(map(int, places)) == list(batch.ends.items)
     assert places[0] == "1"

@@ -13,7 +13,7 @@ from rekindle.core.checkpoints.gguf.tokenizer import gguf_tokenizer
 from rekindle.core.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import CheckpointError, InvalidRequest, UnsupportedModel
-from rekindle.core.messages import Chat
+from rekindle.core.messages import Conversation
 from rekindle.core.text.chat import render
 from rekindle.core.text.tokenizer import Tokenizer, wrap
 from rekindle.testing import fake_assembly, fake_limits, fake_session
@@ -267,7 +267,7 @@ def test_a_template_for_tools_is_found_by_its_name_and_written_with_tools_alone(
     of_gguf = gguf_tokenizer({**metadata(), "tokenizer.chat_template.tool_use": "{{ tools }}"}, "here")
     assert of_gguf is not None
     preparer = Preparer(of_gguf, 512, frozenset(), 64)
-    chat = Chat([{"role": "user", "content": "Hi"}], [{"name": "f"}], {})
+    chat = Conversation([{"role": "user", "content": "Hi"}], [{"name": "f"}], {})
     assert preparer.rendered(chat) == "[{'name': 'f'}]"
 
 

@@ -14,7 +14,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import fake_assembly, fake_limits, fake_session
 from rekindle.views.drawing import CHARACTER, WIDTH
-from rekindle.views.records import Begun, Given, Joined, Over, Part, Planned
+from rekindle.views.records import ChunkRecord, Given, JoinRecord, Over, Planned, StartRecord
 from rekindle.views.timeline.courses import Timeline
 from rekindle.views.timeline.drawing import BAR_HEIGHT, draw
 from rekindle.views.timeline.view import MAX_COLUMNS, MAX_ROWS, view
@@ -68,8 +68,8 @@ def test_what_is_to_be_drawn_is_told_by_collections_of_numbers(session: Session)
 @pytest.mark.parametrize("ticks", [5, 99, 100, 403, 2000])
 def test_nothing_that_is_said_is_cut_off_or_touches_another(ticks: int) -> None:
     for prompt, cached, how in ((3, 0, "stop"), (1202, 1152, "cancelled"), (10**6, 10**6, "held")):
-        begin = Joined(54321, prompt, False), Begun(54321, prompt, cached)
-        first = Planned(1, (Part(54321, 0, 3, True),), (), 0, ())
+        begin = JoinRecord(54321, prompt, False), StartRecord(54321, prompt, cached)
+        first = Planned(1, (ChunkRecord(54321, 0, 3, True),), (), 0, ())
         rest = [
             fact for tick in range(2, ticks + 1) for fact in (Planned(tick, (), (54321,), 0, ()), Given(tick, (54321,)))
         ]
@@ -90,7 +90,7 @@ def test_nothing_that_is_said_is_cut_off_or_touches_another(ticks: int) -> None:
 def test_a_tick_that_compiles_is_cut_and_leaves_the_others_their_bars() -> None:
     took = [0.5, 0.5, 40.0, 0.25, 0.5]
     facts = [Planned(tick, (), (1,), 0, ()) for tick in range(1, 6)]
-    timeline = Timeline(recorded(Joined(1, 3, False), *facts))
+    timeline = Timeline(recorded(JoinRecord(1, 3, False), *facts))
     for tick, seconds in zip(timeline.ticks.values(), took, strict=True):
         tick.began, tick.ended = tick.planned, tick.planned + seconds
     svg = draw(timeline).svg
@@ -108,11 +108,11 @@ def test_what_does_not_fit_is_counted_and_long_runs_share_columns() -> None:
     begins = {number: 1 + number * 7 for number in range(requests)}
     timeline = Timeline(
         recorded(
-            *(Joined(number, 3, False) for number in begins),
+            *(JoinRecord(number, 3, False) for number in begins),
             *(
                 Planned(
                     tick,
-                    tuple(Part(number, 0, 3, True) for number, begin in begins.items() if begin == tick),
+                    tuple(ChunkRecord(number, 0, 3, True) for number, begin in begins.items() if begin == tick),
                     tuple(number for number, begin in begins.items() if begin < tick < begin + 100),
                     0,
                     (),

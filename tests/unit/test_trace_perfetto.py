@@ -16,7 +16,7 @@ from rekindle.core.errors import StorageError
 from rekindle.core.messages import Text, Texts
 from rekindle.core.messages.handled import Handled
 from rekindle.session.session import Session
-from rekindle.views.records import Given, Joined, Over, Part, Planned, Seen, seen
+from rekindle.views.records import ChunkRecord, Given, JoinRecord, Over, Planned, Seen, seen
 from rekindle.views.timeline import perfetto
 from rekindle.views.timeline.courses import Timeline
 from rekindle.views.timeline.perfetto import ACTORS, DEVICE, REQUESTS, phases
@@ -132,12 +132,12 @@ def test_counters_are_how_many_did_what_in_each_tick_and_end_with_none(events: l
 def test_twice_as_many_requests_are_twice_the_work_however_long_they_wait() -> None:
     def crowd(requests: int) -> list[Seen]:
         """Record requests that come at once, each of which is computed in a tick of its own."""
-        joined = [Joined(request, 3, False) for request in range(requests)]
+        joined = [JoinRecord(request, 3, False) for request in range(requests)]
         ticks = [
             fact
             for request in range(requests)
             for fact in (
-                Planned(request + 1, (Part(request, 0, 3, True),), (), 0, ()),
+                Planned(request + 1, (ChunkRecord(request, 0, 3, True),), (), 0, ()),
                 Given(request + 1, (request,)),
                 Over(request, "length", ""),
             )

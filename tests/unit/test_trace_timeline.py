@@ -8,7 +8,7 @@ import pytest
 from rekindle.core.errors import RekindleError
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_session
-from rekindle.views.records import Cut, Fact, Given, Joined, Over, Part, Planned
+from rekindle.views.records import ChunkRecord, Cut, Fact, Given, JoinRecord, Over, Planned
 from rekindle.views.timeline.courses import Kind, Timeline
 from rekindle.views.timeline.drawing import RED, draw
 from rekindle.views.timeline.perfetto import phases
@@ -224,7 +224,7 @@ DECODED = [fact for tick in range(2, 6) for fact in (Planned(tick, (), (1,), 0, 
 """Four ticks in which request 1 gets a token."""
 
 
-def planned(tick: int, *rows: int, chunks: tuple[Part, ...] = (), preempted: tuple[int, ...] = ()) -> Planned:
+def planned(tick: int, *rows: int, chunks: tuple[ChunkRecord, ...] = (), preempted: tuple[int, ...] = ()) -> Planned:
     return Planned(tick, chunks, rows, 0, preempted)
 
 
@@ -237,7 +237,7 @@ def letters(*facts: Fact) -> dict[int, str]:
 
 
 def test_tokens_after_a_stop_string_are_surplus_though_they_were_given() -> None:
-    first = (Joined(1, 3, False), planned(1, chunks=(Part(1, 0, 3, True),)), Given(1, (1,)))
+    first = (JoinRecord(1, 3, False), planned(1, chunks=(ChunkRecord(1, 0, 3, True),)), Given(1, (1,)))
     end = (Cut(1, 3), Over(1, "stop", ""))
     assert letters(*first, *DECODED, *end, end[-1]) == {1: "Pddss"}
     (course,) = Timeline(recorded(*first, *DECODED, *end, end[-1])).courses.values()
@@ -247,13 +247,13 @@ def test_tokens_after_a_stop_string_are_surplus_though_they_were_given() -> None
 
 
 def test_of_some_of_the_ticks_what_happened_in_the_others_is_known_too() -> None:
-    first = (Joined(1, 3, False), planned(1, chunks=(Part(1, 0, 3, True),)), Given(1, (1,)))
+    first = (JoinRecord(1, 3, False), planned(1, chunks=(ChunkRecord(1, 0, 3, True),)), Given(1, (1,)))
     course = Timeline(recorded(*first, *(planned(tick, 2) for tick in range(2, 10)))).courses[1]
     assert list(course.kinds(range(0, 10, 2))) == ["queued", *["idle"] * 4]
 
 
 def test_one_that_ran_since_before_the_trace_waits_from_its_loss_on() -> None:
-    again = planned(4, chunks=(Part(7, 0, 40, True),))
+    again = planned(4, chunks=(ChunkRecord(7, 0, 40, True),))
     assert letters(planned(1, 3), planned(2, 3, preempted=(7,)), planned(3, 3), again) == {3: "ddd-", 7: " xxP"}
 
 
@@ -274,8 +274,8 @@ def test_one_whose_last_token_comes_after_its_loss_ended_before_that() -> None:
 
 
 def test_a_prefix_that_lost_its_pages_and_is_found_whole_is_held_with_the_plan_that_finds_it() -> None:
-    first = planned(1, chunks=(Part(7, 0, 16, False),))
-    facts = (planned(0, 3), Joined(7, 32, True), first, planned(2, 3, preempted=(7,)), planned(3, 3))
+    first = planned(1, chunks=(ChunkRecord(7, 0, 16, False),))
+    facts = (planned(0, 3), JoinRecord(7, 32, True), first, planned(2, 3, preempted=(7,)), planned(3, 3))
     assert letters(*facts, Over(7, "held", "")) == {3: "d-dd", 7: " Pxx"}
 
 
@@ -284,8 +284,14 @@ def test_one_that_ended_before_the_trace_is_not_in_it_though_its_loss_is_told_la
 
 
 def test_a_loss_and_pages_again_in_one_tick_is_no_wait() -> None:
-    both = planned(2, chunks=(Part(7, 16, 4, True),), preempted=(7,))
-    facts = (Joined(7, 16, False), planned(1, chunks=(Part(7, 0, 16, True),)), both, planned(3, 3), planned(4, 3, 7))
+    both = planned(2, chunks=(ChunkRecord(7, 16, 4, True),), preempted=(7,))
+    facts = (
+        JoinRecord(7, 16, False),
+        planned(1, chunks=(ChunkRecord(7, 0, 16, True),)),
+        both,
+        planned(3, 3),
+        planned(4, 3, 7),
+    )
     assert letters(*facts) == {3: "  dd", 7: "PP-d"}
 
 

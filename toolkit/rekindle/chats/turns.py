@@ -95,7 +95,7 @@ def draws(show: bool | None) -> bool:
 def draw_results(step: ToolStep) -> None:
     """Draw what came of the calls of a step; in a terminal, print it."""
     if front_end.kernel() is not None:
-        front_end.Output().draw(markup.bundle(results_text(step.results), results_html(step.results)))
+        front_end.CellOutput().draw(markup.bundle(results_text(step.results), results_html(step.results)))
     elif sys.stdout is not None:
         sys.stdout.write(f"{results_text(step.results)}\n")
         sys.stdout.flush()

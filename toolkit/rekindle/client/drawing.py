@@ -17,7 +17,7 @@ Watch = Callable[["BatchRun"], Waits[None]]
 """Waits until a batch is over."""
 
 
-class Drawing(Protocol):
+class Drawer(Protocol):
     """Draws the requests of one session."""
 
     def first_tokens(self, pieces: Feed[Any], seen: int) -> Waits[None]:

@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any, Generic, Literal, Required, TypedDict, TypeVar
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Chat, Continued, Prompt, Verbatim
+from rekindle.core.messages import Continued, Conversation, Prompt, Verbatim
 from rekindle.core.request.checks import boolean, shown
 from rekindle.core.request.params import SamplingOptions, SamplingParams
 from rekindle.core.request.request import check_token_ids
@@ -127,7 +127,7 @@ def each_of(items: Iterable[Any], make: Callable[[Any], Prompt], batch: bool) ->
     return made
 
 
-def one_chat(messages: Any, options: PromptOptions[Any]) -> Chat:
+def one_chat(messages: Any, options: PromptOptions[Any]) -> Conversation:
     """Return the conversation of a call that takes one.
 
     Raises:
@@ -160,7 +160,7 @@ def as_it_is(prefix: Prompt, options: PromptOptions[Any]) -> Prompt:
     extras = _extras(options)
     if not extras.open:
         return prefix
-    if not isinstance(prefix, Chat):
+    if not isinstance(prefix, Conversation):
         raise _no_chat(prefix, "continue_final_message=")
     check_open(prefix.messages, prefix.variables)
     return replace(prefix, continue_final_message=True)
@@ -168,7 +168,7 @@ def as_it_is(prefix: Prompt, options: PromptOptions[Any]) -> Prompt:
 
 def unfinished(prompt: Prompt) -> Prompt:
     """Return a prompt that another can continue: a conversation without the start of an answer."""
-    if isinstance(prompt, Chat):
+    if isinstance(prompt, Conversation):
         return replace(prompt, variables={"add_generation_prompt": False, **prompt.variables})
     return prompt
 
@@ -180,16 +180,16 @@ def continued(prefix: Prompt, more: Prompt) -> Prompt:
         InvalidRequest: messages were to follow a text, or token ids messages.
     """
     match prefix, more:
-        case Chat(continue_final_message=True), str():
+        case Conversation(continue_final_message=True), str():
             return replace(prefix, messages=with_more(prefix.messages, more))
-        case Chat(), str():
+        case Conversation(), str():
             return replace(prefix, messages=[*prefix.messages, {"role": "user", "content": more}])
-        case Chat(), Chat():
+        case Conversation(), Conversation():
             messages = [*prefix.messages, *more.messages]
             return replace(prefix, messages=messages, continue_final_message=more.continue_final_message)
-        case Chat(), _:
+        case Conversation(), _:
             raise InvalidRequest("token ids cannot follow messages; give messages, or a str for one of the user's")
-        case _, Chat():
+        case _, Conversation():
             raise InvalidRequest("messages cannot follow a text; give a str or token_ids")
     return Continued(prefix, more)
 
@@ -197,7 +197,7 @@ def continued(prefix: Prompt, more: Prompt) -> Prompt:
 def tools_in(prompt: Prompt | Exception) -> Told | None:
     """Return the tools that a conversation tells of; None for a prompt that is no conversation."""
     match prompt:
-        case Chat(tools=tools):
+        case Conversation(tools=tools):
             return tools or ()
         case Continued(prefix=prefix):
             return tools_in(prefix)
@@ -209,7 +209,7 @@ def as_text(prompt: Prompt) -> str:
     match prompt:
         case str():
             return prompt
-        case Chat():
+        case Conversation():
             return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in prompt.messages)
         case Continued():
             return f"{as_text(prompt.prefix)}{as_text(prompt.more)}"
@@ -224,7 +224,7 @@ def asked(prompt: Prompt | Exception, given: Any) -> Asked:
         given: what was given for it.
     """
     match prompt:
-        case Chat(messages):
+        case Conversation(messages):
             users = [message for message in messages if message.get("role") == "user"]
             content = (users or messages)[-1].get("content") or ""
             return content if isinstance(content, str) else " ".join(str(part.get("text", "")) for part in content)
@@ -292,12 +292,12 @@ def _text_or_chat(extras: _Extras, prompt: Any) -> Prompt:
     return _chat(prompt, extras)
 
 
-def _chat(messages: Any, extras: _Extras) -> Chat:
+def _chat(messages: Any, extras: _Extras) -> Conversation:
     check_messages(messages)
     if extras.open:
         check_open(messages, extras.variables)
     # The intake reads them on another thread, and the caller may change the conversation meanwhile.
-    return Chat(copied(messages), extras.tools, extras.variables, extras.open)
+    return Conversation(copied(messages), extras.tools, extras.variables, extras.open)
 
 
 def _no_chat(prompt: Prompt, given: str) -> InvalidRequest:

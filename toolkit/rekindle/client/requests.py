@@ -12,7 +12,7 @@ from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Shape
 from rekindle.client.branches import Branches
 from rekindle.client.callers import Callers
-from rekindle.client.drawing import Drawing, Report, until_over
+from rekindle.client.drawing import Drawer, Report, until_over
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.prompts import (
     Ask,
@@ -32,14 +32,14 @@ from rekindle.core.concurrency.waits import Waits
 from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionClosed
-from rekindle.core.messages import Begun, Chat, Prompt, goes_on
+from rekindle.core.messages import Begun, Conversation, Prompt, goes_on
 from rekindle.core.request.checks import boolean
 from rekindle.core.request.constraint import Kind
 from rekindle.core.request.params import SamplingOptions, SamplingParams, check_draws, draws
 from rekindle.core.request.request import Pooling, check_length
 from rekindle.core.text.responses.choosing import grammar_of_choice
 from rekindle.core.text.responses.formats import format_of
-from rekindle.core.text.responses.reading import Reading
+from rekindle.core.text.responses.reading import TemplateReading
 from rekindle.core.text.tokenizer import Tokenizer
 
 
@@ -87,7 +87,7 @@ class Requests:
         assembly: Assembly,
         callers: Callers,
         options: Mapping[str, Any],
-        draw: Callable[[Report], Drawing],
+        draw: Callable[[Report], Drawer],
         progress: bool,
         prefix: Prompt | None = None,
     ):
@@ -164,12 +164,12 @@ class Requests:
         params = params if held is ask else self.params(held)
         return self._submit(self._submission(prompt, params, held, tools_in(prompt), progress), wait=wait)
 
-    def answer(self, chat: Chat, ask: Ask[Any], prompt: Prompt | None) -> Handle:
+    def answer(self, chat: Conversation, ask: Ask[Any], prompt: Prompt | None) -> Handle:
         """Make a request for the answer to a conversation; its prompt is given where it is tokenized in part."""
         held = self._held(ask, [chat])
         return self._submit(self._submission(prompt or chat, self.params(held), held, chat.tools or ()))
 
-    def rendered(self, chat: Chat) -> str:
+    def rendered(self, chat: Conversation) -> str:
         """Return a conversation as the model's chat template writes it; raises InvalidRequest if it cannot."""
         return self.assembly.preparer.rendered(chat)
 
@@ -252,7 +252,7 @@ class Requests:
             InvalidRequest: there is no such tool, or another constraint beside it.
         """
         choice = ask.get("tool_choice", "auto")
-        chat = next((each for each in prompts if isinstance(each, Chat)), None)
+        chat = next((each for each in prompts if isinstance(each, Conversation)), None)
         others = [name for name in get_args(Kind) if ask.get(name) is not None]
         if choice == "auto" and chat is not None and chat.tools and set(others) - {"grammar"}:
             raise InvalidRequest.of(
@@ -342,7 +342,7 @@ class Requests:
             return None
         shows_special = not params.skip_special_tokens
         return partial(
-            Reading,
+            TemplateReading,
             answers,
             self.tokenizer,
             shows_special=shows_special,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rekindle.client.drawing import Drawing
+from rekindle.client.drawing import Drawer
 from rekindle.core.concurrency.caller import current_caller
 from rekindle.core.messages import NOTHING, Begun, Prompt, Submit
 from rekindle.core.request.params import SamplingParams
@@ -34,7 +34,7 @@ class Submission:
     pooling: Pooling | None = None
     reader: Reader | None = None
     origin: Origin | None = None
-    drawing: Drawing | None = None
+    drawing: Drawer | None = None
     progress: bool = False
 
     def message(self, request_id: int) -> Submit:

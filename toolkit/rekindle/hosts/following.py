@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from rekindle.core.concurrency.threads import soon
-from rekindle.core.device.orders import Step, Use, let_go
+from rekindle.core.device.orders import TickOrder, Use, let_go
 from rekindle.core.errors import HostLost, HostRefused, RekindleError
 from rekindle.core.markup import counted
 from rekindle.hosts import joining
@@ -158,7 +158,7 @@ def _obey(frames: SimpleQueue[Frame], share: Share, link: Link, say: Say) -> Non
             loading = {number: each for number, each in loading.items() if number > order.number}
             continue
         done = state.take(order, executables.run(order.key, *state.arguments(order)))
-        if isinstance(order, Step):
+        if isinstance(order, TickOrder):
             jax.block_until_ready(before)
             before = done
     made = f"{executables.making.loads} programs were loaded and {executables.making.compilations} compiled"

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.device.orders import Allow, Enter, Gather, Order, Scatter, Step, Use
+from rekindle.core.device.orders import Allow, Enter, Gather, Order, Scatter, TickOrder, Use
 from rekindle.hosts.link import Frame
 
 
 def frame_of(order: Order | Use) -> Frame:
     """Return an order as it is sent."""
     match order:
-        case Step(bucket, packed):
+        case TickOrder(bucket, packed):
             return _frame({"say": "step", "bucket": list(bucket)}, packed)
         case Enter(slot, packed):
             return _frame({"say": "enter", "slot": int(slot)}, packed)
@@ -35,7 +35,7 @@ def order_of(frame: Frame) -> Order | Use:
     said = frame.header
     match said["say"]:
         case "step":
-            return Step(Bucket(*said["bucket"]), _array(frame))
+            return TickOrder(Bucket(*said["bucket"]), _array(frame))
         case "enter":
             return Enter(said["slot"], _array(frame))
         case "allow":

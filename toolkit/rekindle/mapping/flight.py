@@ -14,7 +14,7 @@ from rekindle.mapping.items import Item
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedItem:
     """An item, and what came of it."""
 
     item: Item
@@ -48,18 +48,18 @@ class Flight:
         """The items whose requests have not been taken out."""
         return [item for item, _ in self._running.values()]
 
-    def enter(self, item: Item) -> Ended | None:
+    def enter(self, item: Item) -> EndedItem | None:
         """Make the request of an item, or return why it cannot be made.
 
         Raises:
             SessionError: the session is closed or its engine failed.
         """
         if isinstance(item.prompt, InvalidRequest):
-            return Ended(item, item.prompt)
+            return EndedItem(item, item.prompt)
         try:
             handle = self._submit(item.prompt)
         except InvalidRequest as error:
-            return Ended(item, error)
+            return EndedItem(item, error)
         self._running[item.place] = item, handle
         handle.record.pieces.when_closed(partial(self._ends.put, item.place))
         return None
@@ -68,7 +68,7 @@ class Flight:
         """Return the wait for the next end."""
         return Wait(self._ends, self._seen, timeout)
 
-    def landed(self) -> list[Ended]:
+    def landed(self) -> list[EndedItem]:
         """Take out the requests that have ended since the last time."""
         self._seen = len(self._ends.items)  # before the look, which may see ends that are not told of yet
         ended = []
@@ -77,7 +77,7 @@ class Flight:
             outcome = handle.record.outcome
             assert outcome is not None, "a request that has ended has an outcome"
             self._landed += handle.record.generated
-            ended.append(Ended(item, outcome))
+            ended.append(EndedItem(item, outcome))
         return ended
 
     def cancel(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from rekindle.client.prompts import Ask, PromptOptions, as_text, asked
 from rekindle.client.requests import Requests
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Chat, Prompt
+from rekindle.core.messages import Conversation, Prompt
 from rekindle.core.request.checks import shown
 from rekindle.mapping.template import Template
 from rekindle.results.answer_table import Asked
@@ -42,7 +42,7 @@ class Item:
             return None
         said: list[Any]
         match self.prompt:
-            case Chat(messages):
+            case Conversation(messages):
                 said = ["chat", messages]
             case tuple():
                 said = ["token_ids", self.prompt]

@@ -16,7 +16,7 @@ from rekindle.core.errors import BatchFailed, InvalidRequest, RequestCancelled, 
 from rekindle.core.keywords import spelled_out
 from rekindle.core.markup import counted
 from rekindle.mapping.call import MapCall
-from rekindle.mapping.flight import Ended, Flight
+from rekindle.mapping.flight import EndedItem, Flight
 from rekindle.mapping.items import checked
 from rekindle.mapping.pace import MapPace
 from rekindle.mapping.results import MapResults
@@ -40,7 +40,7 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         self._flight = Flight(call.submit)
         self._pace = MapPace(self._flight, len(items) if isinstance(items, Sized) else None)
         self._bar = LateBar(self._pace.report, enabled=progress)
-        self._ready: deque[Ended] = deque()
+        self._ready: deque[EndedItem] = deque()
 
     def __await__(self) -> Generator[Any, None, MapResults]:
         return awaited(self._all()).__await__()
@@ -86,7 +86,7 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         __tracebackhide__ = True
         if self._state != "not begun":
             raise InvalidRequest(f"this map is {self._state} already; call session.map() again")
-        done: dict[int, Ended] = {}
+        done: dict[int, EndedItem] = {}
         try:
             while (ended := (yield from self._following())) is not None:
                 done[ended.item.place] = ended
@@ -104,11 +104,11 @@ class PendingMap(Loop[tuple[int, Outcome]]):
             raise RequestCancelled(f"the map was closed after {counted(len(done), 'answer')}")
         return _results(done, self._flight)
 
-    def _so_far(self, done: dict[int, Ended]) -> MapResults:
+    def _so_far(self, done: dict[int, EndedItem]) -> MapResults:
         with self._lock:
             return _results({**done, **{ended.item.place: ended for ended in self._ready}}, self._flight)
 
-    def _following(self) -> Waits[Ended | None]:
+    def _following(self) -> Waits[EndedItem | None]:
         """Wait for the next end, and keep the window full; return None where there is no other."""
         __tracebackhide__ = True
         try:
@@ -161,17 +161,17 @@ class PendingMap(Loop[tuple[int, Outcome]]):
                 return
             if (stored := self._call.stored(item)) is not None:
                 self._pace.count(stored=True)
-                self._ready.append(Ended(item, stored))
+                self._ready.append(EndedItem(item, stored))
             elif (ended := self._flight.enter(item)) is not None:
                 self._keep(ended)
 
-    def _keep(self, ended: Ended) -> None:
+    def _keep(self, ended: EndedItem) -> None:
         self._pace.count(stored=False)
         self._ready.append(ended)
         if not isinstance(ended.outcome, SessionError):  # which says nothing of the item
             self._call.write(ended.item, ended.outcome)
 
-    def _check(self, ended: Ended) -> None:
+    def _check(self, ended: EndedItem) -> None:
         """Raise an error that is to be raised, and end the map with it."""
         __tracebackhide__ = True
         outcome = ended.outcome
@@ -238,7 +238,7 @@ def map(  # noqa: A001
     return PendingMap(call, given, progress=session._requests.draws(progress))
 
 
-def _results(done: dict[int, Ended], flight: Flight) -> MapResults:
+def _results(done: dict[int, EndedItem], flight: Flight) -> MapResults:
     """Return what came of the items by place; None for each that had been begun and had not ended."""
     items = {item.place: item for item in flight.unfinished} | {place: each.item for place, each in done.items()}
     places = sorted(items)

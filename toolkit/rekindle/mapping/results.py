@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rekindle.results.answer_table import Asked, Row
+from rekindle.results.answer_table import AnswerRow, Asked
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 
@@ -60,10 +60,10 @@ class MapResults(Answers[Generation | Exception | None]):
         if len(self) != len(self.items) or not all(stayed):
             raise ValueError("the list was changed, so its answers have lost their items; to_pandas() needs none")
         asked = zip(self.items, self.prompts, self, strict=True)
-        return [_record(item, Row((), prompt, outcome)) for item, prompt, outcome in asked]
+        return [_record(item, AnswerRow((), prompt, outcome)) for item, prompt, outcome in asked]
 
 
-def _record(item: Any, row: Row) -> dict[str, Any]:
+def _record(item: Any, row: AnswerRow) -> dict[str, Any]:
     made = row.outcome if isinstance(row.outcome, Generation) else None
     if isinstance(item, Mapping):
         fields = {f"item.{name}" if name in ANSWER_COLUMNS else str(name): value for name, value in item.items()}

@@ -23,7 +23,7 @@ class CellBar:
         self._start = monotonic()
         self._drawn = self._start - REDRAWN_SECONDS
         self._lock = threading.Lock()
-        self._output = front_end.Output()
+        self._output = front_end.CellOutput()
         self._draw()
         self._clock = Clock(self._draw)
 

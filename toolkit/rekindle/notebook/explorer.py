@@ -73,7 +73,7 @@ class Explorer:
             root = self.root
         except Exception as error:  # for whatever reason: IPython would print the traceback
             raise NotImplementedError("tokens can be clicked only where ipywidgets works") from error
-        front_end.Output().draw({**self._repr_mimebundle_(), front_end.VIEW: root.get_view_spec()})
+        front_end.CellOutput().draw({**self._repr_mimebundle_(), front_end.VIEW: root.get_view_spec()})
 
     @property
     def root(self) -> Any:

@@ -65,7 +65,7 @@ def after_cells(draw: Callable[[], None]) -> Callable[[], None]:
     return lambda: shell.events.unregister("post_run_cell", ended)
 
 
-class Output:
+class CellOutput:
     """An output of the cell that runs when it is first drawn. One thread at a time may draw it."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class StopButton:
     def __init__(self, stop: Callable[[], None], otherwise: str, *, button: bool):
         self._button = _button(stop) if button else None
         view = {} if self._button is None else {VIEW: self._button.get_view_spec()}
-        self._output = Output()
+        self._output = CellOutput()
         self._output.draw({"text/plain": otherwise, **view})
 
     def close(self) -> None:

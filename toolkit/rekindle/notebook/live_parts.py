@@ -65,7 +65,7 @@ class Growing:
         return f"{shown['reasoning']}{shown['content']}{calls_html(calls)}{shown['tool_call']}"
 
 
-class Written:
+class PrintedParts:
     """The parts as a terminal shows them: each kind on a line of its own, after its name unless it is content."""
 
     def __init__(self) -> None:

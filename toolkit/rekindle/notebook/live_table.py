@@ -14,7 +14,7 @@ from rekindle.notebook.live_text import GRACE_SECONDS, Cell, hears_clicks
 from rekindle.results.answer_table import (
     MOST_ROWS,
     MOST_SHADED,
-    Row,
+    AnswerRow,
     answer_html,
     framed,
     head_html,
@@ -59,9 +59,9 @@ def _grace(batch: BatchRun) -> Waits[None]:
             yield Wait(each.record.pieces, TO_THE_END, left)
 
 
-def _screen(batch: BatchRun, cell: Cell) -> "Printed | Redrawn | Widgets":
+def _screen(batch: BatchRun, cell: Cell) -> "PrintedTable | Redrawn | Widgets":
     if (found := front_end.kernel()) is None:
-        return Printed(batch)
+        return PrintedTable(batch)
     rows = [LiveRow(batch, place) for place in range(min(MOST_ROWS, len(batch.made)))]
     if hears_clicks(found, cell):
         try:
@@ -94,7 +94,7 @@ class LiveRow:
         if self.over:
             return self._html
         outcome, before = self._batch.outcome(self._place), self._batch.asked[self._place - 1] if self._place else None
-        row = Row((self._place,), self._batch.asked[self._place], outcome)
+        row = AnswerRow((self._place,), self._batch.asked[self._place], outcome)
         self.over = outcome is not None
         if isinstance(outcome, Generation):
             self.shaded = len(outcome.logprobs or ())
@@ -120,7 +120,7 @@ class Redrawn:
     def __init__(self, batch: BatchRun, rows: Sequence[LiveRow]):
         self._batch, self._rows = batch, rows
         self._stop = front_end.StopButton(batch.cancel, "To stop it, interrupt the kernel.", button=False)
-        self._output = front_end.Output()
+        self._output = front_end.CellOutput()
 
     def draw(self, state: str) -> None:
         """Draw the table as it is now; `state` says how far the batch is."""
@@ -142,7 +142,7 @@ class Widgets:
         from ipywidgets import HTML, Button, ButtonStyle, HBox, Layout, VBox
 
         self._batch, self._rows = batch, rows
-        self._output: front_end.Output | None = None
+        self._output: front_end.CellOutput | None = None
         self._state = HTML()
         text = {"layout": Layout(width="calc(100% - 6em)", min_width="40em"), "style": self._state.style}
         beside, style = Layout(width="5.5em", flex="0 0 auto"), ButtonStyle()
@@ -166,19 +166,19 @@ class Widgets:
             if row.over and box.children[0] is not self._nothing:
                 box.children = (self._nothing, html)
         if self._output is None:
-            self._output = front_end.Output()
+            self._output = front_end.CellOutput()
             self._output.draw(_bundle(state, lines, more) | {front_end.VIEW: self._root.get_view_spec()})
 
     def close(self) -> None:
         """Draw the answers as they have ended, without buttons that would do nothing in a saved notebook."""
         if self._output is None:
-            self._output = front_end.Output()
+            self._output = front_end.CellOutput()
         self._output.draw(self._batch.so_far()._repr_mimebundle_())
         for part in self._parts:
             part.close()
 
 
-class Printed:
+class PrintedTable:
     """Standard output, with each answer after the place of its prompt, as it ends.
 
     It has the methods of `Redrawn`.
@@ -203,7 +203,7 @@ class Printed:
                 self._print(place, outcome)
 
     def _print(self, place: int, outcome: Generation | Exception | None) -> None:
-        row = Row((place,), self._batch.asked[place], outcome)
+        row = AnswerRow((place,), self._batch.asked[place], outcome)
         said = outcome._repr_mimebundle_()["text/plain"] if isinstance(outcome, Generation) else row.answer
         if sys.stdout is not None:
             sys.stdout.write(f"{row.name} {row.asked(LONGEST_PRINTED)}\n{said}\n\n")

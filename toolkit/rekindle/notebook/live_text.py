@@ -15,7 +15,7 @@ from rekindle.core.concurrency.threads import soon
 from rekindle.core.concurrency.waits import Wait, Waits, blocked
 from rekindle.core.errors import RequestCancelled
 from rekindle.notebook import front_end
-from rekindle.notebook.live_parts import Arriving, Growing, Written
+from rekindle.notebook.live_parts import Arriving, Growing, PrintedParts
 
 REDRAWN_SECONDS = 0.06
 """The least time between two drawings in a notebook."""
@@ -82,7 +82,7 @@ def drawing(record: Record, screen: Screen) -> Waits[None]:
     screen.close()
 
 
-def _draw_on(record: Record, screen: "Card | Printed") -> None:
+def _draw_on(record: Record, screen: "Card | PrintedText") -> None:
     """Draw a record to its end, on a thread if the request has not ended."""
     draw = partial(blocked, drawing(record, screen))
     if record.pieces.closed:
@@ -91,9 +91,9 @@ def _draw_on(record: Record, screen: "Card | Printed") -> None:
         soon(partial(front_end.context_of_threads().run, draw), "display")
 
 
-def _screen(request: Handle, cell: Cell) -> "Card | Printed":
+def _screen(request: Handle, cell: Cell) -> "Card | PrintedText":
     if (found := front_end.kernel()) is None:
-        return Printed(request.record)
+        return PrintedText(request.record)
     if cell == "ends":
         heard, otherwise = True, "To stop it, call cancel() of the handle."
     else:
@@ -120,7 +120,7 @@ class Card:
         self._record = record
         self._make_stop = stop
         self._stop: front_end.StopButton | None = None
-        self._output = front_end.Output()
+        self._output = front_end.CellOutput()
         self._seen = 0
         self._arriving, self._growing = Arriving(record), Growing()
 
@@ -146,7 +146,7 @@ class Card:
         return markup.bundle(plain, markup.card("Generation", state, self._growing.html, known))
 
 
-class Printed:
+class PrintedText:
     """Standard output, with every piece as it comes, and at the end a line that says how the request ended.
 
     It has the attributes and methods of `Card`.
@@ -158,7 +158,7 @@ class Printed:
         self._record = record
         self._seen = 0
         self._printed = ""
-        self._arriving, self._written = Arriving(record), Written()
+        self._arriving, self._written = Arriving(record), PrintedParts()
 
     def draw(self) -> None:
         new = self._record.pieces.items[self._seen :]

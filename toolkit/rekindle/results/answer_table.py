@@ -31,7 +31,7 @@ Asked = str | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AnswerRow:
     """One answer in its place.
 
     Attributes:
@@ -79,7 +79,7 @@ class Row:
         return "error" if isinstance(self.outcome, Exception) else "", "", ""
 
 
-def total(rows: Sequence[Row]) -> str:
+def total(rows: Sequence[AnswerRow]) -> str:
     """Say how many answers there are, and how many of them are none."""
     outcomes = [row.outcome for row in rows]
     failed, missing = sum(isinstance(each, Exception) for each in outcomes), outcomes.count(None)
@@ -90,7 +90,7 @@ def total(rows: Sequence[Row]) -> str:
     return ", ".join([*said, counted(tokens, "token")])
 
 
-def table_html(rows: Sequence[Row]) -> str:
+def table_html(rows: Sequence[AnswerRow]) -> str:
     """Return the first rows as an HTML table, and how many others there are."""
     drawn = rows[:MOST_ROWS]
     shaded = accumulate(min(MOST_TOKENS, len(_logprobs(row))) for row in drawn)
@@ -122,7 +122,7 @@ def row_html(name: str, prompt: str, answer: str, ending: Sequence[str]) -> str:
     return _cells("td", (f'<span style="opacity:0.75">{visible(name)}</span>', prompt, answer, *map(visible, ending)))
 
 
-def answer_html(row: Row, shaded: bool) -> str:
+def answer_html(row: AnswerRow, shaded: bool) -> str:
     """Return the beginning of an answer, which unfolds to all of it, and to its heat map."""
     text, logprobs = row.answer, _logprobs(row)
     shown, heat = markup.one_line(text, LONGEST_ANSWER), logprobs if shaded else ()
@@ -142,7 +142,7 @@ def prompt_html(prompt: Asked | None, before: Asked | None) -> str:
     return _unfolding(shown, "" if shown == text else markup.passage(text))
 
 
-def table_text(rows: Sequence[Row]) -> str:
+def table_text(rows: Sequence[AnswerRow]) -> str:
     """Return the first rows as a table of text, and how many others there are."""
     drawn = rows[:MOST_ROWS]
     cells = [tuple(COLUMNS)]
@@ -161,7 +161,7 @@ def table_text(rows: Sequence[Row]) -> str:
     return "\n".join([f"Answers: {total(rows)}", *(lines if rows else []), *more])
 
 
-def _logprobs(row: Row) -> tuple[TokenLogprob, ...]:
+def _logprobs(row: AnswerRow) -> tuple[TokenLogprob, ...]:
     return (row.outcome.logprobs or ()) if isinstance(row.outcome, Generation) else ()
 
 

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any, SupportsIndex, TypeVar, overload
 
 from rekindle.core import markup
-from rekindle.results.answer_table import Asked, Row, table_html, table_text, total
+from rekindle.results.answer_table import AnswerRow, Asked, table_html, table_text, total
 from rekindle.results.generation import Generation
 
 T = TypeVar("T")
@@ -109,19 +109,19 @@ class Answers(list[T]):
         rows = list(self._rows())
         return markup.bundle(table_text(rows), markup.card("Answers", total(rows), table_html(rows)))
 
-    def _rows(self, within: Sequence[int] = ()) -> Iterator[Row]:
+    def _rows(self, within: Sequence[int] = ()) -> Iterator[AnswerRow]:
         """Yield a row for each answer, also for those of answers in this list."""
         for place, (outcome, prompt) in enumerate(zip(self, self.prompts, strict=True)):
             if isinstance(outcome, Answers):
                 yield from outcome._rows((*within, place))
             else:
-                yield Row((*within, place), prompt, outcome)
+                yield AnswerRow((*within, place), prompt, outcome)
 
 
-_NONE = Row((), None, None)
+_NONE = AnswerRow((), None, None)
 
 
-def _written(row: Row) -> dict[str, Any]:
+def _written(row: AnswerRow) -> dict[str, Any]:
     """Return an object of a file of JSON lines."""
     return {
         **dict(zip(("place", "draw"), row.place, strict=False)),
@@ -131,7 +131,7 @@ def _written(row: Row) -> dict[str, Any]:
     }
 
 
-def _record(row: Row) -> dict[str, Any]:
+def _record(row: AnswerRow) -> dict[str, Any]:
     """Return a row of a data frame."""
     made = row.outcome if isinstance(row.outcome, Generation) else None
     return {

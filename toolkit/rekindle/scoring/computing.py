@@ -16,7 +16,7 @@ from rekindle.results.generation import Generation
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ScoringBar:
     """The progress bar of a call that takes longer than a second.
 
     Attributes:
@@ -31,7 +31,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredSequence:
     """A sequence of tokens whose end is to be scored.
 
     Attributes:
@@ -43,7 +43,7 @@ class Scored:
     first: int
 
 
-def ended(run: BatchRun, bar: Bar) -> Waits[list[Handle]]:
+def ended(run: BatchRun, bar: ScoringBar) -> Waits[list[Handle]]:
     """Wait for all requests, and return them. Leaving the wait cancels those that run.
 
     Raises:
@@ -68,7 +68,7 @@ def ended(run: BatchRun, bar: Bar) -> Waits[list[Handle]]:
 
 
 def computed(
-    requests: Requests, asked: Sequence[tuple[tuple[int, ...], SamplingParams]], bar: Bar
+    requests: Requests, asked: Sequence[tuple[tuple[int, ...], SamplingParams]], bar: ScoringBar
 ) -> Waits[list[Generation]]:
     """Make a request of each prompt with its parameters, and return what came of them."""
     __tracebackhide__ = True
@@ -85,7 +85,9 @@ def computed(
     return [handle.record.result() for handle in handles]
 
 
-def scored(requests: Requests, asked: Sequence[Scored], bar: Bar, cache_salt: str = "") -> Waits[list[Generation]]:
+def scored(
+    requests: Requests, asked: Sequence[ScoredSequence], bar: ScoringBar, cache_salt: str = ""
+) -> Waits[list[Generation]]:
     """Compute sequences of tokens; the `prompt_logprobs` of each have its scores from its `first` on.
 
     What stands before is found in the prefix cache where it can be, so sequences that begin alike share that work.

@@ -18,7 +18,7 @@ from rekindle.core.messages import Prompt
 from rekindle.core.request import checks
 from rekindle.core.request.params import LONGEST_SALT, SamplingParams
 from rekindle.core.request.request import Pooling
-from rekindle.scoring.computing import Bar, ended
+from rekindle.scoring.computing import ScoringBar, ended
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 SMALLEST_NORM = 1e-12
@@ -125,7 +125,7 @@ def embed(
     __tracebackhide__ = True  # a cell shows errors without such frames
     requests = session._requests
     options = EmbedOptions.of(requests.assembly, pooling, normalize, dimensions, instruction)
-    bar = Bar("embedding", "texts", requests.draws(progress))
+    bar = ScoringBar("embedding", "texts", requests.draws(progress))
     prompts, several = requests.prompts(texts, {"token_ids": token_ids})
     instructed = [_instructed(prompt, options.before) for prompt in prompts]
     states = yield from last_states(requests, instructed, several, options.pooling, cache_salt, bar)
@@ -142,7 +142,7 @@ def last_states(
     several: bool,
     pooling: Pooling,
     cache_salt: str,
-    bar: Bar,
+    bar: ScoringBar,
 ) -> Waits[np.ndarray[Any, np.dtype[np.float64]]]:
     """Return the pooled hidden state of each prompt after the final norm, (prompts, hidden) float64."""
     __tracebackhide__ = True

@@ -12,7 +12,7 @@ from rekindle.core.checkpoints.uses import Classifier
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Chat, Prompt
+from rekindle.core.messages import Conversation, Prompt
 from rekindle.core.request import checks
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import check_length
@@ -20,7 +20,7 @@ from rekindle.core.text.template import names_read
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.scores.classes import Classification, sigmoid
 from rekindle.results.scores.ranking import Ranking
-from rekindle.scoring.computing import Bar, computed
+from rekindle.scoring.computing import ScoringBar, computed
 from rekindle.scoring.embedding import last_states
 
 INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
@@ -57,7 +57,10 @@ def classify(session: Asker, texts: Any = None, *, token_ids: Any = None, progre
     """
     __tracebackhide__ = True  # a cell shows errors without such frames
     requests = session._requests
-    bar, head = Bar("classifying", "texts", requests.draws(progress)), requests.assembly.checkpoint.uses.classifier
+    bar, head = (
+        ScoringBar("classifying", "texts", requests.draws(progress)),
+        requests.assembly.checkpoint.uses.classifier,
+    )
     if head is None:
         raise InvalidRequest(
             f"{requests.assembly.source} has no head that classifies texts; score() compares options, and rerank() "
@@ -95,7 +98,7 @@ def rerank(
     """
     __tracebackhide__ = True  # a cell shows errors without such frames
     requests = session._requests
-    bar = Bar("ranking", "documents", requests.draws(progress))
+    bar = ScoringBar("ranking", "documents", requests.draws(progress))
     checks.text("query", query, checks.LONGEST_JUDGED)
     if not checks.is_sequence(documents):
         raise InvalidRequest(f"documents must be a list of texts, got {checks.shown(documents)}")
@@ -120,12 +123,12 @@ def rerank(
     return Ranking(query, texts, tuple(map(sigmoid, logits_of(head, states)[:, 0].tolist())))
 
 
-def question(tokenizer: Tokenizer | None, instruction: str, query: str, document: str) -> Chat:
+def question(tokenizer: Tokenizer | None, instruction: str, query: str, document: str) -> Conversation:
     """Return the conversation that asks whether a document is relevant, to be answered without any thinking."""
     thinks = tokenizer is not None and "enable_thinking" in names_read(tokenizer.chat_template or "")
     asked = f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
     messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": asked}]
-    return Chat(messages, None, {"enable_thinking": False} if thinks else {})
+    return Conversation(messages, None, {"enable_thinking": False} if thinks else {})
 
 
 def logits_of(head: Classifier, states: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -134,7 +137,9 @@ def logits_of(head: Classifier, states: np.ndarray[Any, np.dtype[Any]]) -> np.nd
     return logits
 
 
-def _by_answer(requests: Requests, preparer: Preparer, prompts: Sequence[Prompt], bar: Bar) -> Waits[list[float]]:
+def _by_answer(
+    requests: Requests, preparer: Preparer, prompts: Sequence[Prompt], bar: ScoringBar
+) -> Waits[list[float]]:
     """Return the probability of a "yes" to each question, if the answer is "yes" or "no"."""
     __tracebackhide__ = True
     if preparer.tokenizer is None:

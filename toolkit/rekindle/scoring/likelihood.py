@@ -15,7 +15,7 @@ from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.scores.options import Option, Scores
 from rekindle.results.scores.perplexity import Perplexity
-from rekindle.scoring.computing import Bar, Scored, scored, scores_of
+from rekindle.scoring.computing import ScoredSequence, ScoringBar, scored, scores_of
 
 
 def score(
@@ -49,7 +49,7 @@ def score(
     __tracebackhide__ = True  # a cell shows errors without such frames
     requests = session._requests
     given = requests.prompt(prompt, {"token_ids": token_ids})
-    bar = Bar("scoring", "options", requests.draws(progress))
+    bar = ScoringBar("scoring", "options", requests.draws(progress))
     requests.check_predicts()
     texts = checks.judged("options", options)
     if not texts:
@@ -62,7 +62,7 @@ def score(
     return Scores(tuple(made), sum(answer.cached_tokens for answer in answers))
 
 
-def options_after(preparer: Preparer, prompt: Prompt, options: Sequence[str]) -> list[Scored]:
+def options_after(preparer: Preparer, prompt: Prompt, options: Sequence[str]) -> list[ScoredSequence]:
     """Return the tokens of a prompt with each option, and where those of the option begin.
 
     A text and its option are tokenized together, so that they meet as they would in one text; spaces at the end of the
@@ -79,7 +79,7 @@ def options_after(preparer: Preparer, prompt: Prompt, options: Sequence[str]) ->
         made = [together(tokenizer, prompt, option) for option in options]
     else:
         known = preparer.token_ids(prompt)
-        made = [Scored((*known, *tokenizer.encode_chat(option)), len(known)) for option in options]
+        made = [ScoredSequence((*known, *tokenizer.encode_chat(option)), len(known)) for option in options]
     for option, each in zip(options, made, strict=True):
         if not 0 < each.first < len(each.token_ids):
             raise InvalidRequest(
@@ -89,10 +89,10 @@ def options_after(preparer: Preparer, prompt: Prompt, options: Sequence[str]) ->
     return made
 
 
-def together(tokenizer: Tokenizer, prompt: str, option: str) -> Scored:
+def together(tokenizer: Tokenizer, prompt: str, option: str) -> ScoredSequence:
     """Return the tokens of a text and its continuation, tokenized together."""
     start = prompt.rstrip()
-    return Scored(tuple(tokenizer.encode_open(prompt + option)), len(tokenizer.encode_open(start)))
+    return ScoredSequence(tuple(tokenizer.encode_open(prompt + option)), len(tokenizer.encode_open(start)))
 
 
 def perplexity(
@@ -126,7 +126,7 @@ def perplexity(
     __tracebackhide__ = True  # a cell shows errors without such frames
     requests = session._requests
     prompt, preparer = requests.prompt(text, {"token_ids": token_ids}), requests.assembly.preparer
-    bar = Bar("scoring", "windows", requests.draws(progress))
+    bar = ScoringBar("scoring", "windows", requests.draws(progress))
     requests.check_predicts()
     most = preparer.capacity - 1
     size = most if window is None else checks.integer("window", window, 2, most)
@@ -145,7 +145,7 @@ def perplexity(
     return Perplexity(tuple(logprobs), len(asked), size_of_text)
 
 
-def windows(ids: Sequence[int], window: int, stride: int) -> Iterator[Scored]:
+def windows(ids: Sequence[int], window: int, stride: int) -> Iterator[ScoredSequence]:
     """Yield windows of at most `window` tokens that score every token but the first once.
 
     Each begins `stride` tokens after the last one, and scores the tokens that the last one had not.
@@ -153,7 +153,7 @@ def windows(ids: Sequence[int], window: int, stride: int) -> Iterator[Scored]:
     begin = done = 0
     while done < len(ids):
         end = min(begin + window, len(ids))
-        yield Scored(tuple(ids[begin:end]), max(1, done - begin))
+        yield ScoredSequence(tuple(ids[begin:end]), max(1, done - begin))
         begin, done = begin + stride, end
 
 

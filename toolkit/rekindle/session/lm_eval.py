@@ -21,7 +21,7 @@ from rekindle.core.concurrency.waits import blocked
 from rekindle.core.config import SettingsOptions
 from rekindle.core.errors import ConfigError
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.scoring.computing import Bar, Scored, scored, scores_of
+from rekindle.scoring.computing import ScoredSequence, ScoringBar, scored, scores_of
 from rekindle.session.opening import open_sync
 from rekindle.session.session import Session
 
@@ -126,8 +126,8 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
         asked = []
         for _, context, continuation in requests:
             ids = (*context, *continuation)[-(self.max_length + 1) :]
-            asked.append(Scored(ids, max(1, len(ids) - len(continuation))))
-        answers = blocked(scored(self._session._requests, asked, Bar("scoring", "requests", not disable_tqdm)))
+            asked.append(ScoredSequence(ids, max(1, len(ids) - len(continuation))))
+        answers = blocked(scored(self._session._requests, asked, ScoringBar("scoring", "requests", not disable_tqdm)))
         likelihoods = []
         for (texts, _, _), answer in zip(requests, answers, strict=True):
             scores = scores_of(answer)

@@ -12,7 +12,7 @@ from rekindle.core.concurrency.threads import ending
 from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread
 from rekindle.core.device.programs.readiness import followed, raise_first
 from rekindle.core.engine.assembly import Assembly
-from rekindle.core.engine.conductor import Command, Pause, Step
+from rekindle.core.engine.conductor import Command, Pause, TakeOne
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionError, StorageError
 from rekindle.core.messages import CacheSaved, CacheSaving, KeepWeights, NewWeights, SaveCache
@@ -105,7 +105,7 @@ class Operations:
 
     def step(self) -> Waits[Handled | None]:
         """See `Session.step`."""
-        return self._command(Step())
+        return self._command(TakeOne())
 
     def _command(self, command: Command) -> Waits[Handled | None]:
         """Have the conductor do something; return what an actor handled, if it was a step and a message waited."""

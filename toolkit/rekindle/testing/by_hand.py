@@ -34,7 +34,7 @@ from rekindle.core.messages import (
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Pooling, Request
 from rekindle.core.request.tokens import EndReason, StateSum
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.text.masks import OneByOne
 from rekindle.testing.device import FakeStepper, settled
@@ -238,6 +238,6 @@ class ByHand:
         return bool(busy)
 
 
-def fake_limits(**settings: Unpack[SettingsOptions]) -> Limits:
+def fake_limits(**settings: Unpack[SettingsOptions]) -> EngineLimits:
     """Return the limits of the fake model with these settings."""
-    return Limits.of(Settings(**settings), FAKE_MODEL, itemsize=4)
+    return EngineLimits.of(Settings(**settings), FAKE_MODEL, itemsize=4)

@@ -30,7 +30,7 @@ from rekindle.core.messages import (
 from rekindle.core.page import NULL_PAGE
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import StateSum
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.testing.grammar import VOCAB_SIZE
 from rekindle.testing.model import banned_tokens, draw_of, next_token, score_of, state_of
 
@@ -54,7 +54,7 @@ class FakeStepper:
     The content of a page is the token ids in it.
     """
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: EngineLimits):
         self._limits = limits
         self._pages: dict[int, list[int | None]] = {}
         self._slots = _slots(limits)
@@ -223,7 +223,7 @@ def _sum(chunk: Chunk, summing: Summing) -> list[float]:
     return [sum(state_of(chunk.start + at, chunk.tokens[at]) for at in chosen)]
 
 
-def _slots(limits: Limits) -> list[_Slot]:
+def _slots(limits: EngineLimits) -> list[_Slot]:
     return [_Slot() for _ in range(limits.data * limits.max_running)]
 
 

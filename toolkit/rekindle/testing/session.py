@@ -23,7 +23,7 @@ from rekindle.core.engine.assembly import Assembly, Deployment
 from rekindle.core.engine.engine import Actors
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.thread import EngineThread
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.store.restored import Restored
 from rekindle.core.text.masks import OneByOne
 from rekindle.core.text.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ class _FakeAssembly(Assembly):
 
 
 def fake_assembly(
-    limits: Limits,
+    limits: EngineLimits,
     *,
     tokenizer: Tokenizer | None = None,
     eos_ids: Collection[int] = (),

@@ -16,7 +16,7 @@ class Undescribed(TypeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """A kind of value.
 
     Attributes:
@@ -28,7 +28,7 @@ class Kind:
     read: Callable[[Any], Any]
 
 
-def kind_of(annotation: Any) -> Kind:
+def kind_of(annotation: Any) -> ValueKind:
     """Return the kind of value that an annotation stands for.
 
     Raises:
@@ -36,7 +36,7 @@ def kind_of(annotation: Any) -> Kind:
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is Any:
-        return Kind({}, lambda value: value)
+        return ValueKind({}, lambda value: value)
     if origin is Annotated:
         return _described(kind_of(arguments[0]), arguments[1:])
     if origin in (Union, types.UnionType):
@@ -58,13 +58,13 @@ def told(expected: str, value: Any) -> ValueError:
     return ValueError(f"expected {expected}, got {shown(value)}")
 
 
-def _exactly(name: str, *kinds: type) -> Kind:
+def _exactly(name: str, *kinds: type) -> ValueKind:
     def read(value: Any) -> Any:
         if type(value) not in kinds:
             raise told(name, value)
         return value
 
-    return Kind({"type": name}, read)
+    return ValueKind({"type": name}, read)
 
 
 def _integer(value: Any) -> int:
@@ -82,22 +82,22 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-_PLAIN: Mapping[Any, Kind] = {
+_PLAIN: Mapping[Any, ValueKind] = {
     str: _exactly("string", str),
     bool: _exactly("boolean", bool),
     type(None): _exactly("null", type(None)),
-    int: Kind({"type": "integer"}, _integer),
-    float: Kind({"type": "number"}, _number),
+    int: ValueKind({"type": "integer"}, _integer),
+    float: ValueKind({"type": "number"}, _number),
 }
 
 
-def _described(kind: Kind, notes: Sequence[Any]) -> Kind:
+def _described(kind: ValueKind, notes: Sequence[Any]) -> ValueKind:
     """Return a kind with the text that an annotation has beside it."""
     texts = [note for note in notes if isinstance(note, str)]
-    return Kind({**kind.schema, "description": texts[0]}, kind.read) if texts else kind
+    return ValueKind({**kind.schema, "description": texts[0]}, kind.read) if texts else kind
 
 
-def _union(alternatives: Sequence[Any]) -> Kind:
+def _union(alternatives: Sequence[Any]) -> ValueKind:
     kinds = [kind_of(each) for each in alternatives]
 
     def read(value: Any) -> Any:
@@ -109,10 +109,10 @@ def _union(alternatives: Sequence[Any]) -> Kind:
                 errors.append(str(error))
         raise ValueError("; or ".join(errors))
 
-    return Kind({"anyOf": [kind.schema for kind in kinds]}, read)
+    return ValueKind({"anyOf": [kind.schema for kind in kinds]}, read)
 
 
-def _choice(allowed: Collection[Any], values: Mapping[Any, Any]) -> Kind:
+def _choice(allowed: Collection[Any], values: Mapping[Any, Any]) -> ValueKind:
     """Return the kind of one of some values; `values` has what the JSON of each becomes."""
     if len(values) < len(allowed) or not values:
         raise Undescribed(f"one of {', '.join(map(repr, allowed))} has no form in JSON")
@@ -127,10 +127,10 @@ def _choice(allowed: Collection[Any], values: Mapping[Any, Any]) -> Kind:
                 return meant
         raise told(f"one of {', '.join(map(repr, values))}", value)
 
-    return Kind(schema, read)
+    return ValueKind(schema, read)
 
 
-def _collection(origin: Any, arguments: Sequence[Any]) -> Kind | None:
+def _collection(origin: Any, arguments: Sequence[Any]) -> ValueKind | None:
     """Return the kind of a list, a tuple, a set or a mapping; None for anything else."""
     if not isinstance(origin, type) or records.is_record(origin):
         return None
@@ -154,16 +154,16 @@ _COLLECTIONS: Mapping[Any, Callable[[list[Any]], Any]] = {
 }
 
 
-def _list(item: Kind, made: Callable[[list[Any]], Any]) -> Kind:
+def _list(item: ValueKind, made: Callable[[list[Any]], Any]) -> ValueKind:
     def read(value: Any) -> Any:
         if not isinstance(value, list):
             raise told("a list", value)
         return made([_at(place, item, each) for place, each in enumerate(value)])
 
-    return Kind({"type": "array", "items": item.schema}, read)
+    return ValueKind({"type": "array", "items": item.schema}, read)
 
 
-def _fixed(arguments: Sequence[Any]) -> Kind:
+def _fixed(arguments: Sequence[Any]) -> ValueKind:
     items = [kind_of(each) for each in arguments]
 
     def read(value: Any) -> Any:
@@ -172,10 +172,10 @@ def _fixed(arguments: Sequence[Any]) -> Kind:
         return tuple(_at(place, item, each) for place, (item, each) in enumerate(zip(items, value, strict=True)))
 
     schemas = [item.schema for item in items]
-    return Kind({"type": "array", "prefixItems": schemas, "minItems": len(items), "maxItems": len(items)}, read)
+    return ValueKind({"type": "array", "prefixItems": schemas, "minItems": len(items), "maxItems": len(items)}, read)
 
 
-def _mapping(arguments: Sequence[Any]) -> Kind:
+def _mapping(arguments: Sequence[Any]) -> ValueKind:
     if arguments and arguments[0] is not str:
         raise Undescribed(f"keys of JSON are texts, not {shown(arguments[0])}")
     item = kind_of(arguments[1] if arguments else Any)
@@ -185,21 +185,21 @@ def _mapping(arguments: Sequence[Any]) -> Kind:
             raise told("an object", value)
         return {name: _at(name, item, each) for name, each in value.items()}
 
-    return Kind({"type": "object", "additionalProperties": item.schema or True}, read)
+    return ValueKind({"type": "object", "additionalProperties": item.schema or True}, read)
 
 
-def _named(annotation: Any) -> Kind | None:
+def _named(annotation: Any) -> ValueKind | None:
     """Return the kind of an enumeration or of a record; None for any other class."""
     if not isinstance(annotation, type):
         return None
     if issubclass(annotation, enum.Enum):
         return _choice([each.value for each in annotation], {each.value: each for each in annotation})
     if records.is_pydantic(annotation):
-        return Kind(*records.pydantic_kind(annotation))
+        return ValueKind(*records.pydantic_kind(annotation))
     if not records.is_record(annotation):
         return None
     fields = {name: (kind_of(kind), required) for name, kind, required in records.fields_of(annotation)}
-    return Kind(
+    return ValueKind(
         object_schema({name: (kind.schema, required) for name, (kind, required) in fields.items()}),
         lambda value: annotation(**read_object(fields, value)),
     )
@@ -212,7 +212,7 @@ def object_schema(fields: Mapping[str, tuple[dict[str, Any], bool]]) -> dict[str
     return {"type": "object", "properties": properties, "required": required}
 
 
-def read_object(fields: Mapping[str, tuple[Kind, bool]], value: Any) -> dict[str, Any]:
+def read_object(fields: Mapping[str, tuple[ValueKind, bool]], value: Any) -> dict[str, Any]:
     """Return the fields of an object.
 
     Raises:
@@ -228,7 +228,7 @@ def read_object(fields: Mapping[str, tuple[Kind, bool]], value: Any) -> dict[str
     return {name: _at(name, fields[name][0], each) for name, each in value.items()}
 
 
-def _at(place: str | int, kind: Kind, value: Any) -> Any:
+def _at(place: str | int, kind: ValueKind, value: Any) -> Any:
     try:
         return kind.read(value)
     except ValueError as error:

@@ -11,7 +11,7 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import shown
 from rekindle.core.text.chat import check_tools
 from rekindle.tools.docstring import docstring_of
-from rekindle.tools.kinds import Kind, Undescribed, kind_of, object_schema, read_object
+from rekindle.tools.kinds import Undescribed, ValueKind, kind_of, object_schema, read_object
 
 AnyTool = Mapping[str, Any] | Callable[..., Any]
 """A tool as it is given: a JSON schema, or a function with annotations."""
@@ -33,7 +33,7 @@ class Tool:
     name: str
     schema: Mapping[str, Any]
     function: Callable[..., Any] | None
-    parameters: Mapping[str, tuple[Kind, bool]]
+    parameters: Mapping[str, tuple[ValueKind, bool]]
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call as the function's annotations say.
@@ -92,7 +92,7 @@ def _tool(place: str, given: Any) -> Tool:
     return Tool(name, {"type": "function", "function": described}, given, parameters)
 
 
-def _parameters(place: str, function: Callable[..., Any]) -> dict[str, tuple[Kind, bool]]:
+def _parameters(place: str, function: Callable[..., Any]) -> dict[str, tuple[ValueKind, bool]]:
     """Return the parameters of a function by name."""
     try:
         signature = inspect.signature(function)

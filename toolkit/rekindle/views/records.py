@@ -18,7 +18,7 @@ from rekindle.core.messages import (
 from rekindle.core.messages.handled import Handled
 
 
-class Joined(NamedTuple):
+class JoinRecord(NamedTuple):
     """A request joined the waiting queue."""
 
     request: int
@@ -26,7 +26,7 @@ class Joined(NamedTuple):
     hold: bool
 
 
-class Begun(NamedTuple):
+class StartRecord(NamedTuple):
     """A request left the waiting queue for the first time; `cached` tokens of its prompt were found."""
 
     request: int
@@ -34,7 +34,7 @@ class Begun(NamedTuple):
     cached: int
 
 
-class Part(NamedTuple):
+class ChunkRecord(NamedTuple):
     """A chunk of a plan, and which group of devices computes it."""
 
     request: int
@@ -48,7 +48,7 @@ class Planned(NamedTuple):
     """A plan was made: its chunks, who gets one more token, pages that are copied in for it, and who lost theirs."""
 
     tick: int
-    chunks: tuple[Part, ...]
+    chunks: tuple[ChunkRecord, ...]
     rows: tuple[int, ...]
     onloaded: int
     preempted: tuple[int, ...]
@@ -88,7 +88,7 @@ class Over(NamedTuple):
     why: str
 
 
-Fact = Joined | Begun | Planned | Sent | Read | Given | Cut | Over
+Fact = JoinRecord | StartRecord | Planned | Sent | Read | Given | Cut | Over
 """Any fact; timelines are made of them."""
 
 
@@ -148,7 +148,7 @@ def seen(handled: Handled, since: float) -> Seen:
 def _facts_taken(message: Message) -> tuple[Fact, ...]:
     match message:
         case Admit(request):
-            return (Joined(request.id, len(request.prompt), request.hold),)
+            return (JoinRecord(request.id, len(request.prompt), request.hold),)
         case Plan(tick):
             return (Sent(tick),)
         case Settled(tick):
@@ -169,7 +169,7 @@ def _facts_said(message: Message) -> tuple[Fact, ...]:
         case Settled(tick):
             return (Read(tick),)
         case Started(request_id, prompt, cached=cached):
-            return (Begun(request_id, len(prompt), cached.total),)
+            return (StartRecord(request_id, len(prompt), cached.total),)
         case Rejected(request_id, error):
             return (Over(request_id, "rejected", str(error)),)
     return ()
@@ -181,5 +181,5 @@ def _planned(plan: Plan) -> Planned:
     return Planned(plan.tick, chunks, rows, sum(len(each.pages) for each in plan.onloads), plan.preempted)
 
 
-def _part(chunk: Chunk) -> Part:
-    return Part(chunk.request_id, chunk.start, len(chunk.tokens), chunk.completes is not None, chunk.group)
+def _part(chunk: Chunk) -> ChunkRecord:
+    return ChunkRecord(chunk.request_id, chunk.start, len(chunk.tokens), chunk.completes is not None, chunk.group)

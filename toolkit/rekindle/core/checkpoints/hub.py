@@ -122,7 +122,7 @@ def _reporting(base: Any, model: str, report: Report) -> Any:
     """Return a progress bar class that draws nothing, and reports the bytes of the bar that counts the most."""
     most = [0]
 
-    class Bar(base):  # type: ignore[misc]  # tqdm has no types, and is imported only when a model is downloaded
+    class DownloadBar(base):  # type: ignore[misc]  # tqdm has no types, and is imported only when a model is downloaded
         monitor_interval = 0  # no thread to redraw a bar that is never drawn
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:  # tqdm's own signature
@@ -134,4 +134,4 @@ def _reporting(base: Any, model: str, report: Report) -> Any:
                 report(Progress(f"downloading {model}", most[0], int(self.total) if self.total else None))
             return True
 
-    return Bar
+    return DownloadBar

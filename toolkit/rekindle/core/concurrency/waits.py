@@ -15,7 +15,7 @@ from rekindle.core.concurrency.threads import Work
 T = TypeVar("T")
 
 
-class Step(Protocol):
+class WaitStep(Protocol):
     """A step of an operation; the operation goes on with its result. An error in it is raised in the operation."""
 
     async def awaited(self) -> Any:
@@ -45,7 +45,7 @@ class Wait:
         self.feed.grown_blocking(self.seen, self.timeout)
 
 
-Waits = Generator[Step, Any, T]
+Waits = Generator[WaitStep, Any, T]
 """An operation: a generator that yields its steps and returns its result."""
 
 Way = Literal["awaits", "blocks"]

@@ -14,7 +14,7 @@ from rekindle.core.device.state import Pages, Slots
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TickOrder:
     """Compute a tick.
 
     Attributes:
@@ -66,7 +66,7 @@ class Scatter:
     key: ClassVar[Key] = SCATTER
 
 
-Order: TypeAlias = Step | Enter | Allow | Gather | Scatter
+Order: TypeAlias = TickOrder | Enter | Allow | Gather | Scatter
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class DeviceState:
     def arguments(self, order: Order) -> tuple[Any, ...]:
         """Return what the program of an order takes now. Some of it is donated, so `take` has to follow."""
         match order:
-            case Step():
+            case TickOrder():
                 return self.weights, self.pages, self.slots, order.packed
             case Enter():
                 return self.slots.adjustments, np.int32(order.slot), order.packed
@@ -118,7 +118,7 @@ class DeviceState:
     def take(self, order: Order, results: Any) -> Any:
         """Keep the state that the program of an order returned, and return what else it did: outputs, or a copy."""
         match order:
-            case Step():
+            case TickOrder():
                 self.pages, self.slots, outputs = results
                 return outputs
             case Enter():

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, np.dtype[np.int32]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GroupPart:
     """The part of a plan that one group of devices computes.
 
     Attributes:
@@ -42,16 +42,16 @@ class Part:
         return sum(len(chunk.pages) for chunk in self.chunks)
 
 
-def parts_of(plan: Plan, groups: int, slots: int, pages: int) -> list[Part]:
+def parts_of(plan: Plan, groups: int, slots: int, pages: int) -> list[GroupPart]:
     """Return what each of the groups computes of a plan.
 
     Args:
         slots, pages: how many of them a group has.
     """
     if groups == 1:
-        return [Part(plan.chunks, plan.rows)]
+        return [GroupPart(plan.chunks, plan.rows)]
     return [
-        Part(
+        GroupPart(
             [chunk for chunk in plan.chunks if chunk.slot // slots == group],
             [row for row in plan.rows if row.slot // slots == group],
             group * slots,
@@ -61,13 +61,13 @@ def parts_of(plan: Plan, groups: int, slots: int, pages: int) -> list[Part]:
     ]
 
 
-def pack_plan(parts: Sequence[Part], layout: InputLayout) -> Array:
+def pack_plan(parts: Sequence[GroupPart], layout: InputLayout) -> Array:
     """Pack a plan into the array that the step takes: a new one, because the device may still read the last one."""
     packed = [_packed(part, layout) for part in parts]
     return packed[0] if len(packed) == 1 else np.concatenate(packed)
 
 
-def _packed(part: Part, layout: InputLayout) -> Array:
+def _packed(part: GroupPart, layout: InputLayout) -> Array:
     packed = layout.padding()
     inputs = layout.unpack(packed)
     block = sample = 0
@@ -171,7 +171,9 @@ def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int
     return packed
 
 
-def dispatched(plan: Plan, parts: Sequence[Part], bucket: Bucket, max_running: int, outputs: TickOutputs) -> Dispatched:
+def dispatched(
+    plan: Plan, parts: Sequence[GroupPart], bucket: Bucket, max_running: int, outputs: TickOutputs
+) -> Dispatched:
     """Return which requests get something of a tick in this bucket, and where in its outputs that is."""
     sampled: list[Sampled] = []
     scored: list[Scored] = []

@@ -14,7 +14,7 @@ from rekindle.core.device.sampling.sample import sample
 from rekindle.core.device.sampling.scores import score_prompt
 from rekindle.core.device.state import Pages, Slots
 from rekindle.core.device.sums import sum_states
-from rekindle.core.models.attention import Scores
+from rekindle.core.models.attention import ScoreOptions
 from rekindle.core.models.decoder import Decoder
 from rekindle_kernels import api as kernels
 
@@ -156,7 +156,9 @@ class TickAttention:
     page_size: int
     implementation: kernels.Implementation | None
 
-    def __call__(self, q: jax.Array, kv: jax.Array, pages: jax.Array, scores: Scores) -> tuple[jax.Array, jax.Array]:
+    def __call__(
+        self, q: jax.Array, kv: jax.Array, pages: jax.Array, scores: ScoreOptions
+    ) -> tuple[jax.Array, jax.Array]:
         tokens, how = self.bucket.prefill_tokens, scores.options() | {"implementation": self.implementation}
         null_slot = len(self.slots.token) - 1
         outputs = []

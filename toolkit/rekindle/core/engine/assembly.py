@@ -42,7 +42,7 @@ from rekindle.core.errors import CheckpointError, InvalidRequest
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.reading import Family
 from rekindle.core.request.params import SamplingParams
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.scheduler.stats import Stats
 from rekindle.core.store.snapshot_store import SnapshotStore
@@ -97,7 +97,7 @@ class Assembly:
     checkpoint: Checkpoint
     family: Family | None
     settings: Settings
-    limits: Limits
+    limits: EngineLimits
     deployment: Deployment
     defaults: Mapping[str, Any]
     unserved: tuple[str, ...]
@@ -284,7 +284,9 @@ def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool)
     return HostTier(limits.data * limits.host_pages * limits.page_bytes, programs.copy_bytes, copies, disk)
 
 
-def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _defaults(
+    checkpoint: Checkpoint, settings: Settings, limits: EngineLimits
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     own: dict[str, Any] = {"processor_args": ()} if limits.processes_logits else {}
     if settings.sampling_defaults == "neutral":
         return own, ()

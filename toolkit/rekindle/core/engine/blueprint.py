@@ -11,13 +11,13 @@ from rekindle.core.buckets import Bucket
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.config import Dtype, Precompile, Settings
 from rekindle.core.device.place import Place
-from rekindle.core.device.programs.key import Build, ProgramKey, Target
+from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
 from rekindle.core.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, Programs, program_name
 from rekindle.core.device.state import Sizes
 from rekindle.core.engine.budget import Budget
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.core.store.validity import code_digest
 from rekindle_kernels.api import Implementation, described, keeps_rows_apart, library_of
@@ -42,7 +42,7 @@ class Blueprint:
     checkpoint: Checkpoint
     place: Place
     dtype: jnp.dtype
-    limits: Limits
+    limits: EngineLimits
     programs: Programs
     budget: Budget
 
@@ -58,10 +58,10 @@ class Blueprint:
         """
         config = checkpoint.config
         dtype = jnp.dtype(settings.dtype or ("float32" if place.first.platform == "cpu" else "bfloat16"))
-        limits = Limits.of(settings, config, dtype.itemsize)
+        limits = EngineLimits.of(settings, config, dtype.itemsize)
         programs = _programs(config, replace(settings, logits_processor=None), limits, dtype, place)
         budget = Budget.of(programs, config, limits, place, workspace)
-        limits = Limits.of(
+        limits = EngineLimits.of(
             settings,
             config,
             dtype.itemsize,
@@ -131,7 +131,7 @@ class Blueprint:
     def program_keys(self) -> Callable[[Key], ProgramKey]:
         """Return a function that makes the key of a program. Its first call reads the flags of XLA, for all keys."""
         config, programs, target = self.checkpoint.config, self.programs, Target.of(self.place.devices)
-        build = cache(lambda: Build.of(config, target, programs.jax_settings, programs.implementation))
+        build = cache(lambda: SharedKey.of(config, target, programs.jax_settings, programs.implementation))
         return lambda key: ProgramKey.of(build(), program_name(key), programs.statics, programs.arguments(key))
 
     def snapshot_key(self) -> SnapshotKey:
@@ -165,7 +165,9 @@ class Blueprint:
         return f"products of {self.programs.jax_settings.values['jax_default_matmul_precision'] or 'default'} precision"
 
 
-def _programs(config: ModelConfig, settings: Settings, limits: Limits, dtype: jnp.dtype, place: Place) -> Programs:
+def _programs(
+    config: ModelConfig, settings: Settings, limits: EngineLimits, dtype: jnp.dtype, place: Place
+) -> Programs:
     sizes = Sizes(limits.num_pages, limits.page_size, limits.pages_per_request, limits.max_running, limits.max_logprobs)
     try:
         return Programs(config, sizes, dtype, place, settings.implementation, settings.logits_processor)

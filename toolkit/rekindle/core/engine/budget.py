@@ -10,7 +10,7 @@ from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.errors import ConfigError, ModelTooLarge
 from rekindle.core.markup import size_text
 from rekindle.core.models.config import LayerConfig, ModelConfig
-from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, Limits
+from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits
 from rekindle.core.scheduler.requests.waiting import STAGED_PART
 
 KEPT_FREE: Final = 16
@@ -46,7 +46,7 @@ class Budget:
 
     @classmethod
     def of(
-        cls, programs: Programs, config: ModelConfig, limits: Limits, place: Place, workspace: int | None = None
+        cls, programs: Programs, config: ModelConfig, limits: EngineLimits, place: Place, workspace: int | None = None
     ) -> "Budget":
         """Return the budget of an engine.
 
@@ -91,7 +91,7 @@ class Budget:
         """Tell whether a pool of so many bytes fits beside all else, and leaves what is to be kept free."""
         return self.memory is None or pool <= self.memory - self.memory // KEPT_FREE - self.beside_pages
 
-    def check(self, limits: Limits, source: str) -> None:
+    def check(self, limits: EngineLimits, source: str) -> None:
         """Check that all of it fits.
 
         Raises:
@@ -122,7 +122,7 @@ class Budget:
             )
 
 
-def workspace_bound(config: ModelConfig, limits: Limits) -> int:
+def workspace_bound(config: ModelConfig, limits: EngineLimits) -> int:
     """Return the bytes that the largest step of a model needs, as far as shapes tell; on CPUs and GPUs it is less.
 
     That is what a layer has at a time of every token, in float32, and what sampling has of every row that samples.

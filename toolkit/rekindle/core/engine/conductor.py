@@ -26,7 +26,7 @@ class Pause(Command):
     """No actor shall take another message; answered once none is busy."""
 
 
-class Step(Command):
+class TakeOne(Command):
     """The oldest message that waits shall be taken by its actor. The engine is paused first if it runs."""
 
 
@@ -83,7 +83,7 @@ class Conductor:
                     stage.mailbox.resume()
             case Pause():
                 await self._pause()
-            case Step():
+            case TakeOne():
                 await self._pause()
                 waiting = [stage for stage in self._stages if stage.mailbox]
                 if waiting and not command.answer.closed:  # a closed answer: its caller has left

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Chat, Continued, Prompt, Submit, Verbatim, goes_on
+from rekindle.core.messages import Continued, Conversation, Prompt, Submit, Verbatim, goes_on
 from rekindle.core.request.allowed import Constrained
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.params import SamplingParams
@@ -92,7 +92,7 @@ class Preparer:
             return check_token_ids("prompt", self.tokenizer.encode(prompt), self.vocab_size)
         return check_token_ids("messages", self.tokenizer.encode_chat(self.rendered(prompt)), self.vocab_size)
 
-    def rendered(self, chat: Chat) -> str:
+    def rendered(self, chat: Conversation) -> str:
         """Return a conversation as the model reads it.
 
         Raises:

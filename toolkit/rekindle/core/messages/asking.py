@@ -13,7 +13,7 @@ from rekindle.core.request.tokens import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class Conversation:
     """A conversation, and what else the model's chat template reads.
 
     Attributes:
@@ -49,13 +49,13 @@ class Continued:
         return f"{_prompt(self.prefix)} and {_prompt(self.more)}"
 
 
-Prompt = str | Chat | tuple[int, ...] | Continued
+Prompt = str | Conversation | tuple[int, ...] | Continued
 """Text, a conversation, token ids, or a continued prefix."""
 
 
 def goes_on(prompt: Prompt) -> bool:
     """Tell whether an output goes on with its prompt's text, and does not answer a conversation."""
-    return prompt.continue_final_message if isinstance(prompt, Chat) else True
+    return prompt.continue_final_message if isinstance(prompt, Conversation) else True
 
 
 @dataclass(frozen=True, slots=True)

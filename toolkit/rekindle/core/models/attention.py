@@ -10,14 +10,14 @@ import numpy as np
 from flax import nnx
 
 from rekindle.core.models.config import AttentionConfig, HeadNorm, LayerConfig, ModelConfig
-from rekindle.core.models.layers import Joined, Linear, Normalise, WeightSource, halves_first
+from rekindle.core.models.layers import JoinedTensors, Linear, Normalise, WeightSource, halves_first
 from rekindle.core.models.shard import HeadShares, Order, composed, rows_of, spread
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class ScoreOptions:
     """The arguments of `rekindle_kernels.api.attend_rows` that say how a layer makes scores of queries and keys."""
 
     scale: float
@@ -30,7 +30,7 @@ class Scores:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
-Attend = Callable[[jax.Array, jax.Array, jax.Array, Scores], tuple[jax.Array, jax.Array]]
+Attend = Callable[[jax.Array, jax.Array, jax.Array, ScoreOptions], tuple[jax.Array, jax.Array]]
 """`(q, kv, pages, scores) -> (output, pages)` of one layer. The queries and the output are (token, heads, head_dim).
 The new pages hold the keys and the values, (token, sides, kv_heads, head_dim); a single side is both."""
 
@@ -42,7 +42,7 @@ class Attention(nnx.Module, pytree=False):
         config, names, shard = model.attention, model.names, weights.shard
         queries, keys = shard.heads(config.heads, config.kv_heads)
         self.heads, self.kv_heads = len(queries), len(keys)
-        self.config, self.scores = config, Scores(config.scale, layer.window, config.soft_cap)
+        self.config, self.scores = config, ScoreOptions(config.scale, layer.window, config.soft_cap)
         heads, order = (config.heads, config.kv_heads, config.kv_heads), None
         if layer.rope is not None and layer.rope.neighbours:
             order = halves_first(heads, config.head_dim, layer.rope.dims or config.head_dim)
@@ -62,7 +62,7 @@ class Attention(nnx.Module, pytree=False):
         ordered = None if within is None else within[: config.head_dim]
         self.q_norm = _head_norm(weights, f"{prefix}.{names.q_norm}", 0, config, ordered)
         self.k_norm = _head_norm(weights, f"{prefix}.{names.k_norm}", 1, config, ordered)
-        sinks = Joined({f"{prefix}.{names.sinks}": (config.heads,)}, False, rows_of((queries, 1, 0)))
+        sinks = JoinedTensors({f"{prefix}.{names.sinks}": (config.heads,)}, False, rows_of((queries, 1, 0)))
         self.sinks = nnx.Param(weights.get(sinks)) if config.sinks else None
 
     def __call__(

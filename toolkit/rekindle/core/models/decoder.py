@@ -19,7 +19,7 @@ from rekindle.core.models.attention import Attend, Attention
 from rekindle.core.models.config import LayerConfig, ModelConfig
 from rekindle.core.models.feed_forward import feed_forward_of
 from rekindle.core.models.latent import LatentAttention
-from rekindle.core.models.layers import Joined, Linear, Normalise, Shapes, WeightSource, norm_of
+from rekindle.core.models.layers import JoinedTensors, Linear, Normalise, Shapes, WeightSource, norm_of
 from rekindle.core.models.rope import turns
 from rekindle.core.models.shard import TENSOR, WHOLE, Shard, rows_of
 from rekindle_kernels import layers as kernels
@@ -86,7 +86,7 @@ class Decoder(nnx.Module, pytree=False):
         embedding = {f"{names.embedding}.weight": (config.vocab_size, hidden)}
         own = self.shard.units(config.vocab_size)
         self.tokens, rows = len(own), None if self.shard.of == 1 else rows_of((own, 1, 0))
-        self.embedding = nnx.Param(weights.get(Joined(embedding, True, rows)))
+        self.embedding = nnx.Param(weights.get(JoinedTensors(embedding, True, rows)))
         for i, layer in enumerate(config.layers):
             setattr(self, f"layer_{i}", Layer(config, layer, weights, f"{names.layers}.{i}"))
         self.norm = norm_of(weights, names.norm, hidden, config.norm)
@@ -168,11 +168,11 @@ class _Abstract:
 
     def __init__(self, dtype: jnp.dtype, implementation: Implementation, shard: Shard):
         self.implementation, self.shard = implementation, shard
-        self.asked: list[Joined] = []
+        self.asked: list[JoinedTensors] = []
         self.given: list[jax.ShapeDtypeStruct] = []
         self._dtype = dtype
 
-    def get(self, asked: Joined) -> Any:
+    def get(self, asked: JoinedTensors) -> Any:
         form = asked.form(self._dtype, self.implementation)
         self.asked.append(asked)
         self.given.append(form)
@@ -192,7 +192,7 @@ class AbstractDecoder:
 
     graph: nnx.GraphDef[Decoder]
     structure: jax.tree_util.PyTreeDef
-    requests: tuple[Joined, ...]
+    requests: tuple[JoinedTensors, ...]
     forms: tuple[jax.ShapeDtypeStruct, ...]
     places: tuple[int, ...]
 

@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, LayerConfig, ModelConfig, RouterConfig
-from rekindle.core.models.layers import Joined, Linear, WeightSource, activate
+from rekindle.core.models.layers import JoinedTensors, Linear, WeightSource, activate
 from rekindle.core.models.shard import Order, composed, rows_of
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
@@ -58,7 +58,7 @@ class Experts(nnx.Module, pytree=False):
             weights.shard,
         )
         self.router = Linear(weights, hidden, {f"{prefix}.{names.router}": count}, config.router.bias)
-        bias = Joined({f"{prefix}.{names.correction}": (count,)}, False)
+        bias = JoinedTensors({f"{prefix}.{names.correction}": (count,)}, False)
         self.correction = nnx.Param(weights.get(bias)) if config.router.correction else None
         gate_up, down, turned = names.expert_gate_up, (names.expert_down,), names.experts_turned
         order = np.arange(2 * width).reshape(-1, 2).T.reshape(-1) if turned else None
@@ -69,9 +69,9 @@ class Experts(nnx.Module, pytree=False):
         asked = _of_experts(prefix, down, (count, hidden, width), turned)
         self.down = nnx.Param(weights.get(replace(asked, inputs=None if self.shard.of == 1 else own)))
         every = None if order is None else (np.arange(count)[:, None] * 2 * width + order[None]).reshape(-1)
-        bias = Joined({f"{prefix}.{names.expert_gate_up_bias}": (count, 2 * width)}, False, every)
+        bias = JoinedTensors({f"{prefix}.{names.expert_gate_up_bias}": (count, 2 * width)}, False, every)
         self.gate_up_bias = nnx.Param(weights.get(bias)) if config.each.bias else None
-        bias = Joined({f"{prefix}.{names.expert_down_bias}": (count, hidden)}, False)
+        bias = JoinedTensors({f"{prefix}.{names.expert_down_bias}": (count, hidden)}, False)
         self.down_bias = nnx.Param(weights.get(bias)) if config.each.bias else None
         self.shared = None if config.shared is None else _shared(config.shared, model, weights, prefix)
         gate = {f"{prefix}.{names.shared_gate}": 1}
@@ -154,11 +154,13 @@ def _shared(config: FeedForwardConfig, model: ModelConfig, weights: WeightSource
 
 def _of_experts(
     prefix: str, names: tuple[str, ...], shape: tuple[int, int, int], turned: bool, order: Order | None = None
-) -> Joined:
+) -> JoinedTensors:
     """Return what to ask for to have a projection of all experts, of the shape (experts, out, in)."""
     count, outputs, inputs = shape
     one = (inputs, outputs) if turned else (outputs // len(names), inputs)
     if "{expert}" not in names[0]:
-        return Joined({f"{prefix}.{name}": (count, *one) for name in names}, True, order, groups=count, turned=turned)
+        return JoinedTensors(
+            {f"{prefix}.{name}": (count, *one) for name in names}, True, order, groups=count, turned=turned
+        )
     shapes = {f"{prefix}.{name.format(expert=expert)}": one for expert in range(count) for name in names}
-    return Joined(shapes, True, order, groups=count, turned=turned)
+    return JoinedTensors(shapes, True, order, groups=count, turned=turned)

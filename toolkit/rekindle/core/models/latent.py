@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rekindle.core.models.attention import Attend, Scores
+from rekindle.core.models.attention import Attend, ScoreOptions
 from rekindle.core.models.config import LatentConfig, LayerConfig, ModelConfig
-from rekindle.core.models.layers import Joined, Linear, WeightSource, halves_first, norm_of
+from rekindle.core.models.layers import JoinedTensors, Linear, WeightSource, halves_first, norm_of
 from rekindle.core.models.rope import turn
 from rekindle.core.models.shard import Order, composed, rows_of, spread
 from rekindle_kernels import layers as kernels
@@ -27,7 +27,7 @@ class LatentAttention(nnx.Module, pytree=False):
         names, hidden, heads, shard = model.names, model.hidden_size, model.attention.heads, weights.shard
         own = shard.units(heads)
         there = np.maximum(own, 0)
-        self.config, self.heads, self.scores = config, len(own), Scores(model.attention.scale, layer.window)
+        self.config, self.heads, self.scores = config, len(own), ScoreOptions(model.attention.scale, layer.window)
         wide, key = config.plain + config.turned, config.rank + config.turned
         neighbours = layer.rope is not None and layer.rope.neighbours
         order = _turned_last(heads, config.plain, config.turned) if neighbours else None
@@ -43,10 +43,10 @@ class LatentAttention(nnx.Module, pytree=False):
         self.latent = Linear(weights, hidden, {f"{prefix}.{names.latent}": key}, config.bias, key_order)
         self.latent_norm = norm_of(weights, f"{prefix}.{names.latent_norm}", config.rank, config.norm)
         made = {f"{prefix}.{names.latent_heads}.weight": (heads * (config.plain + config.value), config.rank)}
-        keys = Joined(made, True, groups=heads, turned=True, inputs=np.arange(config.plain), members=there)
+        keys = JoinedTensors(made, True, groups=heads, turned=True, inputs=np.arange(config.plain), members=there)
         self.keys = nnx.Param(weights.get(keys))
         of_values = np.arange(config.plain, config.plain + config.value)
-        self.values = nnx.Param(weights.get(Joined(made, True, of_values, groups=heads, members=there)))
+        self.values = nnx.Param(weights.get(JoinedTensors(made, True, of_values, groups=heads, members=there)))
         part = None if shard.of == 1 else spread(own, config.value)
         self.out = Linear(weights, heads * config.value, {f"{prefix}.{names.out}": hidden}, config.bias, part=part)
 

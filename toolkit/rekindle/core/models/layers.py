@@ -21,7 +21,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedTensors:
     """The tensors that a decoder asks for at a time, joined along their first axis.
 
     Attributes:
@@ -71,7 +71,7 @@ class WeightSource(Protocol):
     implementation: Implementation
     shard: Shard
 
-    def get(self, asked: Joined) -> jax.Array:
+    def get(self, asked: JoinedTensors) -> jax.Array:
         """Return matrices as `kernels.packed` says, and vectors as (numbers,) float32."""
 
 
@@ -83,7 +83,7 @@ class Linear(nnx.Module, pytree=False):
         inputs: features of the input.
         outputs: features of each projection's output, by the projection's name in the checkpoint.
         bias: whether each projection adds a bias.
-        order: see `Joined`.
+        order: see `JoinedTensors`.
         part: which of the inputs this device has, -1 for none, so that products are summed over devices; None for all.
 
     Attributes:
@@ -103,9 +103,9 @@ class Linear(nnx.Module, pytree=False):
         self.outputs = sum(outputs.values()) if order is None else len(order)
         self.implementation, self.shard = weights.implementation, WHOLE if part is None else weights.shard
         matrices = {f"{name}.weight": (size, inputs) for name, size in outputs.items()}
-        self.weight = nnx.Param(weights.get(Joined(matrices, True, order, inputs=part)))
+        self.weight = nnx.Param(weights.get(JoinedTensors(matrices, True, order, inputs=part)))
         biases = {f"{name}.bias": (size,) for name, size in outputs.items()}
-        self.bias = nnx.Param(weights.get(Joined(biases, False, order))) if bias else None
+        self.bias = nnx.Param(weights.get(JoinedTensors(biases, False, order))) if bias else None
 
     def __call__(self, x: Input, onto: jax.Array | None = None) -> jax.Array:
         """Map (tokens, in) float32 to (tokens, out) float32, added to `onto`, such as the residual stream."""
@@ -129,7 +129,7 @@ class Normalise(nnx.Module, pytree=False):
         shapes: of the tensors of its weights by their names, without ".weight"; those of biases are the same.
         shape: of the weights, (..., features); the axes before the features are those of what is normalised.
         config: which one.
-        order: see `Joined`.
+        order: see `JoinedTensors`.
         shares: the share that the features of each device have in a mean, if they are shared out.
     """
 
@@ -143,9 +143,9 @@ class Normalise(nnx.Module, pytree=False):
         shares: HeadShares | None = None,
     ):
         named = {f"{name}.weight": each for name, each in shapes.items()}
-        self.weight = nnx.Param(weights.get(Joined(named, False, order, config.offset)))
+        self.weight = nnx.Param(weights.get(JoinedTensors(named, False, order, config.offset)))
         named = {f"{name}.bias": each for name, each in shapes.items()}
-        self.bias = nnx.Param(weights.get(Joined(named, False, order))) if config.bias else None
+        self.bias = nnx.Param(weights.get(JoinedTensors(named, False, order))) if config.bias else None
         self.shape, self.config, self.implementation = shape, config, weights.implementation
         self.shares, self.shard = shares, weights.shard
 

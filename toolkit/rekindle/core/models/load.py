@@ -18,7 +18,7 @@ from rekindle.core.errors import ModelError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.copying import Room, between, copy_into, release
 from rekindle.core.models.decoder import Decoder, abstract_decoder
-from rekindle.core.models.layers import Joined
+from rekindle.core.models.layers import JoinedTensors
 from rekindle.core.models.shard import WHOLE, Order, Shard
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Tensor
@@ -91,7 +91,7 @@ class _Reader:
     implementation: Implementation
     room: Room
 
-    def read(self, asked: Joined) -> jax.Array:
+    def read(self, asked: JoinedTensors) -> jax.Array:
         """Join tensors along their first axis, and put them on the device.
 
         They are always copied, because they may be views of a file or belong to the caller. Nothing else refers to the
@@ -105,7 +105,7 @@ class _Reader:
             jax.block_until_ready(array)  # until the device has it, the copy takes host memory
             return array
 
-    def _matrix(self, asked: Joined, parts: list[Tensor], form: jax.ShapeDtypeStruct) -> Array:
+    def _matrix(self, asked: JoinedTensors, parts: list[Tensor], form: jax.ShapeDtypeStruct) -> Array:
         whole = _empty(form.shape, self.dtype)
         groups = range(max(1, asked.groups)) if asked.members is None else asked.members
         for group, into in zip(groups, whole if asked.groups else [whole], strict=True):
@@ -121,14 +121,14 @@ def size_of(form: jax.ShapeDtypeStruct) -> int:
     return size
 
 
-def _vector(asked: Joined, parts: Sequence[Tensor]) -> Array:
+def _vector(asked: JoinedTensors, parts: Sequence[Tensor]) -> Array:
     joined = np.concatenate([np.asarray(part).reshape(-1) for part in parts]).astype(np.float32)
     whole = _empty((len(joined) if asked.order is None else len(asked.order),), jnp.dtype(jnp.float32))
     whole[:] = (joined if asked.order is None else joined[asked.order]) + np.float32(asked.offset)
     return whole
 
 
-def _as_asked(asked: Joined, matrices: Sequence[Tensor]) -> list[Tensor]:
+def _as_asked(asked: JoinedTensors, matrices: Sequence[Tensor]) -> list[Tensor]:
     """Return the matrices of one group, (out, in), with the rows and inputs that are asked for."""
     if asked.turned:
         matrices = [np.asarray(matrix).T for matrix in matrices]

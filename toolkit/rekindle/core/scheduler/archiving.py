@@ -11,7 +11,7 @@ from rekindle.core.messages import Archive, CacheSaved, CacheSaving, Message, Wr
 from rekindle.core.page import NewPage
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.prefix_cache import PrefixCache
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 
 PAGES_AT_ONCE = 16
 TICKS_BETWEEN = 64
@@ -35,7 +35,7 @@ class Archiving:
         caches: whose pages, in turns.
     """
 
-    def __init__(self, limits: Limits, caches: Sequence[PrefixCache]):
+    def __init__(self, limits: EngineLimits, caches: Sequence[PrefixCache]):
         self._caches = deque(caches)  # the first one is that of the batch
         self._enabled = limits.snapshots
         self._at_once = min(PAGES_AT_ONCE, limits.host_pages)

@@ -16,7 +16,7 @@ EXTRA_PROGRAMS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EngineLimits:
     """Settings resolved for one model: nothing is left open, and everything fits together.
 
     Attributes:
@@ -67,7 +67,7 @@ class Limits:
         rows_apart: bool = False,
         page_bytes: int | None = None,
         pool_bytes: int = DEFAULT_POOL_BYTES,
-    ) -> "Limits":
+    ) -> "EngineLimits":
         """Resolve settings for a model whose pages hold numbers of `itemsize` bytes.
 
         Args:

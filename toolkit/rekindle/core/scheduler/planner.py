@@ -8,7 +8,7 @@ from rekindle.core.messages import Output, Row, Started
 from rekindle.core.scheduler.archiving import Archiving
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.draft import Draft
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.requests.lease import Lease
 from rekindle.core.scheduler.requests.roster import Roster
 from rekindle.core.scheduler.requests.tracked import Tracked
@@ -23,7 +23,7 @@ class Planner:
         archiving: is told which cached pages are used.
     """
 
-    def __init__(self, limits: Limits, roster: Roster, archiving: Archiving):
+    def __init__(self, limits: EngineLimits, roster: Roster, archiving: Archiving):
         self._limits = limits
         self._roster = roster
         self._archiving = archiving

@@ -31,7 +31,7 @@ from rekindle.core.request.request import Request
 from rekindle.core.scheduler.archiving import Archiving
 from rekindle.core.scheduler.cache.errands import Errands
 from rekindle.core.scheduler.cache.tree import PrefixTree
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.planner import Planner
 from rekindle.core.scheduler.requests.roster import Roster
 from rekindle.core.scheduler.requests.tracked import Tracked
@@ -52,7 +52,7 @@ class Scheduler:
         stats: a snapshot, replaced after each message; safe to read from any thread.
     """
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: EngineLimits):
         self._limits = limits
         self._lock = threading.RLock()  # a policy may look at the cache while it is asked
         self._in_flight = 0

@@ -37,7 +37,7 @@ class SegmentPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SegmentOrigin:
     """The model and the key that pages were computed with.
 
     Attributes:
@@ -59,7 +59,7 @@ class Segment:
     """
 
     path: Path
-    origin: Origin
+    origin: SegmentOrigin
     created: float
     pages: tuple[SegmentPage, ...]
 
@@ -69,7 +69,7 @@ class Segment:
         return disk.bytes_of(self.path)
 
 
-def write_segment(directory: Path, origin: Origin, pages: Sequence[NewPage], arrays: Sequence[Array]) -> Segment:
+def write_segment(directory: Path, origin: SegmentOrigin, pages: Sequence[NewPage], arrays: Sequence[Array]) -> Segment:
     """Store pages and their content as one segment in a snapshot's directory.
 
     Do not call this on an event loop's thread, because Orbax would patch the loop.
@@ -102,7 +102,7 @@ def open_segment(path: Path) -> Segment:
     """
     header = disk.header_of(path)
     try:
-        origin = Origin(str(header["model"]), {str(name): str(part) for name, part in header["parts"].items()})
+        origin = SegmentOrigin(str(header["model"]), {str(name): str(part) for name, part in header["parts"].items()})
         return Segment(path, origin, float(header["created"]), tuple(map(_page, header["pages"])))
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # sealed, but not by this module
         raise disk.Damaged("its header is of an unknown form") from error

@@ -12,14 +12,21 @@ from rekindle.core.store.directory import make_private, require_private
 from rekindle.core.store.entries import Array
 from rekindle.core.store.index import SnapshotIndex
 from rekindle.core.store.kept import DEFAULT_BYTES
-from rekindle.core.store.segments import PAGES_PER_SEGMENT, Origin, Segment, open_segment, read_pages, write_segment
+from rekindle.core.store.segments import (
+    PAGES_PER_SEGMENT,
+    Segment,
+    SegmentOrigin,
+    open_segment,
+    read_pages,
+    write_segment,
+)
 from rekindle.core.store.snapshot_key import SnapshotKey
 from rekindle.core.store.snapshots import KeptSnapshots
 from rekindle.core.store.validity import Difference
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteOutcome:
     """The outcome of `SnapshotStore.write`.
 
     Attributes:
@@ -51,7 +58,7 @@ class SnapshotStore:
         self._kept = KeptSnapshots(directory)
         self._own = self._kept.directory / key.digest
         self._key = key
-        self._origin = Origin(model, key.parts())
+        self._origin = SegmentOrigin(model, key.parts())
         self._capacity = capacity_bytes
         self._index = SnapshotIndex()
         self._pruned: list[int] = []
@@ -65,7 +72,7 @@ class SnapshotStore:
         with self._lock:
             return self._index.pages()
 
-    def write(self, pages: Sequence[NewPage], arrays: Sequence[Array]) -> Written:
+    def write(self, pages: Sequence[NewPage], arrays: Sequence[Array]) -> WriteOutcome:
         """Store the pages that are not stored yet, a segment at a time. Warn of the first failure.
 
         Args:
@@ -80,7 +87,7 @@ class SnapshotStore:
                     break
         with self._lock:
             pruned, self._pruned = self._pruned, []
-            return Written(tuple(self._index.record_of(page.digest) for page in pages), tuple(pruned))
+            return WriteOutcome(tuple(self._index.record_of(page.digest) for page in pages), tuple(pruned))
 
     def read(self, records: Sequence[int]) -> list[Array | None]:
         """Return the content of pages; None for those that are gone, or are damaged and dropped with a warning."""

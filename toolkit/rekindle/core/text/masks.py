@@ -21,7 +21,7 @@ Bits = np.ndarray[Any, np.dtype[np.int32]]
 Steps = Generator["LLMatcher", Bits, Allowed]
 """Steps of one request: each asks for the mask of a place, and the last returns what may follow."""
 
-Outcome = Allowed | RekindleError
+Masked = Allowed | RekindleError
 """What may follow in a request, or the error for which nothing may."""
 
 
@@ -90,7 +90,7 @@ class Together:
     def __init__(self, masks: Masks):
         self._masks = masks
         self._asking: dict[int, tuple[Steps, LLMatcher]] = {}
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, Masked] = {}
 
     def begin(self, request_id: int, steps: Steps) -> None:
         """Run the steps of a request up to where they ask for a mask."""
@@ -101,7 +101,7 @@ class Together:
         self._asking.pop(request_id, None)
         self._outcomes.pop(request_id, None)
 
-    def go_on(self, requests: Sequence[int], enough: Callable[[], bool]) -> tuple[list[tuple[int, Outcome]], list[int]]:
+    def go_on(self, requests: Sequence[int], enough: Callable[[], bool]) -> tuple[list[tuple[int, Masked]], list[int]]:
         """Run steps of these requests until none of them asks for a mask, or some are done and it is enough.
 
         Returns:

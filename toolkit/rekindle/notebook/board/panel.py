@@ -37,7 +37,7 @@ class Panel:
         self._toggle = self._button("Pause", self._pause_or_resume)
         self._cancels: dict[int, Any] = {}
         self._retired: deque[Any] = deque()
-        self._outputs: list[tuple[front_end.Output, front_end.Output]] = []
+        self._outputs: list[tuple[front_end.CellOutput, front_end.CellOutput]] = []
         self._lock = threading.RLock()
         self._row = HBox([self._toggle])
         self.root = VBox([self._row], _view_count=0)
@@ -56,7 +56,7 @@ class Panel:
     def open(self, board: Board) -> None:
         """Show this snapshot and the buttons in the cell that runs too, from now on."""
         with self._lock:
-            snapshot, buttons = front_end.Output(), front_end.Output()
+            snapshot, buttons = front_end.CellOutput(), front_end.CellOutput()
             snapshot.draw(board_bundle(board))
             buttons.draw({"text/plain": "", front_end.VIEW: self.root.get_view_spec()})
             self._outputs.append((snapshot, buttons))

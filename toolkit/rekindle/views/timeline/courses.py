@@ -6,7 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from rekindle.views.records import Begun, Cut, Fact, Given, Joined, Over, Part, Planned, Read, Seen, Sent
+from rekindle.views.records import (
+    ChunkRecord,
+    Cut,
+    Fact,
+    Given,
+    JoinRecord,
+    Over,
+    Planned,
+    Read,
+    Seen,
+    Sent,
+    StartRecord,
+)
 
 Kind = Literal["queued", "prefill", "decode", "idle", "preempted", "surplus"]
 """What a request did in a tick.
@@ -29,7 +41,7 @@ class Stretch(NamedTuple):
 
 
 @dataclass(slots=True)
-class Cell:
+class TickWork:
     """The tokens that one tick computed for one request.
 
     Attributes:
@@ -62,7 +74,7 @@ class Tick:
     """
 
     number: int
-    chunks: tuple[Part, ...]
+    chunks: tuple[ChunkRecord, ...]
     rows: tuple[int, ...]
     onloaded: int
     planned: float
@@ -98,7 +110,7 @@ class Course:
     cached: int | None = None
     hold: bool = False
     joined: int | None = None
-    cells: dict[int, Cell] = field(default_factory=dict)
+    cells: dict[int, TickWork] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
     last: int = -1
     how: str = ""
@@ -201,12 +213,12 @@ class Timeline:
     def _add(self, fact: Fact, record: Seen, before: int) -> None:
         """Add a fact; `before` was the newest tick before its record."""
         match fact:
-            case Joined():
+            case JoinRecord():
                 course = self._course(fact.request)
                 course.prompt, course.hold = fact.prompt, fact.hold
                 course.joined = before + 1
                 course.at["joined"] = record.began
-            case Begun():
+            case StartRecord():
                 course = self._course(fact.request)
                 course.prompt, course.cached = fact.prompt, fact.cached
                 if course.joined is None:  # it waited since before the trace
@@ -245,9 +257,9 @@ class Timeline:
             self._course(request).lost.append(tick)
         for part in plan.chunks:
             course = self._course(part.request)
-            course.cells[tick], course.group = Cell(part.start, part.tokens, part.samples), part.group
+            course.cells[tick], course.group = TickWork(part.start, part.tokens, part.samples), part.group
         for request in plan.rows:
-            self._course(request).cells[tick] = Cell(None, 1, True)
+            self._course(request).cells[tick] = TickWork(None, 1, True)
 
     def _read_back(self, number: int, at: float) -> None:
         tick = self.ticks.get(number)

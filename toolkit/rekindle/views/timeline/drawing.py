@@ -9,7 +9,7 @@ from rekindle.core.markup import seconds
 from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, picture, tooltip, words
 from rekindle.views.timeline import words as say
 from rekindle.views.timeline.courses import Course, Kind, Tick, Timeline
-from rekindle.views.timeline.view import Span, View, mean_seconds, view
+from rekindle.views.timeline.view import TickSpan, View, mean_seconds, view
 
 MIN_LEFT, MIN_RIGHT = 96, 240
 """The least pixels for what is said left and right of a row."""
@@ -182,7 +182,7 @@ def _row(drawn: View, course: Course, top: int, frame: _Frame) -> Iterator[str]:
     yield words(frame.beside, top + 12, say.summary(course))
 
 
-def _span(course: Course, span: Span, left: float, top: float, tick: float) -> str:
+def _span(course: Course, span: TickSpan, left: float, top: float, tick: float) -> str:
     apart = span.tokens and tick >= MIN_BOX_WIDTH
     count, wide = (span.ticks, tick) if apart else (1, span.ticks * tick)
     return _boxes(span.kind, left, top, count, wide, say.span_facts(course, span))

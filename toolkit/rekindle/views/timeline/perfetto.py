@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from rekindle.core.markup import counted
 from rekindle.views.records import Seen
-from rekindle.views.timeline.courses import Cell, Course, Timeline
+from rekindle.views.timeline.courses import Course, TickWork, Timeline
 from rekindle.views.timeline.words import SUMMARY_HEAD, named, summary
 
 Event = dict[str, object]
@@ -130,7 +130,7 @@ def _changes(course: Course, timeline: Timeline) -> Iterator[tuple[Doing, float]
     """Yield what a request did, and since when."""
     if course.joined is not None:
         yield "queued", course.at.get("joined", 0.0)
-    losses: list[tuple[int, Cell | None]] = [(tick, None) for tick in course.lost]
+    losses: list[tuple[int, TickWork | None]] = [(tick, None) for tick in course.lost]
     for number, cell in merge(losses, course.cells.items(), key=itemgetter(0)):  # a loss comes before its tick's cell
         tick = timeline.ticks[number]
         if cell is None:

@@ -18,7 +18,7 @@ MAX_COLUMNS = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TickSpan:
     """Neighbouring ticks in which a request did the same thing.
 
     Attributes:
@@ -67,7 +67,7 @@ class View:
         """Yield for each column what a request did in its ticks."""
         return self._by_column(course.kinds(self.ticks))
 
-    def spans(self, course: Course) -> Iterator[Span]:
+    def spans(self, course: Course) -> Iterator[TickSpan]:
         """Yield the row of a request from left to right. Ticks that share a column are sorted by kind in it."""
         row = list(zip(course.kinds(self.ticks), self.ticks, strict=True))
         at, parts = 0, chain.from_iterable(map(_by_kind, self._by_column(row)))
@@ -77,7 +77,7 @@ class View:
                 cells = [course.cells[number] for number in numbers if number in course.cells]
                 start = cells[0].start if cells else None
                 tokens = sum(cell.tokens for cell in cells)
-                yield Span(kind, at, len(numbers), min(numbers), max(numbers), start, tokens)
+                yield TickSpan(kind, at, len(numbers), min(numbers), max(numbers), start, tokens)
             at += len(numbers)
 
     def _alike(self, part: tuple[Kind | None, int]) -> tuple[Kind | None, int]:

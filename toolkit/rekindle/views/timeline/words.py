@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rekindle.core.markup import counted, seconds
 from rekindle.views.timeline.courses import Course, Kind, Tick, Timeline
-from rekindle.views.timeline.view import Span, View, mean_seconds
+from rekindle.views.timeline.view import TickSpan, View, mean_seconds
 
 LETTERS: dict[Kind, str] = {
     "prefill": "P",
@@ -81,7 +81,7 @@ def facts(course: Course, timeline: Timeline) -> str:
     return "\n".join(lines)
 
 
-def span_facts(course: Course, span: Span) -> str:
+def span_facts(course: Course, span: TickSpan) -> str:
     """Return what a span of a row is."""
     if span.first == span.last:
         where = f"tick {span.first}"

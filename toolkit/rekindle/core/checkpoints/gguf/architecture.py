@@ -69,7 +69,7 @@ _WITHOUT_EFFECT: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class FileMetadata:
     """The words of a file about its model.
 
     Attributes:
@@ -120,7 +120,7 @@ class Architecture:
 
     name: str
     family: str
-    special: Callable[[Said], Mapping[str, Any]] = lambda _: {}
+    special: Callable[[FileMetadata], Mapping[str, Any]] = lambda _: {}
     eps: str = "rms_norm_eps"
     permuted: bool = False
     shifted: bool = False
@@ -128,7 +128,7 @@ class Architecture:
     truncated: bool = True
 
 
-def said_by(file: GGUFFile, architecture: str, source: str) -> Said:
+def said_by(file: GGUFFile, architecture: str, source: str) -> FileMetadata:
     """Return what a file says of its architecture.
 
     Raises:
@@ -142,10 +142,10 @@ def said_by(file: GGUFFile, architecture: str, source: str) -> Said:
             if len(set(value)) != 1:
                 raise UnsupportedModel(f"{source}: {prefix}{key} differs between layers, which is not supported")
             values[key] = value[0]
-    return Said(Keys(values, f"{source}: {architecture}"), file)
+    return FileMetadata(Keys(values, f"{source}: {architecture}"), file)
 
 
-def settings_of(said: Said, architecture: Architecture, rope: Mapping[str, Any], source: str) -> dict[str, Any]:
+def settings_of(said: FileMetadata, architecture: Architecture, rope: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Return what the model's `config.json` would say.
 
     Args:
@@ -172,7 +172,7 @@ def settings_of(said: Said, architecture: Architecture, rope: Mapping[str, Any],
     return settings
 
 
-def _refuse_others(said: Said) -> None:
+def _refuse_others(said: FileMetadata) -> None:
     """Refuse what was not read and would change what the model computes; warn of keys that are not known."""
     keys = said.keys
     neutral = {

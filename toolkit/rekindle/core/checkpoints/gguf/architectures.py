@@ -3,27 +3,27 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rekindle.core.checkpoints.gguf.architecture import Architecture, Said
+from rekindle.core.checkpoints.gguf.architecture import Architecture, FileMetadata
 from rekindle.core.errors import UnsupportedModel
 
 _SOFTMAX, _SIGMOID = 1, 2
 """Values of "expert_gating_func"."""
 
 
-def _biases(said: Said) -> dict[str, Any]:
+def _biases(said: FileMetadata) -> dict[str, Any]:
     return {"attention_bias": said.attention_bias, "mlp_bias": said.has("ffn_up.bias")}
 
 
-def _attention_bias(said: Said) -> dict[str, Any]:
+def _attention_bias(said: FileMetadata) -> dict[str, Any]:
     return {"attention_bias": said.attention_bias}
 
 
-def _window(said: Said) -> dict[str, Any]:
+def _window(said: FileMetadata) -> dict[str, Any]:
     """Return the window of all layers, if there is one."""
     return {"sliding_window": said.keys.get("attention.sliding_window") or None}
 
 
-def _windows(said: Said, period: int, window: int = 0) -> dict[str, Any]:
+def _windows(said: FileMetadata, period: int, window: int = 0) -> dict[str, Any]:
     """Return which layers see a window.
 
     Args:
@@ -39,7 +39,7 @@ def _windows(said: Said, period: int, window: int = 0) -> dict[str, Any]:
     return {"sliding_window": window, "layer_types": types} if window else {"sliding_window": None}
 
 
-def _llama(said: Said) -> dict[str, Any]:
+def _llama(said: FileMetadata) -> dict[str, Any]:
     """Tell the three families apart whose files llama.cpp gives this name."""
     if said.keys.get("expert_count"):
         said.keys.refuse("expert_weights_norm", True)
@@ -49,12 +49,12 @@ def _llama(said: Said) -> dict[str, Any]:
     return _biases(said)
 
 
-def _experts(said: Said) -> dict[str, Any]:
+def _experts(said: FileMetadata) -> dict[str, Any]:
     keys = said.keys
     return {"num_local_experts": keys.get("expert_count"), "num_experts_per_tok": keys.get("expert_used_count")}
 
 
-def _qwen_moe(said: Said, normalised: bool) -> dict[str, Any]:
+def _qwen_moe(said: FileMetadata, normalised: bool) -> dict[str, Any]:
     width = said.file.shapes.get("blk.0.ffn_down_exps.weight", (None,))[-1]
     return _experts(said) | {
         "moe_intermediate_size": said.keys.get("expert_feed_forward_length", width),
@@ -62,14 +62,14 @@ def _qwen_moe(said: Said, normalised: bool) -> dict[str, Any]:
     }
 
 
-def _qwen2_moe(said: Said) -> dict[str, Any]:
+def _qwen2_moe(said: FileMetadata) -> dict[str, Any]:
     width = said.file.shapes.get("blk.0.ffn_down_shexp.weight", (None,))[-1]
     shared = said.keys.get("expert_shared_feed_forward_length", width)
     more = {"shared_expert_intermediate_size": shared, "qkv_bias": said.attention_bias}
     return _qwen_moe(said, normalised=False) | more
 
 
-def _gemma2(said: Said) -> dict[str, Any]:
+def _gemma2(said: FileMetadata) -> dict[str, Any]:
     keys = said.keys
     caps = {
         "attn_logit_softcapping": keys.number("attn_logit_softcapping", 50.0) or None,
@@ -78,7 +78,7 @@ def _gemma2(said: Said) -> dict[str, Any]:
     return _windows(said, period=2, window=4096) | caps | _of_gemma(said, layers_of_27b=46)
 
 
-def _gemma3(said: Said) -> dict[str, Any]:
+def _gemma3(said: FileMetadata) -> dict[str, Any]:
     keys = said.keys
     more = {
         "rope_local_base_freq": keys.number("rope.freq_base_swa", 10_000.0),
@@ -87,7 +87,7 @@ def _gemma3(said: Said) -> dict[str, Any]:
     return _windows(said, period=6) | more | _of_gemma(said, layers_of_27b=62)
 
 
-def _of_gemma(said: Said, layers_of_27b: int) -> dict[str, Any]:
+def _of_gemma(said: FileMetadata, layers_of_27b: int) -> dict[str, Any]:
     """Return what the files do not say: the scale of the attention, in which the models of 27B differ."""
     keys = said.keys
     largest = keys.size("block_count") == layers_of_27b
@@ -95,14 +95,14 @@ def _of_gemma(said: Said, layers_of_27b: int) -> dict[str, Any]:
     return {"query_pre_attn_scalar": scalar} | _attention_bias(said)
 
 
-def _olmo(said: Said) -> dict[str, Any]:
+def _olmo(said: FileMetadata) -> dict[str, Any]:
     """Tell OLMo 3 by its windows."""
     if said.keys.get("attention.sliding_window"):
         return {"model_type": "olmo3"} | _windows(said, period=4) | _attention_bias(said)
     return _attention_bias(said)
 
 
-def _granite(said: Said) -> dict[str, Any]:
+def _granite(said: FileMetadata) -> dict[str, Any]:
     keys = said.keys
     if not keys.flag("rope.scaling.finetuned", True):
         raise UnsupportedModel(f"{keys.source}: a Granite without positions (rope.scaling.finetuned) is not supported")
@@ -114,17 +114,17 @@ def _granite(said: Said) -> dict[str, Any]:
     }
 
 
-def _cohere(said: Said) -> dict[str, Any]:
+def _cohere(said: FileMetadata) -> dict[str, Any]:
     more = {"logit_scale": said.keys.number("logit_scale"), "use_qk_norm": said.has("attn_q_norm.weight")}
     return _attention_bias(said) | more
 
 
-def _cohere2(said: Said) -> dict[str, Any]:
+def _cohere2(said: FileMetadata) -> dict[str, Any]:
     more = {"logit_scale": said.keys.number("logit_scale")}
     return _attention_bias(said) | _windows(said, period=4) | more
 
 
-def _stablelm(said: Said) -> dict[str, Any]:
+def _stablelm(said: FileMetadata) -> dict[str, Any]:
     return {
         "use_parallel_residual": not said.has("ffn_norm.weight"),
         "use_qkv_bias": said.attention_bias,
@@ -132,11 +132,11 @@ def _stablelm(said: Said) -> dict[str, Any]:
     }
 
 
-def _gpt_oss(said: Said) -> dict[str, Any]:
+def _gpt_oss(said: FileMetadata) -> dict[str, Any]:
     return _experts(said) | _windows(said, period=2) | _attention_bias(said)
 
 
-def _deepseek(said: Said) -> dict[str, Any]:
+def _deepseek(said: FileMetadata) -> dict[str, Any]:
     """Tell DeepSeek-V3 from V2 by its scores, or by the correction of these if the file does not say."""
     keys = said.keys
     corrected = any(name.endswith(".exp_probs_b.bias") for name in said.file.shapes)
@@ -159,7 +159,7 @@ def _deepseek(said: Said) -> dict[str, Any]:
     return settings | {"topk_method": "group_limited_greedy" if groups > 1 else "greedy"}
 
 
-def _latent(said: Said) -> dict[str, Any]:
+def _latent(said: FileMetadata) -> dict[str, Any]:
     """Return the sizes of latent attention. Older files have those of whole heads under the names that others use."""
     keys = said.keys
     whole = keys.get("attention.key_length"), keys.get("attention.value_length")

@@ -16,7 +16,7 @@ from rekindle_kernels.blocks import Array, Blocks, Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """The place of one tensor.
 
     Attributes:
@@ -111,7 +111,7 @@ class KeysAndValues:
         return np.concatenate(both, axis=1).reshape(shape)
 
 
-AnyPlace = Place | InTurns | KeysAndValues
+AnyPlace = TensorPlace | InTurns | KeysAndValues
 
 
 def find_places(file: GGUFFile, architecture: Architecture, config: ModelConfig, source: str) -> dict[str, AnyPlace]:
@@ -189,7 +189,7 @@ class _Finder:
             return InTurns(names)
         if part == own.latent_heads and not names:
             return self._of_latents(layer, kind)
-        place = Place(names) if names else self._of_stack(layer, part, kind) or self._of_joined(layer, part, kind)
+        place = TensorPlace(names) if names else self._of_stack(layer, part, kind) or self._of_joined(layer, part, kind)
         if place is None:
             return None
         shift = -1.0 if self.architecture.shifted and kind == "weight" and stem.endswith("norm") else 0.0
@@ -213,7 +213,7 @@ class _Finder:
             names = (f"{self.library(stem)}.{kind}",)
         return names if all(name in self.file.shapes for name in names) else None
 
-    def _of_stack(self, layer: str, part: str, kind: str) -> Place | None:
+    def _of_stack(self, layer: str, part: str, kind: str) -> TensorPlace | None:
         """Return the place of a tensor with a number, which is in a stack of all numbers."""
         pieces = part.split(".")
         numbers = [place for place, piece in enumerate(pieces) if piece.isdecimal()]
@@ -230,9 +230,9 @@ class _Finder:
             names = (f"{both}.{kind}",)
         if not all(number < self.file.shapes[name][0] for name in names):
             return None
-        return Place(names, range(number, number + 1), stacked=True, half=half)
+        return TensorPlace(names, range(number, number + 1), stacked=True, half=half)
 
-    def _of_joined(self, layer: str, part: str, kind: str) -> Place | None:
+    def _of_joined(self, layer: str, part: str, kind: str) -> TensorPlace | None:
         """Return the place of a query, key or value projection in a tensor of all three."""
         qkv, attention = self.config.names.qkv, self.config.attention
         name = f"blk.{layer}.attn_qkv.{kind}"
@@ -240,4 +240,4 @@ class _Finder:
             return None
         ends = np.cumsum([0, attention.heads, attention.kv_heads, attention.kv_heads]) * attention.head_dim
         at = qkv.index(part)
-        return Place((name,), range(int(ends[at]), int(ends[at + 1])))
+        return TensorPlace((name,), range(int(ends[at]), int(ends[at + 1])))

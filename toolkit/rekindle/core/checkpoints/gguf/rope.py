@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.core.checkpoints.gguf.architecture import Said
+from rekindle.core.checkpoints.gguf.architecture import FileMetadata
 from rekindle.core.checkpoints.gguf.rope_factors import find_scaling
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 
@@ -13,7 +13,7 @@ _FACTORS = "rope_freqs.weight"
 _LONG_AND_SHORT = ("rope_factors_long.weight", "rope_factors_short.weight")
 
 
-def rope_parameters(said: Said, source: str, *, truncated: bool = True) -> dict[str, Any]:
+def rope_parameters(said: FileMetadata, source: str, *, truncated: bool = True) -> dict[str, Any]:
     """Return "rope_parameters" of a `config.json`.
 
     Args:
@@ -33,7 +33,7 @@ def rope_parameters(said: Said, source: str, *, truncated: bool = True) -> dict[
     return {"rope_theta": theta, "partial_rotary_factor": share} | _scaling(said, theta, source, truncated)
 
 
-def _scaling(said: Said, theta: float, source: str, truncated: bool) -> dict[str, Any]:
+def _scaling(said: FileMetadata, theta: float, source: str, truncated: bool) -> dict[str, Any]:
     keys, shapes = said.keys, said.file.shapes
     kind = keys.get("rope.scaling.type", "linear")
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0)) or 1.0
@@ -48,7 +48,7 @@ def _scaling(said: Said, theta: float, source: str, truncated: bool) -> dict[str
     return {} if kind == "none" or factor == 1 else {"rope_type": "linear", "factor": factor}
 
 
-def _yarn(said: Said, factor: float) -> dict[str, Any]:
+def _yarn(said: FileMetadata, factor: float) -> dict[str, Any]:
     keys = said.keys
     context = keys.size("rope.scaling.original_context_length", keys.size("context_length"))
     parameters = {
@@ -65,7 +65,7 @@ def _yarn(said: Said, factor: float) -> dict[str, Any]:
     return parameters if attention is None else parameters | {"attention_factor": attention}
 
 
-def _long(said: Said, source: str) -> dict[str, Any]:
+def _long(said: FileMetadata, source: str) -> dict[str, Any]:
     keys, file = said.keys, said.file
     if missing := [name for name in _LONG_AND_SHORT if name not in file.shapes]:
         raise CheckpointError(f"{source}: missing {', '.join(missing)}, which its rope needs. Fetch the file again")
@@ -79,7 +79,7 @@ def _long(said: Said, source: str) -> dict[str, Any]:
     }
 
 
-def _llama3(said: Said, theta: float, source: str) -> dict[str, Any]:
+def _llama3(said: FileMetadata, theta: float, source: str) -> dict[str, Any]:
     scaling = find_scaling(np.asarray(said.file.read(_FACTORS)), theta, source)
     if scaling is None:
         return {}

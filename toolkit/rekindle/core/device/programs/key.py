@@ -93,7 +93,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class SharedKey:
     """The part of the key that all programs of one session have in common.
 
     Attributes:
@@ -116,7 +116,9 @@ class Build:
     native_kernels: str = ""
 
     @classmethod
-    def of(cls, model: ModelConfig, target: Target, settings: JaxSettings, kernels: Implementation = "xla") -> "Build":
+    def of(
+        cls, model: ModelConfig, target: Target, settings: JaxSettings, kernels: Implementation = "xla"
+    ) -> "SharedKey":
         """Return how programs are compiled now under these settings, with kernels of this implementation."""
         return cls(
             code=code_digest(),
@@ -140,18 +142,18 @@ class ProgramKey(StoreKey):
         statics: values that are compiled into the program.
         arguments: the structure, shapes and dtypes of the arguments.
         shardings: where the arguments are, or must be.
-        build: see `Build`.
+        build: see `SharedKey`.
     """
 
     program: str
     statics: str
     arguments: str
     shardings: str
-    build: Build
+    build: SharedKey
 
     @classmethod
     def of(
-        cls, build: Build, program: str, statics: Mapping[str, int | str | bool], arguments: Mapping[str, Any]
+        cls, build: SharedKey, program: str, statics: Mapping[str, int | str | bool], arguments: Mapping[str, Any]
     ) -> "ProgramKey":
         """Return the key of one program.
 

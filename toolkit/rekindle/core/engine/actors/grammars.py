@@ -9,7 +9,7 @@ from anyio import to_thread
 
 from rekindle.core.messages import Advance, Advanced, Message
 from rekindle.core.request.request import Request
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.text.grammar import Matcher
 from rekindle.core.text.masks import Masks, Together
 
@@ -39,7 +39,7 @@ ON_ACCELERATORS = Jumps(2, 0)
 """A chunk costs hardly more than a row."""
 
 
-def jumps_on(platform: str, limits: Limits) -> Jumps:
+def jumps_on(platform: str, limits: EngineLimits) -> Jumps:
     """Return the rule for a platform, by its name in jax.
 
     On a CPU, a chunk takes the time of some rows alone, as many as its bucket says. Measured with SmolLM2 and a bucket

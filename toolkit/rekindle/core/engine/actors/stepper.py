@@ -18,11 +18,11 @@ from rekindle.core.device.orders import (
     Order,
     Scatter,
     SharedWeights,
-    Step,
+    TickOrder,
     Use,
     let_go,
 )
-from rekindle.core.device.packing import Part, dispatched, masks_of, pack_adjustments, pack_plan, parts_of
+from rekindle.core.device.packing import GroupPart, dispatched, masks_of, pack_adjustments, pack_plan, parts_of
 from rekindle.core.device.programs.executables import ArgumentsLost, Executables
 from rekindle.core.device.programs.lowering import EMPTY, Program
 from rekindle.core.errors import EngineFailed
@@ -38,7 +38,7 @@ from rekindle.core.messages import (
     UseWeights,
     WeightsUsed,
 )
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 
 Send = Callable[[Order | Use], None]
 """Tells other processes of an order before it is run here; it must not block."""
@@ -54,7 +54,7 @@ class Stepper:
         send: where other processes have shares of the state; None where there are none.
     """
 
-    def __init__(self, programs: Executables, state: DeviceState, limits: Limits, send: Send | None = None):
+    def __init__(self, programs: Executables, state: DeviceState, limits: EngineLimits, send: Send | None = None):
         self._programs = programs
         self._state = state
         self._limits = limits
@@ -106,7 +106,7 @@ class Stepper:
         parts = parts_of(plan, limits.data, limits.max_running, limits.num_pages)
         bucket, step = await self._programs.for_step(_bucket(parts, limits))
         packed = pack_plan(parts, InputLayout(bucket, limits.max_running, limits.pages_per_request))
-        outputs = await self._run(Step(bucket, packed), step)
+        outputs = await self._run(TickOrder(bucket, packed), step)
         outputs.tokens.copy_to_host_async()
         return dispatched(plan, parts, bucket, limits.max_running, outputs)
 
@@ -182,7 +182,7 @@ def _forget(weights: list[list[jax.Array]]) -> None:
     let_go()
 
 
-def _bucket(parts: Sequence[Part], limits: Limits) -> Bucket:
+def _bucket(parts: Sequence[GroupPart], limits: EngineLimits) -> Bucket:
     """Return the smallest bucket that holds what each group computes."""
     return Bucket(
         buckets.smallest(limits.prefill_buckets, max(part.blocks for part in parts) * QUERY_BLOCK),

@@ -8,7 +8,7 @@ from rekindle.core.scheduler.cache.errands import Errands
 from rekindle.core.scheduler.cache.nodes import Evicted, Node
 from rekindle.core.scheduler.cache.pool import PagePool
 from rekindle.core.scheduler.cache.tree import PrefixTree
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 
 OFFLOADED_AT_ONCE = 16
 """Pages that are offloaded ahead of need by one `Offload`."""
@@ -29,7 +29,7 @@ class PrefixCache:
         losses: how often all pages of the device were lost.
     """
 
-    def __init__(self, limits: Limits, errands: Errands, group: int = 0):
+    def __init__(self, limits: EngineLimits, errands: Errands, group: int = 0):
         self._limits = limits
         self._pool = PagePool(limits.num_pages, group * limits.num_pages)
         self._errands = errands

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from rekindle.core.scheduler.cache.errands import Errands
 from rekindle.core.scheduler.cache.prefix_cache import PrefixCache
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.requests.running import RunningSet
 from rekindle.core.scheduler.requests.tracked import Tracked
 
@@ -21,7 +21,7 @@ class Group:
         owed: tokens that those who wait for it have to compute, as far as was known when they joined.
     """
 
-    def __init__(self, limits: Limits, errands: Errands, number: int):
+    def __init__(self, limits: EngineLimits, errands: Errands, number: int):
         self.number = number
         self.cache = PrefixCache(limits, errands, number)
         self.running = RunningSet(range(number * limits.max_running, (number + 1) * limits.max_running))

@@ -11,7 +11,7 @@ from rekindle.core.messages import Output, Rejected
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
 from rekindle.core.scheduler.cache.errands import Errands
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.requests.advances import Advances
 from rekindle.core.scheduler.requests.groups import Group, least_loaded, requests_of
 from rekindle.core.scheduler.requests.tracked import Tracked
@@ -34,7 +34,7 @@ class Roster:
         advances: what the grammars are to be told.
     """
 
-    def __init__(self, limits: Limits, errands: Errands):
+    def __init__(self, limits: EngineLimits, errands: Errands):
         self._limits = limits
         self._tracked: dict[int, Tracked] = {}
         self.counts = Counts()

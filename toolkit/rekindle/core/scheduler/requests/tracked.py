@@ -10,7 +10,7 @@ from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
 from rekindle.core.scheduler.cache.tree import NextPage
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.requests.lease import Lease
 from rekindle.core.scheduler.requests.masking import Masking
 from rekindle.core.scheduler.requests.observed import Observed
@@ -56,7 +56,7 @@ class Tracked:
     group: int = 0
 
     @classmethod
-    def of(cls, request: Request, limits: Limits) -> "Tracked":
+    def of(cls, request: Request, limits: EngineLimits) -> "Tracked":
         """Make what is known of a request that was just admitted to the waiting queue."""
         tokens, longest, publishable = list(request.known), request.longest, request.longest
         if request.hold:

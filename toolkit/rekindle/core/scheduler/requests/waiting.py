@@ -8,7 +8,7 @@ from rekindle.core.messages import Copy, Fetch, Fetched, Message, Onload
 from rekindle.core.policy import Candidate, Ordering
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import NextPage
-from rekindle.core.scheduler.limits import Limits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.requests.groups import Group, least_loaded
 from rekindle.core.scheduler.requests.lease import Lease
 from rekindle.core.scheduler.requests.queued import Fetching
@@ -33,7 +33,7 @@ class WaitingQueue:
         changes: how often a request joined, left, or began to wait for copies.
     """
 
-    def __init__(self, limits: Limits, groups: Sequence[Group], counts: Counts):
+    def __init__(self, limits: EngineLimits, groups: Sequence[Group], counts: Counts):
         self._limits = limits
         self._groups = groups
         self._counts = counts

@@ -15,7 +15,7 @@ GROWS_BY = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMark:
     """A mark in a text.
 
     Attributes:
@@ -31,7 +31,7 @@ class Found:
 class Delimiter(Protocol):
     """A kind of mark."""
 
-    def find(self, text: str, start: int, final: bool) -> tuple[Found | None, int]:
+    def find(self, text: str, start: int, final: bool) -> tuple[FoundMark | None, int]:
         """Look for the first mark.
 
         Args:
@@ -60,13 +60,13 @@ class Literals:
 
     texts: tuple[str, ...]
 
-    def find(self, text: str, start: int, final: bool) -> tuple[Found | None, int]:
+    def find(self, text: str, start: int, final: bool) -> tuple[FoundMark | None, int]:
         """See `Delimiter.find`."""
-        best: Found | None = None
+        best: FoundMark | None = None
         for literal in self.texts:
             place = text.find(literal, start)
             if place >= 0 and (best is None or place < best.start):
-                best = Found(place, place + len(literal))
+                best = FoundMark(place, place + len(literal))
         pending = len(text)
         if not final:
             pending = min(self._begun(text, start, literal) for literal in self.texts)
@@ -95,7 +95,7 @@ class Pattern:
 
     compiled: regex.Pattern[str]
 
-    def find(self, text: str, start: int, final: bool) -> tuple[Found | None, int]:
+    def find(self, text: str, start: int, final: bool) -> tuple[FoundMark | None, int]:
         """See `Delimiter.find`."""
         match = self.compiled.search(text, start, partial=not final)
         if match is None:
@@ -103,7 +103,7 @@ class Pattern:
         if not final and (match.partial or self._may_grow(text, match.start(), match.end())):
             return None, match.start()
         captures = {name: value for name, value in match.groupdict().items() if value is not None}
-        return Found(match.start(), match.end(), captures), len(text)
+        return FoundMark(match.start(), match.end(), captures), len(text)
 
     def _may_grow(self, text: str, start: int, end: int) -> bool:
         """Tell whether more text could make a match longer, as where it may end with one more mark.

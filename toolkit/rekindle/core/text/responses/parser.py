@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.core.text.responses.contents import Malformed, is_inside, values_of
-from rekindle.core.text.responses.delimiters import NO_CAPTURES, Delimiter, Found
+from rekindle.core.text.responses.delimiters import NO_CAPTURES, Delimiter, FoundMark
 from rekindle.core.text.responses.marks import unsigned
 from rekindle.core.text.responses.template import Field, ResponseTemplate
 from rekindle.core.text.responses.transforms import transformed
@@ -44,7 +44,7 @@ Event = Grown | Closed
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TextSpan:
     """The place of a part's text among all that was read, without its marks."""
 
     field: str
@@ -73,7 +73,7 @@ class ResponseParser:
         self._template = template
         self._shown = unsigned if shows_special else template.marks.shown
         self._message: dict[str, Any] = deepcopy(dict(template.defaults))
-        self.spans: list[Span] = []
+        self.spans: list[TextSpan] = []
         self._text = ""
         self._dropped = 0  # characters that were before those of _text
         self._place = 0
@@ -140,9 +140,9 @@ class ResponseParser:
                 self._empty_at = mark.start
             yield from self._open(field, written, mark.captures)
 
-    def _next_mark(self, final: bool) -> tuple[tuple[Field, Found] | None, int]:
+    def _next_mark(self, final: bool) -> tuple[tuple[Field, FoundMark] | None, int]:
         """Return the first mark that ends this part or begins another, and from where on nothing is sure yet."""
-        first: tuple[Field, Found] | None = None
+        first: tuple[Field, FoundMark] | None = None
         pending = len(self._text)
         for field, delimiter in self._watched():
             found, unsure = self._find(field, delimiter, final)
@@ -155,7 +155,7 @@ class ResponseParser:
             first = None
         return first, max(pending, self._place)
 
-    def _find(self, field: Field, delimiter: Delimiter, final: bool) -> tuple[Found | None, int]:
+    def _find(self, field: Field, delimiter: Delimiter, final: bool) -> tuple[FoundMark | None, int]:
         """Look for a mark as `Delimiter.find` does, but for those inside a string or a value of the region."""
         region, start = self._region, self._place
         while True:
@@ -214,7 +214,7 @@ class ResponseParser:
         field = region.field
         if field is None or not region.begun:
             return
-        self.spans.append(Span(field.name, region.start, region.start + len(region.body)))
+        self.spans.append(TextSpan(field.name, region.start, region.start + len(region.body)))
         opened_by, closed_by = map(self._template.marks.without_ends, (region.opened_by, written))
         raw = f"{opened_by}{self._shown(region.body)}{closed_by}"
         try:
@@ -235,7 +235,7 @@ class ResponseParser:
             yield from self._region.grow(others)
 
 
-def _rank(field: Field, found: Found) -> tuple[int, int, bool, str]:
+def _rank(field: Field, found: FoundMark) -> tuple[int, int, bool, str]:
     """Return what the next mark is the least by: its place; then the longest, one that begins a part, and the name."""
     return found.start, found.start - found.end, field.open is None, field.name
 

@@ -89,7 +89,7 @@ class RawText:
         return "".join(released)
 
 
-class Reading:
+class TemplateReading:
     """The reading of one answer.
 
     Args:
