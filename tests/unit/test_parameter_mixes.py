@@ -41,6 +41,7 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     "prompt_logprobs": st.none() | st.integers(0, 20),
     "prompt_logprobs_from": st.integers(0, 45),
     "cache_salt": st.sampled_from(["", "a"]),
+    "priority": st.integers(-1, 1),
 }
 CONSTRAINTS: dict[str, list[Any]] = {
     "json_schema": [{"type": "array", "items": {"type": "integer"}, "minItems": 2}, {"enum": [1, "b"]}],

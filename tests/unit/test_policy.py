@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rekindle.core.config import Policy, Settings
 from rekindle.core.errors import ConfigError
 from rekindle.core.policy import Candidate, Order, longest_prefix
+from rekindle.core.scheduler.requests import waiting
 from rekindle.core.scheduler.requests.waiting import CONSIDERED
 from rekindle.testing import ByHand, expected_tokens, fake_session
 from tests.waiting import PATIENCE
@@ -73,6 +74,94 @@ def test_only_the_first_of_the_queue_are_considered_and_the_next_when_one_of_the
     keys[CONSIDERED] = keys[last] = 0
     order = starts(by(keys), [prompt_of(number) for number in range(last + 1)])
     assert order == [0, CONSIDERED, last, *range(1, CONSIDERED)]
+
+
+def test_dfs_weight_starts_those_that_share_a_prefix_one_after_the_other_the_most_shared_first() -> None:
+    engine = ByHand(page_size=16, max_running=8, overlap=False, policy="dfs-weight")
+    shared, other = list(range(16)), list(range(100, 116))
+    engine.admit(BEFORE, [*shared, *shared], max_tokens=1)
+    engine.admit(BEFORE + 1, [*other, 1], max_tokens=1)
+    engine.drain()
+    engine.admit(BEFORE + 2, [250], max_tokens=2)
+    prompts = [[7], [*other, 2], [*shared, 3], [*shared, *shared, 4], [*other, 5], [*shared, 6], [*shared, *shared, 8]]
+    for number, prompt in enumerate(prompts):
+        engine.admit(number, prompt, max_tokens=1)
+    engine.drain()
+    # Four begin with `shared`, of which two go on with it; two begin with `other`, and one with neither.
+    assert engine.started[3:] == [3, 6, 2, 5, 1, 4, 0]
+
+
+def test_longest_output_starts_first_what_may_generate_most() -> None:
+    engine = ByHand(page_size=16, max_running=1, overlap=False, policy="longest-output")
+    engine.admit(BEFORE, [250], max_tokens=2)
+    for number, most in enumerate((3, 9, 1, 9, 40)):
+        engine.admit(number, prompt_of(number), max_tokens=most)
+    engine.drain()
+    assert engine.started[1:] == [4, 1, 3, 0, 2]
+
+
+def test_random_is_another_order_than_that_of_arrival_and_the_same_in_each_run() -> None:
+    prompts = [prompt_of(number) for number in range(12)]
+    order = starts("random", prompts)
+    assert sorted(order) == list(range(12)) != order
+    assert starts("random", prompts) == order
+
+
+# Priorities
+
+
+@given(st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 3)), max_size=20), st.booleans())
+def test_the_lowest_priority_starts_first_and_the_policy_orders_those_of_one(
+    each: list[tuple[int, int]], by_key: bool
+) -> None:
+    keys = [key if by_key else 0 for _, key in each]
+    engine = ByHand(page_size=16, max_running=1, overlap=False, policy=by(keys) if by_key else "fcfs")
+    engine.admit(BEFORE, [250], max_tokens=2)
+    for number, (priority, _) in enumerate(each):
+        engine.admit(number, prompt_of(number), max_tokens=2, priority=priority)
+    engine.drain()
+    assert engine.started[1:] == sorted(range(len(each)), key=lambda number: (each[number][0], keys[number]))
+
+
+def test_a_priority_is_seen_behind_any_number_of_others() -> None:
+    engine = ByHand(page_size=16, max_running=1, overlap=False)
+    engine.admit(BEFORE, [250], max_tokens=2)
+    for number in range(CONSIDERED + 9):
+        engine.admit(number, prompt_of(number), max_tokens=1)
+    engine.admit(CONSIDERED + 9, prompt_of(999), max_tokens=1, priority=-1)
+    engine.drain()
+    assert engine.started[1] == CONSIDERED + 9
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_lowest_priority_loses_its_pages_first_and_then_the_last_admitted(first: int, overlap: bool) -> None:
+    engine = ByHand(page_size=16, num_pages=7, max_running=3, overlap=overlap, host_cache_bytes=0)
+    priorities = [5 if number == first else 0 for number in range(3)]
+    for number, priority in enumerate(priorities):
+        engine.admit(number, [number] * 15, max_tokens=40, priority=priority)
+    lost: list[int] = []
+    while engine.in_flight:
+        lost += [request_id for plan in engine.settle() for request_id in plan.preempted]
+    assert lost[:2] == [first, 2]
+    for number in range(3):
+        assert tuple(engine.tokens[number]) == expected_tokens([number] * 15, 40)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "longest-prefix", "dfs-weight", "longest-output", "random", by([0] * 999)])
+def test_whoever_has_waited_long_goes_next_whatever_keeps_coming(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE_TICKS", 30)
+    engine = ByHand(page_size=16, max_running=1, overlap=False, policy=policy)
+    engine.admit(BEFORE, SHARED, max_tokens=2)
+    engine.admit(0, prompt_of(0), max_tokens=2, priority=9)
+    for number in range(1, 60):  # always before it: by priority, by what is cached, and by their outputs
+        engine.admit(number, [*SHARED, number], max_tokens=5)
+        while engine.scheduler.stats.waiting > 3:
+            engine.settle()
+    engine.drain()
+    assert 4 <= engine.started.index(0) <= 30 // 5 + 5
 
 
 # The facts that a policy sees
@@ -233,7 +322,8 @@ def test_no_policy_changes_what_is_generated_or_leaves_one_behind(keys: list[int
 
 @pytest.mark.parametrize("value", ["lifo", "", None, 3, ["fcfs"]])
 def test_what_is_neither_a_name_nor_a_function_is_refused(value: Any) -> None:
-    expected = "policy must be one of 'fcfs', 'longest-prefix' or a function of a rekindle.Candidate, got "
+    names = "'fcfs', 'longest-prefix', 'dfs-weight', 'longest-output', 'random'"
+    expected = f"policy must be one of {names} or a function of a rekindle.Candidate, got "
     with pytest.raises(ConfigError) as refused:
         Settings(policy=value)
     assert str(refused.value) == f"{expected}{value!r}"

@@ -33,6 +33,10 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "min_p": ([-0.1, 1.1, None, *NO_NUMBERS], "min_p must be a finite number of at least 0 and at most 1, got "),
     "ignore_eos": ([0, 1, None, "no"], "ignore_eos must be True or False, got "),
     "cache_salt": ([0, None, b"a", ["a"]], "cache_salt must be a str, got "),
+    "priority": (
+        [-(2**31) - 1, 2**31, 1.5, "1", None, True],
+        "priority must be an integer from -2147483648 to 2147483647, got ",
+    ),
     "keep_stop": ([0, 1, None, "no"], "keep_stop must be True or False, got "),
     "skip_special_tokens": ([0, 1, None, "no"], "skip_special_tokens must be True or False, got "),
     "min_tokens": ([-1, None, 2**30 + 1, *NO_INTEGERS], "min_tokens must be an integer from 0 to 1073741824, got "),

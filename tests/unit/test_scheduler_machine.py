@@ -81,6 +81,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         end_ids=st.just(frozenset()) | st.frozensets(st.integers(0, VOCAB_SIZE - 1), max_size=4),
         given=st.sampled_from([0, 0, 0, 1, 5, 40]),
         grammar=st.none() | st.builds(FakeGrammar, st.integers(0, 999), st.sampled_from([90, 20, 3])),
+        priority=st.sampled_from([0, 0, -1, 1]),
     )
     def submit(
         self,
@@ -91,6 +92,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         end_ids: frozenset[int],
         given: int,
         grammar: FakeGrammar | None,
+        priority: int,
     ) -> None:
         capacity = self.engine.limits.max_context
         for length in lengths:
@@ -102,7 +104,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if grammar is not None:  # or it would be turned away
                 begun = list(expected_tokens(prompt, given, grammar=grammar))
             asked: Any = {"draw": draw, "end_ids": end_ids, "begun": begun, "grammar": grammar}
-            self.see(self.engine.admit(len(self.asked), prompt, max_tokens, **asked))
+            self.see(self.engine.admit(len(self.asked), prompt, max_tokens, priority=priority, **asked))
             self.asked.append(Asked(end_ids, expected_tokens(prompt, most, **asked), grammar))
 
     @precondition(lambda self: self.engine.in_flight)

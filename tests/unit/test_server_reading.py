@@ -41,6 +41,7 @@ def test_a_completion_without_more_has_sixteen_tokens() -> None:
 
 def test_sampling_fields_become_the_keywords_of_the_session() -> None:
     given = {"temperature": 0.5, "top_k": 3, "min_p": 0.1, "stop": ["a"], "seed": 7, "cache_salt": "x", "min_tokens": 1}
+    given["priority"] = -3
     asked = completion(**given, include_stop_str_in_output=True, max_tokens=4)
     assert asked.call.ask == {**given, "keep_stop": True, "max_tokens": 4}
     assert asked.call.fields["keep_stop"] == "include_stop_str_in_output"

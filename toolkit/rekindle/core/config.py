@@ -11,7 +11,7 @@ from rekindle.core.policy import NAMED, Order
 Dtype = Literal["float32", "bfloat16"]
 Implementation = Literal["xla", "reference", "cpu", "tpu", "gpu"]
 Ticks = Literal["alternate", "prefill-first", "combined"]
-Policy = Literal["fcfs", "longest-prefix"] | Order
+Policy = Literal["fcfs", "longest-prefix", "dfs-weight", "longest-output", "random"] | Order
 Precompile = Literal["all", "background", "lazy"]
 Restore = Literal["auto", "require", "off"]
 SamplingDefaults = Literal["model", "neutral"]
@@ -58,12 +58,14 @@ class Settings:
             there is a `logits_processor`. Elsewhere each tick has one shape, the largest, so that a short prompt takes
             as long as `max_prefill_tokens`, and a step of one request as long as one of `max_running`. A request waits
             for pages for all its `max_tokens`, and only the pages of prompts are cached.
-        policy: which request leaves the waiting queue next: "fcfs" takes the first that came, "longest-prefix" the one
-            with most tokens in the cache, and a function orders `rekindle.Candidate`s as a key of `sorted` does. The
+        policy: which request of the lowest `priority` leaves the waiting queue next: "fcfs" takes the first that came,
+            "longest-prefix" the one with most tokens in the cache, "dfs-weight" those whose cached prefix most of the
+            waiting share, one after the other, "longest-output" the one that may generate most, "random" any, by a hash
+            that is the same in each run, and a function orders `rekindle.Candidate`s as a key of `sorted` does. The
             function is called on the engine's thread, when a slot is free, for the first 64 waiting requests. The first
             in its order that has no room yet holds up those behind it. If it raises an error, or its keys cannot be
-            compared, a RuntimeWarning says so once, and the session goes on as with "fcfs". In any order but "fcfs",
-            the last request waits as long as others keep coming, unless the order regards `Candidate.waited`.
+            compared, a RuntimeWarning says so once, and the session goes on as with "fcfs". In any order, whoever has
+            waited for 1,024 ticks goes next.
         prefix_cache: keep the pages of prompts and outputs, and use them for requests that begin the same.
         host_cache_bytes: host memory for pages that the device has no room for; 0 keeps none, on disk neither.
         disk_cache_bytes: room in the cache directory for pages of all models; 0 keeps none there.

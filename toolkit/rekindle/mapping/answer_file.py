@@ -188,7 +188,7 @@ def shaping(model: str, params: SamplingParams, options: Mapping[str, Any]) -> d
     said: dict[str, Any] = {"model": PurePath(model).name}
     for each in fields(params):
         value = getattr(params, each.name)
-        if value != each.default and each.name != "cache_salt":
+        if value != each.default and each.name not in ("cache_salt", "priority"):
             said[each.name] = _plain(value)
     return said | {name: _plain(json.dumps(value, default=str)) for name, value in options.items() if value}
 

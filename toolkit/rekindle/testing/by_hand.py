@@ -169,9 +169,10 @@ class ByHand:
         begun: Sequence[int] = (),
         pooling: Pooling | None = None,
         grammar: FakeGrammar | None = None,
+        priority: int = 0,
     ) -> list[Plan]:
         """Let a request join the waiting queue."""
-        params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw)
+        params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw, priority=priority)
         request = Request(request_id, tuple(prompt), params, frozenset(end_ids), self.limits.max_context)
         request = replace(request, namespace=namespace, hold=hold, begun=tuple(begun), pooling=pooling)
         return self.say(Admit(request if grammar is None else constrained(request, grammar)))

@@ -48,6 +48,7 @@ class SamplingOptions(TypedDict, total=False):
     prompt_logprobs: int | None
     prompt_logprobs_from: int
     cache_salt: str
+    priority: int
     json_schema: SchemaLike | None
     regex: str | None
     choice: Sequence[str] | None
@@ -102,6 +103,8 @@ class SamplingParams:
         prompt_logprobs_from: the index of the first token of the prompt that is scored; those before it have None, and
             may be found in the prefix cache. Needs `prompt_logprobs`.
         cache_salt: share cached prefixes only with requests of the same salt, of up to 1,024 characters.
+        priority: the lowest number leaves the waiting queue first, as in vLLM, and gives its pages back last where a
+            pool is full. Who has waited for 1,024 ticks goes next in any case.
         json_schema: write JSON of this schema, as `json.dumps` would: a dict, or a type that pydantic makes one of,
             such as a model or a dataclass. `answer.parsed` has the value. A call gives one of this and the next three.
         regex: write a text that this regular expression matches as a whole, in the syntax of Rust's `regex`: there are
@@ -134,6 +137,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     prompt_logprobs_from: int = 0
     cache_salt: str = ""
+    priority: int = 0
     json_schema: Constraint | None = None
     regex: Constraint | None = None
     choice: Constraint | None = None
@@ -329,6 +333,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "prompt_logprobs": partial(checks.count_or_none, high=2**31 - 1),
     "prompt_logprobs_from": partial(checks.integer, low=0, high=MOST_TOKENS),
     "cache_salt": partial(checks.text, longest=LONGEST_SALT),
+    "priority": partial(checks.integer, low=-(2**31), high=2**31 - 1),
     "json_schema": checks.unless_none(constraint.json_schema),
     "regex": checks.unless_none(constraint.regex),
     "choice": checks.unless_none(constraint.choice),

@@ -63,8 +63,9 @@ class Planner:
     def _add_rows(self, draft: Draft) -> None:
         """Add a decode row for each request that can have one, rows of similar context side by side."""
         able = [tracked for tracked in self._roster.running if tracked.wants_token and self._reserve_next(tracked)]
-        for tracked in sorted(able, key=attrgetter("computed")):
-            assert tracked.lease is not None, "only those behind it in the running set were preempted since"
+        kept = [tracked for tracked in able if tracked.lease is not None]  # a later one may have taken an earlier one's
+        for tracked in sorted(kept, key=attrgetter("computed")):
+            assert tracked.lease is not None
             page = tracked.lease.pages[tracked.computed // self._limits.page_size]
             params = tracked.request.params
             slot = self._roster.group_of(tracked).running.slots[tracked]

@@ -29,6 +29,7 @@ SAMPLING: Mapping[str, str] = {
     "ignore_eos": "ignore_eos",
     "skip_special_tokens": "skip_special_tokens",
     "cache_salt": "cache_salt",
+    "priority": "priority",
 }
 """The keywords of a session by the fields that say the same."""
 DRAWN_BY = ("seed", "top_p", "top_k", "min_p")

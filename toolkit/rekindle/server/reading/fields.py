@@ -16,7 +16,6 @@ IGNORED = frozenset(
         "metadata",
         "model",
         "prediction",
-        "priority",
         "prompt_cache_key",
         "prompt_cache_retention",
         "request_id",

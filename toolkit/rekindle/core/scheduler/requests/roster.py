@@ -76,15 +76,15 @@ class Roster:
         self.waiting.join(tracked)
 
     def reserve(self, tracked: Tracked, tokens: int) -> bool:
-        """See that so many tokens of a request have pages, preempting the last that runs as long as none is to be had.
+        """See that so many tokens of a request have pages, preempting others as long as none is to be had.
 
-        Return False if the request has no pages now: it may have been the last itself.
+        Return False if the request has no pages now: it may have been the next to give its own back.
         """
         while (lease := tracked.lease) is not None:
             missing = -(-tokens // self._limits.page_size) - len(lease.pages)
             if missing <= 0 or lease.reserve(missing):
                 return True
-            self.preempt(self.group_of(tracked).running.last)
+            self.preempt(self.group_of(tracked).running.victim)
         return False
 
     def preempt(self, tracked: Tracked) -> None:

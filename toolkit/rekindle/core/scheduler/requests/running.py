@@ -31,9 +31,9 @@ class RunningSet:
         return iter(self.slots)
 
     @property
-    def last(self) -> Tracked:
-        """The request that was admitted last."""
-        return next(reversed(self.slots))
+    def victim(self) -> Tracked:
+        """The request that gives its pages back first: of the lowest priority, the one that was admitted last."""
+        return max(reversed(self.slots), key=lambda tracked: tracked.request.params.priority)
 
     def join(self, tracked: Tracked) -> None:
         """Give a free slot to a request that has a lease."""

@@ -1,16 +1,16 @@
 """The waiting queue: who comes next, who waits for what another computes, and who for the host tier or the disk."""
 
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
 
 from rekindle.core.messages import Copy, Fetch, Fetched, Message, Onload
-from rekindle.core.policy import Candidate, Ordering
+from rekindle.core.policy import PATIENCE_TICKS, Candidate, Ordering
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import NextPage
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.requests.groups import Group, least_loaded
 from rekindle.core.scheduler.requests.lease import Lease
+from rekindle.core.scheduler.requests.line import Line
 from rekindle.core.scheduler.requests.queued import Fetching
 from rekindle.core.scheduler.requests.tracked import Tracked
 from rekindle.core.scheduler.stats import Counts
@@ -38,7 +38,7 @@ class WaitingQueue:
         self._groups = groups
         self._counts = counts
         self._ordering = Ordering(limits.policy)
-        self._queue: deque[Tracked] = deque()
+        self._queue = Line()
         self._fetching: dict[int, Tracked] = {}
         self.changes = 0
 
@@ -57,7 +57,7 @@ class WaitingQueue:
         return None if first is not None and first.unsettled else first
 
     def join(self, tracked: Tracked, *, first: bool = False) -> None:
-        """Let a request wait for its group, behind all others or before them."""
+        """Let a request wait for its group, behind all others of its priority or before them."""
         self.changes += 1
         tracked.queued.joined = self._counts.ticks
         self._owe(tracked)  # it is looked for now, when it is one request; later looks go on, at 64 in one tick
@@ -167,14 +167,25 @@ class WaitingQueue:
             tracked.queued.found = []
 
     def _candidates(self, only_started: bool) -> list[Tracked]:
-        able = (tracked for tracked in self._queue if tracked.started or not only_started)
-        return self._ordering.ordered(islice(able, CONSIDERED), self._candidate)
+        """Return who is looked at for a tick: the overdue, then by priority, in the policy's order within one."""
+        overdue = [
+            tracked
+            for tracked in self._queue.overdue(self._counts.ticks - PATIENCE_TICKS)
+            if tracked.started or not only_started
+        ][:CONSIDERED]
+        passed = set(overdue)
+        able = (each for each in self._queue if (each.started or not only_started) and each not in passed)
+        considered = islice(able, CONSIDERED - len(overdue))
+        for _, alike in groupby(considered, key=lambda tracked: tracked.request.params.priority):
+            overdue += self._ordering.ordered(alike, self._candidate)
+        return overdue
 
     def _candidate(self, tracked: Tracked) -> Candidate:
-        def find() -> int:
-            return 0 if tracked.unsettled else len(self._found(tracked)) * self._limits.page_size
+        def path() -> Sequence[Node]:
+            return () if tracked.unsettled else self._found(tracked)
 
-        return Candidate(tracked.request, tracked.started, self._counts.ticks - tracked.queued.joined, find)
+        waited = self._counts.ticks - tracked.queued.joined
+        return Candidate(tracked.request, tracked.started, waited, self._limits.page_size, path)
 
     def _found(self, tracked: Tracked) -> list[Node]:
         tree = self._groups[tracked.group].cache.tree
