@@ -1,4 +1,4 @@
-"""What a server needs of the session that it serves."""
+"""The part of a session that a server needs."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol

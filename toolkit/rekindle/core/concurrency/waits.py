@@ -63,7 +63,7 @@ class _AskWay:
 
 
 def way() -> Waits[Way]:
-    """Return how the caller of this operation waits for it."""
+    """Return the way in which the caller of this operation waits: it awaits, or it blocks."""
     found: Way = yield _AskWay()
     return found
 

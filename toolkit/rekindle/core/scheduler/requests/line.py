@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 from rekindle.core.scheduler.requests.tracked import Tracked
 
@@ -34,11 +35,15 @@ class Line:
         if not self._by_priority[priority]:
             del self._by_priority[priority]
 
-    def overdue(self, since: int) -> list[Tracked]:
-        """Return the requests that joined at this tick or before, in the order in which they did."""
+    def overdue(self, since: int, most: int) -> list[Tracked]:
+        """Return the requests that joined at this tick or before, in the order in which they did.
+
+        Args:
+            most: looked at of each priority, so that the cost does not grow with the queue.
+        """
         overdue: list[Tracked] = []
         for waiting in self._by_priority.values():
-            for tracked in waiting:
+            for tracked in islice(waiting, most):
                 if tracked.queued.joined <= since:
                     overdue.append(tracked)
                 elif not tracked.started:  # those behind it came later; who was preempted stands before older ones

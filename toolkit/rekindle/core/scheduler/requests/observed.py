@@ -38,7 +38,7 @@ class Observed:
         return min(self.scored - 1 if self.scored < prompt else prompt, self.summed)
 
     def scoring(self, start: int, end: int) -> Scoring | None:
-        """Return what to score when these positions are computed; each tells of the token after it."""
+        """Return the tokens to score when these positions are computed; each position scores the token after it."""
         tokens = self.request.prompt[self.scored : end + 1]
         alternatives = self.request.params.prompt_logprobs
         if alternatives is None or not tokens:
@@ -48,7 +48,7 @@ class Observed:
         return Scoring(first, tokens, alternatives)
 
     def summing(self, start: int, end: int) -> Summing | None:
-        """Return which hidden states to sum when these positions are computed."""
+        """Return the hidden states to sum when these positions are computed, or None."""
         first, end = self.summed, min(end, len(self.request.prompt))
         if not start <= first < end:
             return None

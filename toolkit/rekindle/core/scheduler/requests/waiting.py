@@ -167,10 +167,10 @@ class WaitingQueue:
             tracked.queued.found = []
 
     def _candidates(self, only_started: bool) -> list[Tracked]:
-        """Return who is looked at for a tick: the overdue, then by priority, in the policy's order within one."""
+        """Return the candidates of a tick: overdue requests, then by priority, and in the policy's order within one."""
         overdue = [
             tracked
-            for tracked in self._queue.overdue(self._counts.ticks - PATIENCE_TICKS)
+            for tracked in self._queue.overdue(self._counts.ticks - PATIENCE_TICKS, CONSIDERED)
             if tracked.started or not only_started
         ][:CONSIDERED]
         passed = set(overdue)
