@@ -197,11 +197,13 @@ def test_a_step_compiles_and_updates_its_pages_in_place(topology: str, config: M
     [
         *((V5E, Bucket(0, 1), model) for model in CONFIGS),
         (V6E, Bucket(256, 0), "gpt-oss-20b"),
+        # Its VMEM has room for these logits; libtpu has aborted over where in it they are to be.
+        (V6E, Bucket(0, 32), "gemma-2-2b"),
         *(
             pytest.param(V6E, bucket, model, marks=pytest.mark.deep)
             for bucket in (Bucket(256, 0), Bucket(0, 32))
             for model in CONFIGS
-            if (bucket.decode_rows, model) != (0, "gpt-oss-20b")
+            if (bucket.decode_rows, model) not in ((0, "gpt-oss-20b"), (32, "gemma-2-2b"))
         ),
     ],
 )

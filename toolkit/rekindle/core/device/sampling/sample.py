@@ -64,34 +64,34 @@ def sample(
     greedy = argmax(columns, implementation=implementation)
     largest = of_tokens(columns, greedy)
 
-    def change() -> tuple[jax.Array, jax.Array]:
+    def change() -> jax.Array:
         final = adjust(columns, rows, positions, adjustments, owners, implementation)
         if processor is not None:
             wanted = (rows.adjusted & PROCESSED > 0)[None]
             final = jnp.where(wanted, processor(final, positions, adjustments, owners), final)
-        if allowed is not None:
-            final = constrain(final, rows, allowed, owners)
-        return final, argmax(final, implementation=implementation)
+        return final if allowed is None else constrain(final, rows, allowed, owners)
 
-    def choose(final: jax.Array, best: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        height = of_tokens(final, best)
+    def choose(final: jax.Array, best: jax.Array) -> tuple[jax.Array, jax.Array]:
         tokens = lax.cond(
             drawn.any(),
             lambda: jnp.where(drawn, _draw(final, best, rows, positions, implementation), best),
             lambda: best,
         )
+        return tokens, of_tokens(final, best)
 
-        def drawn_logits() -> tuple[jax.Array, jax.Array]:
-            return drawn_from(final, height, rows, tokens, implementation), jnp.zeros_like(height)
+    def choose_of_changed() -> tuple[jax.Array, jax.Array]:
+        final = change()
+        return choose(final, argmax(final, implementation=implementation))
 
-        return tokens, score_if(of_changed, drawn_logits, tokens, most, implementation), height
-
-    unscored = jnp.zeros((len(greedy), score_columns(most)), jnp.int32)
     # A branch for each kind: one branch's result would be a copy of all logits where nothing is adjusted.
     kind = jnp.where(adjusted.any(), 2, drawn.any().astype(jnp.int32))
-    tokens, scores, height = lax.switch(
-        kind, (lambda: (greedy, unscored, largest), lambda: choose(columns, greedy), lambda: choose(*change()))
-    )
+    tokens, height = lax.switch(kind, (lambda: (greedy, largest), lambda: choose(columns, greedy), choose_of_changed))
+
+    def drawn_logits() -> tuple[jax.Array, jax.Array]:
+        return drawn_from(change(), height, rows, tokens, implementation), jnp.zeros_like(height)
+
+    # Changed anew, for the few who ask: libtpu aborts where the logits of a branch outlive the loop of a draw in it.
+    scores = score_if(of_changed, drawn_logits, tokens, most, implementation)
     of_model = score_if((rows.scored > 0) & ~of_changed, lambda: (columns, largest), tokens, most, implementation)
     return _checked(tokens, largest, height, rows), jnp.where(of_changed[:, None], scores, of_model)
 
