@@ -18,7 +18,7 @@ from rekindle.core.device.sampling.distribution import drawn_from, least_kept
 from rekindle.core.device.sampling.keys import keys_of
 from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.sampling.rows import CONSTRAINED, OF_SAMPLED, PROCESSED, SamplingRows
-from rekindle.core.device.sampling.scores import score_columns, score_if
+from rekindle.core.device.sampling.scores import score_if
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.sampling import argmax, draw, mass
 
