@@ -47,7 +47,7 @@ class Tiers:
     def __init__(self, machine: Assembly):
         self._actors = machine.actors
         self._ids = count()
-        size = machine.limits.page_size
+        size = machine.limits.pool.page_size
         self._table = tuple(range(1, 1 + -(-(TOKENS + REST) // size)))
         self.pages = self._table[: TOKENS // size]
 

@@ -56,7 +56,7 @@ def test_the_default_pool_on_a_cpu_is_a_gibibyte_or_a_quarter_of_what_is_left(mo
     for memory, most in ((64 << 30, 1 << 30), (2 << 30, 1 << 29), (1 << 30, 1 << 28)):
         give(memory)
         blueprint = Blueprint.of(wide, Settings(), HERE)
-        pool = (blueprint.limits.num_pages - 1) * blueprint.limits.page_bytes
+        pool = (blueprint.limits.pool.num_pages - 1) * blueprint.limits.pool.page_bytes
         assert 0.9 * most - 10 * MB < pool <= most
 
 
@@ -64,7 +64,7 @@ def test_two_starts_have_the_same_pool_though_the_memory_differs_a_little(model:
     wide, pages = replace(model, config=replace(model.config, max_context=1 << 20)), set()
     for more in range(0, 128 * MB, 4 * MB):
         give((1 << 30) + more)
-        pages.add(Blueprint.of(wide, Settings(), HERE).limits.num_pages)
+        pages.add(Blueprint.of(wide, Settings(), HERE).limits.pool.num_pages)
     assert len(pages) <= 6
 
 
@@ -126,9 +126,9 @@ def test_a_pool_that_does_not_fit_beside_the_weights_is_refused_with_the_largest
 
 
 def test_pool_bytes_are_whole_pages_and_instead_of_num_pages(model: Checkpoint) -> None:
-    page = Blueprint.of(model, Settings(num_pages=5), HERE).limits.page_bytes
+    page = Blueprint.of(model, Settings(num_pages=5), HERE).limits.pool.page_bytes
     blueprint = Blueprint.of(model, Settings(pool_bytes=7 * page + page // 2), HERE)
-    assert blueprint.limits.num_pages == 7
+    assert blueprint.limits.pool.num_pages == 7
     chosen = blueprint.chosen(Settings(pool_bytes=7 * page))
     assert (chosen.num_pages, chosen.pool_bytes) == (7, None)
     assert Blueprint.of(model, Settings(pool_bytes=2 * page), HERE).chosen(Settings(pool_bytes=2 * page)).num_pages == 2
@@ -209,9 +209,9 @@ def test_a_restart_finds_its_programs_though_the_pool_was_sized_by_measuring(
         chosen: SettingsOptions = {**settings, "restore": restore}
         with rekindle.open_sync(families / "llama-tied", progress=False, **chosen) as session:
             limits = session._assembly.limits
-            pages.append(limits.num_pages)
+            pages.append(limits.pool.num_pages)
             assert session.generate_sync(token_ids=[1, 2], max_tokens=2).token_ids
-            assert limits.num_pages < 1 + 16 * limits.pages_per_request, "memory is what bounds it"
+            assert limits.pool.num_pages < 1 + 16 * limits.pool.pages_per_request, "memory is what bounds it"
             compiled = session.stats.compilations
             session._assembly.programs.stored().result()
         assert bool(compiled) == (restore == "auto")

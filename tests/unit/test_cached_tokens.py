@@ -63,7 +63,7 @@ def session_on(disk: FakeDiskTier, **options: Any) -> Session:
     """Open a session that writes its pages to this disk, and knows the pages that earlier ones wrote."""
     limits = fake_limits(**options)
     assembly = fake_assembly(limits)
-    actors = replace(assembly.actors, disk_tier=disk, host_tier=FakeHostTier(limits.host_pages, disk))
+    actors = replace(assembly.actors, disk_tier=disk, host_tier=FakeHostTier(limits.pool.host_pages, disk))
     assert isinstance(actors.scheduler, CheckedScheduler)
     actors.scheduler.restore(disk.stored())
     return fake_session(replace(assembly, actors=actors))

@@ -160,21 +160,21 @@ def test_a_context_above_the_models_own_is_refused() -> None:
 def test_one_request_never_needs_more_than_the_pool() -> None:
     limits = fake_limits(page_size=16, num_pages=4)
     assert limits.max_context == 48
-    assert limits.pages_per_request == 3
+    assert limits.pool.pages_per_request == 3
     limits = fake_limits(page_size=16, num_pages=100, max_context=40)
     assert limits.max_context == 40
-    assert limits.pages_per_request == 3
+    assert limits.pool.pages_per_request == 3
 
 
 def test_the_default_pool_serves_all_running_requests_in_full_unless_that_is_too_much() -> None:
     limits = fake_limits(page_size=64, max_context=1000, max_running=3)
-    assert limits.num_pages == 1 + 3 * 16
+    assert limits.pool.num_pages == 1 + 3 * 16
     attention = replace(FAKE_MODEL.attention, kv_heads=8, head_dim=128)
     wide = replace(FAKE_MODEL, layers=FAKE_MODEL.layers * 30, attention=attention)
     page_bytes = 2 * 30 * 8 * 128 * 64 * 2
-    assert EngineLimits.of(Settings(), wide, itemsize=2).num_pages == 1 + DEFAULT_POOL_BYTES // page_bytes
+    assert EngineLimits.of(Settings(), wide, itemsize=2).pool.num_pages == 1 + DEFAULT_POOL_BYTES // page_bytes
     huge = replace(wide, layers=FAKE_MODEL.layers * 10**6)
-    assert EngineLimits.of(Settings(), huge, itemsize=2).num_pages == 2, "one page is needed to serve anything"
+    assert EngineLimits.of(Settings(), huge, itemsize=2).pool.num_pages == 2, "one page is needed to serve anything"
 
 
 def test_a_chunk_is_no_larger_than_a_tick() -> None:
@@ -233,7 +233,7 @@ def test_sizes_of_rows_need_be_no_multiple_of_anything() -> None:
 
 
 def test_pages_reach_the_disk_only_through_a_host_tier_that_has_room_for_one() -> None:
-    page = fake_limits().page_bytes
-    assert [fake_limits(host_cache_bytes=size).snapshots for size in (0, page - 1, page)] == [False, False, True]
-    assert [fake_limits(disk_cache_bytes=size).snapshots for size in (0, 1)] == [False, True]
-    assert not fake_limits(restore="off").snapshots
+    page = fake_limits().pool.page_bytes
+    assert [fake_limits(host_cache_bytes=size).pool.snapshots for size in (0, page - 1, page)] == [False, False, True]
+    assert [fake_limits(disk_cache_bytes=size).pool.snapshots for size in (0, 1)] == [False, True]
+    assert not fake_limits(restore="off").pool.snapshots

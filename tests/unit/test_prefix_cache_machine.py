@@ -61,7 +61,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.asked: list[Asked] = []
         self.withdrawn: set[int] = set()
         self.changes = self.cache_saves = 0
-        self.all_went_well = self.engine.limits.host_pages >= 1000  # pages without room are not written
+        self.all_went_well = self.engine.limits.pool.host_pages >= 1000  # pages without room are not written
 
     @rule(
         family=st.integers(0, 2),
@@ -197,7 +197,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert (
             stats.host_pages
             == len(self.engine.host_tier.entries)
-            <= self.engine.limits.data * self.engine.limits.host_pages
+            <= self.engine.limits.data * self.engine.limits.pool.host_pages
         )
 
 

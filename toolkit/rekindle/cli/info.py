@@ -152,7 +152,7 @@ def _parameters(config: ModelConfig) -> int:
 def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
     """Yield what `open` with these settings would hold, and where."""
     limits, budget, place = blueprint.limits, blueprint.budget, blueprint.place
-    tokens, token = (limits.num_pages - 1) * limits.page_size, limits.page_bytes // limits.page_size
+    tokens, token = limits.pool.tokens, limits.pool.page_bytes // limits.pool.page_size
     yield "dtype", blueprint.dtype.name + ("" if arguments.dtype else f", the default on {place.first.platform}")
     yield "weights", size_text(budget.weights)
     how = "measured" if budget.measured else "by a reckoning from shapes"
@@ -160,15 +160,15 @@ def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
     yield "keys, values", f"{size_text(token)} a token of context"
     yield (
         "pool",
-        f"{limits.num_pages - 1} pages of {limits.page_size} tokens, {tokens} in all, "
-        f"{size_text(limits.num_pages * limits.page_bytes)}",
+        f"{limits.pool.num_pages - 1} pages of {limits.pool.page_size} tokens, {tokens} in all, "
+        f"{size_text(limits.pool.bytes)}",
     )
-    together = budget.beside_pages + limits.num_pages * limits.page_bytes
+    together = budget.beside_pages + limits.pool.bytes
     has = "" if budget.memory is None else f" of {size_text(budget.memory)} on {place}"
     yield "together", size_text(together) + has
     yield from _mesh(blueprint, together)
-    on_disk = Settings().disk_cache_bytes if limits.snapshots else 0
-    host = limits.data * limits.host_pages * limits.page_bytes
+    on_disk = Settings().disk_cache_bytes if limits.pool.snapshots else 0
+    host = limits.data * limits.pool.host_pages * limits.pool.page_bytes
     yield "copies", f"at most {size_text(host)} in host memory and {size_text(on_disk)} on disk, for all models there"
     yield "batch", f"{limits.data * limits.max_running} requests, each of at most {limits.max_context} tokens"
     prefill, decode = (", ".join(map(str, sizes)) for sizes in (limits.prefill_buckets, limits.decode_buckets))
@@ -186,7 +186,7 @@ def _mesh(blueprint: Blueprint, together: int) -> Rows:
     parts = {
         "of weights": budget.weights,
         "for a step": budget.workspace + budget.slots,
-        "of pages": blueprint.limits.num_pages * blueprint.limits.page_bytes,
+        "of pages": blueprint.limits.pool.bytes,
     }
     said = ", ".join(f"{size_text(size // devices)} {what}" for what, size in parts.items())
     yield "on each", f"{said}, {size_text(together // devices)} together, of {devices} devices"

@@ -38,18 +38,18 @@ class Memory:
     def of(cls, assembly: Assembly) -> "Memory":
         """Return the memory that an engine has now."""
         limits, counts = assembly.limits, assembly.stats().scheduler
-        page, groups = limits.page_bytes, limits.data
+        page, groups = limits.pool.page_bytes, limits.data
         return cls(
             weights=groups * assembly.deployment.weight_bytes,
             workspace=assembly.programs.workspace(len(assembly.deployment.place.devices)),
-            pool=groups * limits.num_pages * page,
+            pool=groups * limits.pool.num_pages * page,
             devices=len(assembly.deployment.place.devices),
-            token=page // limits.page_size,
-            tokens=groups * (limits.num_pages - 1) * limits.page_size,
+            token=page // limits.pool.page_size,
+            tokens=groups * limits.pool.tokens,
             host=counts.host_pages * page,
-            host_limit=groups * limits.host_pages * page,
+            host_limit=groups * limits.pool.host_pages * page,
             disk=counts.disk_pages * page,
-            disk_limit=assembly.settings.disk_cache_bytes if limits.snapshots else 0,
+            disk_limit=assembly.settings.disk_cache_bytes if limits.pool.snapshots else 0,
         )
 
     def said(self) -> dict[str, str | None]:

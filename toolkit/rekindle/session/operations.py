@@ -63,11 +63,11 @@ class Operations:
 
     def save(self, progress: bool) -> Waits[int]:
         """See `Session.save`."""
-        if not self._assembly.limits.snapshots:
+        if not self._assembly.limits.pool.snapshots:
             raise StorageError(
                 'this session writes no prefixes to disk; open one with restore="auto" or "require", '
                 "prefix_cache=True, disk_cache_bytes above 0, and host_cache_bytes of at least one page, which is "
-                f"{self._assembly.limits.page_bytes:,} bytes here"
+                f"{self._assembly.limits.pool.page_bytes:,} bytes here"
             )
         _, saving = self._callers.ask(SaveCache, self._engine.post)
         seen = 0
@@ -124,7 +124,7 @@ class Operations:
     def close(self) -> Waits[None]:
         """See `Session.close`."""
         try:
-            if self._engine.error is None and self._assembly.limits.snapshots and not self._engine.paused:
+            if self._engine.error is None and self._assembly.limits.pool.snapshots and not self._engine.paused:
                 with suppress(SessionError):
                     yield Wait(self._callers.ask(SaveCache, self._engine.post)[1], timeout=CLOSE_SECONDS)
         finally:  # also where a cancelled scope does not let the wait begin

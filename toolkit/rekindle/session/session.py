@@ -559,7 +559,7 @@ class Session:
     @property
     def cache(self) -> CacheView:
         """The content of the prefix cache, now."""
-        tokenizer, page_bytes = self._assembly.tokenizer, self._assembly.limits.page_bytes
+        tokenizer, page_bytes = self._assembly.tokenizer, self._assembly.limits.pool.page_bytes
         text_of = tokenizer.decode if tokenizer else lambda tokens: ""
         return self._assembly.scheduler.look(lambda trees: view(trees, page_bytes, text_of)).with_texts(text_of)
 

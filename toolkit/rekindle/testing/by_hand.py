@@ -80,7 +80,7 @@ class ByHand:
         self.scheduler.restore(self.disk_tier.stored())
         self.advancing: deque[Advance] = deque()
         self.grammars = Grammars(jumps_on("gpu", self.limits), OneByOne())
-        self.host_tier = FakeHostTier(self.limits.data * self.limits.host_pages, self.disk_tier)
+        self.host_tier = FakeHostTier(self.limits.data * self.limits.pool.host_pages, self.disk_tier)
         self.in_flight: deque[Dispatched] = deque()
         self.offloading: deque[Gathered] = deque()
         self.fetching: deque[tuple[Fetch, Fetched]] = deque()

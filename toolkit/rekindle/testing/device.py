@@ -120,7 +120,7 @@ class FakeStepper:
     def _gather(self, page: int) -> tuple[int, ...]:
         found = self._pages.get(page, [])
         content = tuple(token for token in found if token is not None)
-        assert len(content) == self._limits.page_size, f"page {page} is offloaded before it is full"
+        assert len(content) == self._limits.pool.page_size, f"page {page} is offloaded before it is full"
         return content
 
     def _scatter(self, onload: Onload) -> None:
@@ -150,11 +150,11 @@ class FakeStepper:
         completed = sum(chunk.completes is not None for chunk in chunks)
         assert completed <= prefill // QUERY_BLOCK, "more completed prompts than samples"
         pages = {page for chunk in chunks for page in (*chunk.pages, *chunk.table)} | {row.page for row in rows}
-        assert {page // limits.num_pages for page in pages - {NULL_PAGE}} <= {group}, "pages of another group"
+        assert {page // limits.pool.num_pages for page in pages - {NULL_PAGE}} <= {group}, "pages of another group"
         return prefill, smallest(limits.decode_buckets, len(rows))
 
     def _check_page(self, page: int) -> None:
-        group, place = divmod(page, self._limits.num_pages)
+        group, place = divmod(page, self._limits.pool.num_pages)
         assert 0 <= group < self._limits.data, f"page {page} is not in a pool"
         assert place != NULL_PAGE, f"page {page} is for padding"
 
@@ -162,7 +162,9 @@ class FakeStepper:
         assert len(chunk.tokens) > 0, "an empty chunk"
         assert chunk.start % QUERY_BLOCK == 0, "a chunk that is not aligned to query blocks"
         assert len(chunk.pages) == -(-len(chunk.tokens) // QUERY_BLOCK), "not one page for each query block"
-        assert len(chunk.table) <= self._limits.pages_per_request, "a table that is longer than a row of the device's"
+        assert len(chunk.table) <= self._limits.pool.pages_per_request, (
+            "a table that is longer than a row of the device's"
+        )
         slot = self._slots[chunk.slot]
         slot.page_table = dict(enumerate(chunk.table))
         if chunk.scoring is not None:
@@ -182,7 +184,7 @@ class FakeStepper:
 
     def _check_found(self, table: Sequence[int], position: int, tokens: Sequence[int]) -> None:
         """Check a block that is computed for its last token alone: its keys and values are there."""
-        index, offset = divmod(position, self._limits.page_size)
+        index, offset = divmod(position, self._limits.pool.page_size)
         found = self._pages[table[index]][offset : offset + len(tokens)]
         assert [token % VOCAB_SIZE for token in found if token is not None] == list(tokens), "not what is in its page"
 
@@ -192,21 +194,21 @@ class FakeStepper:
         assert slot.request.id == row.request_id, "a row of a slot that another request holds"
         assert slot.request.params.logprobs == row.logprobs, "a row that scores what its request does not ask for"
         slot.allowed = row.allowed
-        slot.page_table[slot.length // self._limits.page_size] = row.page
+        slot.page_table[slot.length // self._limits.pool.page_size] = row.page
         self._write(row.page, slot.length, [slot.token])
         slot.length += 1
         return slot
 
     def _write(self, page: int, position: int, tokens: Sequence[int | None]) -> None:
         self._check_page(page)
-        index, offset = divmod(position, self._limits.page_size)
-        assert index < self._limits.pages_per_request, f"position {position} is beyond the page table"
-        content = self._pages.setdefault(page, [None] * self._limits.page_size)
+        index, offset = divmod(position, self._limits.pool.page_size)
+        assert index < self._limits.pool.pages_per_request, f"position {position} is beyond the page table"
+        content = self._pages.setdefault(page, [None] * self._limits.pool.page_size)
         stamp = self._weights * VOCAB_SIZE
         content[offset : offset + len(tokens)] = [None if token is None else token + stamp for token in tokens]
 
     def _context(self, slot: _Slot) -> list[int]:
-        pages = range(-(-slot.length // self._limits.page_size))
+        pages = range(-(-slot.length // self._limits.pool.page_size))
         found = list(chain.from_iterable(self._pages[slot.page_table[page]] for page in pages))[: slot.length]
         assert None not in found, "a position is read that was never written"
         stamp = self._weights * VOCAB_SIZE

@@ -60,7 +60,7 @@ def fake_assembly(
         settler=settler or FakeSettler(),
         detokenizer=Detokenizer(tokenizer),
         grammars=Grammars(jumps_on("cpu", limits), OneByOne()),
-        host_tier=FakeHostTier(limits.data * limits.host_pages, disk_tier),
+        host_tier=FakeHostTier(limits.data * limits.pool.host_pages, disk_tier),
         disk_tier=disk_tier,
     )
     resources = ExitStack()

@@ -21,7 +21,7 @@ Pages = tuple[jax.Array, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes that shape the device state, beside the model; the names are those of `Limits`."""
+    """The sizes that shape the device state, beside the model; the names are those of `Settings`."""
 
     num_pages: int
     page_size: int

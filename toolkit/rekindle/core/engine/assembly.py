@@ -232,7 +232,7 @@ def build(
             programs=HeldPrograms(
                 executables,
                 preparing,
-                stores.found(limits.page_size, monotonic() - started),
+                stores.found(limits.pool.page_size, monotonic() - started),
                 place.data * blueprint.budget.workspace,
             ),
             resources=resources.pop_all(),
@@ -281,7 +281,7 @@ def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool)
     copies: Copies = SharedCopies()
     if alone:
         copies = DeviceCopies(programs.page_sharding, host_memory(blueprint.place.first))
-    return HostTier(limits.data * limits.host_pages * limits.page_bytes, programs.copy_bytes, copies, disk)
+    return HostTier(limits.data * limits.pool.host_pages * limits.pool.page_bytes, programs.copy_bytes, copies, disk)
 
 
 def _defaults(

@@ -91,7 +91,7 @@ class Blueprint:
 
     def kernels(self, asked: Implementation | None) -> str:
         """Return which kernels serve, in words; `asked` is the implementation that the settings name."""
-        pool = self.checkpoint.config.pool(self.limits.num_pages, self.limits.page_size, self.place.tensor)
+        pool = self.checkpoint.config.pool(self.limits.pool.num_pages, self.limits.pool.page_size, self.place.tensor)
         return described(self.programs.implementation, self.place.first.platform, pool, self.dtype, asked)
 
     @property
@@ -145,7 +145,7 @@ class Blueprint:
             model=repr(self.checkpoint.config),
             weights=weights_fingerprint(self.checkpoint.files),
             dtype=self.dtype.name,
-            page_size=str(self.limits.page_size),
+            page_size=str(self.limits.pool.page_size),
             page=f"{page.dtype.name}{list(page.shape)}",
             code=code_digest(),
             platform=self.place.first.platform,
@@ -168,7 +168,8 @@ class Blueprint:
 def _programs(
     config: ModelConfig, settings: Settings, limits: EngineLimits, dtype: jnp.dtype, place: Place
 ) -> Programs:
-    sizes = Sizes(limits.num_pages, limits.page_size, limits.pages_per_request, limits.max_running, limits.max_logprobs)
+    pool = limits.pool
+    sizes = Sizes(pool.num_pages, pool.page_size, pool.pages_per_request, limits.max_running, limits.max_logprobs)
     try:
         return Programs(config, sizes, dtype, place, settings.implementation, settings.logits_processor)
     except ValueError as error:

@@ -103,9 +103,9 @@ class Budget:
         count = self.place.tensor
         devices, has = ("device", "has") if count == 1 else (f"{count} devices", "have")
         devices += " of a group" if self.place.data > 1 else ""
-        pool, room = limits.num_pages * limits.page_bytes, self.memory - self.beside_pages
-        if room < 2 * limits.page_bytes:
-            smallest = 2 * limits.page_bytes
+        pool, room = limits.pool.bytes, self.memory - self.beside_pages
+        if room < 2 * limits.pool.page_bytes:
+            smallest = 2 * limits.pool.page_bytes
             raise ModelTooLarge(
                 f"{source} does not fit on {self.place}: its weights take {size_text(self.weights)}, the largest step "
                 f"{size_text(self.slots + self.workspace)}, and the smallest pool of pages {size_text(smallest)}, "
@@ -115,10 +115,10 @@ class Budget:
             )
         if pool > room:
             raise ConfigError(
-                f"a pool of {limits.num_pages - 1:,} pages needs {size_text(pool)}, and there is no room for it beside "
-                f"{size_text(self.weights)} of weights and {size_text(self.slots + self.workspace)} for the largest "
-                f"step on {self.place}, which {has} {size_text(self.memory)} in all; lower pool_bytes, or num_pages to "
-                f"at most {room // limits.page_bytes:,}"
+                f"a pool of {limits.pool.num_pages - 1:,} pages needs {size_text(pool)}, and there is no room for it "
+                f"beside {size_text(self.weights)} of weights and {size_text(self.slots + self.workspace)} for the "
+                f"largest step on {self.place}, which {has} {size_text(self.memory)} in all; lower pool_bytes, or "
+                f"num_pages to at most {room // limits.pool.page_bytes:,}"
             )
 
 

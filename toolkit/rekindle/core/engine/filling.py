@@ -51,11 +51,11 @@ def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        needed, memory = limits.num_pages * limits.page_bytes, blueprint.budget.memory
+        needed, memory = limits.pool.bytes, blueprint.budget.memory
         has = "" if memory is None else f", which has {size_text(memory)} in all"
         raise ConfigError(
-            f"a pool of {limits.num_pages - 1:,} pages needs {size_text(needed)}, and there is no room for it now on "
-            f"{blueprint.place}{has}; lower pool_bytes or num_pages, or close what else is on the device"
+            f"a pool of {limits.pool.num_pages - 1:,} pages needs {size_text(needed)}, and there is no room for it now "
+            f"on {blueprint.place}{has}; lower pool_bytes or num_pages, or close what else is on the device"
         ) from error
 
 

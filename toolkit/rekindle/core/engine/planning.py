@@ -39,9 +39,9 @@ def fewest(checkpoint: Checkpoint, settings: Settings, places: Sequence[Place]) 
 def _useful_pool(blueprint: Blueprint, settings: Settings) -> int:
     """Return the bytes of the pool that is asked for, else of the smallest that serves well."""
     if settings.num_pages is not None or settings.pool_bytes is not None:
-        return blueprint.limits.num_pages * blueprint.limits.page_bytes
+        return blueprint.limits.pool.bytes
     full_request = _full_request(blueprint.checkpoint, settings)
-    return min(DEFAULT_POOL_BYTES, (1 + full_request) * blueprint.limits.page_bytes)
+    return min(DEFAULT_POOL_BYTES, (1 + full_request) * blueprint.limits.pool.page_bytes)
 
 
 def _full_request(checkpoint: Checkpoint, settings: Settings) -> int:

@@ -132,7 +132,7 @@ def _open_snapshot(
     directory: Path | None, blueprint: Blueprint, capacity_bytes: int
 ) -> tuple[SnapshotStore | None, Mapping[str, Difference]]:
     """Open the snapshot of a model's prefix cache, if it keeps one; say how it differs from what is stored."""
-    if directory is None or not blueprint.limits.snapshots:
+    if directory is None or not blueprint.limits.pool.snapshots:
         return None, {}
     model = blueprint.checkpoint.source
     store = SnapshotStore(directory / SNAPSHOTS, blueprint.snapshot_key(), model, capacity_bytes)

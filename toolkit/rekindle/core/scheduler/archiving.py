@@ -37,8 +37,8 @@ class Archiving:
 
     def __init__(self, limits: EngineLimits, caches: Sequence[PrefixCache]):
         self._caches = deque(caches)  # the first one is that of the batch
-        self._enabled = limits.snapshots
-        self._at_once = min(PAGES_AT_ONCE, limits.host_pages)
+        self._enabled = limits.pool.snapshots
+        self._at_once = min(PAGES_AT_ONCE, limits.pool.host_pages)
         self._batch: list[Node] | None = None  # on their way to disk
         self._said = False  # whether the host tier was told of the batch, which it is once it has all copies
         self._tickets: list[Ticket] = []

@@ -16,15 +16,69 @@ EXTRA_PROGRAMS = 4
 
 
 @dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """The pages of one group of devices.
+
+    Attributes:
+        page_size: tokens of a page.
+        num_pages: all pages, with the one that padding is written to.
+        pages_per_request: the length of a page table row.
+        page_bytes: bytes of a page over all layers.
+        host_pages: pages that the host tier has room for; 0 without a prefix cache.
+        snapshots: whether cached pages are written to disk, which they reach through the host tier.
+    """
+
+    page_size: int
+    num_pages: int
+    pages_per_request: int
+    page_bytes: int
+    host_pages: int
+    snapshots: bool
+
+    @classmethod
+    def of(cls, settings: Settings, max_context: int, page_bytes: int, pool_bytes: int) -> "PoolLimits":
+        """Resolve the settings of the pool.
+
+        Args:
+            max_context: tokens of the longest request that the pool is to hold.
+            page_bytes: see `PoolLimits`.
+            pool_bytes: room for the pool if the settings do not say how large it is.
+
+        Raises:
+            ConfigError: there are bytes for less than one page and the one of padding.
+        """
+        full_request = -(-max_context // settings.page_size)
+        num_pages = _pages(settings, page_bytes)
+        if num_pages is None:
+            num_pages = 1 + min(max(1, pool_bytes // page_bytes), settings.max_running * full_request)
+        host_pages = settings.host_cache_bytes // (page_bytes * settings.groups) if settings.prefix_cache else 0
+        return cls(
+            page_size=settings.page_size,
+            num_pages=num_pages,
+            pages_per_request=min(full_request, num_pages - 1),
+            page_bytes=page_bytes,
+            host_pages=host_pages,
+            snapshots=settings.restore != "off" and settings.disk_cache_bytes > 0 and host_pages > 0,
+        )
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all pages."""
+        return self.num_pages * self.page_bytes
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that fit into the pages of requests."""
+        return (self.num_pages - 1) * self.page_size
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLimits:
     """Settings resolved for one model: nothing is left open, and everything fits together.
 
     Attributes:
+        pool: the pages of each group.
         max_context: tokens of one request, by the model and by the pool.
-        pages_per_request: the length of a page table row.
-        page_bytes: of one page over all layers.
-        host_pages: pages of each group that the host tier has room for; 0 without a prefix cache.
-        snapshots: whether cached pages are written to disk, which they reach through the host tier.
         depth: ticks that may be dispatched and not yet settled.
         processes_logits: whether the session has a logits processor.
         long_from: requests of more tokens have other positions than shorter ones; None if lengths change nothing.
@@ -34,9 +88,7 @@ class EngineLimits:
         Others as in `Settings`.
     """
 
-    page_size: int
-    num_pages: int
-    pages_per_request: int
+    pool: PoolLimits
     max_context: int
     max_running: int
     max_prefill_tokens: int
@@ -45,9 +97,6 @@ class EngineLimits:
     one_shape: bool
     policy: Policy
     prefix_cache: bool
-    page_bytes: int
-    host_pages: int
-    snapshots: bool
     depth: int
     prefill_buckets: tuple[int, ...]
     decode_buckets: tuple[int, ...]
@@ -80,21 +129,16 @@ class EngineLimits:
         """
         if settings.max_context is not None and settings.max_context > model.max_context:
             raise ConfigError(f"max_context {settings.max_context} is above the model's own, {model.max_context}")
-        page_size, asked = settings.page_size, settings.max_context or model.max_context
-        full_request = -(-asked // page_size)
-        page_bytes = model.numbers_of_a_token * page_size * itemsize if page_bytes is None else page_bytes
-        num_pages = _pages(settings, page_bytes)
-        if num_pages is None:
-            num_pages = 1 + min(max(1, pool_bytes // page_bytes), settings.max_running * full_request)
+        asked = settings.max_context or model.max_context
+        if page_bytes is None:
+            page_bytes = model.numbers_of_a_token * settings.page_size * itemsize
+        pool = PoolLimits.of(settings, asked, page_bytes, pool_bytes)
         one_shape = settings.deterministic and not (rows_apart and settings.logits_processor is None)
         prefill_buckets, decode_buckets = _bucket_sizes(settings, one_shape)
         by_length = model.scalings_by_length
-        host_pages = settings.host_cache_bytes // (page_bytes * settings.groups) if settings.prefix_cache else 0
         limits = cls(
-            page_size=page_size,
-            num_pages=num_pages,
-            pages_per_request=min(full_request, num_pages - 1),
-            max_context=min(asked, (num_pages - 1) * page_size),
+            pool=pool,
+            max_context=min(asked, pool.tokens),
             max_running=settings.max_running,
             max_prefill_tokens=settings.max_prefill_tokens,
             prefill_chunk=min(settings.prefill_chunk, settings.max_prefill_tokens),
@@ -102,9 +146,6 @@ class EngineLimits:
             one_shape=one_shape,
             policy=settings.policy,
             prefix_cache=settings.prefix_cache,
-            page_bytes=page_bytes,
-            host_pages=host_pages,
-            snapshots=settings.restore != "off" and settings.disk_cache_bytes > 0 and host_pages > 0,
             depth=2 if settings.overlap else 1,
             prefill_buckets=prefill_buckets,
             decode_buckets=decode_buckets,
@@ -127,7 +168,12 @@ class EngineLimits:
 
     def chosen(self, settings: Settings) -> Settings:
         """Return the settings that these limits were made of, with what was chosen in place of what was left open."""
-        same = {field.name: getattr(self, field.name) for field in fields(self) if hasattr(settings, field.name)}
+        same = {
+            field.name: getattr(part, field.name)
+            for part in (self, self.pool)
+            for field in fields(part)
+            if hasattr(settings, field.name)
+        }
         same["pool_bytes"] = None  # as num_pages says it
         same["data"] = settings.data  # or mesh says it
         if settings.deterministic:  # which chooses the buckets itself, and takes none

@@ -66,7 +66,7 @@ class Planner:
         kept = [tracked for tracked in able if tracked.lease is not None]  # a later one may have taken an earlier one's
         for tracked in sorted(kept, key=attrgetter("computed")):
             assert tracked.lease is not None
-            page = tracked.lease.pages[tracked.computed // self._limits.page_size]
+            page = tracked.lease.pages[tracked.computed // self._limits.pool.page_size]
             params = tracked.request.params
             slot = self._roster.group_of(tracked).running.slots[tracked]
             row = Row(tracked.request.id, slot, page, params.logprobs, tracked.length, tracked.masking.bits)
@@ -155,7 +155,7 @@ class Planner:
         """Return how many pages a request needs before it starts."""
         # One that was preempted would compute its output again by another program, with other last digits.
         tokens = tracked.final_length if self._limits.one_shape else len(tracked.tokens)
-        return -(-tokens // self._limits.page_size)
+        return -(-tokens // self._limits.pool.page_size)
 
     def _moved(self, tracked: Tracked) -> bool:
         """Let a request that its own group has no room for wait for one that has; return False if there is none."""
@@ -172,5 +172,5 @@ class Planner:
         left = max(group.cache.available for group in self._roster.groups)
         return (
             f"the request needs {self._pages_for(tracked)} pages to {then}, and prefixes that are held leave "
-            f"{left} of {self._limits.num_pages - 1}; release one, or raise num_pages in open()"
+            f"{left} of {self._limits.pool.num_pages - 1}; release one, or raise num_pages in open()"
         )

@@ -103,9 +103,9 @@ class Stepper:
         if not plan.chunks and not plan.rows:
             return Dispatched(plan.tick, (), (), None, plan.losses)
         limits = self._limits
-        parts = parts_of(plan, limits.data, limits.max_running, limits.num_pages)
+        parts = parts_of(plan, limits.data, limits.max_running, limits.pool.num_pages)
         bucket, step = await self._programs.for_step(_bucket(parts, limits))
-        packed = pack_plan(parts, InputLayout(bucket, limits.max_running, limits.pages_per_request))
+        packed = pack_plan(parts, InputLayout(bucket, limits.max_running, limits.pool.pages_per_request))
         outputs = await self._run(TickOrder(bucket, packed), step)
         outputs.tokens.copy_to_host_async()
         return dispatched(plan, parts, bucket, limits.max_running, outputs)

@@ -31,12 +31,12 @@ class PrefixCache:
 
     def __init__(self, limits: EngineLimits, errands: Errands, group: int = 0):
         self._limits = limits
-        self._pool = PagePool(limits.num_pages, group * limits.num_pages)
+        self._pool = PagePool(limits.pool.num_pages, group * limits.pool.num_pages)
         self._errands = errands
         self._offloading: dict[int, dict[int, Node]] = {}  # the node of each entry of each `Offload` that is under way
         self._ahead: tuple[int, int] | None = None  # free pages and those in both tiers, when it last offloaded ahead
         self.enabled = limits.prefix_cache
-        self.tree = PrefixTree(limits.page_size)
+        self.tree = PrefixTree(limits.pool.page_size)
         self.held: dict[int, Node] = {}
         self.losses = 0
 
@@ -95,7 +95,7 @@ class PrefixCache:
         """Begin to offload the pages that are evicted next, if few pages are free or in both tiers."""
         now = self._pool.free, self.tree.in_both
         # More than half of a small host tier would push out what was just offloaded, for ever.
-        wanted = min(self._limits.num_pages // 8, self._limits.host_pages // 2) - sum(now)
+        wanted = min(self._limits.pool.num_pages // 8, self._limits.pool.host_pages // 2) - sum(now)
         if wanted > 0 and not self._offloading and now != self._ahead:
             self._ahead = now
             self._offload_oldest(min(wanted, OFFLOADED_AT_ONCE))
@@ -138,11 +138,11 @@ class PrefixCache:
         owned = [*own, *(node.page for node in self.tree.walk() if node.page is not None)]
         assert len(owned) == len(set(owned)), "a page has two owners"
         assert NULL_PAGE not in owned, "the null page has an owner"
-        assert len(owned) + self._pool.free == self._limits.num_pages - 1, "a page has no owner"
+        assert len(owned) + self._pool.free == self._limits.pool.num_pages - 1, "a page has no owner"
 
     @property
     def _host_room(self) -> int:
-        return self._limits.host_pages - self.tree.host_pages
+        return self._limits.pool.host_pages - self.tree.host_pages
 
     def _evict(self, count: int) -> None:
         """Free pages, least recently used first, and offload those that the host tier has room for.

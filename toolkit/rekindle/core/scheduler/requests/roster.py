@@ -81,7 +81,7 @@ class Roster:
         Return False if the request has no pages now: it may have been the next to give its own back.
         """
         while (lease := tracked.lease) is not None:
-            missing = -(-tokens // self._limits.page_size) - len(lease.pages)
+            missing = -(-tokens // self._limits.pool.page_size) - len(lease.pages)
             if missing <= 0 or lease.reserve(missing):
                 return True
             self.preempt(self.group_of(tracked).running.victim)
@@ -159,7 +159,7 @@ class Roster:
         return SchedulerStats(
             waiting=len(self.waiting),
             running=sum(len(group.running) for group in self.groups),
-            pages=(self._limits.num_pages - 1) * len(self.groups),
+            pages=(self._limits.pool.num_pages - 1) * len(self.groups),
             free_pages=sum(group.cache.available for group in self.groups),
             cached_pages=sum(tree.device_pages for tree in trees),
             evictable_pages=sum(tree.evictable for tree in trees),

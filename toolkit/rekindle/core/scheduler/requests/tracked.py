@@ -60,7 +60,7 @@ class Tracked:
         """Make what is known of a request that was just admitted to the waiting queue."""
         tokens, longest, publishable = list(request.known), request.longest, request.longest
         if request.hold:
-            longest = publishable = len(request.prompt) // limits.page_size * limits.page_size
+            longest = publishable = len(request.prompt) // limits.pool.page_size * limits.pool.page_size
             tokens = tokens[:longest]
         elif limits.one_shape:  # a prompt that has its output would compute that by another program, with other digits
             publishable = len(request.prompt)

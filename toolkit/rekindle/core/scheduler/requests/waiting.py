@@ -185,7 +185,7 @@ class WaitingQueue:
             return () if tracked.unsettled else self._found(tracked)
 
         waited = self._counts.ticks - tracked.queued.joined
-        return Candidate(tracked.request, tracked.started, waited, self._limits.page_size, path)
+        return Candidate(tracked.request, tracked.started, waited, self._limits.pool.page_size, path)
 
     def _found(self, tracked: Tracked) -> list[Node]:
         tree = self._groups[tracked.group].cache.tree
@@ -194,7 +194,7 @@ class WaitingQueue:
 
     def _owe(self, tracked: Tracked) -> None:
         """Count the tokens that a request is to compute as its group's."""
-        tracked.queued.owed = len(tracked.tokens) - len(self._found(tracked)) * self._limits.page_size
+        tracked.queued.owed = len(tracked.tokens) - len(self._found(tracked)) * self._limits.pool.page_size
         self._groups[tracked.group].owed += tracked.queued.owed
 
     def _is_fetched(self, node: Node) -> bool:
@@ -214,7 +214,7 @@ class WaitingQueue:
 
     def _has_room_to_stage(self, nodes: list[Node]) -> bool:
         staged = sum(len(tracked.queued.fetching.nodes) for tracked in self if tracked.queued.fetching is not None)
-        return not staged or staged + len(nodes) <= self._limits.num_pages // STAGED_PART
+        return not staged or staged + len(nodes) <= self._limits.pool.num_pages // STAGED_PART
 
     def _fetch(self, tracked: Tracked, nodes: list[Node]) -> Fetch:
         self.changes += 1

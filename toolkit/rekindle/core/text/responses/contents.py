@@ -69,6 +69,30 @@ def stripped(text: str, arguments: Arguments) -> str:
     return text.strip() if arguments.get("strip", True) else text
 
 
+class TrimmedText:
+    """A text without the white space around it, which may go on after any of its pieces."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._held = ""
+
+    @property
+    def text(self) -> str:
+        """All of it so far."""
+        return "".join(self._pieces)
+
+    def push(self, piece: str) -> str:
+        """Take a piece, and return the text that is sure by now; white space at its end is held back."""
+        text = self._held + piece
+        if not self._pieces:
+            text = text.lstrip()
+        shown = text.rstrip()
+        self._held = text[len(shown) :]
+        if shown:
+            self._pieces.append(shown)
+        return shown
+
+
 def _integer(text: str, arguments: Arguments) -> int:
     try:
         return int(stripped(text, arguments))

@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.text.responses.contents import Malformed, is_inside, values_of
+from rekindle.core.text.responses.contents import Malformed, TrimmedText, is_inside, values_of
 from rekindle.core.text.responses.delimiters import NO_CAPTURES, Delimiter, FoundMark
 from rekindle.core.text.responses.marks import unsigned
 from rekindle.core.text.responses.template import Field, ResponseTemplate
@@ -270,8 +270,7 @@ class _Region:
         self._captures = captures
         self._held_mark: tuple[int, int] | None = None  # where the first mark in a string begins in the body, and ends
         self._pieces: list[str] = []
-        self._held = ""  # white space, which is dropped if the text ends with it
-        self._told = False
+        self._trimmed = TrimmedText()
 
     @property
     def body(self) -> str:
@@ -284,13 +283,8 @@ class _Region:
         self._pieces.append(text)
         text = self._shown(text)
         if self.field.content == "text" and self.field.content_args.get("strip", True):
-            text = self._held + text
-            text = text if self._told else text.lstrip()
-            shown = text.rstrip()
-            self._held = text[len(shown) :]
-            text = shown
+            text = self._trimmed.push(text)
         if text:
-            self._told = True
             yield Grown(self.field.name, text)
 
     @property

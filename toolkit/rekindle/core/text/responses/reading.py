@@ -11,6 +11,7 @@ from typing import Any, Final
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import Part, PartKind, Response, ToolCall
 from rekindle.core.text.responses.calls import call_id, calls_of
+from rekindle.core.text.responses.contents import TrimmedText
 from rekindle.core.text.responses.formats import REASONING_KEYS, Format
 from rekindle.core.text.responses.marks import NO_MARKS, SIGN, Marks
 from rekindle.core.text.responses.parser import Closed, Event, Grown, ResponseParser
@@ -120,7 +121,7 @@ class TemplateReading:
         self._before = 0  # characters of the answer that the prompt has
         self._salt = salt
         self._calls: list[ToolCall] = []
-        self._texts: dict[PartKind, _Stripped] = {"reasoning": _Stripped(), "content": _Stripped()}
+        self._texts: dict[PartKind, TrimmedText] = {"reasoning": TrimmedText(), "content": TrimmedText()}
         self._plain: list[str] = []
         if template is not None:
             self._parser = ResponseParser(template, _end_of(prompt, tokenizer, template), shows_special)
@@ -140,7 +141,7 @@ class TemplateReading:
         if self._parser is None:
             return self._response(plain), []
         parts = self._parts([*self._begun, *self._parser.feed(self._raw.finish()), *self._parser.finish()[1]])
-        content, reasoning = self._texts["content"].joined, self._texts["reasoning"].joined or None
+        content, reasoning = self._texts["content"].text, self._texts["reasoning"].text or None
         if not (content or reasoning or self._calls):  # an answer that does not keep to its format is not lost
             content = plain.strip()
             parts = [Part("content", content)] if content else []
@@ -192,28 +193,6 @@ class TemplateReading:
         if closed.error is not None:
             return [ToolCall("", {}, closed.raw, call_id(f"{salt} {closed.raw}"), closed.error)]
         return list(calls_of(closed.value, closed.raw, salt, self._tools))
-
-
-class _Stripped:
-    """A text that grows, without the white space around it."""
-
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self._held = ""
-
-    @property
-    def joined(self) -> str:
-        return "".join(self._pieces)
-
-    def push(self, text: str) -> str:
-        text = self._held + text
-        if not self._pieces:
-            text = text.lstrip()
-        shown = text.rstrip()
-        self._held = text[len(shown) :]
-        if shown:
-            self._pieces.append(shown)
-        return shown
 
 
 def _kind(field: str) -> PartKind | None:
