@@ -33,8 +33,8 @@ from rekindle.core.device.programs.executables import Executables  # noqa: E402
 from rekindle.core.device.programs.key import ProgramKey  # noqa: E402
 from rekindle.core.device.programs.lowering import Programs  # noqa: E402
 from rekindle.core.device.state import Sizes  # noqa: E402
-from rekindle.core.engine import budget, planning  # noqa: E402
-from rekindle.core.engine.blueprint import Blueprint  # noqa: E402
+from rekindle.core.engine.assembling import budget, planning  # noqa: E402
+from rekindle.core.engine.assembling.blueprint import Blueprint  # noqa: E402
 from rekindle.core.models.wire import Wire  # noqa: E402
 from rekindle.session.about import About  # noqa: E402
 from tests.engine.reports import report_of  # noqa: E402
@@ -109,7 +109,7 @@ def opened(model: Path, options: dict[str, Any]) -> dict[str, Any]:
             "place": [device.id for device in session._assembly.deployment.place.devices],
             "tensor": session.settings.tensor,
             "tokens": session.generate_sync(token_ids=prompt, max_tokens=6, ignore_eos=True).token_ids,
-            "text": About("it", session._assembly, None, paused=False).text(),
+            "text": About("it", session._assembly, None, None).text(),
             "memory": {"devices": session.memory.devices} | session.memory.on_each,
             "weights": session.memory.weights,
         }

@@ -337,7 +337,7 @@ class SlowEcho(Echo):
 async def test_an_actor_takes_one_message_after_the_other_and_its_answers_are_sent_on(echo: Any) -> None:
     sent: list[Message] = []
     seen: list[Handled] = []
-    stage = Stage("echo", echo, sent.append, seen.append)
+    stage = Stage("echo", echo, sent.append, lambda message: None, seen.append)
     messages: list[Message] = [Cancel(1), Withdraw(5), Cancel(2)]
     echo.handled.clear()  # the same object serves both backends
     async with anyio.create_task_group() as tasks:
@@ -369,7 +369,7 @@ class Several:
 async def test_an_actor_takes_as_many_messages_at_once_as_it_says_and_is_idle_when_all_are_done() -> None:
     sent: list[Message] = []
     actor = Several()
-    stage = Stage("several", actor, sent.append, lambda handled: None)
+    stage = Stage("several", actor, sent.append, lambda message: None, lambda handled: None)
     async with anyio.create_task_group() as tasks:
         for _ in range(stage.at_once):
             tasks.start_soon(stage.run)
@@ -400,7 +400,7 @@ async def test_an_actor_takes_as_many_messages_at_once_as_it_says_and_is_idle_wh
 
 @pytest.mark.parametrize("echo", [Echo(), SlowEcho()], ids=["synchronous", "awaitable"])
 async def test_an_error_in_an_actor_comes_out_of_its_loop(echo: Any) -> None:
-    stage = Stage("echo", echo, print, print)
+    stage = Stage("echo", echo, print, print, print)
     stage.mailbox.put("nonsense")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unexpected 'nonsense'"):
         await stage.run()

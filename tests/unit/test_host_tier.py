@@ -152,7 +152,7 @@ async def test_another_actors_message_is_refused() -> None:
 async def test_a_drop_that_comes_while_its_entry_is_staged_waits_for_it_and_the_loop_for_neither() -> None:
     copies, said = Named(permits=1), Mailbox[Message]()
     tier = HostTier(100, PAGE_BYTES, copies)
-    stage = Stage("host_tier", tier, said.put, lambda handled: None)
+    stage = Stage("host_tier", tier, said.put, lambda message: None, lambda handled: None)
     await keep(tier, {0: "a"})
     copies.begun.clear()
     async with anyio.create_task_group() as tasks:

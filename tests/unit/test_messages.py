@@ -9,7 +9,7 @@ import pytest
 
 from rekindle.core import messages
 from rekindle.core.engine.engine import TO_CALLER
-from rekindle.core.errors import ConstraintFailed, InvalidRequest
+from rekindle.core.errors import ConstraintFailed, InvalidRequest, StepTimeout
 from rekindle.core.messages import (
     Admit,
     Advance,
@@ -35,6 +35,7 @@ from rekindle.core.messages import (
     Onload,
     Output,
     Outputs,
+    Overdue,
     Plan,
     Rejected,
     Row,
@@ -114,6 +115,7 @@ HUGE: list[Message] = [
     Started(7, (5,) * 100, None, CachedTokens(64, 16, 16)),
     Outputs((Output(REQUEST, MANY, "length", LOGPROBS, LOGPROBS),)),
     Stopped(7, 5),
+    Overdue(3, StepTimeout("it hangs")),
     Advance(((REQUEST, 5),) * 40, MANY, late=MANY),
     Advanced(((7, Allowed(MANY, ARRAYS[0])), (7, ConstraintFailed(HOSTILE))) * 40, MANY),
     NewWeights(1, list(ARRAYS), fail=False),

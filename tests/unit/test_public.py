@@ -15,8 +15,8 @@ Answers BatchFailed CacheView CachedPath CachedTokens Candidate Chat CheckpointE
 ConstraintFailed EngineFailed Family Generation Handle Handled HostLost HostRefused Hosts InvalidBatch InvalidData
 InvalidRequest LogitsNotFinite LogitsRow MapResults ModelError ModelNotFound ModelTooLarge NotRestored
 ParametersIgnored Part Perplexity Piece Prefix PromptTooLong QueueFull Ranking RekindleError RequestCancelled
-SamplingParams Scores Session SessionClosed SessionError Settings Stats StorageError Stream Timings TokenLogprob
-ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync
+SamplingParams Scores Session SessionClosed SessionError Settings Stats StepTimeout StorageError Stream Timings
+TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync
 """
 
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rekindle.core.messages import Plan, Withdraw
+from rekindle.core.errors import StepTimeout
+from rekindle.core.messages import Overdue, Plan, Withdraw
 from rekindle.testing import VOCAB_SIZE, ByHand, FakeGrammar, expected_tokens
 from tests.unit.limits import WAYS
 from tests.unit.machines import run, run_deep
@@ -67,6 +68,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.engine = ByHand(**limits)
         self.asked: list[Asked] = []
         self.withdrawn: set[int] = set()
+        self.timed_out: set[int] = set()
         self.silences = Silences()
 
     def see(self, plans: list[Plan]) -> None:
@@ -129,6 +131,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.engine.ends[request_id] == "cancelled"
             self.withdrawn.add(request_id)
 
+    @precondition(lambda self: self.engine.in_flight)
+    @rule()
+    def find_overdue(self) -> None:
+        """Tell of the oldest tick that it takes too long: who runs fails now, who waits at the second time."""
+        running = {tracked.request.id for tracked in self.engine.scheduler.roster.running}
+        self.see(self.engine.say(Overdue(self.engine.in_flight[0].tick, StepTimeout("it hangs"))))
+        assert running <= self.engine.rejected.keys()
+        self.timed_out |= {number for number, error in self.engine.rejected.items() if isinstance(error, StepTimeout)}
+
     @rule()
     def lose_device(self) -> None:
         self.engine.lose_device()
@@ -163,7 +174,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stats.ended == len(self.engine.ends) == len(self.asked)
         for request_id, asked in enumerate(self.asked):
             tokens, end = self.engine.tokens[request_id], self.engine.ends[request_id]
-            rejected = self.engine.limits.one_shape and request_id in self.engine.rejected
+            lost = self.engine.limits.one_shape and request_id in self.engine.rejected
+            rejected = lost or request_id in self.timed_out
             assert (end == "cancelled") == (request_id in self.withdrawn or rejected)
             if end != "cancelled":
                 assert tuple(tokens) == asked.tokens

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -377,6 +378,23 @@ async def test_a_closed_session_is_unavailable(texts: Session) -> None:
     await texts.close()
     for reply in (await ask(served, "/health"), await ask(served, TEXT, {"prompt": "x"})):
         assert (reply.status, reply.error["message"]) == (503, "the model is being shut down")
+
+
+async def test_a_stuck_engine_is_unavailable_and_health_says_in_which_tick(settler: FakeSettler) -> None:
+    assembly = fake_assembly(fake_limits(), settler=settler)
+    settings = replace(assembly.settings, watchdog_timeout=0.05)
+    async with fake_session(replace(assembly, settings=settings)) as session:
+        served = app(session)
+        reply = await ask(served, TEXT, {"prompt": [3], "max_tokens": 5})
+        assert (reply.status, reply.error["message"]) == (
+            503,
+            "the device that runs the model does not answer; ask again later",
+        )
+        reply = await ask(served, "/health")
+        assert (reply.status, reply.error["message"][:31]) == (503, "the engine is stuck in tick 1 f")
+        settler.release()
+        await until(lambda: session.stuck is None, "the tick has settled")
+        assert (await ask(served, "/health")).status == 200
 
 
 async def test_requests_that_end_with_the_session_are_told_so(held: Session, settler: FakeSettler) -> None:

@@ -85,6 +85,11 @@ class Settings:
             `processor_args` are not None.
         sampling_defaults: "model" takes what the model's generation_config.json recommends for parameters that a call
             does not give; "neutral" takes the defaults of `SamplingParams`.
+        watchdog_timeout: seconds that the device may take for one tick, without the time in which programs are compiled
+            or loaded. If it takes longer, the requests that run fail with `StepTimeout`, those that wait do after as
+            long again, and `session.stuck` says so; when the tick ends after all, the session serves on. None is 120 on
+            GPUs and TPUs, where a tick takes milliseconds, and 1,800 on CPUs, where one of a large model can take
+            minutes on a busy machine and devices do not hang; `math.inf` is no limit.
     """
 
     device: Any = None
@@ -116,6 +121,7 @@ class Settings:
     max_logprobs: int = 20
     logits_processor: Callable[[Any, Any], Any] | None = None
     sampling_defaults: SamplingDefaults = "model"
+    watchdog_timeout: float | None = None
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         rows = [(field.name, _said(getattr(self, field.name))) for field in fields(self)]
@@ -162,6 +168,12 @@ class Settings:
         _one_of("precompile", self.precompile, get_args(Precompile))
         _one_of("restore", self.restore, get_args(Restore))
         _one_of("sampling_defaults", self.sampling_defaults, get_args(SamplingDefaults))
+        seconds = self.watchdog_timeout
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (number and seconds > 0):
+            raise ConfigError(
+                f"watchdog_timeout must be a positive number of seconds, or math.inf, got {seconds!r:.80}"
+            )
 
     @property
     def groups(self) -> int:
@@ -228,6 +240,7 @@ class SettingsOptions(TypedDict, total=False):
     max_logprobs: int
     logits_processor: Callable[[Any, Any], Any] | None
     sampling_defaults: SamplingDefaults
+    watchdog_timeout: float | None
 
 
 def _said(value: Any) -> str:

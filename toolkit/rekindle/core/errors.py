@@ -16,6 +16,7 @@
     ├── RequestCancelled                 the request was cancelled before it ended
     ├── ConstraintFailed                 a constraint and other parameters left no token to choose
     ├── LogitsNotFinite                  the model computed NaN or infinity for the request
+    ├── StepTimeout                      the device did not finish a tick of the request in time
     ├── WeightsChanged                   `update_weights` ended the request
     ├── StorageError                     the cache directory cannot be used
     │   └── UnsafeStorage                somebody else could have written what it holds
@@ -143,6 +144,34 @@ class ConstraintFailed(RekindleError):
 
 class LogitsNotFinite(RekindleError):
     """The model computed NaN or infinity where a request's token was to be chosen or its prompt to be scored."""
+
+
+class StepTimeout(RekindleError):
+    """The device did not finish a tick in time, on which the request waited.
+
+    Attributes:
+        tick: the number of the tick.
+        prompt_tokens: how many tokens of prompts it computes.
+        rows: how many requests it computes one more token of.
+        requests: the ids of the requests that it computes something of.
+        seconds: how long it had taken.
+        stacks: what every thread of the process was doing then, as tracebacks.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        tick: int = 0,
+        prompt_tokens: int = 0,
+        rows: int = 0,
+        requests: tuple[int, ...] = (),
+        seconds: float = 0.0,
+        stacks: str = "",
+    ):
+        super().__init__(message)
+        self.tick, self.prompt_tokens, self.rows, self.requests = tick, prompt_tokens, rows, requests
+        self.seconds, self.stacks = seconds, stacks
 
 
 class WeightsChanged(RekindleError):

@@ -15,6 +15,7 @@ from rekindle.core.errors import (
     RequestCancelled,
     SessionClosed,
     SessionError,
+    StepTimeout,
     WeightsChanged,
 )
 
@@ -88,6 +89,8 @@ def refused(error: Exception, fields: Mapping[str, str]) -> Refused:
         case LogitsNotFinite():
             message = "the model computed NaN or infinity for this request"
             return Refused(HTTPStatus.INTERNAL_SERVER_ERROR, message, "internal_server_error")
+        case StepTimeout():
+            return _unavailable("the device that runs the model does not answer; ask again later")
         case SessionClosed():
             return _unavailable("the model is being shut down")
         case SessionError():

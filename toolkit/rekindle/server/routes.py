@@ -138,6 +138,8 @@ class Routes:
         """Serve GET /health: 200 as long as requests can be served."""
         if (error := self._session.error) is not None:
             raise refused(error, {})
+        if (stuck := self._session.stuck) is not None:
+            raise Refused(503, f"the engine is {stuck}")
         return reply({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:

@@ -87,24 +87,24 @@ class About:
         name: of the model, as it was given to `open`.
         assembly: what serves it.
         error: why it serves no more; None while it does.
-        paused: whether the engine is paused.
+        state: why the engine does nothing now, "paused" or the tick that it is stuck in; None while it runs.
     """
 
     name: str
     assembly: Assembly
     error: Exception | None
-    paused: bool
+    state: str | None
 
     def line(self) -> str:
         """Return the session on one line."""
         if self.error is not None:
             return f"<rekindle.Session {self.name}: {self.error}>"
-        counts, paused = self._counts, "paused, " if self.paused else ""
+        counts, state = self._counts, f"{self.state}, " if self.state else ""
         preparing = f"; {said}" if (said := self.assembly.programs.readiness().said) else ""
         free = f"{self._free()} pages free{of_them_cached(counts)}"
         return (
             f"<rekindle.Session {self.name} ({self.assembly.deployment.dtype} on {self.assembly.deployment.place}): "
-            f"{paused}{counts.running} running, {counts.waiting} waiting, {free}{preparing}>"
+            f"{state}{counts.running} running, {counts.waiting} waiting, {free}{preparing}>"
         )
 
     def text(self) -> str:
@@ -120,7 +120,7 @@ class About:
             return markup.card("Session", self.name, markup.passage(str(self.error)))
         counts = self._counts
         now = {
-            "engine": "paused" if self.paused else None,
+            "engine": self.state,
             "running": f"{counts.running:,}",
             "waiting": f"{counts.waiting:,}",
             "pages free": self._free() + of_them_cached(counts),

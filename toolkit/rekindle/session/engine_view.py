@@ -62,7 +62,7 @@ class EngineView(Source):
     def _state(self) -> str:
         match self._engine.error:
             case None:
-                return "paused" if self._engine.paused else "running"
+                return self._engine.stuck or ("paused" if self._engine.paused else "running")
             case SessionClosed():
                 return "closed"
             case error:

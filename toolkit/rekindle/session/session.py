@@ -413,6 +413,11 @@ class Session:
     step_sync = blocking(step)
 
     @property
+    def stuck(self) -> str | None:
+        """The tick that the device has not finished within `watchdog_timeout`, and since when, in words; else None."""
+        return self._engine.stuck
+
+    @property
     def paused(self) -> bool:
         """Tell whether the engine was paused, and not resumed since."""
         return self._engine.paused
@@ -659,7 +664,7 @@ class Session:
         self.close_sync()
 
     def _about(self) -> About:
-        return About(self._name, self._assembly, self._engine.error, self.paused)
+        return About(self._name, self._assembly, self._engine.error, self.stuck or ("paused" if self.paused else None))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         about = self._about()

@@ -36,6 +36,7 @@ class Stage:
     Args:
         name: the actor's name.
         send: takes each message that the actor says.
+        take: told of each message that the actor begins to handle.
         see: told of each message once it is handled.
 
     Attributes:
@@ -44,8 +45,10 @@ class Stage:
         mailbox: of the messages that the actor is to take.
     """
 
-    def __init__(self, name: str, actor: Actor, send: Callable[[Message], None], see: See):
-        self._actor, self._post, self._see = actor, send, see
+    def __init__(
+        self, name: str, actor: Actor, send: Callable[[Message], None], take: Callable[[Message], None], see: See
+    ):
+        self._actor, self._post, self._take, self._see = actor, send, take, see
         self._busy = 0
         self._freed: anyio.Event | None = None
         self.name = name
@@ -72,6 +75,7 @@ class Stage:
     async def _handle(self, message: Message) -> Handled:
         began = perf_counter()
         self._busy += 1
+        self._take(message)
         try:
             said = await answers(self._actor, message)
         except Exception as error:

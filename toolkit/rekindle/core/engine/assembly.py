@@ -31,13 +31,13 @@ from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.settler import Settler
 from rekindle.core.engine.actors.stepper import Stepper
 from rekindle.core.engine.actors.tokenizing import Tokenizing
-from rekindle.core.engine.blueprint import Blueprint
+from rekindle.core.engine.assembling.blueprint import Blueprint
+from rekindle.core.engine.assembling.filling import filled, replacing, settle
+from rekindle.core.engine.assembling.planning import fewest, plan
+from rekindle.core.engine.assembling.stores import open_stores, store_directory
 from rekindle.core.engine.engine import Actors, Compose, composed
-from rekindle.core.engine.filling import filled, replacing, settle
 from rekindle.core.engine.followers import FollowerHosts, Followers
-from rekindle.core.engine.planning import fewest, plan
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
-from rekindle.core.engine.stores import open_stores, store_directory
 from rekindle.core.errors import CheckpointError, InvalidRequest
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.reading import Family

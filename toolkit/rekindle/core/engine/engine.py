@@ -1,5 +1,6 @@
 """The engine: nine actors wired by message type, on one event loop."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import anyio
 
 from rekindle.core.engine.actor import Actor, Stage
 from rekindle.core.engine.conductor import Conductor
+from rekindle.core.engine.watchdog import Watchdog
 from rekindle.core.errors import ConfigError
 from rekindle.core.messages import (
     Admit,
@@ -27,6 +29,7 @@ from rekindle.core.messages import (
     Offload,
     Offloaded,
     Outputs,
+    Overdue,
     Plan,
     Rejected,
     SaveCache,
@@ -71,7 +74,7 @@ class Actors:
         takers = (
             (self.intake, (Submit, Cancel, Tokenized)),
             (self.tokenizer, (Tokenize,)),
-            (self.scheduler, (Admit, Withdraw, Settled, Stopped, Advanced)),
+            (self.scheduler, (Admit, Withdraw, Settled, Stopped, Advanced, Overdue)),
             (self.scheduler, (Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights)),
             (self.stepper, (Plan, Offload, UseWeights)),
             (self.settler, (Dispatched,)),
@@ -115,14 +118,25 @@ class Engine:
     Args:
         actors: as they shall run.
         deliver: takes the messages for callers, on the engine's loop; it must not block.
+        timeout: seconds that a tick may take, see `Watchdog`.
+        waited: see `Watchdog`.
 
     Attributes:
         conductor: pauses the engine. Whoever ran the engine closes it, once it is known why the engine ended.
+        watchdog: times the ticks.
     """
 
-    def __init__(self, actors: Actors, deliver: Deliver):
+    def __init__(
+        self,
+        actors: Actors,
+        deliver: Deliver,
+        timeout: float = math.inf,
+        waited: Callable[[], float] = lambda: -math.inf,
+    ):
+        self.watchdog = Watchdog(timeout, self.post, waited)
+        take, see = self.watchdog.taken, self._tell
         # By id, since a user's actor need not be hashable, and two that are equal are still two.
-        stages = {id(actor): Stage(name, actor, self.post, self._tell) for name, actor in vars(actors).items()}
+        stages = {id(actor): Stage(name, actor, self.post, take, see) for name, actor in vars(actors).items()}
         self._stages = {name: stages[id(actor)] for name, actor in vars(actors).items()}
         self._routes: dict[type[Message], Deliver] = dict.fromkeys(TO_CALLER, deliver)
         self._routes |= {kind: stages[id(actor)].mailbox.put for kind, actor in actors.by_message().items()}
@@ -155,12 +169,16 @@ class Engine:
 
     async def run(self) -> None:
         """Serve until cancelled. An error in any actor ends the engine and is raised here."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.conductor.run)
-            for stage in dict.fromkeys(self._stages.values()):
-                for _ in range(stage.at_once):
-                    tasks.start_soon(stage.run, name=stage.name)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.conductor.run)
+                for stage in dict.fromkeys(self._stages.values()):
+                    for _ in range(stage.at_once):
+                        tasks.start_soon(stage.run, name=stage.name)
+        finally:
+            self.watchdog.stop()
 
     def _tell(self, handled: Handled) -> None:
+        self.watchdog.handled(handled.message)
         for see in tuple(self._watchers):
             see(handled)

@@ -15,6 +15,7 @@ from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.conductor import Command
 from rekindle.core.engine.engine import Deliver, Engine
+from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.errors import EngineFailed, SessionClosed
 from rekindle.core.messages import Message
 from rekindle.core.messages.handled import Pending, See
@@ -98,6 +99,11 @@ class EngineThread:
         return self.error is None and self._engine is not None and self._engine.conductor.paused
 
     @property
+    def stuck(self) -> str | None:
+        """The tick that the engine is stuck in, in words; None if it is not."""
+        return None if self.error is not None or self._engine is None else self._engine.watchdog.stuck
+
+    @property
     def pending(self) -> Pending:
         """The messages that wait, as `Engine.pending`; raises as `post`."""
         return self._serving().pending
@@ -117,7 +123,7 @@ class EngineThread:
         try:
             with self._jax_settings.applied():
                 self.assembly = self._build(self._report)
-                self._engine = Engine(self.assembly.actors, self._deliver)
+                self._engine = self._made(self.assembly)
                 anyio.run(self._serve)
             self._error = SessionClosed(
                 "the session is closed, by close() or because nothing held it any more; open another with "
@@ -136,6 +142,10 @@ class EngineThread:
             self.stopped.close()
         for worker in self._workers:  # only a process that ends waits for this thread
             worker.join()
+
+    def _made(self, assembly: Assembly) -> Engine:
+        timeout = timeout_of(assembly.settings.watchdog_timeout, assembly.deployment.place.first.platform)
+        return Engine(assembly.actors, self._deliver, timeout, lambda: assembly.programs.executables.waited)
 
     async def _serve(self) -> None:
         assert self._engine is not None

@@ -197,6 +197,20 @@ class Dispatched(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Overdue(Message):
+    """A tick takes longer than it may, and whoever waits for it is to wait no longer.
+
+    It comes again for every further time that the tick takes as long.
+    """
+
+    tick: int
+    error: RekindleError
+
+    def __str__(self) -> str:
+        return f"Overdue: tick {self.tick}"
+
+
+@dataclass(frozen=True, slots=True)
 class Settled(Message):
     """The results of one tick.
 

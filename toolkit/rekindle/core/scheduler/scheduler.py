@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from rekindle.core.errors import RekindleError, RequestCancelled, WeightsChanged
@@ -16,6 +16,7 @@ from rekindle.core.messages import (
     Offloaded,
     Output,
     Outputs,
+    Overdue,
     SaveCache,
     Settled,
     Started,
@@ -56,6 +57,9 @@ class Scheduler:
         self._limits = limits
         self._lock = threading.RLock()  # a policy may look at the cache while it is asked
         self._in_flight = 0
+        self._settled = 0  # the last tick that was
+        self._overdue = False
+        self._kept_waiting: Collection[int] = ()  # the requests that waited when a tick was last overdue
         self._new_weights: deque[NewWeights] = deque()
         self._errands = Errands()
         self.roster = Roster(limits, self._errands)
@@ -122,6 +126,9 @@ class Scheduler:
                     if tracked := self.roster.get(request_id):
                         tracked.masking.late = True
                         self.roster.advances.late.append(request_id)
+            case Overdue(tick, error):
+                if tick > self._settled:
+                    yield from self._give_up(error)
             case Settled(losses=losses):
                 if losses > self.roster.losses:
                     yield from self._lose_device()
@@ -141,8 +148,8 @@ class Scheduler:
                 self.roster.waiting.fetched(message)
             case _:
                 raise TypeError(
-                    "the scheduler takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, Settled, Advanced, "
-                    f"Offloaded, Fetched, Written and SaveCache, got {message!r}"
+                    "the scheduler takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, Settled, Overdue, "
+                    f"Advanced, Offloaded, Fetched, Written and SaveCache, got {message!r}"
                 )
 
     # Planning
@@ -151,9 +158,12 @@ class Scheduler:
         """Yield a plan for each tick that may be in flight, as long as there is something to compute.
 
         All wait for what a constrained request may have next, unless that is late: such a request is slower by half
-        where ticks go on without it. While new weights are to come, who has not started waits for them.
+        where ticks go on without it. While new weights are to come, who has not started waits for them. Nothing is
+        planned behind a tick that is overdue.
         """
         roster = self.roster
+        if self._overdue:
+            return
         while self._in_flight < self._limits.depth and not any(tracked.waited_for for tracked in roster.running):
             changes, draft = roster.waiting.changes, self._planner.draft(only_started=bool(self._new_weights))
             if not draft.empty:
@@ -195,6 +205,7 @@ class Scheduler:
         """Take in what one tick gave; what is of requests that ended meanwhile is surplus and dropped."""
         roster = self.roster
         self._in_flight -= 1
+        self._settled, self._overdue, self._kept_waiting = settled.tick, False, ()
         for held in [tracked for tracked in roster.running if tracked.held_at == settled.tick]:
             roster.hold(held)
         for request_id, error in settled.failures.items():
@@ -249,6 +260,13 @@ class Scheduler:
         self.roster.counts.generated_tokens -= surplus
         del tracked.tokens[length:]
         self.roster.end(tracked, "stop")
+
+    def _give_up(self, error: RekindleError) -> Iterator[Message]:
+        """Fail all requests that run, and those that wait since the tick was overdue before."""
+        for tracked in self.roster:
+            if tracked.lease is not None or tracked.request.id in self._kept_waiting:
+                yield self.roster.reject(tracked, error)
+        self._overdue, self._kept_waiting = True, {tracked.request.id for tracked in self.roster}
 
     # The device state is lost, or has new weights
 

@@ -22,7 +22,7 @@ class Facts:
     Attributes:
         name: the model as its user calls it.
         dtype: what it computes in, and on which devices if there are several.
-        state: "running", "paused", or why it has ended.
+        state: "running", "paused", the tick that it is stuck in, or why it has ended.
         ended: whether the engine has ended.
         stats: see `session.stats`.
         slots: `max_running`.

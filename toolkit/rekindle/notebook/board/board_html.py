@@ -22,7 +22,7 @@ SHADES = {
     "ready": "rgba(60,160,90,0.75)",
 }
 """The colours of parts of bars; other parts are transparent."""
-DOTS = {"running": "rgb(60,160,90)", "paused": "rgb(225,150,30)"}
+DOTS = {"running": "rgb(60,160,90)", "paused": "rgb(225,150,30)", "stuck": "rgb(200,60,50)"}
 GRID = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:0.7em 2.2em"
 PALE = "font-size:0.9em;opacity:0.75"
 WHOLE = "max-width:60em;line-height:1.45;font-variant-numeric:tabular-nums"
@@ -71,7 +71,7 @@ def requests_html(board: Board) -> str:
 
 def _title(board: Board) -> str:
     facts = board.facts
-    dot = DOTS.get(facts.state, "rgba(128,128,128,0.7)")
+    dot = DOTS.get(facts.state.partition(" ")[0], "rgba(128,128,128,0.7)")
     return (
         f'<div style="margin-bottom:0.4em"><b>{visible(facts.name)}</b> <span style="opacity:0.7">'
         f'{visible(facts.dtype)}</span> <span style="overflow-wrap:anywhere;margin-left:0.8em">'

@@ -1,11 +1,13 @@
 """The compiled programs of a model in a bounded LRU, loaded or compiled ahead of their first use or at it."""
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from functools import partial
+from time import monotonic
 from typing import Any
 
 import jax
@@ -40,11 +42,13 @@ class Executables:
     Attributes:
         making: makes each program, and counts how.
         awaited: the key of the program that the engine waits for; None while it waits for none. Any thread may ask.
+        waited: when the last such wait ended, by `time.monotonic`; infinity during one.
     """
 
     def __init__(self, programs: Programs, capacity: int, store: ProgramStore | None = None):
         self.making = Making(programs, store)
         self.awaited: Key | None = None
+        self.waited = -math.inf
         self._capacity = capacity
         self._ready: OrderedDict[Key, Program] = OrderedDict()
         self._coming: dict[Key, Future[Program]] = {}
@@ -91,11 +95,11 @@ class Executables:
 
     @contextmanager
     def _awaiting(self, key: Key) -> Iterator[None]:
-        self.awaited = key
+        self.awaited, self.waited = key, math.inf
         try:
             yield
         finally:
-            self.awaited = None
+            self.awaited, self.waited = None, monotonic()
 
     async def call(self, key: Key, program: Program, *arguments: Any) -> Any:
         """Call a program. If it was not made for such arguments, warn and compile one for them, which takes seconds.
@@ -108,7 +112,8 @@ class Executables:
             return self._call(program, *arguments)
         except (TypeError, ValueError):  # so jax refuses what the program was not compiled for, before it runs
             compile_for = partial(under_own_settings, self._compile_for, key, arguments)
-            program = await to_thread.run_sync(compile_for, abandon_on_cancel=True)
+            with self._awaiting(key):
+                program = await to_thread.run_sync(compile_for, abandon_on_cancel=True)
             return program(*arguments)
 
     def run(self, key: Key, *arguments: Any) -> Any:
@@ -135,7 +140,8 @@ class Executables:
             return jax.block_until_ready(self._call(program, *arguments))
         except jax.errors.JaxRuntimeError as error:
             self.making.drop(key, error)
-            program, serialized = self._compile(key)
+            with self._awaiting(key):
+                program, serialized = self._compile(key)
             with self._lock:
                 self._keep(key, program)
             self.making.save(key, serialized)

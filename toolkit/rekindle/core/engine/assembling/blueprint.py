@@ -14,7 +14,8 @@ from rekindle.core.device.place import Place
 from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
 from rekindle.core.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, Programs, program_name
 from rekindle.core.device.state import Sizes
-from rekindle.core.engine.budget import Budget
+from rekindle.core.engine.assembling.budget import Budget
+from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.scheduler.limits import EngineLimits
@@ -87,6 +88,7 @@ class Blueprint:
             **({} if settings.mesh is not None else devices),
             implementation=self.programs.implementation,
             dtype=cast(Dtype, self.dtype.name),
+            watchdog_timeout=timeout_of(settings.watchdog_timeout, self.place.first.platform),
         )
 
     def kernels(self, asked: Implementation | None) -> str:

@@ -1,0 +1,250 @@
+"""The watchdog: ticks that the device does not finish fail those who wait for them, and the session lives."""
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from rekindle.core.config import Settings
+from rekindle.core.engine.watchdog import ACCELERATOR_SECONDS, CPU_SECONDS, Watchdog, timeout_of
+from rekindle.core.errors import ConfigError, EngineFailed, StepTimeout
+from rekindle.core.messages import Admit, Chunk, Dispatched, Message, Outputs, Overdue, Plan, Rejected, Row, Settled
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.scheduler.scheduler import Scheduler
+from rekindle.session.session import Session
+from rekindle.testing.by_hand import fake_limits
+from rekindle.testing.device import FakeSettler
+from rekindle.testing.session import fake_assembly, fake_session
+from tests.waiting import PATIENCE, until_blocking
+
+SHORT = 0.05
+"""A timeout, in seconds, that a fake device which holds its ticks is sure to miss."""
+
+
+class Clock:
+    """A clock that is set by hand, and the time at which a program was got."""
+
+    def __init__(self) -> None:
+        self.now, self.waited = 0.0, -math.inf
+
+
+def watched(clock: Clock, timeout: float = 10.0) -> tuple[Watchdog, list[Overdue]]:
+    """Return a watchdog without its thread, and its reports."""
+    reports: list[Overdue] = []
+    dog = Watchdog(timeout, reports.append, lambda: clock.waited, lambda: clock.now)
+    dog._thread = threading.current_thread()  # type: ignore[assignment]
+    return dog, reports
+
+
+def plan(tick: int) -> Plan:
+    return Plan(tick, (Chunk(3, 0, 0, (1,) * 20, (1, 1), (1,), None),), (Row(5, 1, 2), Row(7, 2, 3)))
+
+
+def dispatched(tick: int) -> Dispatched:
+    return Dispatched(tick, (), (), None)
+
+
+# The pure part, with a clock that is set by hand
+
+
+def test_a_tick_is_overdue_once_its_timeout_is_over_and_again_after_each_further_one() -> None:
+    clock = Clock()
+    dog, reports = watched(clock)
+    assert dog.look() is None, "nothing to time"
+    dog.taken(plan(1))
+    clock.now = 4
+    assert dog.look() == 6
+    dog.handled(plan(1))
+    assert dog.look() is None, "the device has it, and nobody waits for it yet"
+    dog.taken(dispatched(1))
+    clock.now = 13.5
+    assert dog.look() == 0.5
+    assert reports == []
+    clock.now = 14
+    assert dog.look() == 10
+    stuck = dog.stuck
+    assert stuck == "stuck in tick 1 for 10.00 s"
+    clock.now = 24
+    dog.look()
+    dog.look()
+    assert [report.tick for report in reports] == [1, 1]
+    dog.handled(dispatched(1))
+    assert (dog.stuck, dog.look()) == (None, None)
+
+
+def test_the_error_says_what_was_dispatched_and_what_every_thread_does() -> None:
+    clock = Clock()
+    dog, reports = watched(clock)
+    dog.taken(plan(4))
+    clock.now = 12
+    dog.look()
+    error = reports[0].error
+    assert isinstance(error, StepTimeout)
+    assert (error.tick, error.prompt_tokens, error.rows, error.requests, error.seconds) == (4, 20, 2, (3, 5, 7), 12)
+    assert "MainThread" in error.stacks
+    assert "test_the_error_says_what_was_dispatched" in error.stacks
+    assert "watchdog_timeout, 10.00 s" in str(error)
+
+
+def test_waits_for_a_program_do_not_count() -> None:
+    clock = Clock()
+    dog, reports = watched(clock)
+    dog.taken(plan(1))
+    clock.now, clock.waited = 50, math.inf  # being compiled
+    assert dog.look() == 10
+    clock.now, clock.waited = 70, 65
+    assert dog.look() == 5
+    assert reports == []
+    clock.now = 75
+    dog.look()
+    assert len(reports) == 1
+
+
+def test_the_tick_that_has_taken_longest_is_the_one_that_is_stuck() -> None:
+    clock = Clock()
+    dog, reports = watched(clock)
+    dog.taken(dispatched(1))
+    clock.now = 3
+    dog.taken(plan(2))
+    clock.now = 14
+    dog.look()
+    assert [report.tick for report in reports] == [1], "the other waits for it"
+    dog.handled(dispatched(1))
+    dog.look()
+    assert [report.tick for report in reports] == [1, 2]
+    assert dog.stuck == "stuck in tick 2 for 11.00 s"
+
+
+def test_without_a_limit_nothing_is_timed() -> None:
+    dog = Watchdog(math.inf, lambda overdue: None)
+    dog.taken(plan(1))
+    assert (dog.look(), dog._thread) == (None, None)
+
+
+def test_the_default_is_by_platform() -> None:
+    assert timeout_of(None, "cpu") == CPU_SECONDS
+    assert timeout_of(None, "gpu") == timeout_of(None, "tpu") == ACCELERATOR_SECONDS
+    assert timeout_of(2.5, "tpu") == 2.5
+
+
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, True, "60"])
+def test_what_is_no_time_is_refused(seconds: object) -> None:
+    with pytest.raises(ConfigError, match=r"watchdog_timeout must be a positive number of seconds, or math\.inf"):
+        Settings(watchdog_timeout=seconds)  # type: ignore[arg-type]
+
+
+# The scheduler
+
+
+def request(number: int) -> Request:
+    return Request(number, (1, 2, 3), SamplingParams(max_tokens=4), frozenset(), 32)
+
+
+def rejected(said: list[Message]) -> list[int]:
+    return [each.request_id for each in said if isinstance(each, Rejected)]
+
+
+def test_who_runs_fails_at_once_and_who_waits_after_as_long_again() -> None:
+    scheduler = Scheduler(fake_limits(max_running=1, overlap=False))
+    assert any(isinstance(each, Plan) for each in scheduler.handle(Admit(request(1))))
+    scheduler.handle(Admit(request(2)))
+    error = StepTimeout("it hangs")
+    said = scheduler.handle(Overdue(1, error))
+    assert rejected(said) == [1]
+    assert not any(isinstance(each, Plan) for each in said), "nothing is planned behind it"
+    scheduler.handle(Admit(request(3)))
+    assert rejected(scheduler.handle(Overdue(1, error))) == [2], "the third has not waited so long"
+    said = scheduler.handle(Settled(1, ((1, 7),)))
+    assert not any(isinstance(each, Outputs) for each in said), "the token is of a request that has failed"
+    assert [each.chunks[0].request_id for each in said if isinstance(each, Plan)] == [3], "it serves on"
+    scheduler.check()
+
+
+def test_a_tick_that_settles_meanwhile_fails_nobody() -> None:
+    scheduler = Scheduler(fake_limits())
+    scheduler.handle(Admit(request(1)))
+    scheduler.handle(Settled(1, ((1, 7),)))
+    assert rejected(scheduler.handle(Overdue(1, StepTimeout("it hung")))) == []
+    assert scheduler.stats.running == 1
+
+
+# A session
+
+
+@contextmanager
+def stuck_session(settler: FakeSettler) -> Iterator[Session]:
+    assembly = fake_assembly(fake_limits(), settler=settler)
+    assembly = replace(assembly, settings=replace(assembly.settings, watchdog_timeout=SHORT))
+    with fake_session(assembly) as session:
+        yield session
+
+
+def test_a_device_that_never_settles_fails_the_requests_and_is_closed() -> None:
+    with stuck_session(FakeSettler(held=True)) as session:
+        with pytest.raises(StepTimeout, match="the device has not finished tick 1") as raised:
+            session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
+        assert raised.value.seconds >= SHORT
+        assert "rekindle-engine" in raised.value.stacks
+        assert session.error is None
+        assert "stuck in tick 1 for" in repr(session)
+        assert "stuck in tick 1 for" in str(session.dashboard())
+        with pytest.raises(StepTimeout):  # one that comes later waits no longer than twice the timeout
+            session.generate_sync(token_ids=[4, 5, 6], max_tokens=3)
+    assert not [thread for thread in threading.enumerate() if thread.name == "rekindle-watchdog"]
+
+
+def test_a_device_that_settles_late_serves_on() -> None:
+    settler = FakeSettler(held=True)
+    with fake_session() as sound:
+        expected = sound.generate_sync(token_ids=[4, 5, 6], max_tokens=5).token_ids
+    with stuck_session(settler) as session:
+        with pytest.raises(StepTimeout):
+            session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
+        settler.release()
+        until_blocking(lambda: session.stuck is None, "the tick has settled")
+        assert session.generate_sync(token_ids=[4, 5, 6], max_tokens=5).token_ids == expected
+        assert "stuck" not in repr(session)
+
+
+def test_a_device_that_raises_ends_the_engine_as_ever() -> None:
+    class Broken:
+        def handle(self, message: Message) -> list[Message]:
+            raise RuntimeError("the device is gone")
+
+    assembly = fake_assembly(fake_limits())
+    assembly = replace(
+        assembly,
+        actors=replace(assembly.actors, settler=Broken()),
+        settings=replace(assembly.settings, watchdog_timeout=SHORT),
+    )
+    with fake_session(assembly) as session, pytest.raises(EngineFailed, match="the device is gone"):
+        session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
+    assert not [thread for thread in threading.enumerate() if thread.name == "rekindle-watchdog"]
+
+
+def test_its_thread_sleeps_while_the_engine_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float | None] = []
+    look = Watchdog.look
+
+    def counted(dog: Watchdog) -> float | None:
+        looks.append(look(dog))
+        return looks[-1]
+
+    monkeypatch.setattr(Watchdog, "look", counted)
+    with stuck_session(FakeSettler()) as session:
+        assert not [thread for thread in threading.enumerate() if thread.name == "rekindle-watchdog"], "no tick yet"
+        session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
+        dog = session._engine._serving().watchdog
+        until_blocking(lambda: dog._sleeping, "it sleeps until there is a tick")
+        before = len(looks)
+        threading.Event().wait(3 * SHORT)
+        assert len(looks) == before
+        assert dog._thread is not None
+        session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
+        until_blocking(lambda: len(looks) > before, "a tick wakes it")
+    dog._thread.join(PATIENCE)
+    assert not dog._thread.is_alive()
