@@ -80,9 +80,17 @@ def crowded(families: Path) -> Iterator[rekindle.Session]:
         yield session
 
 
-def _check(roomy: rekindle.Session, crowded: rekindle.Session, asks: list[Ask]) -> None:
+@pytest.fixture(scope="module")
+def several(families: Path) -> Iterator[rekindle.Session]:
+    """Open a session that decodes up to 5 steps in one tick, on pages of 16."""
+    ways: dict[str, Any] = {"decode_steps": 5, "logits_processor": penalize, "prefill_buckets": (64,)}
+    with rekindle.open_sync(families / "qwen2", progress=False, decode_buckets=(4,), **ways, **SMALL) as session:
+        yield session
+
+
+def _check(roomy: rekindle.Session, others: Sequence[rekindle.Session], asks: list[Ask]) -> None:
     alone = [roomy.generate_sync(token_ids=prompt, **options) for prompt, options in asks]
-    for session in (roomy, crowded):
+    for session in (roomy, *others):
         handles = [session.submit(token_ids=prompt, **options) for prompt, options in asks]
         for handle, expected, (prompt, options) in zip(handles, alone, asks, strict=True):
             generation = handle.result(timeout=60)
@@ -113,17 +121,19 @@ def _same_scores(mine: Scores, theirs: Scores) -> None:
 
 @settings(max_examples=25)
 @given(st.lists(ASK, min_size=2, max_size=6))
-def test_any_mix_is_the_same_everywhere(roomy: rekindle.Session, crowded: rekindle.Session, asks: list[Ask]) -> None:
-    _check(roomy, crowded, asks)
+def test_any_mix_is_the_same_everywhere(
+    roomy: rekindle.Session, crowded: rekindle.Session, several: rekindle.Session, asks: list[Ask]
+) -> None:
+    _check(roomy, (crowded, several), asks)
 
 
 @pytest.mark.deep
 @settings(max_examples=300)
 @given(st.lists(ASK, min_size=2, max_size=6))
 def test_any_of_many_mixes_is_the_same_everywhere(
-    roomy: rekindle.Session, crowded: rekindle.Session, asks: list[Ask]
+    roomy: rekindle.Session, crowded: rekindle.Session, several: rekindle.Session, asks: list[Ask]
 ) -> None:
-    _check(roomy, crowded, asks)
+    _check(roomy, (crowded, several), asks)
 
 
 def test_the_crowded_session_did_start_requests_again(crowded: rekindle.Session) -> None:
@@ -131,3 +141,11 @@ def test_the_crowded_session_did_start_requests_again(crowded: rekindle.Session)
     prompts = [[i + 1] * 60 for i in range(4)]
     crowded.generate_sync(token_ids=prompts, max_tokens=60, ignore_eos=True)
     assert crowded.stats.scheduler.preemptions > 0
+
+
+def test_the_session_of_several_steps_did_take_them(several: rekindle.Session) -> None:
+    """Check that the tests above decode several steps in one tick, over the ends of pages too."""
+    before = several.stats.scheduler.ticks
+    generation = several.generate_sync(token_ids=[1, 2, 3], max_tokens=41, ignore_eos=True)
+    assert len(generation.token_ids) == 41
+    assert several.stats.scheduler.ticks - before <= 1 + 40 // 5 + 2

@@ -68,7 +68,7 @@ class Device:
     async def _settle(self, dispatched: Message) -> TokenLogprob:
         settled = await only(self.settler, dispatched)
         assert isinstance(settled, Settled)
-        return settled.logprobs[1]
+        return settled.logprobs[1][0]
 
 
 async def only(actor: Actor, message: Message) -> Message:

@@ -134,7 +134,11 @@ def test_a_page_is_copied_in_place(device_kind: str) -> None:
 
 @pytest.mark.parametrize(
     "bucket",
-    [Bucket(512, 8), *(pytest.param(each, marks=pytest.mark.deep) for each in (Bucket(2048, 0), Bucket(0, 32)))],
+    [
+        Bucket(512, 8),
+        Bucket(0, 8, 4),
+        *(pytest.param(each, marks=pytest.mark.deep) for each in (Bucket(2048, 0), Bucket(0, 32))),
+    ],
 )
 def test_the_step_of_a_llama_3_8b_shape_compiles_and_updates_its_pages_in_place(bucket: Bucket) -> None:
     """Compile two of its layers, because the others are the same."""

@@ -177,6 +177,12 @@ def test_a_model_is_on_the_fewest_devices_that_it_fits_or_on_those_of_a_mesh(fam
     assert over == [2, 3]
 
 
+def test_several_steps_of_a_tick_are_those_of_one_device_in_every_group(families: Path) -> None:
+    model = families / "llama-tied"
+    (answer,) = asked_of_child(("opened", model, {"tensor": 2, "data": 2, "decode_steps": 3}))
+    assert answer["tokens"] == np.load(model / "golden.npz")["greedy_new"].tolist()[:6]
+
+
 def test_programs_of_a_mesh_are_compiled_ahead_and_found(families: Path) -> None:
     (status, said, compilations, loads), text = asked_of_child(
         ("precompiled", families / "llama-tied", 4), ("informed", families / "llama-tied", 4)

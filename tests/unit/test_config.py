@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.core.buckets import Bucket
 from rekindle.core.config import Settings
 from rekindle.core.device.devices import places_of
 from rekindle.core.errors import ConfigError
@@ -201,7 +202,7 @@ def test_given_buckets_are_checked_against_the_limits() -> None:
 def test_the_largest_tick_has_a_bucket(ticks: Any) -> None:
     limits = fake_limits(ticks=ticks)
     largest = max(limits.all_buckets())
-    assert largest == ((512, 32) if ticks == "combined" else (512, 0))
+    assert largest == (Bucket(512, 32 if ticks == "combined" else 0))
 
 
 def test_ahead_of_time_mode_keeps_every_program() -> None:

@@ -111,7 +111,7 @@ HUGE: list[Message] = [
     CacheSaving(1, 5, 9),
     CacheSaved(1, 9, complete=True),
     Dispatched(3, (Sampled(7, 0, 20),) * 40, (Scored(7, 0, Scoring(0, MANY, 3)),) * 40, ARRAYS),
-    Settled(3, tuple((at, at) for at in range(40)), dict.fromkeys(range(40), LOGPROBS[0]), {7: LOGPROBS}),
+    Settled(3, tuple((at, at) for at in range(40)), dict.fromkeys(range(40), LOGPROBS), {7: LOGPROBS}),
     Started(7, (5,) * 100, None, CachedTokens(64, 16, 16)),
     Outputs((Output(REQUEST, MANY, "length", LOGPROBS, LOGPROBS),)),
     Stopped(7, 5),
@@ -168,7 +168,7 @@ def test_a_message_is_about_the_requests_whose_ids_it_carries(message: Message) 
         case Plan():
             assert message.requests == (*MANY, *range(40), *range(40))
         case Dispatched():
-            assert message.requests == (7,) * 40
+            assert message.requests == (7,), "once, however many tokens it gets"
         case Settled():
             assert message.requests == tuple(range(40))
         case Advance():

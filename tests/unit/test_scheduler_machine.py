@@ -26,6 +26,7 @@ ROOMY = st.fixed_dictionaries(
         "max_context": st.sampled_from([None, 100, 33, 20]),
         "prefix_cache": st.booleans(),
         "deterministic": st.booleans(),
+        "decode_steps": st.sampled_from([1, 1, 4, 16]),
         "host_cache_bytes": st.just(0),
     }
 )
@@ -38,6 +39,7 @@ CROWDED = st.fixed_dictionaries(
         "prefill_chunk": st.sampled_from([512, 16]),
         "prefix_cache": st.booleans(),
         "deterministic": st.booleans(),
+        "decode_steps": st.sampled_from([1, 3]),
         "host_cache_bytes": st.just(0),
     }
 )
@@ -65,6 +67,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(limits=CROWDED | ROOMY)
     def begin(self, limits: dict[str, Any]) -> None:
         limits = limits | {"deterministic": limits["deterministic"] and limits["ticks"] != "combined"}
+        if limits["deterministic"]:
+            limits["decode_steps"] = 1
         self.engine = ByHand(**limits)
         self.asked: list[Asked] = []
         self.withdrawn: set[int] = set()

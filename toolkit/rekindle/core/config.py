@@ -54,10 +54,10 @@ class Settings:
             left to compute: running requests get no token until all prompts that were admitted are computed.
             "combined" lets both share a tick, at the price of more programs.
         deterministic: give a request the same tokens whatever else runs, and whatever is cached. It excludes
-            `prefill_buckets`, `decode_buckets`, and ticks="combined". The native kernels for CPUs always do so, unless
-            there is a `logits_processor`. Elsewhere each tick has one shape, the largest, so that a short prompt takes
-            as long as `max_prefill_tokens`, and a step of one request as long as one of `max_running`. A request waits
-            for pages for all its `max_tokens`, and only the pages of prompts are cached.
+            `prefill_buckets`, `decode_buckets`, `decode_steps` and ticks="combined". The native kernels for CPUs always
+            do so, unless there is a `logits_processor`. Elsewhere each tick has one shape, the largest, so that a short
+            prompt takes as long as `max_prefill_tokens`, and a step of one request as long as one of `max_running`. A
+            request waits for pages for all its `max_tokens`, and only the pages of prompts are cached.
         policy: which request of the lowest `priority` leaves the waiting queue next: "fcfs" takes the first that came,
             "longest-prefix" the one with most tokens in the cache, "dfs-weight" those whose cached prefix most of the
             waiting share, one after the other, "longest-output" the one that may generate most, "random" any, by a hash
@@ -90,6 +90,10 @@ class Settings:
             long again, and `session.stuck` says so; when the tick ends after all, the session serves on. None is 120 on
             GPUs and TPUs, where a tick takes milliseconds, and 1,800 on CPUs, where one of a large model can take
             minutes on a busy machine and devices do not hang; `math.inf` is no limit.
+        decode_steps: how many tokens a running request gets in one tick, from 1 to 16, while nobody waits, no prompt is
+            computed, and no request is constrained; the tokens are those of 1. Python then works once for so many
+            tokens, which pays where a step takes less than about 3 ms; they come in bursts, a stop string or a
+            cancelled request is noticed so much later, and a program more is compiled for each decode bucket.
     """
 
     device: Any = None
@@ -122,6 +126,7 @@ class Settings:
     logits_processor: Callable[[Any, Any], Any] | None = None
     sampling_defaults: SamplingDefaults = "model"
     watchdog_timeout: float | None = None
+    decode_steps: int = 1
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         rows = [(field.name, _said(getattr(self, field.name))) for field in fields(self)]
@@ -158,16 +163,20 @@ class Settings:
             got = f"{self.logits_processor!r:.80}"
             raise ConfigError(f"logits_processor must be a function of logits and a rekindle.LogitsRow, got {got}")
         _one_of("deterministic", self.deterministic, (True, False))
-        if self.deterministic and (self.prefill_buckets or self.decode_buckets or self.ticks == "combined"):
+        one_shape = not (self.prefill_buckets or self.decode_buckets or self.ticks == "combined")
+        if self.deterministic and not (one_shape and self.decode_steps == 1):
             raise ConfigError(
-                "deterministic=True gives every tick one shape: leave out prefill_buckets, decode_buckets and "
-                'ticks="combined"'
+                "deterministic=True gives every tick one shape: leave out prefill_buckets, decode_buckets, "
+                'decode_steps and ticks="combined"'
             )
         _one_of("prefix_cache", self.prefix_cache, (True, False))
         _one_of("overlap", self.overlap, (True, False))
         _one_of("precompile", self.precompile, get_args(Precompile))
         _one_of("restore", self.restore, get_args(Restore))
         _one_of("sampling_defaults", self.sampling_defaults, get_args(SamplingDefaults))
+        _integer("decode_steps", self.decode_steps, 1)
+        if self.decode_steps > buckets.MAX_STEPS:
+            raise ConfigError(f"decode_steps must be at most {buckets.MAX_STEPS}, got {self.decode_steps}")
         seconds = self.watchdog_timeout
         number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if seconds is not None and not (number and seconds > 0):
@@ -241,6 +250,7 @@ class SettingsOptions(TypedDict, total=False):
     logits_processor: Callable[[Any, Any], Any] | None
     sampling_defaults: SamplingDefaults
     watchdog_timeout: float | None
+    decode_steps: int
 
 
 def _said(value: Any) -> str:

@@ -29,7 +29,7 @@ from rekindle.core.messages import (
 )
 from rekindle.core.page import NULL_PAGE
 from rekindle.core.request.request import Request
-from rekindle.core.request.tokens import StateSum
+from rekindle.core.request.tokens import StateSum, TokenLogprob
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.testing.grammar import VOCAB_SIZE
 from rekindle.testing.model import banned_tokens, draw_of, next_token, score_of, state_of
@@ -96,26 +96,34 @@ class FakeStepper:
                 slot.allowed = chunk.allowed
                 assert (*chunk.completes.prompt, *chunk.generated) == tuple(known), "the tokens are not the request's"
                 sampled.append(slot)
-        sampled += [self._write_row(row) for row in plan.rows]
-        for slot in sampled:
-            assert slot.request is not None, "a row of a slot that no prompt completed"
-            assert (slot.allowed is None) == (slot.request.constrained is None), "a constraint is not kept"
-            context = self._context(slot)
-            banned = banned_tokens(slot.request, context, slot.allowed)
-            slot.token = next_token(context, draw_of(slot.request.params), banned)
+        sampled += [self._write_row(row, 0) for row in plan.rows]
+        tokens = [self._sample(slot) for slot in sampled]
+        for step in range(1, plan.steps):
+            rows = [row for row in plan.rows if step < row.steps]
+            again = [self._write_row(row, step) for row in rows]
+            tokens += [self._sample(slot) for slot in again]
+            sampled += again
         places = tuple(
             Sampled(slot.request.id, row, slot.request.params.logprobs)
             for row, slot in enumerate(sampled)
             if slot.request is not None
         )
         scored = tuple(Scored(c.request_id, 0, c.scoring) for c in plan.chunks if c.scoring is not None)
-        outputs: list[Any] = [slot.token for slot in sampled]
+        outputs: list[Any] = [*tokens]
         summed: list[Summed] = []
         for chunk in plan.chunks:
             if chunk.summing is not None:
                 summed.append(Summed(chunk.request_id, len(outputs), chunk.summing.count))
                 outputs.append(_sum(chunk, chunk.summing))
         return Dispatched(plan.tick, places, scored, outputs, self._losses, tuple(summed))
+
+    def _sample(self, slot: _Slot) -> int:
+        assert slot.request is not None, "a row of a slot that no prompt completed"
+        assert (slot.allowed is None) == (slot.request.constrained is None), "a constraint is not kept"
+        context = self._context(slot)
+        banned = banned_tokens(slot.request, context, slot.allowed)
+        slot.token = next_token(context, draw_of(slot.request.params), banned)
+        return slot.token
 
     def _gather(self, page: int) -> tuple[int, ...]:
         found = self._pages.get(page, [])
@@ -135,7 +143,7 @@ class FakeStepper:
         assert len(set(slots)) == len(slots), "a slot is in one plan twice"
         assert not slots or 0 <= min(slots) <= max(slots) < len(self._slots), "there is no such slot"
         prefill, decode = zip(*(self._check_group(plan, group) for group in range(self._limits.data)), strict=True)
-        bucket = Bucket(max(prefill), max(decode))
+        bucket = Bucket(max(prefill), max(decode), plan.steps)
         if plan.chunks or plan.rows:
             assert bucket in self._limits.all_buckets(), f"no program is compiled for {bucket}"
 
@@ -188,14 +196,17 @@ class FakeStepper:
         found = self._pages[table[index]][offset : offset + len(tokens)]
         assert [token % VOCAB_SIZE for token in found if token is not None] == list(tokens), "not what is in its page"
 
-    def _write_row(self, row: Row) -> _Slot:
+    def _write_row(self, row: Row, step: int) -> _Slot:
         slot = self._slots[row.slot]
         assert slot.request is not None, "a row of a slot that no prompt completed"
         assert slot.request.id == row.request_id, "a row of a slot that another request holds"
         assert slot.request.params.logprobs == row.logprobs, "a row that scores what its request does not ask for"
         slot.allowed = row.allowed
-        slot.page_table[slot.length // self._limits.pool.page_size] = row.page
-        self._write(row.page, slot.length, [slot.token])
+        assert step == 0 or slot.request.constrained is None, "several tokens of a request that is constrained"
+        place, offset = divmod(slot.length, self._limits.pool.page_size)
+        page = row.page if step <= offset else row.next_page  # the row began on an earlier page than this token's
+        slot.page_table[place] = page
+        self._write(page, slot.length, [slot.token])
         slot.length += 1
         return slot
 
@@ -265,7 +276,10 @@ def _wait_for_the_device() -> None:
 def settled(tick: Dispatched) -> Settled:
     tokens = tuple((sample.request_id, tick.outputs[sample.row]) for sample in tick.sampled)
     wanted = {sample.request_id: sample.logprobs for sample in tick.sampled}
-    logprobs = {i: score_of(token, k) for i, token in tokens if (k := wanted[i]) is not None}
+    logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
+    for i, token in tokens:
+        if (k := wanted[i]) is not None:
+            logprobs[i] = (*logprobs.get(i, ()), score_of(token, k))
     prompts = {s.request_id: tuple(score_of(t, s.scoring.alternatives) for t in s.scoring.tokens) for s in tick.scored}
     sums = {s.request_id: StateSum(s.count, np.array(tick.outputs[s.row], np.float32)) for s in tick.summed}
     return Settled(tick.tick, tokens, logprobs, prompts, tick.losses, sums)

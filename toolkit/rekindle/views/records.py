@@ -46,7 +46,9 @@ class ChunkRecord(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A plan was made: its chunks, who gets one more token, pages that are copied in for it, and who lost theirs."""
+    """A plan was made: its chunks, the requests of its decode rows, once for each token that a row may get, the pages
+    that are copied in for it, and who lost theirs.
+    """
 
     tick: int
     chunks: tuple[ChunkRecord, ...]
@@ -68,7 +70,7 @@ class Read(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The scheduler took in the results of a tick: a token for each of these requests."""
+    """The scheduler took in the results of a tick: a token for each of these requests, some of them repeatedly."""
 
     tick: int
     requests: tuple[int, ...]
@@ -178,7 +180,7 @@ def _facts_said(message: Message) -> tuple[Fact, ...]:
 
 def _planned(plan: Plan) -> Planned:
     chunks = tuple(map(_part, plan.chunks))
-    rows = tuple(row.request_id for row in plan.rows)
+    rows = tuple(row.request_id for row in plan.rows for _ in range(row.steps))
     return Planned(plan.tick, chunks, rows, sum(len(each.pages) for each in plan.onloads), plan.preempted)
 
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import jax
 import numpy as np
 
-from rekindle.core.buckets import Bucket
+from rekindle.core.buckets import MAX_END_IDS, Bucket
 from rekindle.core.device.sampling.rows import COLUMNS
 from rekindle.core.device.state import Slots
 
@@ -32,8 +32,11 @@ class TickInputs(Generic[A]):
         chunk_table: (samples, pages_per_request) their page tables.
         sum_first, sum_count: (samples,) which of their tokens have their hidden states summed: an index into `tokens`,
             and how many from there on.
-        row_slot, row_page: (decode_rows,) the slots that decode, and the page of each one's token.
+        row_slot, row_page: (decode_rows,) the slots that decode, and the page of each one's token; of several steps
+            (decode_rows, 2) the pages of each one's tokens, the null page where a second is not needed.
         row_length: (decode_rows,) like `block_length`.
+        row_steps, row_ends: (decode_rows,) and (decode_rows, MAX_END_IDS) how many tokens each gets at most, and those
+            after which it gets no more, -1 where there are fewer; both are empty if there is one step.
     """
 
     tokens: A
@@ -53,6 +56,8 @@ class TickInputs(Generic[A]):
     row_slot: A
     row_page: A
     row_length: A
+    row_steps: A
+    row_ends: A
 
 
 def samples_of(bucket: Bucket, max_running: int) -> int:
@@ -82,7 +87,11 @@ class InputLayout:
         by_block = dict.fromkeys(("block_slot", "block_start", "block_page", "block_length"), (bucket.blocks,))
         by_row = dict.fromkeys(("row_slot", "row_page", "row_length"), (bucket.decode_rows,))
         wide = {"sample_params": (samples, COLUMNS), "chunk_table": (samples, self.pages_per_request)}
-        known = by_token | by_block | by_row | wide
+        several = {"row_steps": (0,), "row_ends": (0, MAX_END_IDS)}
+        if bucket.steps > 1:
+            rows = bucket.decode_rows
+            several = {"row_page": (rows, 2), "row_steps": (rows,), "row_ends": (rows, MAX_END_IDS)}
+        known = by_token | by_block | by_row | wide | several
         return {field.name: known.get(field.name, (samples,)) for field in fields(TickInputs)}
 
     def unpack(self, packed: A) -> TickInputs[A]:
@@ -100,5 +109,5 @@ class InputLayout:
         views = self.unpack(packed)
         for slot in (views.block_slot, views.sample_slot, views.chunk_slot, views.row_slot):
             slot[:] = self.max_running
-        views.targets[:] = -1
+        views.targets[:] = views.row_ends[:] = -1
         return packed

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.core.buckets import MAX_BAD_WORD_TOKENS, QUERY_BLOCK, Bucket
-from rekindle.core.device.inputs import InputLayout, samples_of
+from rekindle.core.buckets import MAX_BAD_WORD_TOKENS, MAX_END_IDS, QUERY_BLOCK, Bucket
+from rekindle.core.device.inputs import InputLayout, TickInputs, samples_of
 from rekindle.core.device.sampling.adjustments import RECENT, PackedSlot, no_adjustments
 from rekindle.core.device.sampling.constraints import AT_ONCE, no_masks
 from rekindle.core.device.sampling.rows import ADJUSTED, COLUMNS, CONSTRAINED, FLOATS, OF_MODEL, OF_SAMPLED, PROCESSED
@@ -96,9 +96,23 @@ def _packed(part: GroupPart, layout: InputLayout) -> Array:
         block = end
     if count := len(part.rows):
         inputs.row_slot[:count] = [row.slot - part.first_slot for row in part.rows]
-        inputs.row_page[:count] = [row.page - part.first_page for row in part.rows]
         inputs.row_length[:count] = [row.length for row in part.rows]
+        if layout.bucket.steps == 1:
+            inputs.row_page[:count] = [row.page - part.first_page for row in part.rows]
+        else:
+            _pack_steps(part, inputs)
     return packed
+
+
+def _pack_steps(part: GroupPart, inputs: TickInputs[Any]) -> None:
+    """Pack what rows need that decode several steps."""
+    count = len(part.rows)
+    pages = [(row.page, row.next_page) for row in part.rows]
+    inputs.row_page[:count] = np.maximum(np.subtract(pages, part.first_page), NULL_PAGE)
+    inputs.row_steps[:count] = [row.steps for row in part.rows]
+    for ends, row in zip(inputs.row_ends, part.rows, strict=False):
+        known = sorted(row.end_ids)[:MAX_END_IDS]
+        ends[: len(known)] = known
 
 
 def pack_sampling(request: Request) -> Array:
@@ -180,12 +194,13 @@ def dispatched(
     summed: list[Summed] = []
     samples = samples_of(bucket, max_running)
     for group, part in enumerate(parts):
-        first_token, first_sample = group * bucket.prefill_tokens, group * (samples + bucket.decode_rows)
+        first_token, first_sample = group * bucket.prefill_tokens, group * (samples + bucket.decode_rows * bucket.steps)
         completing = [(chunk, chunk.completes) for chunk in part.chunks if chunk.completes is not None]
         for at, (chunk, request) in enumerate(completing, first_sample):
             sampled.append(Sampled(chunk.request_id, at, request.params.logprobs))
         for at, row in enumerate(part.rows, first_sample + samples):
-            sampled.append(Sampled(row.request_id, at, row.logprobs))
+            places = range(at, at + row.steps * bucket.decode_rows, max(1, bucket.decode_rows))
+            sampled += [Sampled(row.request_id, place, row.logprobs) for place in places]
         for place, chunk in enumerate(part.chunks, group * samples):
             if chunk.summing is not None:
                 summed.append(Summed(chunk.request_id, place, chunk.summing.count))

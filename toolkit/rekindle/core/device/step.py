@@ -1,9 +1,13 @@
 """One tick on the device: a pure function from pages, slots and a packed plan to pages, slots and the next tokens."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from rekindle.core.buckets import QUERY_BLOCK, Bucket
 from rekindle.core.device.inputs import InputLayout, TickInputs
@@ -11,12 +15,16 @@ from rekindle.core.device.sampling.adjustments import record_tokens
 from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.sampling.rows import SamplingRows
 from rekindle.core.device.sampling.sample import sample
-from rekindle.core.device.sampling.scores import score_prompt
+from rekindle.core.device.sampling.scores import score_columns, score_prompt
 from rekindle.core.device.state import Pages, Slots
 from rekindle.core.device.sums import sum_states
 from rekindle.core.models.attention import ScoreOptions
 from rekindle.core.models.decoder import Decoder
+from rekindle.core.page import NULL_PAGE
 from rekindle_kernels import api as kernels
+
+NOT_COMPUTED = -3
+"""Instead of a token: the row had ended before that step."""
 
 
 @jax.tree_util.register_dataclass
@@ -25,9 +33,9 @@ class TickOutputs:
     """The outputs of a tick that the host reads. Scores are packed as by `scores.score`; unwanted ones are zeros.
 
     Attributes:
-        tokens: (samples + decode_rows,) int32, first of the completed prompts, then of the decode rows; one that is
-            negative says why there is none, as of `sample`.
-        scores: (samples + decode_rows, columns) int32, of these tokens.
+        tokens: (samples + steps * decode_rows,) int32, first of the completed prompts, then of the decode rows, step by
+            step; one that is negative says why there is none, as of `sample`, or is `NOT_COMPUTED`.
+        scores: (samples + steps * decode_rows, columns) int32, of these tokens.
         prompt_scores: (prefill_tokens, columns) int32, of the known next token of each prompt token.
         sums: (samples, hidden) float32, the sum of the hidden states of the tokens that each chunk is asked for.
     """
@@ -62,10 +70,33 @@ def step(
         Pages and slots after the tick, and the outputs for the host.
     """
     inputs = InputLayout.of(bucket, slots).unpack(packed)
+    slots = _with_plan(slots, inputs, bucket, pages[0].shape[3])
+    one_step = partial(
+        _tick, decoder, bucket=bucket, max_logprobs=max_logprobs, implementation=implementation, processor=processor
+    )
+    if bucket.steps == 1:
+        return one_step(pages, slots, inputs)
+    pages, slots, tokens, scores = _several(
+        one_step, pages, slots, inputs, bucket, score_columns(max_logprobs), decoder.shard.anywhere
+    )
+    none, hidden = jnp.zeros((0, scores.shape[1]), jnp.int32), decoder.config.hidden_size
+    return pages, slots, TickOutputs(tokens, scores, none, jnp.zeros((0, hidden), jnp.float32))
+
+
+def _tick(
+    decoder: Decoder,
+    pages: Pages,
+    slots: Slots,
+    inputs: TickInputs[jax.Array],
+    *,
+    bucket: Bucket,
+    max_logprobs: int,
+    implementation: kernels.Implementation | None,
+    processor: LogitsProcessor | None,
+) -> tuple[Pages, Slots, TickOutputs]:
+    """Run one tick, or one step of several, whose plan is in the slots already."""
     page_size = pages[0].shape[3]
     row_length = slots.length[inputs.row_slot]
-    slots = _with_plan(slots, inputs, row_length, page_size)
-
     block_positions = inputs.block_start[:, None] + jnp.arange(QUERY_BLOCK, dtype=jnp.int32)[None]
     tokens = jnp.concatenate([inputs.tokens, slots.token[inputs.row_slot]])
     positions = jnp.concatenate([block_positions.reshape(-1), row_length])
@@ -91,14 +122,61 @@ def step(
     return pages, slots, outputs
 
 
-def _with_plan(slots: Slots, inputs: TickInputs[jax.Array], row_length: jax.Array, page_size: int) -> Slots:
-    """Return the slots with the page tables and the sampling parameters of the plan.
+def _several(
+    one_step: Callable[[Pages, Slots, TickInputs[jax.Array]], tuple[Pages, Slots, TickOutputs]],
+    pages: Pages,
+    slots: Slots,
+    inputs: TickInputs[jax.Array],
+    bucket: Bucket,
+    columns: int,
+    anywhere: Callable[[jax.Array], jax.Array],
+) -> tuple[Pages, Slots, jax.Array, jax.Array]:
+    """Run decode steps until each row has all the tokens that it may get, or one that ends it.
+
+    Rows that have ended are computed as long as there are others, and write to the null page.
 
     Args:
-        row_length: (decode_rows,) int32, the positions of each decode row that are in the pages.
+        columns: of a packed score.
+        anywhere: tells what is true on any device that runs the program; all take as many steps.
+
+    Returns:
+        Pages, slots, and `tokens` and `scores` of `TickOutputs`.
     """
+    page_size = pages[0].shape[3]
+    tokens = jnp.full((bucket.steps, bucket.decode_rows), NOT_COMPUTED, jnp.int32)
+    scores = jnp.zeros((bucket.steps, bucket.decode_rows, columns), jnp.int32)
+    live = inputs.row_steps > 0
+
+    def goes_on(state: Any) -> jax.Array:
+        step, live, *_ = state
+        more: jax.Array = (step < bucket.steps) & anywhere(live).any()
+        return more
+
+    def body(state: Any) -> Any:
+        step, live, pages, slots, tokens, scores = state
+        place = slots.length[inputs.row_slot] // page_size
+        held = slots.page_table.at[inputs.row_slot, place].get(mode="fill", fill_value=NULL_PAGE)
+        one = replace(inputs, row_page=jnp.where(live, held, NULL_PAGE))
+        pages, slots, outputs = one_step(pages, slots, one)
+        tokens = tokens.at[step].set(jnp.where(live, outputs.tokens, NOT_COMPUTED))
+        scores = scores.at[step].set(outputs.scores)
+        ended = (outputs.tokens[:, None] == inputs.row_ends).any(1) | (outputs.tokens < 0)
+        return step + 1, live & ~ended & (step + 1 < inputs.row_steps), pages, slots, tokens, scores
+
+    start = (jnp.int32(0), live, pages, slots, tokens, scores)
+    _, _, pages, slots, tokens, scores = lax.while_loop(goes_on, body, start)
+    return pages, slots, tokens.reshape(-1), scores.reshape(-1, columns)
+
+
+def _with_plan(slots: Slots, inputs: TickInputs[jax.Array], bucket: Bucket, page_size: int) -> Slots:
+    """Return the slots with the page tables and the sampling parameters of the plan."""
     page_table = slots.page_table.at[inputs.chunk_slot].set(inputs.chunk_table)
-    page_table = page_table.at[inputs.row_slot, row_length // page_size].set(inputs.row_page)
+    place = slots.length[inputs.row_slot] // page_size
+    if bucket.steps == 1:
+        page_table = page_table.at[inputs.row_slot, place].set(inputs.row_page)
+    else:  # a second page beyond the table is none, and is dropped
+        places = place[:, None] + jnp.arange(2, dtype=jnp.int32)[None]
+        page_table = page_table.at[inputs.row_slot[:, None], places].set(inputs.row_page)
     parameters = slots.sampling.at[inputs.sample_slot].set(inputs.sample_params)
     return replace(slots, page_table=page_table, sampling=parameters)
 

@@ -7,6 +7,7 @@ from typing import Any
 from rekindle.core.errors import RekindleError
 from rekindle.core.messages.message import Message
 from rekindle.core.messages.words import error_in_words, first_of, listed
+from rekindle.core.page import NULL_PAGE
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import StateSum, TokenLogprob
 
@@ -84,6 +85,9 @@ class Row:
         page: where its newest token goes.
         logprobs: how many alternatives to score.
         length, allowed: see `Chunk`.
+        steps: how many tokens it may get, fewer than those of the tick if it then has as many as it may.
+        next_page: the page after `page` in its table, if it has one that any of these tokens can need.
+        end_ids: the tokens after which it gets no more in this tick.
     """
 
     request_id: int
@@ -92,6 +96,9 @@ class Row:
     logprobs: int | None = None
     length: int = 0
     allowed: Any = field(default=None, compare=False, repr=False)
+    steps: int = 1
+    next_page: int = NULL_PAGE
+    end_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,7 @@ class Plan(Message):
         preempted: the requests that gave their pages back since the plan before; some may have ended meanwhile.
         losses: how often the device state had been lost, as far as the scheduler knew: what was planned for a state
             that is lost by now computes nothing.
+        steps: how many tokens each row may get.
     """
 
     tick: int
@@ -126,6 +134,7 @@ class Plan(Message):
     onloads: tuple[Onload, ...] = ()
     preempted: tuple[int, ...] = ()
     losses: int = 0
+    steps: int = 1
 
     @property
     def requests(self) -> tuple[int, ...]:
@@ -138,13 +147,14 @@ class Plan(Message):
             parts.append(f"preempted {listed(self.preempted)}")
         parts += [*first_of(self.onloads), *first_of(self.chunks)]
         if self.rows:
-            parts.append(f"decode {listed([row.request_id for row in self.rows])}")
+            several = f", {self.steps} steps" if self.steps > 1 else ""
+            parts.append(f"decode {listed([row.request_id for row in self.rows])}{several}")
         return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Where in a tick's outputs a request's new token is, and how many alternatives are wanted with it."""
+    """Where in a tick's outputs a new token of a request is, and how many alternatives are wanted with it."""
 
     request_id: int
     row: int
@@ -174,7 +184,7 @@ class Dispatched(Message):
     """A plan that the device works on.
 
     Attributes:
-        sampled: the requests that get a token from this tick.
+        sampled: the tokens that requests get from this tick, those of each request in order.
         scored: the requests that get log-probabilities of their prompt from it.
         outputs: the device arrays of the tick; None if there was nothing to compute.
         losses: how often the device state has been lost so far.
@@ -190,7 +200,7 @@ class Dispatched(Message):
 
     @property
     def requests(self) -> tuple[int, ...]:
-        return tuple(each.request_id for each in self.sampled)
+        return tuple(dict.fromkeys(each.request_id for each in self.sampled))
 
     def __str__(self) -> str:
         return f"Dispatched: tick {self.tick}" + (f", a token for {listed(self.requests)}" if self.sampled else "")
@@ -215,18 +225,19 @@ class Settled(Message):
     """The results of one tick.
 
     Attributes:
-        tokens: (request id, token) of each new token.
-        logprobs: by request id, of its new token.
+        tokens: (request id, token) of each new token, those of each request in order. Those after the end of a request
+            are surplus.
+        logprobs: by request id, of its new tokens, where they are wanted.
         prompt_logprobs: by request id, of a slice of its prompt.
         losses: how often the device state had been lost when the tick was dispatched. If it was lost with this tick,
             all that was on the device has to be computed again.
         sums: by request id, of the hidden states of a slice of its prompt.
-        failures: by request id, why it cannot go on; it has no token in this tick.
+        failures: by request id, why it cannot go on after its tokens.
     """
 
     tick: int
     tokens: tuple[tuple[int, int], ...]
-    logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
+    logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
     prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
     losses: int = 0
     sums: Mapping[int, StateSum] = field(default_factory=dict)

@@ -19,6 +19,7 @@ class Draft:
         computing: the requests of the chunks.
         coming: for each group, the first page of each of them that is not published, which others wait for.
         said: what is to be said besides the plan.
+        steps: how many tokens each row may get.
     """
 
     def __init__(self, budget: int, groups: int):
@@ -29,6 +30,7 @@ class Draft:
         self.computing: list[Tracked] = []
         self.coming: list[set[NextPage | None]] = [set() for _ in range(groups)]
         self.said: list[Message] = []
+        self.steps = 1
 
     @property
     def empty(self) -> bool:
@@ -44,4 +46,5 @@ class Draft:
 
     def plan(self, tick: int, preempted: tuple[int, ...], losses: int) -> Plan:
         """Return the plan for a tick, with who was preempted since the plan before."""
-        return Plan(tick, tuple(self.chunks), tuple(self.rows), tuple(self.onloads), preempted, losses)
+        parts = tuple(self.chunks), tuple(self.rows), tuple(self.onloads)
+        return Plan(tick, *parts, preempted, losses, self.steps)

@@ -105,6 +105,7 @@ class EngineLimits:
     long_from: int | None = None
     grows: bool = False
     data: int = 1
+    decode_steps: int = 1
 
     @classmethod
     def of(
@@ -154,6 +155,7 @@ class EngineLimits:
             long_from=min((each.original_context for each in by_length), default=None),
             grows=any(isinstance(each, DynamicScaling) for each in by_length),
             data=settings.groups,
+            decode_steps=settings.decode_steps,
         )
         limits._check_executables(settings)
         return limits
@@ -182,7 +184,9 @@ class EngineLimits:
 
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
         """Return every bucket that a tick may need."""
-        return buckets.all_buckets(self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined")
+        return buckets.all_buckets(
+            self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined", steps=self.decode_steps
+        )
 
 
 def _pages(settings: Settings, page_bytes: int) -> int | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from rekindle.core.errors import PromptTooLong
-from rekindle.core.messages import Output, Row, Started
+from rekindle.core.messages import Output, Started
 from rekindle.core.scheduler.archiving import Archiving
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.draft import Draft
@@ -62,20 +62,32 @@ class Planner:
 
     def _add_rows(self, draft: Draft) -> None:
         """Add a decode row for each request that can have one, rows of similar context side by side."""
-        able = [tracked for tracked in self._roster.running if tracked.wants_token and self._reserve_next(tracked)]
+        draft.steps = steps = self._steps()
+        wanting = [tracked for tracked in self._roster.running if tracked.wants_token]
+        able = [tracked for tracked in wanting if self._reserve_next(tracked, tracked.steps(steps))]
         kept = [tracked for tracked in able if tracked.lease is not None]  # a later one may have taken an earlier one's
         for tracked in sorted(kept, key=attrgetter("computed")):
-            assert tracked.lease is not None
-            page = tracked.lease.pages[tracked.computed // self._limits.pool.page_size]
-            params = tracked.request.params
             slot = self._roster.group_of(tracked).running.slots[tracked]
-            row = Row(tracked.request.id, slot, page, params.logprobs, tracked.length, tracked.masking.bits)
-            draft.rows.append(row)
-            tracked.computed += 1
-            tracked.pending += 1
+            draft.rows.append(tracked.next_row(slot, tracked.steps(steps)))
 
-    def _reserve_next(self, tracked: Tracked) -> bool:
-        """See that the next position has a page, as `Roster.reserve` does.
+    def _steps(self) -> int:
+        """Return how many tokens each row of the next tick may get.
+
+        It is one where somebody waits for a turn or for a page, or where the host has to see each token first.
+        """
+        steps, roster = self._limits.decode_steps, self._roster
+        if steps == 1 or len(roster.waiting) or self._limits.long_from is not None:
+            return 1
+        if any(tracked.in_prefill or tracked.masking.constrained for tracked in roster.running):
+            return 1
+        for group in roster.groups:
+            wanting = [tracked for tracked in group.running if tracked.wants_token and tracked.lease is not None]
+            if sum(tracked.missing_pages(tracked.steps(steps)) for tracked in wanting) > group.cache.available:
+                return 1
+        return steps
+
+    def _reserve_next(self, tracked: Tracked, steps: int) -> bool:
+        """See that the next positions have pages, as `Roster.reserve` does.
 
         Return False also if the request was preempted because it has to be computed again: its tokens turn otherwise
         from now on, once all of them are known.
@@ -84,7 +96,7 @@ class Planner:
             if not tracked.pending:
                 self._roster.preempt(tracked)
             return False
-        return self._roster.reserve(tracked, tracked.computed + 1)
+        return self._roster.reserve(tracked, tracked.computed + steps)
 
     # Chunks
 

@@ -208,9 +208,6 @@ class Scheduler:
         self._settled, self._overdue, self._kept_waiting = settled.tick, False, ()
         for held in [tracked for tracked in roster.running if tracked.held_at == settled.tick]:
             roster.hold(held)
-        for request_id, error in settled.failures.items():
-            if tracked := roster.get(request_id):
-                yield roster.reject(tracked, error)
         for request_id, scores in settled.prompt_logprobs.items():
             if tracked := roster.get(request_id):
                 tracked.observed.scores_settled += len(scores)
@@ -219,19 +216,23 @@ class Scheduler:
             if tracked := roster.get(request_id):
                 tracked.observed.sums_settled += states.count
                 roster.outputs.append(Output(tracked.request, (), None, states=states))
+        logprobs = {request_id: iter(scores) for request_id, scores in settled.logprobs.items()}
         for request_id, token in settled.tokens:
             if tracked := roster.get(request_id):
                 if tracked.final_length == len(tracked.tokens):  # its prompt was to be computed, and nothing more
                     roster.end(tracked, "length")
                     continue
                 end = tracked.take(token)
-                logprob = settled.logprobs.get(request_id)
+                logprob = next(logprobs.get(request_id, iter(())), None)
                 roster.counts.generated_tokens += 1
                 roster.outputs.append(Output(tracked.request, (token,), end, (logprob,) if logprob else ()))
                 if tracked.masking.asked:
                     roster.advances.taken.append((tracked.request, token))
                 if end is not None:
                     roster.leave(tracked)
+        for request_id, error in settled.failures.items():
+            if tracked := roster.get(request_id):
+                yield roster.reject(tracked, error)
 
     def _advance(self, tracked: Tracked, outcome: Allowed | RekindleError) -> Iterator[Message]:
         """Go on with a constrained request, now that it is known what may follow."""

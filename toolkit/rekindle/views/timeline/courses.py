@@ -2,6 +2,7 @@
 
 import sys
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -23,7 +24,7 @@ from rekindle.views.records import (
 Kind = Literal["queued", "prefill", "decode", "idle", "preempted", "surplus"]
 """What a request did in a tick.
 
-queued: it waited for its first tick. prefill: a chunk of its known tokens was computed. decode: it got one more token.
+queued: it waited for its first tick. prefill: a chunk of its known tokens was computed. decode: it got new tokens.
 idle: it had its pages, but nothing of it was computed. preempted: it had lost its pages and waited again. surplus: a
 token was computed and dropped, because the end of the request was not yet known when the tick was planned.
 """
@@ -48,17 +49,17 @@ class TickWork:
         start: the position of the first token; None for a decode row.
         tokens: how many tokens were computed.
         samples: whether a new token was sampled.
-        given: whether the request got the new token.
+        given: how many new tokens the request got.
     """
 
     start: int | None
     tokens: int
     samples: bool
-    given: bool = False
+    given: int = 0
 
     @property
     def prefill(self) -> bool:
-        """Tell whether its tokens are a chunk; otherwise they are the one token of a decode row."""
+        """Tell whether its tokens are a chunk; otherwise they are those of a decode row."""
         return self.start is not None
 
 
@@ -67,7 +68,7 @@ class Tick:
     """One plan, and its times in seconds since the trace began.
 
     Attributes:
-        rows: the requests that have a decode row.
+        rows: the requests that have a decode row, once for each token that it may get.
         onloaded: how many pages are copied to the device for it.
         planned: when the plan was made.
         began, ended: when the device could begin with it, and when its tokens were read; None if not seen.
@@ -233,7 +234,7 @@ class Timeline:
             case Given():
                 for course in self._running(fact.requests):
                     if fact.tick in course.cells:
-                        course.cells[fact.tick].given = True
+                        course.cells[fact.tick].given += 1
                         course.at.setdefault("token", record.ended)
             case Cut():
                 for course in self._running((fact.request,)):
@@ -258,8 +259,8 @@ class Timeline:
         for part in plan.chunks:
             course = self._course(part.request)
             course.cells[tick], course.group = TickWork(part.start, part.tokens, part.samples), part.group
-        for request in plan.rows:
-            self._course(request).cells[tick] = TickWork(None, 1, True)
+        for request, tokens in Counter(plan.rows).items():
+            self._course(request).cells[tick] = TickWork(None, tokens, True)
 
     def _read_back(self, number: int, at: float) -> None:
         tick = self.ticks.get(number)
@@ -293,6 +294,6 @@ class Timeline:
 
 def _cut(course: Course, tokens: int) -> None:
     """Take back the tokens after so many. If the request began before the trace, its first tokens are not counted."""
-    given = [cell for cell in course.cells.values() if cell.given]
-    for cell in given[tokens:]:
-        cell.given = False
+    for cell in course.cells.values():
+        cell.given = min(cell.given, tokens)
+        tokens -= cell.given

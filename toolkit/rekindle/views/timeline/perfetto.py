@@ -78,7 +78,10 @@ def _ticks(timeline: Timeline, track: int) -> Iterator[Event]:
         chunks = ", ".join(
             f"{counted(part.tokens, 'token')} of {part.request} from {part.start}" for part in tick.chunks
         )
-        args: Event = {"prefill": chunks or "nothing", "decode": ", ".join(map(str, tick.rows)) or "nothing"}
+        args: Event = {
+            "prefill": chunks or "nothing",
+            "decode": ", ".join(map(str, dict.fromkeys(tick.rows))) or "nothing",
+        }
         if tick.onloaded:
             args["pages copied in"] = tick.onloaded
         yield _slice(DEVICE, track, f"tick {tick.number}", tick.began, tick.ended, args)

@@ -17,7 +17,7 @@ LETTERS: dict[Kind, str] = {
 """The letter of each kind. If several ticks share one, it is the first of these that one of them has."""
 MEANT: dict[Kind, str] = {
     "prefill": "prefill: known tokens",
-    "decode": "decode: one more token",
+    "decode": "decode: new tokens",
     "surplus": "surplus: a token past the end",
     "queued": "queued",
     "idle": "runs, not in this tick",

@@ -75,7 +75,7 @@ class Executables:
         while self._futures_of([needed]):
             larger = buckets.larger(self._buckets(), needed)
             if await to_thread.run_sync(self.making.is_stored, needed, abandon_on_cancel=True):
-                larger = [bucket for bucket in larger if sum(bucket) - sum(needed) <= LIGHT_PADDING]
+                larger = [bucket for bucket in larger if bucket.size - needed.size <= LIGHT_PADDING]
             for bucket in (needed, *larger):
                 program = self.find(bucket)
                 if program is not None:

@@ -67,5 +67,6 @@ def _room_of(key: Key) -> str:
     if not isinstance(key, Bucket):
         return key
     room = [f"prompts of up to {key.prefill_tokens:,} tokens"] if key.prefill_tokens else []
-    room += [f"a step of up to {counted(key.decode_rows, 'request')}"] if key.decode_rows else []
+    steps = "a step" if key.steps == 1 else f"{key.steps} steps"
+    room += [f"{steps} of up to {counted(key.decode_rows, 'request')}"] if key.decode_rows else []
     return " and ".join(room)

@@ -49,7 +49,10 @@ Key = Bucket | Literal["empty", "enter", "allow", "gather", "scatter"]
 
 def program_name(key: Key) -> str:
     """Return a program's name in words, the same in every process."""
-    return f"step of {key.prefill_tokens}+{key.decode_rows}" if isinstance(key, Bucket) else key
+    if not isinstance(key, Bucket):
+        return key
+    steps = "step" if key.steps == 1 else f"{key.steps} steps"
+    return f"{steps} of {key.prefill_tokens}+{key.decode_rows}"
 
 
 def temporary_bytes(program: Program) -> int | None:

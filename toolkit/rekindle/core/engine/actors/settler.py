@@ -8,7 +8,7 @@ from anyio import to_thread
 
 from rekindle.core.device.jax_settings import under_own_settings
 from rekindle.core.device.packing import unpack_score
-from rekindle.core.device.sampling.sample import NOT_FINITE
+from rekindle.core.device.sampling.sample import NONE_LEFT, NOT_FINITE
 from rekindle.core.errors import ConstraintFailed, LogitsNotFinite, RekindleError
 from rekindle.core.messages import Dispatched, Message, Settled
 from rekindle.core.request.tokens import StateSum, TokenLogprob
@@ -29,9 +29,13 @@ def _read(tick: Dispatched) -> Settled:
         return Settled(tick.tick, (), losses=tick.losses)
     tokens = np.asarray(tick.outputs.tokens).tolist()
     sampled = tuple((sample.request_id, tokens[sample.row]) for sample in tick.sampled if tokens[sample.row] >= 0)
-    logprobs, prompt_logprobs, sums = dict(_logprobs(tick, tokens)), dict(_prompt_logprobs(tick)), dict(_sums(tick))
+    logprobs, prompt_logprobs, sums = _logprobs(tick, tokens), dict(_prompt_logprobs(tick)), dict(_sums(tick))
     failures = {
-        **{sample.request_id: _failure_of(tokens[sample.row]) for sample in tick.sampled if tokens[sample.row] < 0},
+        **{
+            sample.request_id: _failure_of(tokens[sample.row])
+            for sample in tick.sampled
+            if tokens[sample.row] in (NOT_FINITE, NONE_LEFT)
+        },
         **{
             request_id: _not_finite("log-probabilities of the prompt")
             for request_id, scores in prompt_logprobs.items()
@@ -68,11 +72,14 @@ def _has_nan(scores: Iterable[TokenLogprob]) -> bool:
     return any(math.isnan(score.logprob) for score in scores)
 
 
-def _logprobs(tick: Dispatched, tokens: list[int]) -> Iterator[tuple[int, TokenLogprob]]:
+def _logprobs(tick: Dispatched, tokens: list[int]) -> dict[int, tuple[TokenLogprob, ...]]:
+    scores: dict[int, tuple[TokenLogprob, ...]] = {}
     for sample in tick.sampled:
         if sample.logprobs is not None and tokens[sample.row] >= 0:
             row = np.asarray(tick.outputs.scores)[sample.row]
-            yield sample.request_id, unpack_score(row, tokens[sample.row], sample.logprobs)
+            score = unpack_score(row, tokens[sample.row], sample.logprobs)
+            scores[sample.request_id] = (*scores.get(sample.request_id, ()), score)
+    return scores
 
 
 def _prompt_logprobs(tick: Dispatched) -> Iterator[tuple[int, tuple[TokenLogprob, ...]]]:

@@ -104,7 +104,7 @@ class Stepper:
             return Dispatched(plan.tick, (), (), None, plan.losses)
         limits = self._limits
         parts = parts_of(plan, limits.data, limits.max_running, limits.pool.num_pages)
-        bucket, step = await self._programs.for_step(_bucket(parts, limits))
+        bucket, step = await self._programs.for_step(_bucket(parts, limits, plan.steps))
         packed = pack_plan(parts, InputLayout(bucket, limits.max_running, limits.pool.pages_per_request))
         outputs = await self._run(TickOrder(bucket, packed), step)
         outputs.tokens.copy_to_host_async()
@@ -182,9 +182,10 @@ def _forget(weights: list[list[jax.Array]]) -> None:
     let_go()
 
 
-def _bucket(parts: Sequence[GroupPart], limits: EngineLimits) -> Bucket:
+def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, steps: int) -> Bucket:
     """Return the smallest bucket that holds what each group computes."""
     return Bucket(
         buckets.smallest(limits.prefill_buckets, max(part.blocks for part in parts) * QUERY_BLOCK),
         buckets.smallest(limits.decode_buckets, max(len(part.rows) for part in parts)),
+        steps,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any, cast
 
 import jax.numpy as jnp
@@ -75,7 +76,7 @@ class Blueprint:
     @property
     def largest_step(self) -> Bucket:
         """The step that needs most memory while it runs."""
-        return max(self.limits.all_buckets(), key=sum)
+        return max(self.limits.all_buckets(), key=attrgetter("size"))
 
     def chosen(self, settings: Settings) -> Settings:
         """Return the settings that this was made of, with what was chosen in place of what was left open."""
@@ -109,7 +110,7 @@ class Blueprint:
             cached: whether prompts are expected that are cached but for a little.
         """
         little: list[Key] = [SCATTER, Bucket(self.limits.prefill_buckets[0], 0)]
-        largest = sorted(self.limits.all_buckets(), key=sum, reverse=True)
+        largest = sorted(self.limits.all_buckets(), key=attrgetter("size"), reverse=True)
         first = [EMPTY, *little, *self.first_programs] if cached else [*self.first_programs, *little]
         return list(dict.fromkeys([*first, GATHER, ENTER, ALLOW, *largest]))
 

@@ -1,10 +1,10 @@
 """One request as the scheduler sees it, and the chunks that its tokens are cut into."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rekindle.core.buckets import QUERY_BLOCK
-from rekindle.core.messages import Chunk, Onload
+from rekindle.core.messages import Chunk, Onload, Row
 from rekindle.core.page import NULL_PAGE
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.request import Request
@@ -167,6 +167,27 @@ class Tracked:
             summing=self.observed.summing(start, end),
             allowed=self.masking.bits if last else None,
         )
+
+    def steps(self, most: int) -> int:
+        """Return how many more tokens it wants, at most so many."""
+        return min(most, self.final_length - 1 - self.computed)
+
+    def missing_pages(self, steps: int) -> int:
+        """Return how many pages it needs more for so many tokens more."""
+        assert self.lease is not None
+        return max(0, -(-(self.computed + steps) // self.lease.page_size) - len(self.lease.pages))
+
+    def next_row(self, slot: int, steps: int) -> Row:
+        """Return a row for its next tokens, which count as computed from now on."""
+        assert self.lease is not None
+        request, place = self.request, self.computed // self.lease.page_size
+        page, *further = self.lease.pages[place : place + 2]
+        row = Row(request.id, slot, page, request.params.logprobs, self.length, self.masking.bits)
+        if steps > 1:
+            row = replace(row, steps=steps, next_page=further[0] if further else NULL_PAGE, end_ids=request.end_ids)
+        self.computed += steps
+        self.pending += steps
+        return row
 
     def take(self, token: int) -> EndReason | None:
         """Add a settled token; return why the request ends with it, if that is known."""

@@ -1,0 +1,137 @@
+"""Several decode steps in one tick: when they are planned, and that a request gets what it gets with one."""
+
+from typing import Any
+
+import pytest
+
+from rekindle.core.buckets import MAX_STEPS, Bucket
+from rekindle.core.config import Settings
+from rekindle.core.errors import ConfigError, LogitsNotFinite
+from rekindle.core.messages import Admit, Message, Outputs, Plan, Rejected, Settled
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.scheduler.scheduler import Scheduler
+from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_session
+from rekindle.testing.by_hand import fake_limits
+
+PROMPT = [1, 2, 3]
+
+
+def steps_of(plans: list[Plan]) -> list[int]:
+    """Return how many tokens each row of these plans may get; 0 for a plan without rows."""
+    return [plan.steps if plan.rows else 0 for plan in plans]
+
+
+def drained(engine: ByHand) -> list[int]:
+    """Settle everything; return the steps of all ticks with rows."""
+    steps = []
+    while engine.in_flight:
+        steps += [each for each in steps_of(engine.settle()) if each]
+    return steps
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("max_tokens", [1, 2, 9, 40])
+def test_a_request_alone_gets_its_tokens_in_fewer_ticks(max_tokens: int, overlap: bool) -> None:
+    engine = ByHand(decode_steps=4, page_size=16, overlap=overlap)
+    plans = engine.admit(0, PROMPT, max_tokens)
+    drained(engine)
+    assert tuple(engine.tokens[0]) == expected_tokens(PROMPT, max_tokens)
+    assert engine.ends[0] == "length"
+    assert engine.scheduler.stats.ticks == 1 + -(-(max_tokens - 1) // 4)
+    assert steps_of(plans)[0] == 0
+
+
+def test_a_row_gets_no_more_steps_than_it_has_tokens_left() -> None:
+    engine = ByHand(decode_steps=8, overlap=False)
+    engine.admit(0, PROMPT, 4)
+    engine.admit(1, PROMPT, 40)
+    while not (plans := [plan for plan in engine.settle() if plan.steps > 1]):
+        pass
+    assert {row.request_id: row.steps for row in plans[0].rows} == {0: 2, 1: 8}, (
+        "the first had a step while the other waited"
+    )
+
+
+def test_an_end_token_ends_the_request_and_what_comes_after_it_is_dropped() -> None:
+    whole = expected_tokens(PROMPT, 12)
+    ends = frozenset({whole[5]})
+    engine = ByHand(decode_steps=8)
+    engine.admit(0, PROMPT, 12, end_ids=ends)
+    drained(engine)
+    assert tuple(engine.tokens[0]) == expected_tokens(PROMPT, 12, end_ids=ends) == whole[: whole.index(whole[5]) + 1]
+    assert engine.ends[0] == "stop"
+    assert engine.scheduler.stats.generated_tokens == len(engine.tokens[0])
+
+
+def test_ticks_have_one_step_while_somebody_waits_or_prefills_or_is_constrained() -> None:
+    engine = ByHand(decode_steps=4, max_running=1, overlap=False)
+    engine.admit(0, PROMPT, 20)
+    assert steps_of(engine.settle()) == [4]
+    engine.admit(1, PROMPT, 20)
+    assert steps_of(engine.settle()) == [1], "the other waits for the slot"
+    chunked = ByHand(decode_steps=4, prefill_chunk=16, max_prefill_tokens=16, overlap=False)
+    chunked.admit(0, PROMPT, 90)
+    assert steps_of(chunked.settle()) == [4]
+    chunked.admit(1, list(range(3, 43)), 4)
+    seen = drained(chunked)
+    assert seen[:2] == [1, 1], "between two chunks of the other's prompt"
+    assert max(seen[2:]) == 4
+    bound = ByHand(decode_steps=4, overlap=False)
+    bound.admit(0, PROMPT, 9, grammar=FakeGrammar(3, 90))
+    while bound.in_flight or bound.advancing:
+        if bound.advancing:
+            bound.settle_advance()
+        else:
+            assert set(steps_of(bound.settle())) <= {0, 1}
+
+
+def test_nobody_loses_its_pages_so_that_another_takes_more_steps() -> None:
+    engine = ByHand(decode_steps=16, page_size=16, num_pages=1 + 4, max_running=2)
+    engine.admit(0, [5] * 15, 17)
+    engine.admit(1, [7] * 15, 17)
+    drained(engine)
+    for number, token in enumerate((5, 7)):
+        assert tuple(engine.tokens[number]) == expected_tokens([token] * 15, 17)
+    assert engine.scheduler.stats.preemptions == 0
+
+
+def test_a_sign_after_the_end_of_a_request_fails_nobody() -> None:
+    scheduler = Scheduler(fake_limits(decode_steps=4, overlap=False))
+    end = frozenset({9})
+    scheduler.handle(Admit(Request(0, (1, 2), SamplingParams(max_tokens=20), end, 64)))
+    scheduler.handle(Settled(1, ((0, 7),)))
+    failure = {0: LogitsNotFinite("after its end")}
+    said: list[Message] = scheduler.handle(Settled(2, ((0, 8), (0, 9)), failures=failure))
+    assert not any(isinstance(each, Rejected) for each in said)
+    outputs = [output for each in said if isinstance(each, Outputs) for output in each.outputs]
+    assert [(output.token_ids, output.end) for output in outputs] == [((8,), None), ((9,), "stop")]
+
+
+@pytest.mark.parametrize("asked", [{"stop_token_ids": [5]}, {"logprobs": 2}, {"temperature": 1.0, "seed": 3}])
+def test_callers_get_what_they_get_with_one_step(asked: dict[str, Any]) -> None:
+    with fake_session() as one, fake_session(decode_steps=6, page_size=16) as several:
+        for prompt in ([3, 4], [9] * 30):
+            expected = one.generate_sync(token_ids=prompt, max_tokens=50, **asked)
+            generation = several.generate_sync(token_ids=prompt, max_tokens=50, **asked)
+            assert generation.token_ids == expected.token_ids
+            assert generation.logprobs == expected.logprobs
+            assert generation.finish_reason == expected.finish_reason
+
+
+def test_there_is_a_program_more_for_each_decode_bucket() -> None:
+    limits = fake_limits(decode_steps=4, decode_buckets=[1, 32], prefill_buckets=[512])
+    assert set(limits.all_buckets()) == {
+        Bucket(0, 1), Bucket(0, 1, 4), Bucket(0, 32), Bucket(0, 32, 4), Bucket(512, 0),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", [0, MAX_STEPS + 1, 2.0])
+def test_other_numbers_are_refused(steps: Any) -> None:
+    with pytest.raises(ConfigError, match="decode_steps must be"):
+        Settings(decode_steps=steps)
+
+
+def test_one_shape_excludes_it() -> None:
+    with pytest.raises(ConfigError, match="deterministic=True gives every tick one shape"):
+        Settings(decode_steps=2, deterministic=True)
