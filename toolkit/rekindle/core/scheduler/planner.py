@@ -64,11 +64,11 @@ class Planner:
         """Add a decode row for each request that can have one, rows of similar context side by side."""
         draft.steps = steps = self._steps()
         wanting = [tracked for tracked in self._roster.running if tracked.wants_token]
-        able = [tracked for tracked in wanting if self._reserve_next(tracked, tracked.steps(steps))]
+        able = [tracked for tracked in wanting if self._reserve_next(tracked, steps)]
         kept = [tracked for tracked in able if tracked.lease is not None]  # a later one may have taken an earlier one's
         for tracked in sorted(kept, key=attrgetter("computed")):
             slot = self._roster.group_of(tracked).running.slots[tracked]
-            draft.rows.append(tracked.next_row(slot, tracked.steps(steps)))
+            draft.rows.append(tracked.next_row(slot) if steps == 1 else tracked.next_rows(slot, steps))
 
     def _steps(self) -> int:
         """Return how many tokens each row of the next tick may get.
@@ -96,7 +96,7 @@ class Planner:
             if not tracked.pending:
                 self._roster.preempt(tracked)
             return False
-        return self._roster.reserve(tracked, tracked.computed + steps)
+        return self._roster.reserve(tracked, tracked.computed + (1 if steps == 1 else tracked.steps(steps)))
 
     # Chunks
 

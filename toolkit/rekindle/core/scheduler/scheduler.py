@@ -223,7 +223,7 @@ class Scheduler:
                     roster.end(tracked, "length")
                     continue
                 end = tracked.take(token)
-                logprob = next(logprobs.get(request_id, iter(())), None)
+                logprob = next(logprobs[request_id]) if request_id in logprobs else None
                 roster.counts.generated_tokens += 1
                 roster.outputs.append(Output(tracked.request, (token,), end, (logprob,) if logprob else ()))
                 if tracked.masking.asked:

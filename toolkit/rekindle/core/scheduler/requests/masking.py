@@ -1,6 +1,6 @@
 """The mask of a constrained request."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rekindle.core.request.allowed import Allowed
@@ -14,16 +14,16 @@ class Masking:
         allowed: what may follow the tokens of the request; None if it is not constrained.
         asked: whether the grammars are being asked what may follow the newest of them.
         late: whether ticks go on without the request meanwhile.
+        constrained: whether it is, which is asked for each row of each tick.
     """
 
     allowed: Allowed | None = None
     asked: bool = False
     late: bool = False
+    constrained: bool = field(init=False)
 
-    @property
-    def constrained(self) -> bool:
-        """Tell whether the request is constrained."""
-        return self.allowed is not None
+    def __post_init__(self) -> None:
+        self.constrained = self.allowed is not None
 
     @property
     def bits(self) -> Any:

@@ -177,16 +177,27 @@ class Tracked:
         assert self.lease is not None
         return max(0, -(-(self.computed + steps) // self.lease.page_size) - len(self.lease.pages))
 
-    def next_row(self, slot: int, steps: int) -> Row:
-        """Return a row for its next tokens, which count as computed from now on."""
+    def next_row(self, slot: int) -> Row:
+        """Return a row for its next token, which counts as computed from now on."""
         assert self.lease is not None
-        request, place = self.request, self.computed // self.lease.page_size
-        page, *further = self.lease.pages[place : place + 2]
-        row = Row(request.id, slot, page, request.params.logprobs, self.length, self.masking.bits)
-        if steps > 1:
-            row = replace(row, steps=steps, next_page=further[0] if further else NULL_PAGE, end_ids=request.end_ids)
-        self.computed += steps
-        self.pending += steps
+        page = self.lease.pages[self.computed // self.lease.page_size]
+        row = Row(self.request.id, slot, page, self.request.params.logprobs, self.length, self.masking.bits)
+        self.computed += 1
+        self.pending += 1
+        return row
+
+    def next_rows(self, slot: int, most: int) -> Row:
+        """Return a row for at most so many next tokens, which count as computed from now on."""
+        assert self.lease is not None
+        after, more = self.lease.pages[self.computed // self.lease.page_size + 1 :], self.steps(most) - 1
+        row = replace(
+            self.next_row(slot),
+            steps=1 + more,
+            next_page=after[0] if after else NULL_PAGE,
+            end_ids=self.request.end_ids,
+        )
+        self.computed += more
+        self.pending += more
         return row
 
     def take(self, token: int) -> EndReason | None:
