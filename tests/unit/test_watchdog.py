@@ -119,6 +119,16 @@ def test_the_tick_that_has_taken_longest_is_the_one_that_is_stuck() -> None:
     assert dog.stuck == "stuck in tick 2 for 11.00 s"
 
 
+def test_the_time_for_which_the_process_was_stopped_does_not_count() -> None:
+    clock = Clock()
+    dog, reports = watched(clock)
+    dog.taken(plan(1))
+    clock.now = 3605
+    dog.overslept(3600)
+    assert dog.look() == 5
+    assert reports == []
+
+
 def test_without_a_limit_nothing_is_timed() -> None:
     dog = Watchdog(math.inf, lambda overdue: None)
     dog.taken(plan(1))

@@ -18,6 +18,9 @@ ACCELERATOR_SECONDS = 120.0
 CPU_SECONDS = 1800.0
 """The timeout on CPUs, where 512 tokens through the largest model that fits can take minutes on a busy machine."""
 
+STOPPED_SECONDS = 5.0
+"""A thread that wakes so much too late belongs to a process that was stopped."""
+
 
 def timeout_of(given: float | None, platform: str) -> float:
     """Return the seconds that a tick may take: as given, else by the platform."""
@@ -116,6 +119,10 @@ class Watchdog:
         self._report(Overdue(tick, error))
         return self._timeout
 
+    def overslept(self, late: float) -> None:
+        """Count none of the seconds for which the whole process was stopped, as by Ctrl-Z in a terminal."""
+        self._begun = {kind: (tick, begun + late) for kind, (tick, begun) in self._begun.items()}
+
     def stop(self) -> None:
         """Watch no more. Returns at once, and may be called any number of times from any thread."""
         with self._changed:
@@ -152,9 +159,11 @@ class Watchdog:
                     return
                 if left is None and self._begun:  # a tick began since
                     continue
-                self._sleeping = left is None
+                self._sleeping, begun = left is None, self._clock()
                 self._changed.wait(left)
                 self._sleeping = False
+                if left is not None and (late := self._clock() - begun - left) > STOPPED_SECONDS:
+                    self.overslept(late)
 
 
 def stacks() -> str:
