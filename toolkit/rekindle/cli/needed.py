@@ -98,6 +98,7 @@ def add_settings(parser: ArgumentParser) -> None:
         ("max-context", "the most tokens of one request"),
         ("max-running", "requests in the running batch"),
         ("max-prefill-tokens", "prompt tokens computed in one tick"),
+        ("decode-steps", "tokens of a request computed in one tick while nobody waits"),
         ("max-logprobs", "the most alternatives that a request may ask for"),
     ):
         settings.add_argument(f"--{name}", type=int, metavar="N", help=what)

@@ -11,6 +11,7 @@ import rekindle
 from rekindle.cli import needed
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import not_installed
+from rekindle.core.policy import NAMED
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 KEYS_VARIABLE = "REKINDLE_API_KEY"
@@ -28,6 +29,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--cors", metavar="ORIGIN", action="append", default=[], help=what)
     what = "how long requests under way may take to end when the server does (30)"
     parser.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=what)
+    parser.add_argument("--policy", choices=tuple(NAMED), help="who of those that wait goes next (fcfs)")
+    what = "how long the device may take for one tick before its requests fail, or inf (1,800 on CPUs, else 120)"
+    parser.add_argument("--watchdog-timeout", type=float, metavar="SECONDS", help=what)
     needed.add_mesh(parser)
     needed.add_settings(parser)
 
