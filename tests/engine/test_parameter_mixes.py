@@ -149,3 +149,16 @@ def test_the_session_of_several_steps_did_take_them(several: rekindle.Session) -
     generation = several.generate_sync(token_ids=[1, 2, 3], max_tokens=41, ignore_eos=True)
     assert len(generation.token_ids) == 41
     assert several.stats.scheduler.ticks - before <= 1 + 40 // 5 + 2
+
+
+def test_several_steps_fill_the_context_as_one_does(roomy: rekindle.Session, several: rekindle.Session) -> None:
+    prompt = [5, 9, 2] * 7
+    most = 128 - len(prompt)
+    for _ in range(2):  # the second finds the pages of the first, to which nothing was written since
+        generation = several.generate_sync(token_ids=prompt, max_tokens=most, ignore_eos=True)
+        expected = roomy.generate_sync(token_ids=prompt, max_tokens=most, ignore_eos=True)
+        assert generation.token_ids == expected.token_ids
+    longer = [*prompt, *expected.token_ids[:80]]
+    again = several.generate_sync(token_ids=longer, max_tokens=27, ignore_eos=True)
+    assert again.cached.device >= 96
+    assert again.token_ids == expected.token_ids[80:107]

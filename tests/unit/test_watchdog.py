@@ -55,12 +55,12 @@ def test_a_tick_is_overdue_once_its_timeout_is_over_and_again_after_each_further
     clock = Clock()
     dog, reports = watched(clock)
     assert dog.look() is None, "nothing to time"
-    dog.taken(plan(1))
+    dog.begin(plan(1))
     clock.now = 4
     assert dog.look() == 6
-    dog.handled(plan(1))
+    dog.end(plan(1))
     assert dog.look() is None, "the device has it, and nobody waits for it yet"
-    dog.taken(dispatched(1))
+    dog.begin(dispatched(1))
     clock.now = 13.5
     assert dog.look() == 0.5
     assert reports == []
@@ -72,14 +72,14 @@ def test_a_tick_is_overdue_once_its_timeout_is_over_and_again_after_each_further
     dog.look()
     dog.look()
     assert [report.tick for report in reports] == [1, 1]
-    dog.handled(dispatched(1))
+    dog.end(dispatched(1))
     assert (dog.stuck, dog.look()) == (None, None)
 
 
 def test_the_error_says_what_was_dispatched_and_what_every_thread_does() -> None:
     clock = Clock()
     dog, reports = watched(clock)
-    dog.taken(plan(4))
+    dog.begin(plan(4))
     clock.now = 12
     dog.look()
     error = reports[0].error
@@ -93,7 +93,7 @@ def test_the_error_says_what_was_dispatched_and_what_every_thread_does() -> None
 def test_waits_for_a_program_do_not_count() -> None:
     clock = Clock()
     dog, reports = watched(clock)
-    dog.taken(plan(1))
+    dog.begin(plan(1))
     clock.now, clock.waited = 50, math.inf  # being compiled
     assert dog.look() == 10
     clock.now, clock.waited = 70, 65
@@ -107,13 +107,13 @@ def test_waits_for_a_program_do_not_count() -> None:
 def test_the_tick_that_has_taken_longest_is_the_one_that_is_stuck() -> None:
     clock = Clock()
     dog, reports = watched(clock)
-    dog.taken(dispatched(1))
+    dog.begin(dispatched(1))
     clock.now = 3
-    dog.taken(plan(2))
+    dog.begin(plan(2))
     clock.now = 14
     dog.look()
     assert [report.tick for report in reports] == [1], "the other waits for it"
-    dog.handled(dispatched(1))
+    dog.end(dispatched(1))
     dog.look()
     assert [report.tick for report in reports] == [1, 2]
     assert dog.stuck == "stuck in tick 2 for 11.00 s"
@@ -122,16 +122,16 @@ def test_the_tick_that_has_taken_longest_is_the_one_that_is_stuck() -> None:
 def test_the_time_for_which_the_process_was_stopped_does_not_count() -> None:
     clock = Clock()
     dog, reports = watched(clock)
-    dog.taken(plan(1))
+    dog.begin(plan(1))
     clock.now = 3605
-    dog.overslept(3600)
+    dog.discount(3600)
     assert dog.look() == 5
     assert reports == []
 
 
 def test_without_a_limit_nothing_is_timed() -> None:
     dog = Watchdog(math.inf, lambda overdue: None)
-    dog.taken(plan(1))
+    dog.begin(plan(1))
     assert (dog.look(), dog._thread) == (None, None)
 
 

@@ -147,7 +147,7 @@ class LogitsNotFinite(RekindleError):
 
 
 class StepTimeout(RekindleError):
-    """The device did not finish a tick in time, on which the request waited.
+    """The device did not finish in time a tick that the request waited for.
 
     Attributes:
         tick: the number of the tick.

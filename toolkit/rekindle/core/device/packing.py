@@ -105,7 +105,7 @@ def _packed(part: GroupPart, layout: InputLayout) -> Array:
 
 
 def _pack_steps(part: GroupPart, inputs: TickInputs[Any]) -> None:
-    """Pack what rows need that decode several steps."""
+    """Pack the pages, numbers of steps and end tokens of rows that decode several steps."""
     count = len(part.rows)
     pages = [(row.page, row.next_page) for row in part.rows]
     inputs.row_page[:count] = np.maximum(np.subtract(pages, part.first_page), NULL_PAGE)

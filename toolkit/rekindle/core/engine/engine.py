@@ -119,7 +119,7 @@ class Engine:
         actors: as they shall run.
         deliver: takes the messages for callers, on the engine's loop; it must not block.
         timeout: seconds that a tick may take, see `Watchdog`.
-        waited: see `Watchdog`.
+        wait_ended: see `Watchdog`.
 
     Attributes:
         conductor: pauses the engine. Whoever ran the engine closes it, once it is known why the engine ended.
@@ -131,10 +131,10 @@ class Engine:
         actors: Actors,
         deliver: Deliver,
         timeout: float = math.inf,
-        waited: Callable[[], float] = lambda: -math.inf,
+        wait_ended: Callable[[], float] = lambda: -math.inf,
     ):
-        self.watchdog = Watchdog(timeout, self.post, waited)
-        take, see = self.watchdog.taken, self._tell
+        self.watchdog = Watchdog(timeout, self.post, wait_ended)
+        take, see = self.watchdog.begin, self._tell
         # By id, since a user's actor need not be hashable, and two that are equal are still two.
         stages = {id(actor): Stage(name, actor, self.post, take, see) for name, actor in vars(actors).items()}
         self._stages = {name: stages[id(actor)] for name, actor in vars(actors).items()}
@@ -179,6 +179,6 @@ class Engine:
             self.watchdog.stop()
 
     def _tell(self, handled: Handled) -> None:
-        self.watchdog.handled(handled.message)
+        self.watchdog.end(handled.message)
         for see in tuple(self._watchers):
             see(handled)

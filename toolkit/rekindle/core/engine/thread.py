@@ -145,7 +145,7 @@ class EngineThread:
 
     def _made(self, assembly: Assembly) -> Engine:
         timeout = timeout_of(assembly.settings.watchdog_timeout, assembly.deployment.place.first.platform)
-        return Engine(assembly.actors, self._deliver, timeout, lambda: assembly.programs.executables.waited)
+        return Engine(assembly.actors, self._deliver, timeout, lambda: assembly.programs.executables.wait_ended)
 
     async def _serve(self) -> None:
         assert self._engine is not None

@@ -50,18 +50,18 @@ class Watchdog:
     Args:
         timeout: seconds that either may take; infinity for any number.
         report: takes `Overdue`, once for every `timeout` seconds that a tick is stuck, on the watchdog's thread.
-        waited: returns when the stepper last got a program that it had waited for, infinity while it waits for one.
-        clock: returns seconds, as `waited` has them.
+        wait_ended: returns when the stepper last got a program that it had waited for, infinity while it waits for one.
+        clock: returns seconds, as `wait_ended` has them.
     """
 
     def __init__(
         self,
         timeout: float,
         report: Callable[[Overdue], None],
-        waited: Callable[[], float] = lambda: -math.inf,
+        wait_ended: Callable[[], float] = lambda: -math.inf,
         clock: Callable[[], float] = monotonic,
     ):
-        self._timeout, self._report, self._waited, self._clock = timeout, report, waited, clock
+        self._timeout, self._report, self._wait_ended, self._clock = timeout, report, wait_ended, clock
         self._plans: dict[int, Plan] = {}
         self._begun: dict[type[Message], tuple[int, float]] = {}  # the tick that each actor has, and since when
         self._stuck: StuckTick | None = None
@@ -75,7 +75,7 @@ class Watchdog:
         stuck = self._stuck
         return None if stuck is None else f"stuck in tick {stuck.tick} for {seconds(self._clock() - stuck.since)}"
 
-    def taken(self, message: Message) -> None:
+    def begin(self, message: Message) -> None:
         """Take note of a message that an actor begins to handle; the engine's thread calls this."""
         if self._timeout == math.inf or not isinstance(message, Plan | Dispatched):
             return
@@ -88,7 +88,7 @@ class Watchdog:
         if self._thread is None:
             self._thread = Work(self._watch, "watchdog", self.stop)
 
-    def handled(self, message: Message) -> None:
+    def end(self, message: Message) -> None:
         """Take note of a message that an actor has handled; the engine's thread calls this."""
         if not isinstance(message, Plan | Dispatched):
             return
@@ -119,8 +119,8 @@ class Watchdog:
         self._report(Overdue(tick, error))
         return self._timeout
 
-    def overslept(self, late: float) -> None:
-        """Count none of the seconds for which the whole process was stopped, as by Ctrl-Z in a terminal."""
+    def discount(self, late: float) -> None:
+        """Leave out the seconds for which the whole process was stopped, as by Ctrl-Z in a terminal."""
         self._begun = {kind: (tick, begun + late) for kind, (tick, begun) in self._begun.items()}
 
     def stop(self) -> None:
@@ -132,7 +132,7 @@ class Watchdog:
     def _since(self, kind: type[Message]) -> tuple[int, float]:
         """Return a tick, and since when it has been with the stepper or the settler without a wait for a program."""
         tick, since = self._begun[kind]
-        return tick, max(since, self._waited()) if kind is Plan else since
+        return tick, max(since, self._wait_ended()) if kind is Plan else since
 
     def _error(self, tick: int, elapsed: float) -> StepTimeout:
         plan = self._plans.get(tick)  # none of a stepper that says what it was not told
@@ -163,11 +163,11 @@ class Watchdog:
                 self._changed.wait(left)
                 self._sleeping = False
                 if left is not None and (late := self._clock() - begun - left) > STOPPED_SECONDS:
-                    self.overslept(late)
+                    self.discount(late)
 
 
 def stacks() -> str:
-    """Return what every thread of this process is doing, as tracebacks with the names of the threads."""
+    """Return the tracebacks of all threads of this process, with their names."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n".join(
         f"Thread {names.get(ident, ident)!r}:\n{''.join(traceback.format_stack(frame))}"

@@ -208,7 +208,7 @@ class Dispatched(Message):
 
 @dataclass(frozen=True, slots=True)
 class Overdue(Message):
-    """A tick takes longer than it may, and whoever waits for it is to wait no longer.
+    """A tick takes longer than it may, and requests stop waiting for it.
 
     It comes again for every further time that the tick takes as long.
     """

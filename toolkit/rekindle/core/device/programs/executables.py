@@ -42,13 +42,13 @@ class Executables:
     Attributes:
         making: makes each program, and counts how.
         awaited: the key of the program that the engine waits for; None while it waits for none. Any thread may ask.
-        waited: when the last such wait ended, by `time.monotonic`; infinity during one.
+        wait_ended: when the last such wait ended, by `time.monotonic`; infinity during one.
     """
 
     def __init__(self, programs: Programs, capacity: int, store: ProgramStore | None = None):
         self.making = Making(programs, store)
         self.awaited: Key | None = None
-        self.waited = -math.inf
+        self.wait_ended = -math.inf
         self._capacity = capacity
         self._ready: OrderedDict[Key, Program] = OrderedDict()
         self._coming: dict[Key, Future[Program]] = {}
@@ -95,11 +95,11 @@ class Executables:
 
     @contextmanager
     def _awaiting(self, key: Key) -> Iterator[None]:
-        self.awaited, self.waited = key, math.inf
+        self.awaited, self.wait_ended = key, math.inf
         try:
             yield
         finally:
-            self.awaited, self.waited = None, monotonic()
+            self.awaited, self.wait_ended = None, monotonic()
 
     async def call(self, key: Key, program: Program, *arguments: Any) -> Any:
         """Call a program. If it was not made for such arguments, warn and compile one for them, which takes seconds.

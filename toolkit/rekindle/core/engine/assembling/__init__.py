@@ -1,1 +1,1 @@
-"""Everything between a checkpoint and an engine that runs: what fits, which programs, what is found on disk."""
+"""The parts of an engine before it runs: budget, blueprint, stores, and what fills the device."""
