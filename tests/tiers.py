@@ -25,7 +25,7 @@ HELD: Final = tuple(
 )
 """What a user of a session holds."""
 CORE: Final = (
-    *(f"toolkit/rekindle/core/{name}.py" for name in ("buckets", "page", "policy")),
+    *(f"toolkit/rekindle/core/{name}.py" for name in ("buckets", "page", "policy", "route")),
     *(
         f"toolkit/rekindle/core/{name}/"
         for name in (
@@ -36,6 +36,7 @@ CORE: Final = (
             "messages",
             "models",
             "request",
+            "routing",
             "scheduler",
             "store",
             "text",
@@ -73,7 +74,7 @@ SHARED: Final = ("tests/conftest.py", "tests/reruns.py", "tests/waiting.py", "te
 TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-unit": (*CORE, "toolkit/rekindle/cli/", "toolkit/rekindle/server/", "tests/unit/"),
     "test-engine": (*CORE, "kernels/rekindle_kernels/", "tests/engine/"),
-    "test-mesh": (*STEP, "toolkit/rekindle/hosts/", "tests/mesh/"),
+    "test-mesh": (*STEP, "toolkit/rekindle/core/engine/", "toolkit/rekindle/hosts/", "tests/mesh/"),
     "test-kernels": ("kernels/rekindle_kernels/", "tests/kernels/"),
     "test-native": (
         "kernels/rekindle_kernels/cpu/",

@@ -20,7 +20,7 @@ from time import thread_time
 from typing import Any
 from unittest.mock import patch
 
-from rekindle.core.engine.engine import Actors
+from rekindle.core.engine.wiring import Actors
 
 ACTORS = {actor.name for actor in fields(Actors)}
 LIMIT_SECONDS = 0.005

@@ -54,7 +54,7 @@ session = await rekindle.open("smollm2-135m-instruct", overlap=False, compose=ke
 session
 
 # %% [markdown]
-# One table, in `rekindle/core/engine/engine.py`, says which actor takes which message. The actors do not know this
+# One table, in `rekindle/core/engine/wiring.py`, says which actor takes which message. The actors do not know this
 # table. They only know the types of messages.
 
 # %%

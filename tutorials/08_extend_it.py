@@ -19,7 +19,7 @@ from IPython.display import HTML
 
 import rekindle
 from rekindle.core import messages
-from rekindle.core.engine.engine import TO_CALLER, Actors
+from rekindle.core.engine.wiring import TO_CALLER, Actors
 from rekindle.core.markup import visible
 from rekindle.core.messages import Outputs, Stopped
 from rekindle.views.records import StartRecord

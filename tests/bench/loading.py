@@ -80,7 +80,7 @@ def load_here(directory: Path, dtype: Dtype) -> dict[str, float]:
         open_checkpoint(directory), Settings(dtype=dtype, restore="off"), Place((jax.devices()[0],))
     )
     before, began = _memory("VmRSS"), perf_counter()
-    weights = jax.block_until_ready(load(blueprint, lambda _: None))
+    (weights,) = jax.block_until_ready(load([blueprint], lambda _: None))
     seconds = perf_counter() - began
     return {
         "seconds": seconds,

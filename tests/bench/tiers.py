@@ -14,7 +14,8 @@ import anyio
 
 from rekindle.core.config import Settings
 from rekindle.core.engine.actor import Actor
-from rekindle.core.engine.assembly import Assembly, build
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.building import build
 from rekindle.core.messages import Chunk, Copy, Drop, Fetch, Fetched, Message, Offload, Offloaded, Onload, Plan
 from tests.bench import limits
 from tests.bench.workload import MODEL
@@ -45,7 +46,7 @@ class Tiers:
     """An assembly whose first pages hold a prefix."""
 
     def __init__(self, machine: Assembly):
-        self._actors = machine.actors
+        self._actors = machine.lanes[0].actors
         self._ids = count()
         size = machine.limits.pool.page_size
         self._table = tuple(range(1, 1 + -(-(TOKENS + REST) // size)))

@@ -45,7 +45,7 @@ def test_the_kernels_can_be_named(model: Path) -> None:
     named: list[Implementation] = ["xla", "reference"]
     for implementation in named:
         with opened(model, **(short | SettingsOptions(implementation=implementation))) as session:
-            assert session._assembly.programs.executables.making._programs.statics["kernels"] == implementation
+            assert session._assembly.programs.executables[0].making._programs.statics["kernels"] == implementation
             answers[implementation] = session.generate_sync(token_ids=[1, 2, 3], max_tokens=5).token_ids
     assert answers["xla"] == answers["reference"]
 

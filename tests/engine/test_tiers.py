@@ -10,7 +10,7 @@ import pytest
 
 from rekindle.core.config import Settings
 from rekindle.core.engine.actor import Actor
-from rekindle.core.engine.assembly import build
+from rekindle.core.engine.building import build
 from rekindle.core.messages import (
     Chunk,
     Copy,
@@ -88,7 +88,7 @@ def chunk(start: int, table: tuple[int, ...], prompt: tuple[int, ...] = PROMPT) 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def device(request: pytest.FixtureRequest, families: Path) -> Device:
     settings = Settings(dtype=request.param, precompile="lazy", **SMALL)
-    actors = build(families / "llama-tied", settings, lambda progress: None).actors
+    actors = build(families / "llama-tied", settings, lambda progress: None).lanes[0].actors
     return Device(actors.stepper, actors.settler, actors.host_tier)
 
 

@@ -46,7 +46,7 @@ class Stages:
         self.limits = fake_limits(**settings)
         self._assembly = fake_assembly(self.limits, tokenizer=tokenizer, eos_ids=eos_ids)
         self._callers = Callers(max_waiting=1000)
-        self._routes = self._assembly.actors.by_message()
+        self._routes = self._assembly.lanes[0].actors.by_message()
         self._mail: dict[Actor, deque[Message]] = {stage: deque() for stage in self._routes.values()}
 
     def ask(self, prompt: Prompt, pooling: Pooling | None = None, **options: Unpack[SamplingOptions]) -> Handle:
@@ -87,7 +87,7 @@ class Stages:
         """Check that every page and slot is free, and that no follower or handle is left."""
         stats = self._assembly.stats().scheduler
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
-        assert not vars(self._assembly.actors.detokenizer)["_followers"]
+        assert not vars(self._assembly.lanes[0].actors.detokenizer)["_followers"]
         assert not self._callers._handles
         assert not self._callers._places._inside
         return stats

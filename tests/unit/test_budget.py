@@ -104,7 +104,7 @@ def test_the_bound_of_a_step_is_above_what_the_compiler_says(family: str, famili
 def test_a_model_that_cannot_fit_is_refused_with_the_numbers_before_it_is_loaded(
     families: Path, give: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rekindle.core.engine.assembly.filled", lambda *_: pytest.fail("it was loaded"))
+    monkeypatch.setattr("rekindle.core.engine.building.filled", lambda *_: pytest.fail("it was loaded"))
     give(1 * MB)
     said = (
         r"llama-tied does not fit on .*: its weights take 649 kB, the largest step [\d.]+ MB, and the smallest pool of "
@@ -213,7 +213,7 @@ def test_a_restart_finds_its_programs_though_the_pool_was_sized_by_measuring(
             assert session.generate_sync(token_ids=[1, 2], max_tokens=2).token_ids
             assert limits.pool.num_pages < 1 + 16 * limits.pool.pages_per_request, "memory is what bounds it"
             compiled = session.stats.compilations
-            session._assembly.programs.stored().result()
+            session._assembly.programs.stored()[0].result()
         assert bool(compiled) == (restore == "auto")
     assert pages[0] == pages[1]
 
@@ -243,4 +243,4 @@ def test_info_and_a_session_say_how_memory_is_spent(families: Path, capsys: pyte
         assert size_text(memory.weights) == said["weights"]
         assert memory.tokens == 8 * 64
         assert memory.pool == 9 * 64 * memory.token
-        assert memory.workspace == session._assembly.programs.executables.workspace()
+        assert memory.workspace == session._assembly.programs.executables[0].workspace()

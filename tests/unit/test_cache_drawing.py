@@ -88,9 +88,9 @@ def test_a_picture_keeps_its_text_legible_on_a_narrow_page() -> None:
 
 def test_a_drawing_shows_its_text_where_a_page_takes_its_style_sheet_and_its_svg_away() -> None:
     """Do as JupyterLab does in a notebook that it does not trust: it leaves the words of both elements."""
-    svg = "<svg><title>words</title></svg>"
-    html = Drawing(svg, f"{HOSTILE}\nas text")._repr_mimebundle_()["text/html"]
-    assert html.count(svg) == 1
+    drawing = Drawing("a title", 10, "<title>words</title>", f"{HOSTILE}\nas text")
+    html = drawing._repr_mimebundle_()["text/html"]
+    assert html.count(drawing.svg) == 1
     style, left = html.split("</style>")
     assert style.count("<") == 1, "nothing of what is drawn is in the style sheet"
     text, drawn = ElementTree.fromstring(f"<div>{left}</div>")

@@ -63,10 +63,10 @@ def session_on(disk: FakeDiskTier, **options: Any) -> Session:
     """Open a session that writes its pages to this disk, and knows the pages that earlier ones wrote."""
     limits = fake_limits(**options)
     assembly = fake_assembly(limits)
-    actors = replace(assembly.actors, disk_tier=disk, host_tier=FakeHostTier(limits.pool.host_pages, disk))
+    actors = replace(assembly.lanes[0].actors, disk_tier=disk, host_tier=FakeHostTier(limits.pool.host_pages, disk))
     assert isinstance(actors.scheduler, CheckedScheduler)
     actors.scheduler.restore(disk.stored())
-    return fake_session(replace(assembly, actors=actors))
+    return fake_session(assembly.composed(lambda _: actors))
 
 
 async def test_what_nobody_asked_before_is_not_cached(small: Session) -> None:

@@ -116,7 +116,7 @@ def test_the_card_of_a_session_is_that_of_its_file() -> None:
     for compiled in (True, False):
         assembly = fake_assembly(fake_limits(**settings))
         assembly = replace(assembly, programs=replace(assembly.programs, preparing=preparing(4, 13)))
-        assembly.programs.executables.making.compilations = int(compiled)
+        assembly.programs.executables[0].making.compilations = int(compiled)
         with fake_session(assembly, restore="off") as session:
             states["compiling" if compiled else "loading"] = readable(session, measured=True)
     assert_card("session", states)

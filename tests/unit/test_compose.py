@@ -18,7 +18,7 @@ import rekindle
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.config import SettingsOptions
 from rekindle.core.engine.actor import Actor, answers
-from rekindle.core.engine.engine import Actors, Compose, composed
+from rekindle.core.engine.wiring import Actors, Compose, composed
 from rekindle.core.errors import (
     CheckpointError,
     ConfigError,
@@ -54,7 +54,7 @@ EMBER = Family("EmberForCausalLM", qwen2.read)
 
 def session_of(compose: Compose, tokenizer: Tokenizer | None = None) -> Session:
     assembly = fake_assembly(fake_limits(), tokenizer=tokenizer)
-    return fake_session(replace(assembly, actors=composed(assembly.actors, compose)))
+    return fake_session(assembly.composed(compose))
 
 
 # Actors
@@ -164,8 +164,8 @@ def test_a_request_that_an_actor_stops_ends_well(byte_tokenizer: Tokenizer) -> N
             yield from (Stopped(text.request_id, 1) for text in message.texts if text.token_ids)
 
     assembly = fake_assembly(fake_limits(overlap=False), tokenizer=byte_tokenizer)
-    actors = replace(assembly.actors, detokenizer=Between(assembly.actors.detokenizer, stop))
-    with fake_session(replace(assembly, actors=actors)) as session:
+    actors = replace(assembly.lanes[0].actors, detokenizer=Between(assembly.lanes[0].actors.detokenizer, stop))
+    with fake_session(assembly.composed(lambda _: actors)) as session:
         stopped = session.generate_sync(token_ids=PROMPT, max_tokens=9, ignore_eos=True)
     assert (stopped.finish_reason, stopped.stopped_by) == ("stop", None)
     assert stopped.token_ids[0] == expected_tokens(PROMPT, 1)[0]
@@ -214,15 +214,15 @@ def test_an_actor_that_raises_ends_the_engine_with_its_error() -> None:
 
 
 def test_without_compose_the_actors_are_those_that_were_made() -> None:
-    actors = fake_assembly(fake_limits()).actors
-    assert composed(actors, None) is actors
-    assert composed(actors, lambda same: same) is actors
+    actors = fake_assembly(fake_limits()).lanes[0].actors
+    assert composed([actors], None) == [actors]
+    assert composed([actors], lambda same: same) == [actors]
 
 
 @pytest.mark.parametrize("made", [None, [], "actors"])
 def test_what_compose_returns_has_to_be_actors(made: Any) -> None:
     with pytest.raises(ConfigError) as refused:
-        composed(fake_assembly(fake_limits()).actors, lambda actors: made)
+        composed([fake_assembly(fake_limits()).lanes[0].actors], lambda actors: made)
     expected = "compose must return Actors, such as dataclasses.replace(actors, settler=...); got "
     assert str(refused.value) == f"{expected}{made!r}"
 
@@ -230,7 +230,7 @@ def test_what_compose_returns_has_to_be_actors(made: Any) -> None:
 @pytest.mark.parametrize("actor", [None, print, type("Deaf", (), {"handle": 3})()])
 def test_every_actor_has_to_handle_messages(actor: Any) -> None:
     with pytest.raises(ConfigError, match=r"compose must give an actor with a handle\(\) for host_tier; got "):
-        composed(fake_assembly(fake_limits()).actors, lambda actors: replace(actors, host_tier=actor))
+        composed([fake_assembly(fake_limits()).lanes[0].actors], lambda actors: replace(actors, host_tier=actor))
 
 
 def test_what_compose_raises_comes_out_of_open_as_it_is_and_nothing_stays_on_the_device(families: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from rekindle.core.concurrency.feed import TO_THE_END, Feed
 from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.conductor import Command, Pause, Resume, TakeOne
-from rekindle.core.engine.engine import TO_CALLER, Engine
+from rekindle.core.engine.engine import Engine
+from rekindle.core.engine.wiring import TO_CALLER
 from rekindle.core.errors import RequestCancelled, SessionClosed
 from rekindle.core.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text, Texts
 from rekindle.core.messages.handled import Handled
@@ -69,7 +70,7 @@ class Running:
 @asynccontextmanager
 async def running(assembly: Assembly | None = None) -> AsyncIterator[Running]:
     said: list[Message] = []
-    one = Running(Engine((assembly or fake_assembly(fake_limits())).actors, said.append), said)
+    one = Running(Engine([(assembly or fake_assembly(fake_limits())).lanes[0].actors], said.append), said)
     one.engine.watch(one.seen.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.engine.run)
@@ -190,7 +191,7 @@ async def test_an_error_in_a_step_comes_out_of_the_engine_as_it_does_otherwise()
 
     assembly = fake_assembly(fake_limits())
     first, second, third = TakeOne(), TakeOne(), Pause()
-    broken = replace(assembly, actors=replace(assembly.actors, scheduler=Broken()))
+    broken = assembly.composed(lambda actors: replace(actors, scheduler=Broken()))
     engines: list[Engine] = []
 
     async def run() -> None:
@@ -279,7 +280,7 @@ async def test_it_is_paused_from_the_call_on_and_no_longer_from_the_resume_on() 
 
 async def test_what_is_cached_is_written_by_a_close_right_after_a_resume() -> None:
     assembly = fake_assembly(fake_limits(page_size=16))
-    disk: Any = assembly.actors.disk_tier
+    disk: Any = assembly.lanes[0].actors.disk_tier
     with fake_session(assembly) as session:
         await session.pause()
         handle = session.submit(token_ids=[1] * 40, max_tokens=1)

@@ -139,7 +139,7 @@ def test_an_unknown_setting_is_named_with_the_one_that_was_meant() -> None:
         rekindle.open("some-model", top_p=0.5)  # type: ignore[call-arg]
     with pytest.raises(
         ConfigError,
-        match=r"unknown setting 'zzz'; known are device, tensor, data, mesh, implementation, dtype, .*max_executables",
+        match=r"unknown setting 'zzz'; known are device, tensor, data, mesh, replicas, route, .*max_executables",
     ):
         rekindle.open("anything", zzz=3)  # type: ignore[call-arg]
 

@@ -100,7 +100,7 @@ async def test_each_log_probability_of_a_prompt_is_told_once(settled: int) -> No
     def lose(handled: Handled) -> None:
         """Lose the device after so many ticks have settled, on the engine's thread, between two messages."""
         if isinstance(handled.message, Submit | Settled) and next(turns) == settled:
-            cast(FakeStepper, assembly.actors.stepper).lose()
+            cast(FakeStepper, assembly.lanes[0].actors.stepper).lose()
 
     async with fake_session(assembly) as session:
         with session.watch(lose):

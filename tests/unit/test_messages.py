@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rekindle.core import messages
-from rekindle.core.engine.engine import TO_CALLER
+from rekindle.core.engine.wiring import TO_CALLER
 from rekindle.core.errors import ConstraintFailed, InvalidRequest, StepTimeout
 from rekindle.core.messages import (
     Admit,
@@ -26,6 +26,7 @@ from rekindle.core.messages import (
     Drop,
     Fetch,
     Fetched,
+    FromLane,
     Gathered,
     KeepWeights,
     Message,
@@ -51,7 +52,9 @@ from rekindle.core.messages import (
     Texts,
     Tokenize,
     Tokenized,
+    ToLane,
     UseWeights,
+    WeightsKept,
     WeightsUsed,
     Withdraw,
     Write,
@@ -120,6 +123,9 @@ HUGE: list[Message] = [
     Advanced(((7, Allowed(MANY, ARRAYS[0])), (7, ConstraintFailed(HOSTILE))) * 40, MANY),
     NewWeights(1, list(ARRAYS), fail=False),
     KeepWeights(1),
+    WeightsKept(1),
+    ToLane(1, Admit(REQUEST)),
+    FromLane(1, Outputs((Output(REQUEST, MANY, None),))),
     UseWeights(1, list(ARRAYS)),
     WeightsUsed(1),
     Texts((Text(7, HOSTILE, MANY, "stop", HOSTILE, LOGPROBS, LOGPROBS),)),
@@ -131,7 +137,7 @@ def test_every_kind_of_message_is_among_these_and_somebody_takes_it() -> None:
     kinds = [getattr(messages, name) for name in messages.__all__]
     public = {kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Message)} - {Message}
     assert {*map(type, HUGE)} == public
-    assert {*fake_assembly(fake_limits()).actors.by_message(), *TO_CALLER} == public
+    assert {*fake_assembly(fake_limits()).lanes[0].actors.by_message(), *TO_CALLER, FromLane, ToLane} == public
 
 
 @pytest.mark.parametrize("message", HUGE, ids=lambda message: type(message).__name__)
@@ -175,7 +181,7 @@ def test_a_message_is_about_the_requests_whose_ids_it_carries(message: Message) 
             assert message.requests == ((7,) * 40 + MANY + MANY)
         case Advanced():
             assert message.requests == (7,) * 80 + MANY
-        case Outputs() | Texts() | Tokenize():
+        case Outputs() | Texts() | Tokenize() | ToLane() | FromLane():
             assert message.requests == (7,)
         case _ if any(hasattr(message, name) for name in ("request", "request_id")):
             assert message.requests == (7,)

@@ -72,7 +72,7 @@ def test_a_session_says_that_programs_are_being_made_only_as_long_as_they_are(co
     programs = preparing(4, 13)
     assembly = fake_assembly(fake_limits())
     assembly = replace(assembly, programs=replace(assembly.programs, preparing=programs))
-    assembly.programs.executables.making.compilations = int(compiled)
+    assembly.programs.executables[0].making.compilations = int(compiled)
     said = f"4 of 13 programs ready, the others are being {how}"
     with fake_session(assembly) as session:
         assert said in repr(session)
@@ -101,7 +101,7 @@ def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pyt
     for compiled, ready, progress in ((True, 4, True), (True, 4, False), (False, 4, True), (True, 13, True)):
         assembly = fake_assembly(fake_limits())
         assembly = replace(assembly, programs=replace(assembly.programs, preparing=preparing(ready, 13)))
-        assembly.programs.executables.making.compilations = int(compiled)
+        assembly.programs.executables[0].making.compilations = int(compiled)
         monkeypatch.setattr("rekindle.session.opening.build", lambda *_, made=assembly, **__: made)
         rekindle.open_sync("a-model", progress=progress).close_sync()
     assert drawn == [

@@ -18,7 +18,6 @@ from anyio import to_thread
 import rekindle
 from rekindle.core.engine.actor import Actor
 from rekindle.core.engine.assembly import Assembly
-from rekindle.core.engine.engine import Actors
 from rekindle.core.errors import EngineFailed, ModelError, RequestCancelled, SessionClosed
 from rekindle.core.messages import Message
 from rekindle.core.messages.handled import Handled
@@ -190,8 +189,8 @@ class Saying:
 )
 def test_an_actor_that_says_something_else_than_messages_is_named(said: object, told: str) -> None:
     assembly = fake_assembly(fake_limits())
-    actors: Actors = replace(assembly.actors, detokenizer=cast(Actor, Saying(said)))
-    with fake_session(replace(assembly, actors=actors)) as session:
+    speaking = cast(Actor, Saying(said))
+    with fake_session(assembly.composed(lambda actors: replace(actors, detokenizer=speaking))) as session:
         with pytest.raises(EngineFailed, match=told) as failed:
             session.generate_sync(token_ids=PROMPT, max_tokens=2)
         cause = failed.value.__cause__

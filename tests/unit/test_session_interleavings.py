@@ -127,7 +127,7 @@ async def told(story: list[Ask | Do], limits: dict[str, Any]) -> None:
         caller.check(closed)
     if not closed:
         await let_the_engine_catch_up(session)
-    scheduler = assembly.actors.scheduler
+    scheduler = assembly.lanes[0].actors.scheduler
     await session.close()
     assert freed == [True]
     assert isinstance(scheduler, CheckedScheduler)

@@ -211,8 +211,8 @@ class Recorded:
 
 async def test_generate_waits_for_room_and_enters_in_order(settler: FakeSettler) -> None:
     assembly = fake_assembly(fake_limits(max_running=1), settler=settler)
-    intake = Recorded(assembly.actors.intake)
-    session = fake_session(replace(assembly, actors=replace(assembly.actors, intake=intake)), max_waiting=2)
+    intake = Recorded(assembly.lanes[0].actors.intake)
+    session = fake_session(assembly.composed(lambda actors: replace(actors, intake=intake)), max_waiting=2)
     async with session, anyio.create_task_group() as tasks:
         for number in range(12):
             tasks.start_soon(partial(session.generate, token_ids=[number], max_tokens=3))

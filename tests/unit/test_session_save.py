@@ -149,7 +149,7 @@ async def test_what_could_not_be_written_is_an_error_and_the_bar_does_not_come_t
     shown: list[Progress],
 ) -> None:
     assembly = fake_assembly(fake_limits(page_size=PAGE, max_context=100 * PAGE))
-    with fake_session(replace(assembly, actors=replace(assembly.actors, disk_tier=NoRoom()))) as session:
+    with fake_session(assembly.composed(lambda actors: replace(actors, disk_tier=NoRoom()))) as session:
         await paused_with_pages(session)
         session.resume()
         with pytest.raises(StorageError, match="others could not be"):
@@ -168,7 +168,7 @@ async def test_a_session_that_closes_or_fails_meanwhile_ends_a_save_with_its_err
 
     assembly = fake_assembly(fake_limits(page_size=PAGE, max_context=100 * PAGE))
     if fails:
-        assembly = replace(assembly, actors=replace(assembly.actors, disk_tier=Failing()))
+        assembly = assembly.composed(lambda actors: replace(actors, disk_tier=Failing()))
     with fake_session(assembly) as session:
         await paused_with_pages(session)
         got: list[Exception] = []

@@ -150,6 +150,10 @@ def test_what_is_no_time_is_refused(seconds: object) -> None:
 # The scheduler
 
 
+def watchdogs() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "rekindle-watchdog"]
+
+
 def request(number: int) -> Request:
     return Request(number, (1, 2, 3), SamplingParams(max_tokens=4), frozenset(), 32)
 
@@ -204,7 +208,7 @@ def test_a_device_that_never_settles_fails_the_requests_and_is_closed() -> None:
         assert "stuck in tick 1 for" in str(session.dashboard())
         with pytest.raises(StepTimeout):  # one that comes later waits no longer than twice the timeout
             session.generate_sync(token_ids=[4, 5, 6], max_tokens=3)
-    assert not [thread for thread in threading.enumerate() if thread.name == "rekindle-watchdog"]
+    until_blocking(lambda: not watchdogs(), "it has ended")
 
 
 def test_a_device_that_settles_late_serves_on() -> None:
@@ -227,13 +231,12 @@ def test_a_device_that_raises_ends_the_engine_as_ever() -> None:
 
     assembly = fake_assembly(fake_limits())
     assembly = replace(
-        assembly,
-        actors=replace(assembly.actors, settler=Broken()),
+        assembly.composed(lambda actors: replace(actors, settler=Broken())),
         settings=replace(assembly.settings, watchdog_timeout=SHORT),
     )
     with fake_session(assembly) as session, pytest.raises(EngineFailed, match="the device is gone"):
         session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
-    assert not [thread for thread in threading.enumerate() if thread.name == "rekindle-watchdog"]
+    until_blocking(lambda: not watchdogs(), "it has ended")
 
 
 def test_its_thread_sleeps_while_the_engine_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,9 +249,9 @@ def test_its_thread_sleeps_while_the_engine_is_idle(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Watchdog, "look", counted)
     with stuck_session(FakeSettler()) as session:
-        assert not [thread for thread in threading.enumerate() if thread.name == "rekindle-watchdog"], "no tick yet"
+        assert not watchdogs(), "no tick yet"
         session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
-        dog = session._engine._serving().watchdog
+        dog = session._engine._serving()._watchdogs[0]
         until_blocking(lambda: dog._sleeping, "it sleeps until there is a tick")
         before = len(looks)
         threading.Event().wait(3 * SHORT)

@@ -38,7 +38,9 @@ def nothing(handled: Handled) -> None:
 
 async def test_every_message_is_seen_once_in_order_with_all_that_was_said_to_it(session: Session) -> None:
     seen: list[Handled] = []
-    takers = {kind: name for name, actor in vars(session._assembly.actors).items() for kind in _kinds(session, actor)}
+    takers = {
+        kind: name for name, actor in vars(session._assembly.lanes[0].actors).items() for kind in _kinds(session, actor)
+    }
     with session.watch(seen.append):
         await session.generate(token_ids=[PROMPT, [7] * 40], max_tokens=20)
         await session.generate(token_ids=PROMPT, max_tokens=1)
@@ -60,7 +62,7 @@ async def test_every_message_is_seen_once_in_order_with_all_that_was_said_to_it(
 
 
 def _kinds(session: Session, actor: Actor) -> list[type]:
-    return [kind for kind, taker in session._assembly.actors.by_message().items() if taker is actor]
+    return [kind for kind, taker in session._assembly.lanes[0].actors.by_message().items() if taker is actor]
 
 
 async def test_all_that_led_to_an_answer_is_seen_before_the_answer_comes(session: Session) -> None:

@@ -46,6 +46,7 @@ with collector_paused():
     from rekindle.core.request.figures import CachedTokens, Timings, Usage
     from rekindle.core.request.params import SamplingParams
     from rekindle.core.request.tokens import Piece, TokenLogprob
+    from rekindle.core.route import LaneLoad
     from rekindle.core.scheduler.stats import Stats
     from rekindle.core.text.response import Part, ToolCall
     from rekindle.hosts.hosts import Hosts
@@ -87,6 +88,7 @@ __all__ = [
     "InvalidBatch",
     "InvalidData",
     "InvalidRequest",
+    "LaneLoad",
     "LogitsNotFinite",
     "LogitsRow",
     "MapResults",

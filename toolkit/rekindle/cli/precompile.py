@@ -54,7 +54,7 @@ def _make(programs: Programs, store: ProgramStore, keys: Sequence[Key], where: s
             raise StorageError(f"the program {program_name(key)!r} cannot be stored in {cache_dir(PROGRAMS)}")
 
     # The largest first: they take longest, and what does not fit is known early.
-    keys = sorted(keys, key=lambda key: -sum(key) if isinstance(key, Bucket) else 0)
+    keys = sorted(keys, key=lambda key: -key.size if isinstance(key, Bucket) else 0)
     with ThreadPoolExecutor(WORKERS, "rekindle-programs") as pool:
         futures = [pool.submit(make, key) for key in keys]
         try:

@@ -12,6 +12,7 @@ from rekindle.cli import needed
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import not_installed
 from rekindle.core.policy import NAMED
+from rekindle.core.route import ROUTES
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 KEYS_VARIABLE = "REKINDLE_API_KEY"
@@ -30,6 +31,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     what = "how long requests under way may take to end when the server does (30)"
     parser.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=what)
     parser.add_argument("--policy", choices=tuple(NAMED), help="who of those that wait goes next (fcfs)")
+    what = "engines of this process, each on devices of its own (1)"
+    parser.add_argument("--replicas", type=int, metavar="N", help=what)
+    what = "which of them gets a request (prefix: the one that comes to its first token soonest)"
+    parser.add_argument("--route", choices=tuple(ROUTES), help=what)
     what = "how long the device may take for one tick before its requests fail, or inf (1,800 on CPUs, else 120)"
     parser.add_argument("--watchdog-timeout", type=float, metavar="SECONDS", help=what)
     needed.add_mesh(parser)

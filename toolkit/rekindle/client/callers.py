@@ -21,6 +21,7 @@ from rekindle.core.messages import (
     Started,
     Text,
     Texts,
+    WeightsKept,
     WeightsUsed,
 )
 
@@ -109,7 +110,7 @@ class Callers:
                 self._deliver(message)
             case CacheSaving(ticket):
                 self._answers[ticket].put(message)
-            case CacheSaved(ticket) | WeightsUsed(ticket):
+            case CacheSaved(ticket) | WeightsUsed(ticket) | WeightsKept(ticket):
                 answers = self._answers.pop(ticket)
                 answers.put(message)
                 answers.close()

@@ -7,11 +7,13 @@ from typing import Any, Final, Literal, TypedDict, get_args
 from rekindle.core import buckets, markup
 from rekindle.core.errors import ConfigError
 from rekindle.core.policy import NAMED, Order
+from rekindle.core.route import ROUTES, Choose
 
 Dtype = Literal["float32", "bfloat16"]
 Implementation = Literal["xla", "reference", "cpu", "tpu", "gpu"]
 Ticks = Literal["alternate", "prefill-first", "combined"]
 Policy = Literal["fcfs", "longest-prefix", "dfs-weight", "longest-output", "random"] | Order
+Route = Literal["prefix", "round-robin", "shortest-queue"] | Choose
 Precompile = Literal["all", "background", "lazy"]
 Restore = Literal["auto", "require", "off"]
 SamplingDefaults = Literal["model", "neutral"]
@@ -35,6 +37,17 @@ class Settings:
             to the one that comes to it soonest.
         mesh: the devices, as a `jax.sharding.Mesh` of one's own, instead of `device`, `tensor` and `data`. Along its
             axis "tensor" are those that share the model, and along "data" the groups.
+        replicas: how many lanes serve the session: engines in this process, each with devices, pages and rows of its
+            own, behind one intake and one tokenizer. Lane 0 has the devices that the settings above say, and the others
+            have the next ones; on a CPU without so many devices all have the same. The weights are read once. Unlike
+            groups, lanes tick apart. The sizes below are those of one lane, but for `max_waiting` and the cache bytes.
+        route: which lane gets a request: "prefix" is the lane that has the fewest tokens to compute until the request's
+            first one, which are those of the prompts that it was given before and what it does not have cached of this;
+            "round-robin" gives to each in turn; "shortest-queue" is the lane with the fewest requests that have not
+            ended. A function takes a request, with its `prompt` and `params`, and a `rekindle.LaneLoad` for each lane;
+            it returns the number of one, and is called on the engine's thread. If it fails, a RuntimeWarning says so
+            once, and "prefix" goes on. Who begins with a prefix that is held goes to the lane that holds it, while that
+            has a free slot.
         implementation: of the kernels: "xla" runs everywhere, "cpu", "tpu" and "gpu" are written for their platform,
             and "reference" is the slow definition of all of them. None is the best for the device.
         dtype: of weights and pages, "float32" or "bfloat16"; None is float32 on CPU and bfloat16 elsewhere.
@@ -100,6 +113,8 @@ class Settings:
     tensor: int | None = None
     data: int = 1
     mesh: Any = None
+    replicas: int = 1
+    route: Route = "prefix"
     implementation: Implementation | None = None
     dtype: Dtype | None = None
     page_size: int = 64
@@ -143,6 +158,9 @@ class Settings:
         if self.tensor is not None:
             _integer("tensor", self.tensor, 1)
         _integer("data", self.data, 1)
+        _integer("replicas", self.replicas, 1)
+        if not callable(self.route):
+            _one_of("route", self.route, tuple(ROUTES), "or a function of a request and the lanes")
         if self.mesh is not None:
             self._check_mesh()
         for name in ("max_running", "max_waiting", "max_executables"):
@@ -191,7 +209,7 @@ class Settings:
 
     def _check_mesh(self) -> None:
         beside = [name for name in ("device", "tensor") if getattr(self, name) is not None]
-        beside += ["data"] if self.data != 1 else []
+        beside += [name for name in ("data", "replicas") if getattr(self, name) != 1]
         if beside:
             raise ConfigError(f"mesh says which devices share the model, and in which order: leave out {beside[0]}")
         axes = getattr(self.mesh, "shape", None)
@@ -224,6 +242,8 @@ class SettingsOptions(TypedDict, total=False):
     tensor: int | None
     data: int
     mesh: Any
+    replicas: int
+    route: Route
     implementation: Implementation | None
     dtype: Dtype | None
     page_size: int

@@ -7,12 +7,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rekindle.core.concurrency.warning import warn_again
+from rekindle.core.concurrency.warning import trace_of, warn_again
 from rekindle.core.request.request import Request
 
 T = TypeVar("T")
-FRAMES = 8
-"""The most calls that the warning about a policy's error shows, the innermost ones."""
 PATIENCE_TICKS = 1024
 """The ticks after which a request goes before all others, whatever its priority and the policy: 15 seconds for a small
 model, a minute for a large one."""
@@ -130,13 +128,11 @@ class Ordering:
 
 def _failure(order: Order, error: Exception) -> str:
     """Return what is to be said of a policy that failed, with its calls down to the error and none of this package."""
-    calls = error.__traceback__
-    while calls is not None and calls.tb_frame.f_code.co_filename == __file__:
-        calls = calls.tb_next
     name = getattr(order, "__qualname__", repr(order))
-    what = "its keys cannot be compared" if calls is None else "it raised an error"
-    trace = "".join(traceback.format_exception(type(error), error, calls, limit=-FRAMES)).rstrip()
+    frames = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    what = "its keys cannot be compared" if frames == {__file__} else "it raised an error"
     return (
         f"the policy {name!s:.80} failed: {what}. It is not asked again, and from now on the requests of this session "
-        f"start in the order in which they came. Correct the policy and open the session again.\n{trace}"
+        "start in the order in which they came. Correct the policy and open the session again.\n"
+        f"{trace_of(error, __file__)}"
     )

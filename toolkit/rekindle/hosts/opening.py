@@ -37,8 +37,10 @@ def require_shareable(settings: Settings, family: object, processes: int) -> Non
     Raises:
         ConfigError: something would have to be sent to followers that cannot be, or not all have the same part to do.
     """
-    if settings.mesh is not None or settings.data > 1:
-        raise ConfigError("with hosts, one group of devices shares the model: leave out mesh and data, and give tensor")
+    if settings.mesh is not None or settings.data > 1 or settings.replicas > 1:
+        raise ConfigError(
+            "with hosts, one group of devices shares the model: leave out mesh, data and replicas, and give tensor"
+        )
     if settings.tensor is not None and settings.tensor % processes:
         raise ConfigError(
             f"with hosts, tensor must be a multiple of the {processes} processes that share the model, such as "
@@ -139,7 +141,7 @@ class Share:
             resources.callback(lambda: executables.idle().result())
             resources.callback(executables.free)
             preparing = executables.prepare(first)
-            state = filled(executables, blueprint, silent)
+            (state,) = filled([(executables, blueprint)], silent)
             resources.callback(state.delete)
             if wait:
                 wait_for(preparing, silent)
@@ -159,9 +161,10 @@ class Share:
             raise HostRefused(f"the leader has other weights in {asked['model']} than this process")
         with own_settings():
             tensors = tensors_of(asked["model"], blueprint.checkpoint.config)
-            return replacing(
-                blueprint.checkpoint.config, tensors, blueprint.dtype, programs.implementation, blueprint.place
+            (weights,) = replacing(
+                blueprint.checkpoint.config, tensors, blueprint.dtype, programs.implementation, [blueprint.place]
             )
+            return weights
 
 
 def settings_of(asked: Mapping[str, Any]) -> JaxSettings:

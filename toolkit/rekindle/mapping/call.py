@@ -69,7 +69,7 @@ class MapCall:
         if template is not None and ask.get("token_ids") is not None:
             raise InvalidRequest("a template is filled with items; token_ids are prompts already")
         most = (
-            WINDOWS * requests.assembly.limits.max_running
+            WINDOWS * requests.assembly.limits.groups * requests.assembly.limits.max_running
             if window is None
             else integer("window", window, 1, MOST_TOKENS)
         )

@@ -37,13 +37,13 @@ class Memory:
     @classmethod
     def of(cls, assembly: Assembly) -> "Memory":
         """Return the memory that an engine has now."""
-        limits, counts = assembly.limits, assembly.stats().scheduler
-        page, groups = limits.pool.page_bytes, limits.data
+        limits, counts, deployment = assembly.limits, assembly.stats().scheduler, assembly.deployment
+        page, groups = limits.pool.page_bytes, limits.groups
         return cls(
-            weights=groups * assembly.deployment.weight_bytes,
-            workspace=assembly.programs.workspace(len(assembly.deployment.place.devices)),
+            weights=deployment.copies * deployment.weight_bytes,
+            workspace=assembly.programs.workspace(deployment.devices),
             pool=groups * limits.pool.num_pages * page,
-            devices=len(assembly.deployment.place.devices),
+            devices=deployment.devices,
             token=page // limits.pool.page_size,
             tokens=groups * limits.pool.tokens,
             host=counts.host_pages * page,
@@ -103,7 +103,7 @@ class About:
         preparing = f"; {said}" if (said := self.assembly.programs.readiness().said) else ""
         free = f"{self._free()} pages free{of_them_cached(counts)}"
         return (
-            f"<rekindle.Session {self.name} ({self.assembly.deployment.dtype} on {self.assembly.deployment.place}): "
+            f"<rekindle.Session {self.name} ({self.assembly.deployment.dtype} on {self.assembly.deployment}): "
             f"{state}{counts.running} running, {counts.waiting} waiting, {free}{preparing}>"
         )
 
@@ -145,12 +145,12 @@ class About:
         programs, wire = assembly.programs.readiness(), Wire.of(assembly.model, assembly.deployment.place.tensor)
         sent = markup.size_text(wire.computed + wire.drawn)
         return {
-            "on": ", ".join(filter(None, [str(assembly.deployment.place), assembly.deployment.spread])),
+            "on": ", ".join(filter(None, [str(assembly.deployment), assembly.deployment.spread])),
             "sending": None if wire.devices == 1 else f"{sent} from each device to decode a token",
             "with": assembly.deployment.kernels or None,
             "computes in": assembly.deployment.dtype,
             "context": markup.counted(assembly.limits.max_context, "token"),
-            "serves": f"{markup.counted(assembly.limits.data * assembly.limits.max_running, 'request')} at once",
+            "serves": f"{markup.counted(assembly.limits.groups * assembly.limits.max_running, 'request')} at once",
             "programs": f"{programs.ready} of {programs.wanted} ready"
             if programs.wanted and not programs.said
             else None,

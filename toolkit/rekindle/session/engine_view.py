@@ -31,7 +31,7 @@ class EngineView(Source):
             state=self._state(),
             ended=self._engine.error is not None,
             stats=self._assembly.stats(),
-            slots=self._assembly.limits.data * self._assembly.limits.max_running,
+            slots=self._assembly.limits.groups * self._assembly.limits.max_running,
             first_tokens=tuple(waited for when, waited in first_tokens if when >= at - SECONDS),
             ready=programs.ready,
             wanted=programs.wanted,
@@ -56,8 +56,9 @@ class EngineView(Source):
 
     def _computes(self) -> str:
         """Return what the model computes in, and on which devices if there are several."""
-        place = self._assembly.deployment.place
-        return self._assembly.deployment.dtype + (f" on {place}" if len(place.devices) > 1 else "")
+        deployment = self._assembly.deployment
+        several = deployment.devices > 1 or len(deployment.places) > 1
+        return deployment.dtype + (f" on {deployment}" if several else "")
 
     def _state(self) -> str:
         match self._engine.error:

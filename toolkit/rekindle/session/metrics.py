@@ -4,10 +4,10 @@ The form is three lines of text for a number, so no library writes it: it is the
 registered for the whole process.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rekindle.client.latencies import Histogram, Latencies
-from rekindle.core.scheduler.stats import Stats
+from rekindle.core.scheduler.stats import SchedulerStats, Stats
 
 _NOW: Mapping[str, str] = {
     "waiting": "Requests in the waiting queue.",
@@ -54,6 +54,8 @@ def _lines(stats: Stats, latencies: Latencies) -> Iterator[str]:
     yield from _number("programs", "gauge", "Compiled programs that are held.", stats.programs)
     for name, what in _EVER.items():
         yield from _number(f"{name}_total", "counter", what, getattr(stats.scheduler, name))
+    if len(stats.lanes) > 1:
+        yield from _of_lanes(stats.lanes)
     yield from _number("program_loads_total", "counter", "Programs loaded from the store.", stats.loads)
     yield from _number("compilations_total", "counter", "Programs compiled.", stats.compilations)
     yield from _head("requests_total", "counter", "Requests that ended, by their finish reason.")
@@ -61,6 +63,16 @@ def _lines(stats: Stats, latencies: Latencies) -> Iterator[str]:
         yield f'rekindle_requests_total{{finish_reason="{reason}"}} {count}'
     for attribute, (name, what) in _TIMES.items():
         yield from _histogram(name, what, getattr(latencies, attribute))
+
+
+def _of_lanes(lanes: Sequence[SchedulerStats]) -> Iterator[str]:
+    """Yield the numbers of each lane, whose sums have names of their own."""
+    for kind, known in (("gauge", _NOW), ("counter", _EVER)):
+        for name, what in known.items():
+            of_lane = f"lane_{name}" if kind == "gauge" else f"lane_{name}_total"
+            yield from _head(of_lane, kind, f"In each lane: {what[0].lower()}{what[1:]}")
+            for number, lane in enumerate(lanes):
+                yield f'rekindle_{of_lane}{{lane="{number}"}} {getattr(lane, name)}'
 
 
 def _number(name: str, kind: str, what: str, value: int) -> Iterator[str]:

@@ -13,9 +13,9 @@ from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.concurrency.twins import blocking
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.config import Settings, SettingsOptions
-from rekindle.core.engine.assembly import build
-from rekindle.core.engine.engine import Compose
+from rekindle.core.engine.building import build
 from rekindle.core.engine.thread import Build, EngineThread
+from rekindle.core.engine.wiring import Compose
 from rekindle.core.errors import ConfigError, InvalidRequest, ModelError, suggestion
 from rekindle.core.keywords import spelled_out
 from rekindle.core.models.families.reading import Family

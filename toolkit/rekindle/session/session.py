@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 import jax
@@ -43,7 +44,8 @@ from rekindle.core.keywords import spelled_out
 from rekindle.core.messages.handled import Handled, Pending, See
 from rekindle.core.request.checks import shown
 from rekindle.core.request.params import SamplingParams, check_keywords
-from rekindle.core.scheduler.stats import Stats
+from rekindle.core.scheduler.scheduler import Scheduler
+from rekindle.core.scheduler.stats import SchedulerStats, Stats
 from rekindle.core.store.restored import Restored
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping import pending as maps
@@ -59,7 +61,7 @@ from rekindle.session.engine_view import EngineView
 from rekindle.session.metrics import metrics_text
 from rekindle.session.operations import InFlight, Operations
 from rekindle.tools.tool import AnyTool
-from rekindle.views.cache.view import CacheView, view
+from rekindle.views.cache.view import CacheView, joined, view
 from rekindle.views.tick_log import TickLog
 from rekindle.views.trace import Trace
 from rekindle.views.watching import Watching
@@ -85,7 +87,8 @@ class Session:
         self._operations = Operations(engine, assembly, callers)
         self._dashboard: Dashboard | None = None
         with suppress(SessionError):  # an engine that has ended has nothing to log
-            engine.watch(TickLog(lambda: assembly.stats().scheduler))
+            for lane, scheduler in enumerate(assembly.schedulers):
+                engine.watch(TickLog(partial(_stats_of, scheduler), lane if len(assembly.lanes) > 1 else None))
         weakref.finalize(self, engine.stop)
 
     @overload
@@ -566,7 +569,10 @@ class Session:
         """The content of the prefix cache, now."""
         tokenizer, page_bytes = self._assembly.tokenizer, self._assembly.limits.pool.page_bytes
         text_of = tokenizer.decode if tokenizer else lambda tokens: ""
-        return self._assembly.scheduler.look(lambda trees: view(trees, page_bytes, text_of)).with_texts(text_of)
+        lanes = [
+            scheduler.look(lambda trees: view(trees, page_bytes, text_of)) for scheduler in self._assembly.schedulers
+        ]
+        return joined(lanes).with_texts(text_of)
 
     @property
     def sampling_defaults(self) -> SamplingParams:
@@ -682,3 +688,7 @@ class Session:
 
     def __repr__(self) -> str:
         return self._about().line()
+
+
+def _stats_of(scheduler: Scheduler) -> SchedulerStats:
+    return scheduler.stats

@@ -19,10 +19,10 @@ from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.grammars import Grammars, jumps_on
 from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.tokenizing import Tokenizing
-from rekindle.core.engine.assembly import Assembly, Deployment
-from rekindle.core.engine.engine import Actors
+from rekindle.core.engine.assembly import Assembly, Deployment, Lane
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.thread import EngineThread
+from rekindle.core.engine.wiring import Actors
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.store.restored import Restored
 from rekindle.core.text.masks import OneByOne
@@ -37,7 +37,7 @@ from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 class _FakeAssembly(Assembly):
     def load(self, weights: Weights) -> list[Any]:
         """Return the weights of the fake device, which has none."""
-        return []
+        return [[] for _ in self.lanes] if len(self.lanes) > 1 else []
 
 
 def fake_assembly(
@@ -48,21 +48,15 @@ def fake_assembly(
     settler: FakeSettler | None = None,
     free: Callable[[], None] = lambda: None,
 ) -> Assembly:
-    """Build an assembly around the fake device, at once; `free` is called when it would free the real one."""
-    scheduler, disk_tier = CheckedScheduler(limits), FakeDiskTier()
+    """Build an assembly around the fake device, at once; `free` is called when it would free the real one.
+
+    Lanes share a settler that is given.
+    """
     checkpoint = Checkpoint("fake", FAKE_MODEL, {}, frozenset(eos_ids), tokenizer, {}, ())
     preparer = Preparer.of(checkpoint, limits.max_context)
-    actors = Actors(
-        intake=Intake(preparer, TOKENIZED_AT_ONCE),
-        tokenizer=Tokenizing(preparer, TOKENIZED_AT_ONCE),
-        scheduler=scheduler,
-        stepper=FakeStepper(limits),
-        settler=settler or FakeSettler(),
-        detokenizer=Detokenizer(tokenizer),
-        grammars=Grammars(jumps_on("cpu", limits), OneByOne()),
-        host_tier=FakeHostTier(limits.data * limits.pool.host_pages, disk_tier),
-        disk_tier=disk_tier,
-    )
+    # The fake device runs no programs.
+    executables = Executables(cast(Programs, None), 0)
+    lanes = tuple(_fake_lane(limits, preparer, settler, executables) for _ in range(limits.replicas))
     resources = ExitStack()
     resources.callback(free)
     return _FakeAssembly(
@@ -70,22 +64,38 @@ def fake_assembly(
         family=None,
         settings=replace(limits.chosen(Settings()), device="cpu:0"),
         limits=limits,
-        deployment=Deployment("int", "xla", 0, Place((jax.devices("cpu")[0],)), "", ""),
+        deployment=Deployment("int", "xla", 0, (Place((jax.devices("cpu")[0],)),) * limits.replicas, "", ""),
         defaults={"processor_args": ()} if limits.processes_logits else {},
         unserved=(),
-        scheduler=scheduler,
         preparer=preparer,
-        actors=actors,
-        # The fake device runs no programs.
-        programs=HeldPrograms(Executables(cast(Programs, None), 0), (), Restored(0, 0, 0, 0, 0, 0.0, 0.0, {}), 0),
+        lanes=lanes,
+        programs=HeldPrograms((executables,), (), Restored(0, 0, 0, 0, 0, 0.0, 0.0, {}), 0),
         resources=resources,
     )
+
+
+def _fake_lane(limits: EngineLimits, preparer: Preparer, settler: FakeSettler | None, executables: Executables) -> Lane:
+    scheduler, disk_tier = CheckedScheduler(limits), FakeDiskTier()
+    actors = Actors(
+        intake=Intake(preparer, TOKENIZED_AT_ONCE),
+        tokenizer=Tokenizing(preparer, TOKENIZED_AT_ONCE),
+        scheduler=scheduler,
+        stepper=FakeStepper(limits),
+        settler=settler or FakeSettler(),
+        detokenizer=Detokenizer(preparer.tokenizer),
+        grammars=Grammars(jumps_on("cpu", limits), OneByOne()),
+        host_tier=FakeHostTier(limits.data * limits.pool.host_pages, disk_tier),
+        disk_tier=disk_tier,
+    )
+    return Lane(scheduler, actors, executables)
 
 
 def fake_session(assembly: Assembly | None = None, **settings: Unpack[SettingsOptions]) -> Session:
     """Return a session that serves on a `fake_assembly`, by default on one with these settings."""
     parsed = Settings(**settings)
     made = assembly or fake_assembly(fake_limits(**settings))
+    if assembly is None:
+        made = replace(made, settings=replace(made.settings, route=parsed.route))
     callers = Callers(parsed.max_waiting)
     engine = EngineThread(lambda report: made, callers.deliver, callers.fail_all)
     engine.opening.grown_blocking(0)

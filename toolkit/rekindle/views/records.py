@@ -6,6 +6,7 @@ from rekindle.core.messages import (
     Admit,
     Chunk,
     Dispatched,
+    FromLane,
     Message,
     Outputs,
     Overdue,
@@ -15,6 +16,7 @@ from rekindle.core.messages import (
     Started,
     Stopped,
     Texts,
+    ToLane,
 )
 from rekindle.core.messages.handled import Handled
 
@@ -107,6 +109,7 @@ class Seen(NamedTuple):
         requests: the ids of the requests that it is about.
         began, ended: when the actor took it and when it had answered, in seconds since the trace began.
         facts: of the message and its answers, in order.
+        lane: the number of the actor's lane; None where there is one, or if lanes share the actor.
     """
 
     actor: str
@@ -118,9 +121,15 @@ class Seen(NamedTuple):
     began: float
     ended: float
     facts: tuple[Fact, ...]
+    lane: int | None = None
+
+    @property
+    def place(self) -> str:
+        """The actor's name, with its lane where there are several."""
+        return self.actor if self.lane is None else f"lane {self.lane} {self.actor}"
 
     def __repr__(self) -> str:
-        return "\n".join([f"{self.actor} took {self.words}", *(f"  said {each}" for each in self.said)])
+        return "\n".join([f"{self.place} took {self.words}", *(f"  said {each}" for each in self.said)])
 
 
 def seen(handled: Handled, since: float) -> Seen:
@@ -132,9 +141,9 @@ def seen(handled: Handled, since: float) -> Seen:
         since: when the trace began, in seconds of `time.perf_counter`.
     """
     message, said = handled.message, handled.said
-    facts = _facts_taken(message)
-    for each in said:
-        facts += _facts_said(each)
+    facts: tuple[Fact, ...] = ()
+    if not any(isinstance(each, FromLane | ToLane) for each in (message, *said)):  # a router passes on what lanes tell
+        facts = sum(map(_facts_said, said), _facts_taken(message))
     return Seen(
         handled.actor,
         type(message).__name__,
@@ -145,6 +154,7 @@ def seen(handled: Handled, since: float) -> Seen:
         handled.began - since,
         handled.ended - since,
         facts,
+        handled.lane,
     )
 
 

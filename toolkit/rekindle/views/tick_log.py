@@ -14,16 +14,22 @@ EVERY = 40
 
 
 class TickLog:
-    """A watcher that logs each prefill as it is planned, and the speed of decoding now and then."""
+    """A watcher that logs each prefill as it is planned, and the speed of decoding now and then.
 
-    def __init__(self, stats: Callable[[], SchedulerStats]):
-        self._stats = stats
+    Args:
+        stats: returns the counters of the lane.
+        lane: the number of the lane; None where there is one.
+    """
+
+    def __init__(self, stats: Callable[[], SchedulerStats], lane: int | None = None):
+        self._stats, self._lane = stats, lane
+        self._name = "" if lane is None else f"lane {lane} "
         self._ticks = 0
         self._since: tuple[float, int] | None = None  # since when tokens are counted, and how many there were then
 
     def __call__(self, handled: Handled) -> None:
         """See `rekindle.core.messages.handled.See`."""
-        if handled.actor != "scheduler" or not LOG.isEnabledFor(logging.INFO):
+        if (handled.actor, handled.lane) != ("scheduler", self._lane) or not LOG.isEnabledFor(logging.INFO):
             return
         plans = [each for each in handled.said if isinstance(each, Plan)]
         stats = self._stats()
@@ -42,13 +48,13 @@ class TickLog:
         new = counted(len(started), "new request")
         computed = counted(sum(len(chunk.tokens) for plan in plans for chunk in plan.chunks), "token")
         cached = sum(each.cached.total for each in started)
-        LOG.info("prefill: %s, %s computed, %s cached; %s", new, computed, f"{cached:,}", _state(stats))
+        LOG.info("%sprefill: %s, %s computed, %s cached; %s", self._name, new, computed, f"{cached:,}", _state(stats))
 
     def _decode(self, now: float, since: float, before: int, stats: SchedulerStats) -> None:
         tokens = stats.generated_tokens - before
         if tokens:
             rate, generated = f"{tokens / (now - since):,.1f}", counted(tokens, "token")
-            LOG.info("decode: %s generated, %s tokens/s; %s", generated, rate, _state(stats))
+            LOG.info("%sdecode: %s generated, %s tokens/s; %s", self._name, generated, rate, _state(stats))
 
 
 def _state(stats: SchedulerStats) -> str:

@@ -12,11 +12,11 @@ from rekindle.core.errors import ConfigError, SessionError, StorageError
 from rekindle.core.markup import counted
 from rekindle.core.messages.handled import Handled
 from rekindle.core.store.directory import atomic_write
-from rekindle.views.drawing import Drawing
+from rekindle.views.drawing import Drawing, stacked
 from rekindle.views.records import Seen, seen
 from rekindle.views.timeline import drawing as timeline_drawing
 from rekindle.views.timeline import perfetto
-from rekindle.views.timeline.courses import Timeline
+from rekindle.views.timeline.lanes import timelines
 from rekindle.views.watching import Watching
 
 
@@ -84,6 +84,8 @@ class Trace:
     def timeline(self, *, requests: Collection[int] | None = None, ticks: range | None = None) -> Drawing:
         """Draw requests against ticks: who waited, whose prompt was computed, who got a token, who lost their pages.
 
+        Each lane has a picture of its own, since it has ticks of its own.
+
         Args:
             requests: the ids of the requests to draw; None for all, as far as they fit.
             ticks: the numbers of the ticks to draw, say `range(100, 140)`. None stands for all, or if not all requests
@@ -98,7 +100,10 @@ class Trace:
                 raise ConfigError(f"{name} must be a collection of numbers, such as {example}, got {given!r:.80}")
         dropped = self.dropped
         note = f"what came before is not known: the oldest {counted(dropped, 'message')} dropped" if dropped else ""
-        return timeline_drawing.draw(Timeline(self.handled), requests, ticks, note)
+        drawings = [
+            (name, timeline_drawing.draw(each, requests, ticks, note)) for name, each in timelines(self.handled)
+        ]
+        return drawings[0][1] if len(drawings) == 1 else stacked("timelines of lanes", drawings)
 
     def to_perfetto(self, path: str | Path) -> None:
         """Write the trace to a file for ui.perfetto.dev, in Chrome's trace event format.

@@ -41,7 +41,7 @@ def device_of(asked: Any) -> jax.Device:
 
 
 def places_of(settings: Settings) -> list[Place]:
-    """Return the devices that `device=`, `tensor=`, `data=` and `mesh=` of `open` ask for.
+    """Return the devices that `device=`, `tensor=`, `data=` and `mesh=` of `open` ask for, those of the first lane.
 
     Returns:
         One place, or those that are left to choose from, from the fewest devices to the most.
@@ -52,26 +52,46 @@ def places_of(settings: Settings) -> list[Place]:
     if settings.mesh is not None:
         return [_place_of_mesh(settings.mesh)]
     first, tensor, data = device_of(settings.device), settings.tensor, settings.data
+    groups = data * settings.replicas
     alike = [each for each in jax.local_devices(backend=first.platform) if each.device_kind == first.device_kind]
     local = [device for device in alike if device.id >= first.id]
     if tensor is None:
         named = settings.device or default_device()
         alone = shares_memory(first) or not (named is None or (isinstance(named, str) and ":" not in named))
-        tensor = 1 if alone or len(local) < data else None
+        tensor = 1 if alone or len(local) < groups else None
     if tensor is None:
-        return choices(local, data)
-    needed = data * tensor
+        return choices(local, data, settings.replicas)
+    needed = data * tensor if shares_memory(first) else groups * tensor
     if len(local) < needed:
-        what = f"tensor={tensor}" if data == 1 else f"data={data} times tensor={tensor}"
+        sizes = {"replicas": settings.replicas, "data": data, "tensor": tensor}
+        what = " times ".join(f"{name}={size}" for name, size in sizes.items() if size > 1)
         raise ConfigError(
             f"{what} needs as many devices from {first} on, and there are {len(local)}; this process has {_known()}"
         )
     return [shared_by(local, tensor, data)]
 
 
-def choices(devices: Sequence[jax.Device], data: int = 1) -> list[Place]:
-    """Return the places of so many groups, each of a number of devices that divides theirs, from one to all of them."""
-    most = len(devices) // data
+def lanes_of(place: Place, settings: Settings) -> list[Place]:
+    """Return the places of all lanes, given that of the first, which `places_of` has found.
+
+    On a CPU without so many devices, all lanes have the same.
+    """
+    count = len(place.devices)
+    alike = jax.local_devices(backend=place.first.platform)
+    others = [each for each in alike if each.device_kind == place.first.device_kind and each.id >= place.first.id]
+    if len(others) < count * settings.replicas:
+        return [place] * settings.replicas
+    further = range(count, count * settings.replicas, count)
+    return [place, *(shared_by(others[start:], place.tensor, place.data) for start in further)]
+
+
+def choices(devices: Sequence[jax.Device], data: int = 1, replicas: int = 1) -> list[Place]:
+    """Return the places of so many groups, each of a number of devices that divides theirs, from one to all of them.
+
+    Args:
+        replicas: how many times so many groups there are to be.
+    """
+    most = len(devices) // (data * replicas)
     return [shared_by(devices, tensor, data) for tensor in range(1, most + 1) if most % tensor == 0]
 
 

@@ -35,9 +35,10 @@ class Stage:
 
     Args:
         name: the actor's name.
-        send: takes each message that the actor says.
+        post: takes each message that the actor says.
         take: told of each message that the actor begins to handle.
         see: told of each message once it is handled.
+        lane: the number of its lane; None where there is one, or if lanes share the actor.
 
     Attributes:
         name: as given.
@@ -46,9 +47,15 @@ class Stage:
     """
 
     def __init__(
-        self, name: str, actor: Actor, send: Callable[[Message], None], take: Callable[[Message], None], see: See
+        self,
+        name: str,
+        actor: Actor,
+        post: Callable[[Message], None],
+        take: Callable[[Message], None],
+        see: See,
+        lane: int | None = None,
     ):
-        self._actor, self._post, self._take, self._see = actor, send, take, see
+        self._actor, self._post, self._take, self._see, self._lane = actor, post, take, see, lane
         self._busy = 0
         self._freed: anyio.Event | None = None
         self.name = name
@@ -84,7 +91,7 @@ class Stage:
         self._busy -= 1  # an error leaves it busy: it ends the engine, and nothing more is taken
         if self._freed is not None:
             self._freed.set()
-        handled = Handled(self.name, message, said, began, perf_counter())
+        handled = Handled(self.name, message, said, began, perf_counter(), self._lane)
         self._see(handled)
         for answer in said:
             self._send(answer)

@@ -1,147 +1,57 @@
-"""The engine: nine actors wired by message type, on one event loop."""
+"""The engine: actors wired by message type, on one event loop."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import anyio
 
 from rekindle.core.engine.actor import Actor, Stage
 from rekindle.core.engine.conductor import Conductor
 from rekindle.core.engine.watchdog import Watchdog
-from rekindle.core.errors import ConfigError
-from rekindle.core.messages import (
-    Admit,
-    Advance,
-    Advanced,
-    Archive,
-    CacheSaved,
-    CacheSaving,
-    Cancel,
-    Dispatched,
-    Drop,
-    Fetch,
-    Fetched,
-    Gathered,
-    KeepWeights,
-    Message,
-    NewWeights,
-    Offload,
-    Offloaded,
-    Outputs,
-    Overdue,
-    Plan,
-    Rejected,
-    SaveCache,
-    Settled,
-    Started,
-    Stopped,
-    Submit,
-    Texts,
-    Tokenize,
-    Tokenized,
-    UseWeights,
-    WeightsUsed,
-    Withdraw,
-    Write,
-    Written,
-)
+from rekindle.core.engine.wiring import OWN, ROUTER, SHARED, Actors, Deliver, Wiring, full_name
+from rekindle.core.messages import Message
 from rekindle.core.messages.handled import Handled, Pending, See
-
-Deliver = Callable[[Message], None]
-
-
-@dataclass(frozen=True)
-class Actors:
-    """The actors of an engine; each may be replaced by another that takes the same messages.
-
-    Wrap the scheduler rather than replace it: `session.stats` and `session.cache` show the original, and what is
-    restored is in it.
-    """
-
-    intake: Actor
-    tokenizer: Actor
-    scheduler: Actor
-    stepper: Actor
-    settler: Actor
-    detokenizer: Actor
-    grammars: Actor
-    host_tier: Actor
-    disk_tier: Actor
-
-    def by_message(self) -> Mapping[type[Message], Actor]:
-        """Return the actor that takes each kind of message; those of `TO_CALLER` leave the engine."""
-        takers = (
-            (self.intake, (Submit, Cancel, Tokenized)),
-            (self.tokenizer, (Tokenize,)),
-            (self.scheduler, (Admit, Withdraw, Settled, Stopped, Advanced, Overdue)),
-            (self.scheduler, (Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights)),
-            (self.stepper, (Plan, Offload, UseWeights)),
-            (self.settler, (Dispatched,)),
-            (self.detokenizer, (Outputs,)),
-            (self.grammars, (Advance,)),
-            (self.host_tier, (Gathered, Fetch, Drop, Archive)),
-            (self.disk_tier, (Write,)),
-        )
-        return {kind: actor for actor, kinds in takers for kind in kinds}
-
-
-TO_CALLER = (Rejected, Started, Texts, WeightsUsed, CacheSaving, CacheSaved)
-"""Messages that leave the engine."""
-
-Compose = Callable[[Actors], Actors]
-"""A function from the actors of an engine, before they run, to those that shall run instead."""
-
-
-def composed(actors: Actors, compose: Compose | None) -> Actors:
-    """Return the actors as `compose` wants them.
-
-    Raises:
-        ConfigError: `compose` returned something else.
-    """
-    if compose is None:
-        return actors
-    made: object = compose(actors)
-    if not isinstance(made, Actors):
-        raise ConfigError(
-            f"compose must return Actors, such as dataclasses.replace(actors, settler=...); got {made!r:.80}"
-        )
-    for name, actor in vars(made).items():
-        if not callable(getattr(actor, "handle", None)):
-            raise ConfigError(f"compose must give an actor with a handle() for {name}; got {actor!r:.80}")
-    return made
 
 
 class Engine:
     """Runs the actors, each with a mailbox of its own, in as many tasks as it takes messages at once.
 
     Args:
-        actors: as they shall run.
+        lanes: the actors of each lane, as they shall run. The intake, the tokenizer and the detokenizer are the same in
+            all of them.
         deliver: takes the messages for callers, on the engine's loop; it must not block.
+        router: gives requests to the lanes; None for a lane alone.
         timeout: seconds that a tick may take, see `Watchdog`.
-        wait_ended: see `Watchdog`.
+        wait_ended: of each lane, by its number, see `Watchdog`.
 
     Attributes:
         conductor: pauses the engine. Whoever ran the engine closes it, once it is known why the engine ended.
-        watchdog: times the ticks.
     """
 
     def __init__(
         self,
-        actors: Actors,
+        lanes: Sequence[Actors],
         deliver: Deliver,
+        router: Actor | None = None,
         timeout: float = math.inf,
-        wait_ended: Callable[[], float] = lambda: -math.inf,
+        wait_ended: Callable[[int], float] = lambda lane: -math.inf,
     ):
-        self.watchdog = Watchdog(timeout, self.post, wait_ended)
-        take, see = self.watchdog.begin, self._tell
-        # By id, since a user's actor need not be hashable, and two that are equal are still two.
-        stages = {id(actor): Stage(name, actor, self.post, take, see) for name, actor in vars(actors).items()}
-        self._stages = {name: stages[id(actor)] for name, actor in vars(actors).items()}
-        self._routes: dict[type[Message], Deliver] = dict.fromkeys(TO_CALLER, deliver)
-        self._routes |= {kind: stages[id(actor)].mailbox.put for kind, actor in actors.by_message().items()}
+        self._watchdogs = [
+            Watchdog(timeout, partial(self._send, lane), partial(wait_ended, lane)) for lane in range(len(lanes))
+        ]
+        self._stages = dict(self._made(lanes, router))
         self._watchers: dict[See, None] = {}  # ordered, and changed in one step by any thread
-        self.conductor = Conductor(tuple(stages.values()))
+        self.conductor = Conductor(tuple(dict.fromkeys(self._stages.values())))
+        self._wiring = Wiring({name: stage.mailbox.put for name, stage in self._stages.items()}, len(lanes), deliver)
+
+    @property
+    def stuck(self) -> str | None:
+        """The tick that is stuck and for how long, in words; None if none is. Any thread may ask."""
+        for lane, watchdog in enumerate(self._watchdogs):
+            if (stuck := watchdog.stuck) is not None:
+                return f"lane {lane} {stuck}" if len(self._watchdogs) > 1 else stuck
+        return None
 
     @property
     def pending(self) -> Pending:
@@ -154,10 +64,7 @@ class Engine:
         Raises:
             TypeError: nobody takes such a message.
         """
-        route = self._routes.get(type(message))
-        if route is None:
-            raise TypeError(f"an actor must say messages of rekindle.core.messages, and nobody takes {message!r:.80}")
-        route(message)
+        self._wiring.post(message, None)
 
     def watch(self, see: See) -> None:
         """Tell `see` of every message from now on. Any thread may call this."""
@@ -176,9 +83,32 @@ class Engine:
                     for _ in range(stage.at_once):
                         tasks.start_soon(stage.run, name=stage.name)
         finally:
-            self.watchdog.stop()
+            for watchdog in self._watchdogs:
+                watchdog.stop()
 
-    def _tell(self, handled: Handled) -> None:
-        self.watchdog.end(handled.message)
+    def _made(self, lanes: Sequence[Actors], router: Actor | None) -> Iterator[tuple[str, Stage]]:
+        """Yield the stage of each actor, and its name; an actor that has several names has one stage."""
+        stages: dict[tuple[int | None, int], Stage] = {}  # by id, since a user's actor need not be hashable
+
+        def stage(name: str, actor: Actor, lane: int | None = None) -> tuple[str, Stage]:
+            if (lane, id(actor)) not in stages:
+                watchdog = self._watchdogs[lane or 0]
+                see = partial(self._tell, watchdog)
+                stages[lane, id(actor)] = Stage(name, actor, partial(self._send, lane), watchdog.begin, see, lane)
+            return full_name(name, lane), stages[lane, id(actor)]
+
+        if router is None:
+            yield from (stage(name, actor) for name, actor in vars(lanes[0]).items())
+            return
+        yield from (stage(name, getattr(lanes[0], name)) for name in SHARED)
+        yield stage(ROUTER, router)
+        for lane, actors in enumerate(lanes):
+            yield from (stage(name, getattr(actors, name), lane) for name in OWN)
+
+    def _send(self, lane: int | None, message: Message) -> None:
+        self._wiring.post(message, lane)
+
+    def _tell(self, watchdog: Watchdog, handled: Handled) -> None:
+        watchdog.end(handled.message)
         for see in tuple(self._watchers):
             see(handled)

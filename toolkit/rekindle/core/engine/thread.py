@@ -14,8 +14,8 @@ from rekindle.core.concurrency.threads import Work
 from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.conductor import Command
-from rekindle.core.engine.engine import Deliver, Engine
-from rekindle.core.engine.watchdog import timeout_of
+from rekindle.core.engine.engine import Engine
+from rekindle.core.engine.wiring import Deliver
 from rekindle.core.errors import EngineFailed, SessionClosed
 from rekindle.core.messages import Message
 from rekindle.core.messages.handled import Pending, See
@@ -101,7 +101,7 @@ class EngineThread:
     @property
     def stuck(self) -> str | None:
         """The tick that the engine is stuck in, in words; None if it is not."""
-        return None if self.error is not None or self._engine is None else self._engine.watchdog.stuck
+        return None if self.error is not None or self._engine is None else self._engine.stuck
 
     @property
     def pending(self) -> Pending:
@@ -123,7 +123,7 @@ class EngineThread:
         try:
             with self._jax_settings.applied():
                 self.assembly = self._build(self._report)
-                self._engine = self._made(self.assembly)
+                self._engine = self.assembly.engine(self._deliver)
                 anyio.run(self._serve)
             self._error = SessionClosed(
                 "the session is closed, by close() or because nothing held it any more; open another with "
@@ -142,10 +142,6 @@ class EngineThread:
             self.stopped.close()
         for worker in self._workers:  # only a process that ends waits for this thread
             worker.join()
-
-    def _made(self, assembly: Assembly) -> Engine:
-        timeout = timeout_of(assembly.settings.watchdog_timeout, assembly.deployment.place.first.platform)
-        return Engine(assembly.actors, self._deliver, timeout, lambda: assembly.programs.executables.wait_ended)
 
     async def _serve(self) -> None:
         assert self._engine is not None

@@ -6,6 +6,8 @@ Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan
                    │  ▼ Tokenize                 │  └─── Stopped ◀──────┘                       │
                  Tokenizer                       └───────────────────── Settled ◀───────────────┘
                                     Advance ─▶ Grammars ─▶ Advanced, from the Scheduler and back to it
+
+With several lanes, a Router stands before their Schedulers: it takes what is for them, and what they say to others.
 """
 
 from rekindle.core.messages.answers import Output, Outputs, Started, Stopped, Text, Texts
@@ -26,6 +28,7 @@ from rekindle.core.messages.asking import (
     goes_on,
 )
 from rekindle.core.messages.grammars import Advance, Advanced
+from rekindle.core.messages.lanes import FromLane, ToLane
 from rekindle.core.messages.message import Message
 from rekindle.core.messages.pages import (
     Archive,
@@ -56,7 +59,7 @@ from rekindle.core.messages.ticks import (
     Summed,
     Summing,
 )
-from rekindle.core.messages.weights import KeepWeights, NewWeights, UseWeights, WeightsUsed
+from rekindle.core.messages.weights import KeepWeights, NewWeights, UseWeights, WeightsKept, WeightsUsed
 
 __all__ = [
     "NOTHING",
@@ -76,6 +79,7 @@ __all__ = [
     "Drop",
     "Fetch",
     "Fetched",
+    "FromLane",
     "Gathered",
     "KeepWeights",
     "Message",
@@ -102,10 +106,12 @@ __all__ = [
     "Summing",
     "Text",
     "Texts",
+    "ToLane",
     "Tokenize",
     "Tokenized",
     "UseWeights",
     "Verbatim",
+    "WeightsKept",
     "WeightsUsed",
     "Withdraw",
     "Write",

@@ -15,6 +15,7 @@ class Handled:
         message: the message that it took.
         said: its answers, in order.
         began, ended: when it took the message and when it had answered, in seconds of `time.perf_counter`.
+        lane: the number of the actor's lane; None where there is one, or if lanes share the actor.
     """
 
     actor: str
@@ -22,9 +23,11 @@ class Handled:
     said: tuple[Message, ...]
     began: float
     ended: float
+    lane: int | None = None
 
     def __repr__(self) -> str:
-        return "\n".join([f"{self.actor} took {self.message}", *(f"  said {each}" for each in self.said)])
+        actor = self.actor if self.lane is None else f"lane {self.lane} {self.actor}"
+        return "\n".join([f"{actor} took {self.message}", *(f"  said {each}" for each in self.said)])
 
 
 class Pending(dict[str, tuple[Message, ...]]):

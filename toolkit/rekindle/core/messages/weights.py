@@ -13,7 +13,7 @@ class NewWeights(Message):
 
     Attributes:
         ticket: the number by which the caller knows the answer.
-        weights: device arrays, in the order in which programs take them.
+        weights: device arrays, in the order in which programs take them; for a router, those of each lane.
         fail: end running requests with an error, rather than let them finish on the old weights.
     """
 
@@ -28,6 +28,13 @@ class NewWeights(Message):
 @dataclass(frozen=True, slots=True)
 class KeepWeights(Message):
     """A caller no longer wants its `NewWeights`, if they are not in use yet."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsKept(Message):
+    """The old weights stay in use: a `NewWeights` was given up in time."""
 
     ticket: int
 

@@ -22,6 +22,7 @@ from rekindle.core.messages import (
     Started,
     Stopped,
     UseWeights,
+    WeightsKept,
     Withdraw,
     Written,
 )
@@ -80,6 +81,16 @@ class Scheduler:
         with self._lock:
             return at([group.cache.tree for group in self.roster.groups])
 
+    def uncached(self, request: Request) -> int:
+        """Return how many of a request's known tokens would have to be computed now, in the group with fewest."""
+        tracked = Tracked.of(request, self._limits)
+        return min(group.uncached(tracked) for group in self.roster.groups)
+
+    def remaining(self, request_id: int) -> int | None:
+        """Return how many tokens a running request still has to compute until it gets its next; None for others."""
+        tracked = self.roster.get(request_id)
+        return None if tracked is None or tracked.lease is None else max(0, tracked.prefill_end - tracked.computed)
+
     def restore(self, pages: Iterable[StoredPage]) -> None:
         """Know of the pages that an earlier session wrote to disk, parents before children."""
         pages = list(pages)
@@ -136,7 +147,10 @@ class Scheduler:
             case NewWeights():
                 self._new_weights.append(message)
             case KeepWeights(ticket):
-                self._new_weights = deque(new for new in self._new_weights if new.ticket != ticket)
+                kept = [new for new in self._new_weights if new.ticket == ticket]
+                for new in kept:  # else they are in use already, which the stepper says
+                    self._new_weights.remove(new)
+                    yield WeightsKept(ticket)
             case Offloaded():
                 for group in self.roster.groups:
                     group.cache.offloaded(message)

@@ -1,6 +1,6 @@
 """Counters that mean what their names say, as frozen snapshots."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -73,6 +73,12 @@ class SchedulerStats(_Counters):
         return prompt_shares(self) + _Counters._html(self)
 
 
+def total(lanes: Sequence[SchedulerStats]) -> SchedulerStats:
+    """Return the counters of all lanes added up; the pages on disk are those of the lane that knows of most."""
+    sums = {field.name: sum(getattr(lane, field.name) for lane in lanes) for field in fields(SchedulerStats)}
+    return SchedulerStats(**sums | {"disk_pages": max(lane.disk_pages for lane in lanes)})
+
+
 @dataclass
 class Counts:
     """The counters that only grow, with their names in `SchedulerStats`."""
@@ -117,11 +123,12 @@ class Stats(_Counters):
     """The state of a session, from `session.stats`.
 
     Attributes:
-        scheduler: see `SchedulerStats`.
+        scheduler: see `SchedulerStats`; with several lanes, all of them together.
         programs: compiled programs that are held.
         loads: programs loaded from the store, since the session began to open.
         compilations: programs compiled since then.
         unexpected_compilations: those of them that should have been ready; 0 unless something is wrong.
+        lanes: the counters of each lane.
     """
 
     scheduler: SchedulerStats
@@ -129,9 +136,32 @@ class Stats(_Counters):
     loads: int
     compilations: int
     unexpected_compilations: int
+    lanes: tuple[SchedulerStats, ...] = ()
+
+    def __repr__(self) -> str:
+        if len(self.lanes) < 2:
+            return _Counters.__repr__(self)
+        head, *rows = self._by_lane()
+        wide = max(len(name) for name, *_ in rows)
+        widths = [max(map(len, column)) for column in zip(head[1:], *(row[1:] for row in rows), strict=True)]
+        return "\n".join(
+            f"{name:{wide}}  " + "  ".join(map(str.rjust, counts, widths)) for name, *counts in (head, *rows)
+        ).replace(" \n", "\n")
 
     def _html(self) -> str:
-        return prompt_shares(self.scheduler) + _Counters._html(self)
+        table = _Counters._html(self)
+        if len(self.lanes) > 1:
+            head, *rows = self._by_lane()
+            table = markup.table(rows, head)
+        return prompt_shares(self.scheduler) + table
+
+    def _by_lane(self) -> Iterator[tuple[str, ...]]:
+        """Yield a head, and each counter of all lanes and of each."""
+        yield "", "all", *(f"lane {number}" for number in range(len(self.lanes)))
+        lanes = [dict(_rows(lane)) for lane in self.lanes]
+        for name, count in _rows(self):
+            own = [lane.get(name.removeprefix("scheduler.")) for lane in lanes] if "." in name else [None] * len(lanes)
+            yield name, f"{count:,}", *("" if each is None else f"{each:,}" for each in own)
 
 
 def prompt_shares(stats: SchedulerStats) -> str:
@@ -160,5 +190,5 @@ def _rows(counters: Any) -> Iterator[tuple[str, int]]:
         value = getattr(counters, field.name)
         if isinstance(value, _Counters):
             yield from ((f"{field.name}.{name}", count) for name, count in _rows(value))
-        else:
+        elif not isinstance(value, tuple):
             yield field.name, value

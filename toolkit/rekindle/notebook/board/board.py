@@ -86,7 +86,7 @@ class Board:
             "restored": markup.counted(facts.restored, "cached page"),
         }
         lines = [f"{facts.name} ({facts.dtype}): {self.state()}"]
-        lines += [f"{name:13}{said}" for name, said in rows.items()]
+        lines += [f"{name:13}{said}" for name, said in (rows | self.lanes()).items()]
         requests = self.requests()
         if requests:
             widths = [max(map(len, column)) for column in zip(COLUMNS, *requests, strict=True)]
@@ -116,6 +116,18 @@ class Board:
         """Say how many programs are ready, and where they came from."""
         stats, facts = self.facts.stats, self.facts
         return f"{facts.ready} of {facts.wanted} ready, {stats.loads} loaded, {stats.compilations} compiled"
+
+    def lanes(self) -> dict[str, str]:
+        """Say how each lane stands, by its name; nothing where there is one lane."""
+        lanes = self.facts.stats.lanes
+        if len(lanes) < 2:
+            return {}
+        slots = self.facts.slots // len(lanes)
+        return {
+            f"lane {number}": f"{lane.running} of {slots} slots, {lane.waiting:,} waiting; pages {free_pages(lane)}; "
+            f"{markup.percent(_found(lane))} of its prompts found"
+            for number, lane in enumerate(lanes)
+        }
 
     def requests(self) -> list[tuple[str, ...]]:
         """Return a row of `COLUMNS` for each request."""
@@ -155,6 +167,11 @@ def age(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _found(stats: SchedulerStats) -> float:
+    """Return the part of the tokens of prompts that was not computed."""
+    return 1 - stats.computed_tokens / stats.prompt_tokens if stats.prompt_tokens else 0.0
 
 
 def _elsewhere(stats: SchedulerStats) -> str:

@@ -55,7 +55,9 @@ def overview_html(board: Board) -> str:
         _section("programs", _bar(ready, "program"), _programs(board)),
     )
     faded = ";opacity:0.85" if facts.ended else ""
-    return f'<div style="{WHOLE}{faded}">{_title(board)}<div style="{GRID}">{"".join(sections)}</div></div>'
+    return (
+        f'<div style="{WHOLE}{faded}">{_title(board)}<div style="{GRID}">{"".join(sections)}</div>{_lanes(board)}</div>'
+    )
 
 
 def requests_html(board: Board) -> str:
@@ -67,6 +69,15 @@ def requests_html(board: Board) -> str:
     lines = (_row(COLUMNS, PALE), *(_row(row, "") for row in rows))
     table = f'<table style="border-collapse:collapse;margin:0;font-size:inherit">{"".join(lines)}</table>'
     return f'<div style="{WHOLE};margin-top:0.7em">{table}{more}</div>'
+
+
+def _lanes(board: Board) -> str:
+    """Return a line for each lane, if there are several."""
+    lines = "".join(
+        f'<div>{visible(name)} <span style="{PALE}">{visible(said)}</span></div>'
+        for name, said in board.lanes().items()
+    )
+    return lines and f'<div style="margin-top:0.7em">{lines}</div>'
 
 
 def _title(board: Board) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 from unicodedata import east_asian_width
 
 from rekindle.core.markup import TIERS, counted, one_line, spelled
-from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, picture, tooltip, words
+from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, tooltip, words
 
 Tier = Literal["device", "host", "disk"]
 
@@ -88,7 +88,8 @@ def draw(runs: Sequence[Run], hidden: int, title: str) -> Drawing:
     for index, run in enumerate(runs):
         below[run.parent].append((index, run))
     rows = list(_rows(below, -1, 0, hidden))
-    return Drawing(_svg(rows, max((run.hits for run in runs), default=0), title), _text(rows, title))
+    parts = _parts(rows, max((run.hits for run in runs), default=0), title)
+    return Drawing(title, (len(rows) + 1) * ROW_HEIGHT, parts, _text(rows, title))
 
 
 def _rows(below: Mapping[int, Sequence[tuple[int, Run]]], parent: int, depth: int, hidden: int) -> Iterator[_Row]:
@@ -115,7 +116,7 @@ def _goes_on(rows: Sequence[_Row], place: int, depth: int) -> bool:
     return next((row.depth for row in rows[place + 1 :] if row.depth <= depth), -1) == depth
 
 
-def _svg(rows: Sequence[_Row], hottest: int, title: str) -> str:
+def _parts(rows: Sequence[_Row], hottest: int, title: str) -> str:
     indent = min(INDENT, MAX_INDENT / max([1, *(row.depth for row in rows)]))
     facts = max((len(row.run.facts) for row in rows if row.run), default=0)
     right = max(MIN_FACTS_WIDTH, BAR_WIDTH + CHARACTER * facts + 12)
@@ -131,7 +132,7 @@ def _svg(rows: Sequence[_Row], hottest: int, title: str) -> str:
                 'stroke-opacity="0.45"/>'
             )
         parts.append(_box(row.run, left, top, right, hottest) if row.run else words(left + 4, top + 16, row.note))
-    return picture((len(rows) + 1) * ROW_HEIGHT, title, parts)
+    return "".join(parts)
 
 
 def _box(run: Run, left: float, top: int, right: float, hottest: int) -> str:

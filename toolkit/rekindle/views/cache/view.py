@@ -8,9 +8,9 @@ from rekindle.core.markup import counted
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.views.cache.drawing import Run, draw, salted
-from rekindle.views.cache.hottest import hottest_ends, hottest_runs
+from rekindle.views.cache.hottest import MAX_PATHS, hottest_ends, hottest_runs
 from rekindle.views.cache.labels import alike, label
-from rekindle.views.drawing import Drawing
+from rekindle.views.drawing import Drawing, stacked
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -56,6 +56,7 @@ class CacheView:
         hottest: the paths that were found most often.
         runs: the hottest part of the tree, for `draw`.
         more_beginnings: how many beginnings of prefixes are not in `runs`.
+        lanes: the cache of each lane, if there are several; those of lanes have none.
     """
 
     page_size: int
@@ -69,6 +70,7 @@ class CacheView:
     hottest: tuple[CachedPath, ...]
     runs: tuple[Run, ...] = field(repr=False)
     more_beginnings: int = field(repr=False)
+    lanes: tuple["CacheView", ...] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
         tiers = ", ".join(f"{pages} {where} ({markup.size_text(size)})" for _, where, pages, size in self._tiers)
@@ -95,10 +97,14 @@ class CacheView:
             tokens = [path.tokens for path in self.hottest]
             labels = map(label, tokens, alike(tokens))
         told = zip(self.hottest, texts, labels, strict=True)
-        return replace(self, hottest=tuple(replace(path, text=text, label=label) for path, text, label in told))
+        hottest = tuple(replace(path, text=text, label=label) for path, text, label in told)
+        return replace(self, hottest=hottest, lanes=tuple(lane.with_texts(text_of) for lane in self.lanes))
 
     def draw(self) -> Drawing:
         """Draw the tree as far as it fits: its hottest paths, with their texts, pages, tiers, hits and locks."""
+        if self.lanes:
+            named = [(f"lane {number}", lane.draw()) for number, lane in enumerate(self.lanes)]
+            return stacked(f"{self._size} in {counted(len(self.lanes), 'lane')}", named)
         title = self._size if self.runs else f"{self._size}; only whole pages are cached"
         return draw(self.runs, self.more_beginnings, title)
 
@@ -110,7 +116,7 @@ class CacheView:
             self._size,
             markup.table(rows, ("tier", "pages", "size")),
             hottest,
-            "<div>session.cache.draw() draws the tree of these prefixes.</div>" if self.runs else "",
+            "<div>session.cache.draw() draws the tree of these prefixes.</div>" if self.nodes else "",
         )
         return markup.bundle(repr(self), shown)
 
@@ -141,6 +147,28 @@ def view(trees: Sequence[PrefixTree], page_bytes: int, text_of: Callable[[Sequen
         hottest=tuple(_described(trees[0], salt, end) for salt, end in hottest_ends(trees)),
         runs=runs,
         more_beginnings=more_beginnings,
+    )
+
+
+def joined(lanes: Sequence[CacheView]) -> CacheView:
+    """Describe the caches of all lanes as one; they share the disk."""
+    if len(lanes) == 1:
+        return lanes[0]
+    paths = [path for lane in lanes for path in lane.hottest]
+    disk = max(lanes, key=lambda lane: lane.disk_pages)
+    return CacheView(
+        page_size=lanes[0].page_size,
+        nodes=sum(lane.nodes for lane in lanes),
+        device_pages=sum(lane.device_pages for lane in lanes),
+        host_pages=sum(lane.host_pages for lane in lanes),
+        disk_pages=disk.disk_pages,
+        device_bytes=sum(lane.device_bytes for lane in lanes),
+        host_bytes=sum(lane.host_bytes for lane in lanes),
+        disk_bytes=disk.disk_bytes,
+        hottest=tuple(sorted(paths, key=lambda path: -path.hits)[:MAX_PATHS]),
+        runs=(),
+        more_beginnings=0,
+        lanes=tuple(lanes),
     )
 
 

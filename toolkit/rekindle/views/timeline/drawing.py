@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from rekindle.core.markup import seconds
-from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, picture, tooltip, words
+from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, tooltip, words
 from rekindle.views.timeline import words as say
 from rekindle.views.timeline.courses import Course, Kind, Tick, Timeline
 from rekindle.views.timeline.view import TickSpan, View, mean_seconds, view
@@ -81,7 +81,7 @@ def draw(
     """Draw what `view` chooses of a timeline, and a note below it."""
     drawn = view(timeline, requests, ticks)
     below = "; ".join([*drawn.hidden, *([note] if note else [])])
-    return Drawing(_svg(drawn, below), _text(drawn, below))
+    return _drawing(drawn, below)
 
 
 # As text
@@ -106,17 +106,18 @@ def _letter(kinds: Sequence[Kind | None]) -> str:
     return next((letter for kind, letter in say.LETTERS.items() if kind in kinds), " ")
 
 
-# As SVG
+# As a picture
 
 
-def _svg(drawn: View, below: str) -> str:
+def _drawing(drawn: View, below: str) -> Drawing:
     frame = _Frame.of(drawn)
     parts = [words(4, 15, say.title(drawn)), *_legend(), *_axis(drawn, frame)]
     for place, course in enumerate(drawn.courses):
         parts += _row(drawn, course, AXIS + 8 + place * ROW_HEIGHT, frame)
     if below:
         parts.append(words(4, frame.bottom + 18, below))
-    return picture(frame.bottom + (26 if below else 6), f"timeline of {say.headline(drawn)}", parts)
+    title, height = f"timeline of {say.headline(drawn)}", frame.bottom + (26 if below else 6)
+    return Drawing(title, height, "".join(parts), _text(drawn, below))
 
 
 def _legend() -> Iterator[str]:

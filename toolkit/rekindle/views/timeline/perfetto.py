@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 from rekindle.core.markup import counted
 from rekindle.views.records import Seen
 from rekindle.views.timeline.courses import Course, TickWork, Timeline
+from rekindle.views.timeline.lanes import timelines
 from rekindle.views.timeline.words import SUMMARY_HEAD, named, summary
 
 Event = dict[str, object]
@@ -46,11 +47,13 @@ def as_json(records: Sequence[Seen], now: float, dropped: int) -> bytes:
         now: seconds since the trace began.
         dropped: how many messages are no longer among the records.
     """
-    timeline, tracks = Timeline(records), count(FIRST_TRACK)
+    lanes, tracks = timelines(records), count(FIRST_TRACK)
     groups = {ACTORS: "actors", DEVICE: "device", REQUESTS: "requests"}
     events = [event for pid, name in groups.items() for event in _metadata("process", {"pid": pid}, name, pid)]
-    events += [*_actors(records, tracks), *_ticks(timeline, next(tracks)), *_counters(timeline)]
-    events += _requests(timeline, now, tracks)
+    events += _actors(records, tracks)
+    for lane, timeline in lanes:
+        events += [*_ticks(timeline, next(tracks), lane), *_counters(timeline, lane)]
+    events += _requests([timeline for _, timeline in lanes], now, tracks)
     whole = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"by": "rekindle", "dropped": dropped}}
     # A reader may refuse halves of characters, even where JSON spells them: they are spelled as text.
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -59,19 +62,19 @@ def as_json(records: Sequence[Seen], now: float, dropped: int) -> bytes:
 
 def _actors(records: Sequence[Seen], tracks: Iterator[int]) -> Iterator[Event]:
     """Yield a track for each actor, and on it a slice for each message that the actor took."""
-    by_actor = {actor: next(tracks) for actor in dict.fromkeys(record.actor for record in records)}
+    by_actor = {actor: next(tracks) for actor in dict.fromkeys(record.place for record in records)}
     for actor, track in by_actor.items():
         yield from _track(ACTORS, track, actor)
     for record in records:
         args: Event = {"took": record.words}
         if record.said:
             args["said"] = "\n".join(record.said)
-        yield _slice(ACTORS, by_actor[record.actor], record.kind, record.began, record.ended, args)
+        yield _slice(ACTORS, by_actor[record.place], record.kind, record.began, record.ended, args)
 
 
-def _ticks(timeline: Timeline, track: int) -> Iterator[Event]:
+def _ticks(timeline: Timeline, track: int, lane: str) -> Iterator[Event]:
     """Yield a slice for each tick, from when the device could begin with it until its tokens were read."""
-    yield from _track(DEVICE, track, "ticks")
+    yield from _track(DEVICE, track, _named(lane, "ticks"))
     for tick in timeline.ticks.values():
         if tick.began is None or tick.ended is None:
             continue
@@ -87,7 +90,7 @@ def _ticks(timeline: Timeline, track: int) -> Iterator[Event]:
         yield _slice(DEVICE, track, f"tick {tick.number}", tick.began, tick.ended, args)
 
 
-def _counters(timeline: Timeline) -> Iterator[Event]:
+def _counters(timeline: Timeline, lane: str) -> Iterator[Event]:
     """Yield how many requests ran and waited in each tick, among those that the trace knows."""
     numbers = list(timeline.ticks)
     # The change of each count from tick to tick, so that a request that waits for long costs no more than another.
@@ -100,15 +103,16 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
                 changed[bisect_left(numbers, after)] -= 1
     counts = {name: list(accumulate(changed)) for name, changed in changes.items()}
     for place, tick in enumerate(timeline.ticks.values()):
-        yield from (_counter(name, tick.planned, each[place]) for name, each in counts.items())
+        yield from (_counter(_named(lane, name), tick.planned, each[place]) for name, each in counts.items())
     if timeline.ticks and timeline.courses and all(course.how for course in timeline.courses.values()):
         last = max(course.at["ended"] for course in timeline.courses.values())
-        yield from (_counter(name, last, 0) for name in counts)
+        yield from (_counter(_named(lane, name), last, 0) for name in counts)
 
 
-def _requests(timeline: Timeline, now: float, tracks: Iterator[int]) -> Iterator[Event]:
+def _requests(lanes: Sequence[Timeline], now: float, tracks: Iterator[int]) -> Iterator[Event]:
     """Yield a track for each request, and on it its phases; if it was rejected at once, the instant of its end."""
-    for course in sorted(timeline.courses.values(), key=lambda course: course.request):
+    courses = [(course, timeline) for timeline in lanes for course in timeline.courses.values()]
+    for course, timeline in sorted(courses, key=lambda each: each[0].request):
         track = next(tracks)
         yield from _track(REQUESTS, track, named(course))
         args: Event = {SUMMARY_HEAD: summary(course)}
@@ -142,6 +146,11 @@ def _changes(course: Course, timeline: Timeline) -> Iterator[tuple[Doing, float]
         yield "prefill" if cell.prefill else "decode", tick.planned
         if cell.prefill and cell.samples and tick.ended is not None:
             yield "decode", tick.ended
+
+
+def _named(lane: str, what: str) -> str:
+    """Return the name of something of a lane; `lane` is empty where there is one."""
+    return f"{lane} {what}".lstrip()
 
 
 # Events

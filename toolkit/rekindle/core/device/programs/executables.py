@@ -41,14 +41,13 @@ class Executables:
 
     Attributes:
         making: makes each program, and counts how.
-        awaited: the key of the program that the engine waits for; None while it waits for none. Any thread may ask.
-        wait_ended: when the last such wait ended, by `time.monotonic`; infinity during one.
+        wait_ended: when a lane last got a program that it waited for, by `time.monotonic`; infinity while one waits.
     """
 
     def __init__(self, programs: Programs, capacity: int, store: ProgramStore | None = None):
         self.making = Making(programs, store)
-        self.awaited: Key | None = None
         self.wait_ended = -math.inf
+        self._waits: list[Key] = []
         self._capacity = capacity
         self._ready: OrderedDict[Key, Program] = OrderedDict()
         self._coming: dict[Key, Future[Program]] = {}
@@ -59,6 +58,11 @@ class Executables:
 
     def __len__(self) -> int:
         return len(self._ready)
+
+    @property
+    def awaited(self) -> Key | None:
+        """The key of a program that a lane waits for; None while none does. Any thread may ask."""
+        return next(iter(self._waits), None)
 
     def workspace(self) -> int | None:
         """Return the bytes that the largest of the ready steps needs while it runs; None if that is not known."""
@@ -95,11 +99,14 @@ class Executables:
 
     @contextmanager
     def _awaiting(self, key: Key) -> Iterator[None]:
-        self.awaited, self.wait_ended = key, math.inf
+        self._waits.append(key)
+        self.wait_ended = math.inf
         try:
             yield
         finally:
-            self.awaited, self.wait_ended = None, monotonic()
+            self._waits.remove(key)
+            if not self._waits:
+                self.wait_ended = monotonic()
 
     async def call(self, key: Key, program: Program, *arguments: Any) -> Any:
         """Call a program. If it was not made for such arguments, warn and compile one for them, which takes seconds.

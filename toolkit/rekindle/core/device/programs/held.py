@@ -19,46 +19,65 @@ class HeldPrograms:
     """The programs of one engine. Any thread may ask.
 
     Attributes:
-        executables: the compiled programs.
+        executables: the compiled programs, of each place on which lanes are.
         preparing: a future of each program that is made ahead of need, done when that is ready.
         found: what was found of earlier sessions, the programs that are still being loaded aside.
-        workspace_bytes: what the largest step needs while it runs, as it was reckoned with.
+        workspace_bytes: what the largest step needs while it runs on all devices, as it was reckoned with.
     """
 
-    executables: Executables
+    executables: tuple[Executables, ...]
     preparing: Sequence[Future[None]]
     found: Restored
     workspace_bytes: int
 
+    def __len__(self) -> int:
+        return sum(map(len, self.executables))
+
+    @property
+    def loads(self) -> int:
+        """The number that were loaded from the store."""
+        return sum(each.making.loads for each in self.executables)
+
+    @property
+    def compilations(self) -> int:
+        """The number that were compiled."""
+        return sum(each.making.compilations for each in self.executables)
+
+    @property
+    def unexpected(self) -> int:
+        """The number that were compiled and should have been ready."""
+        return sum(each.making.unexpected for each in self.executables)
+
     def restored(self) -> Restored:
         """Return what was found of earlier sessions."""
-        made = self.executables.making
-        missed = {part: apart(pair) for miss in tuple(made.misses.values()) if miss for part, pair in miss.items()}
+        misses = [miss for each in self.executables for miss in tuple(each.making.misses.values()) if miss]
+        missed = {part: apart(pair) for miss in misses for part, pair in miss.items()}
         differences = self.found.differences | missed
-        return replace(self.found, programs=made.loads, compiled=made.compilations, differences=differences)
+        return replace(self.found, programs=self.loads, compiled=self.compilations, differences=differences)
 
     def readiness(self) -> Readiness:
         """Return how many of the programs that are made ahead of need are ready."""
-        made = self.executables.making
-        return Readiness.of(self.preparing, compiled=bool(made.compilations or made.misses))
+        missed = any(each.making.misses for each in self.executables)
+        return Readiness.of(self.preparing, compiled=missed or self.compilations > 0)
 
     def awaited(self) -> Progress | None:
         """Return which program the engine waits for, and how many are ready; None if for none."""
-        if (key := self.executables.awaited) is None:
+        key = next((each.awaited for each in self.executables if each.awaited is not None), None)
+        if key is None:
             return None
         programs = self.readiness()
         total = programs.wanted if programs.coming else None
-        ready = programs.ready if programs.coming else len(self.executables)
+        ready = programs.ready if programs.coming else len(self)
         unit = "program ready" if (total or ready) == 1 else "programs ready"
         return Progress(f"waiting for a program ({_room_of(key)})", ready, total, unit)
 
-    def stored(self) -> Future[None]:
-        """Return a future that is done once all programs that were compiled are stored."""
-        return self.executables.idle()
+    def stored(self) -> list[Future[None]]:
+        """Return futures that are done once all programs that were compiled are stored."""
+        return [each.idle() for each in self.executables]
 
     def workspace(self, devices: int) -> int:
         """Return the bytes that the largest step needs on all devices, measured as soon as it is ready."""
-        measured = self.executables.workspace() if self.readiness().ready == self.readiness().wanted else None
+        measured = self.executables[0].workspace() if self.readiness().ready == self.readiness().wanted else None
         return self.workspace_bytes if measured is None else measured * devices
 
 

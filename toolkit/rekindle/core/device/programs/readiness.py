@@ -50,8 +50,8 @@ def wait_for(programs: Sequence[Future[None]], report: Report) -> None:
     report(Progress("preparing programs", len(programs), len(programs), "programs"))
 
 
-def followed(programs: Sequence[Future[None]], stored: "Future[None]") -> Feed[Progress]:
-    """Return a feed of reports as of `wait_for`, closed when `stored` is done and all programs are ready or failed."""
+def followed(programs: Sequence[Future[None]], stored: Sequence["Future[None]"]) -> Feed[Progress]:
+    """Return a feed of reports as of `wait_for`, closed when `stored` are done and all programs are ready or failed."""
     feed: Feed[Progress] = Feed()
 
     def follow() -> None:
@@ -59,7 +59,7 @@ def followed(programs: Sequence[Future[None]], stored: "Future[None]") -> Feed[P
             wait_for(programs, feed.put)
         except Exception:
             wait(programs)
-        wait([stored])
+        wait(stored)
         feed.close()
 
     soon(follow, "preparing")

@@ -73,6 +73,11 @@ class Blueprint:
         )
         return cls(checkpoint, place, dtype, limits, _programs(config, settings, limits, dtype, place), budget)
 
+    def at(self, place: Place, settings: Settings) -> "Blueprint":
+        """Return the same for other devices of the same kind; `settings` are those that this was made of."""
+        programs = _programs(self.checkpoint.config, settings, self.limits, self.dtype, place)
+        return replace(self, place=place, programs=programs, budget=replace(self.budget, place=place))
+
     @property
     def largest_step(self) -> Bucket:
         """The step that needs most memory while it runs."""

@@ -55,7 +55,7 @@ class Budget:
         """
         devices, memory = place.tensor, memory_of(place.first)
         if memory is not None:
-            memory = memory // place.data if shares_memory(place.first) else devices * memory
+            memory = memory // limits.groups if shares_memory(place.first) else devices * memory
         return cls(
             place=place,
             memory=memory,

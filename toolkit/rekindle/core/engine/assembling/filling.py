@@ -26,17 +26,16 @@ from rekindle.core.models.load import load_weights
 from rekindle_kernels.api import Implementation
 
 
-def filled(executables: Executables, blueprint: Blueprint, report: Report) -> DeviceState:
-    """Read the weights, and meanwhile allocate the pages and slots of an idle engine.
+def filled(lanes: Sequence[tuple[Executables, Blueprint]], report: Report) -> list[DeviceState]:
+    """Read the weights, and meanwhile allocate the pages and slots of each idle lane.
 
     Raises:
         ModelError: the process is ending.
         ConfigError: the device has no room for the pages.
     """
-    state = soon(partial(under_own_settings, empty_state, executables, blueprint), "device-state")
-    weights = load(blueprint, report)
-    pages, slots = state.result()
-    return DeviceState(weights, pages, slots)
+    states = [soon(partial(under_own_settings, empty_state, *lane), "device-state") for lane in lanes]
+    weights = load([blueprint for _, blueprint in lanes], report)
+    return [DeviceState(list(own), *state.result()) for own, state in zip(weights, states, strict=True)]
 
 
 def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
@@ -59,12 +58,16 @@ def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
         ) from error
 
 
-def load(blueprint: Blueprint, report: Report) -> list[jax.Array]:
-    """Read the weights of a model onto the device, and report how many bytes are there.
+def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
+    """Read the weights of a model onto the devices of all lanes, and report how many bytes are there.
+
+    Returns:
+        Those of each lane. Lanes on the same devices have the same arrays.
 
     Raises:
         ModelError: the process is ending.
     """
+    blueprint = lanes[0]
     checkpoint, read, total = blueprint.checkpoint, 0, blueprint.programs.weight_bytes
 
     def loaded(size: int) -> None:
@@ -77,7 +80,7 @@ def load(blueprint: Blueprint, report: Report) -> list[jax.Array]:
         checkpoint.tensors,
         blueprint.dtype,
         blueprint.programs.implementation,
-        blueprint.place,
+        [lane.place for lane in lanes],
         loaded,
     )
 
@@ -87,39 +90,51 @@ def placed(
     tensors: Mapping[str, Any],
     dtype: jnp.dtype,
     implementation: Implementation,
-    place: Place,
+    places: Sequence[Place],
     loaded: Callable[[int], None] = lambda _: None,
-) -> list[jax.Array]:
+) -> list[list[jax.Array]]:
     """Read weights onto this process's devices, each one's share after the other. Each share is read once.
 
     Args:
         loaded: called with the bytes that came onto a device since the last call.
 
     Returns:
-        Arrays in the order in which every step takes them.
+        Arrays in the order in which every step takes them, for each place; the same arrays for the same place.
 
     Raises:
         ModelError: the process is ending.
     """
     read: dict[int, list[jax.Array]] = {}
-    shares = []
-    for device, shard in place.own_shards:
-        if shard.rank in read:
-            there = [under_own_settings(jax.device_put, array, device) for array in read[shard.rank]]
-        else:
-            there = load_weights(config, tensors, dtype, loaded, put_on(device), implementation, shard)
-            read[shard.rank] = there
-        shares.append(there)
-    return [place.joined(list(each), WEIGHTS) for each in zip(*shares, strict=True)]
+    joined: dict[Place, list[jax.Array]] = {}
+    for place in dict.fromkeys(places):
+        shares = []
+        for device, shard in place.own_shards:
+            if shard.rank in read:
+                there = [under_own_settings(jax.device_put, array, device) for array in read[shard.rank]]
+            else:
+                there = load_weights(config, tensors, dtype, loaded, put_on(device), implementation, shard)
+                read[shard.rank] = there
+            shares.append(there)
+        joined[place] = [place.joined(list(each), WEIGHTS) for each in zip(*shares, strict=True)]
+    return [joined[place] for place in places]
 
 
 def replacing(
-    config: ModelConfig, tensors: Mapping[str, Any], dtype: jnp.dtype, implementation: Implementation, place: Place
-) -> list[jax.Array]:
+    config: ModelConfig,
+    tensors: Mapping[str, Any],
+    dtype: jnp.dtype,
+    implementation: Implementation,
+    places: Sequence[Place],
+) -> list[list[jax.Array]]:
     """Read weights as `placed` does, for a session that serves with others meanwhile; on CPUs, into huge pages."""
-    weights = placed(config, tensors, dtype, implementation, place)
-    collapse(spans_of(weights))
+    weights = placed(config, tensors, dtype, implementation, places)
+    collapse(spans_of(distinct(weights)))
     return weights
+
+
+def distinct(weights: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
+    """Return the arrays of all lanes, those that lanes share once."""
+    return list({id(array): array for own in weights for array in own}.values())
 
 
 def settle(weights: Sequence[jax.Array], ready: Sequence[Future[None]]) -> Callable[[], None]:

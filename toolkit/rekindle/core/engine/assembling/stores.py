@@ -100,25 +100,29 @@ class Stores:
         )
 
 
-def open_stores(directory: Path | None, blueprint: Blueprint, settings: Settings) -> Stores:
-    """Open the stores of a model. If there is a snapshot that cannot be used, warn why.
+def open_stores(directory: Path | None, lanes: Sequence[Blueprint], settings: Settings) -> list[Stores]:
+    """Open the stores of a model for each lane. If there is a snapshot that cannot be used, warn why.
 
     Args:
         directory: the cache directory, if there is one.
-        blueprint: the engine that is to be built.
+        lanes: those of the engine that is to be built.
 
     Raises:
         UnsafeStorage: somebody else could have written what is in them.
         NotRestored: `restore="require"`, and not all programs are stored.
     """
-    programs = open_programs(directory, blueprint)
-    snapshot, differences = _open_snapshot(directory, blueprint, settings.disk_cache_bytes)
-    pages = () if snapshot is None else snapshot.index()
-    wanted = blueprint.all_programs(cached=bool(pages))
-    compile_seconds = {} if programs is None else programs.compile_seconds(wanted)
-    if settings.restore == "require":
-        require_all(programs, wanted)
-    return Stores(programs, wanted, compile_seconds, snapshot, pages, differences)
+    stores: list[Stores] = []
+    for blueprint in lanes:
+        programs = open_programs(directory, blueprint)
+        snapshot = _open_snapshot(directory, blueprint, settings.disk_cache_bytes)
+        differences = {} if snapshot is None or stores else _explained(snapshot, blueprint.checkpoint.source)
+        pages = () if snapshot is None else snapshot.index()
+        wanted = blueprint.all_programs(cached=bool(pages))
+        compile_seconds = {} if programs is None else programs.compile_seconds(wanted)
+        if settings.restore == "require":
+            require_all(programs, wanted)
+        stores.append(Stores(programs, wanted, compile_seconds, snapshot, pages, differences))
+    return stores
 
 
 def open_programs(directory: Path | None, blueprint: Blueprint) -> ProgramStore | None:
@@ -128,18 +132,19 @@ def open_programs(directory: Path | None, blueprint: Blueprint) -> ProgramStore 
     return ProgramStore(directory / PROGRAMS, blueprint.program_keys(), blueprint.place.devices)
 
 
-def _open_snapshot(
-    directory: Path | None, blueprint: Blueprint, capacity_bytes: int
-) -> tuple[SnapshotStore | None, Mapping[str, Difference]]:
-    """Open the snapshot of a model's prefix cache, if it keeps one; say how it differs from what is stored."""
+def _open_snapshot(directory: Path | None, blueprint: Blueprint, capacity_bytes: int) -> SnapshotStore | None:
+    """Open the snapshot of a model's prefix cache, if it keeps one."""
     if directory is None or not blueprint.limits.pool.snapshots:
-        return None, {}
-    model = blueprint.checkpoint.source
-    store = SnapshotStore(directory / SNAPSHOTS, blueprint.snapshot_key(), model, capacity_bytes)
-    differences = store.explain() or {}
+        return None
+    return SnapshotStore(directory / SNAPSHOTS, blueprint.snapshot_key(), blueprint.checkpoint.source, capacity_bytes)
+
+
+def _explained(snapshot: SnapshotStore, model: str) -> Mapping[str, Difference]:
+    """Return how a snapshot's key differs from what is stored, and warn of it."""
+    differences = snapshot.explain() or {}
     if differences:
         warn(f"the stored prefixes of {model} are not used{_most_like(differences)}; new ones are kept beside them")
-    return store, differences
+    return differences
 
 
 def _most_like(differences: Mapping[str, Difference]) -> str:

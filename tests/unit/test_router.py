@@ -1,0 +1,384 @@
+"""The router gives each request to one lane and passes each answer on once, whatever comes in whatever order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from rekindle.core.messages import (
+    Admit,
+    CacheSaved,
+    CacheSaving,
+    FromLane,
+    KeepWeights,
+    Message,
+    NewWeights,
+    Output,
+    Outputs,
+    Rejected,
+    SaveCache,
+    Started,
+    Stopped,
+    ToLane,
+    WeightsKept,
+    WeightsUsed,
+    Withdraw,
+)
+from rekindle.core.request.figures import CachedTokens
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.route import Choose, LaneLoad
+from rekindle.core.routing.router import Router
+from rekindle.testing import fake_limits
+from tests.unit.machines import run, run_deep
+
+PAGE = 16
+SLOTS = 3
+LIMITS = fake_limits(page_size=PAGE, max_running=SLOTS)
+
+
+def request(number: int, prompt: Sequence[int], *, hold: bool = False, namespace: str = "") -> Request:
+    return Request(number, tuple(prompt), SamplingParams(), frozenset(), 4096, namespace=namespace, hold=hold)
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens two prompts share, in whole pages."""
+    pages = 0
+    while (end := (pages + 1) * PAGE) <= min(len(one), len(other)) and one[:end] == other[:end]:
+        pages += 1
+    return pages * PAGE
+
+
+@dataclass
+class Lane:
+    """A lane as the router sees it: it has cached what it computed, and computes prompts bit by bit."""
+
+    cached: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    left: dict[int, int] = field(default_factory=dict)
+
+    def uncached(self, request: Request) -> int:
+        found = [common(prompt, request.prompt[:-1]) for name, prompt in self.cached if name == request.namespace]
+        return len(request.prompt) - max(found, default=0)
+
+    def remaining(self, request_id: int) -> int | None:
+        return self.left.get(request_id)
+
+
+@dataclass
+class Kept:
+    """A request as the machine knows it."""
+
+    request: Request
+    lane: int
+    reckoned: int
+    computed: bool = False
+    ended: bool = False
+
+
+class RouterMachine(RuleBasedStateMachine):
+    """The stories of a router, next to what its rules say in plain words: tokens are compared, not hashes."""
+
+    @initialize(lanes=st.integers(2, 4))
+    def begin(self, lanes: int) -> None:
+        self.lanes = [Lane() for _ in range(lanes)]
+        self.router = Router(self.lanes, "prefix", LIMITS)
+        self.kept: dict[int, Kept] = {}
+        self.held: dict[int, Kept] = {}
+
+    def say(self, message: Message) -> list[Message]:
+        said = list(self.router.handle(message))
+        self.router.check()
+        return said
+
+    def load(self, number: int, of: Request) -> tuple[int, int, int, int]:
+        lane, own = self.lanes[number], [kept for kept in self.kept.values() if kept.lane == number and not kept.ended]
+        waiting = [kept for kept in own if not kept.computed]
+        coming = [
+            common(kept.request.prompt, of.prompt[:-1]) for kept in waiting if kept.request.namespace == of.namespace
+        ]
+        uncached = min(lane.uncached(of), len(of.prompt) - max(coming, default=0))
+        pending = sum(min(kept.reckoned, lane.left.get(kept.request.id, kept.reckoned)) for kept in waiting)
+        given = sum(kept.lane == number for kept in self.kept.values())
+        return pending + uncached, len(own), given, number
+
+    def holders(self, of: Request) -> set[int]:
+        """Return the lanes that hold the longest held prefix of a request."""
+        whole = {number: len(held.request.prompt) // PAGE * PAGE for number, held in self.held.items()}
+        begun = {
+            number: size
+            for number, size in whole.items()
+            if size
+            and self.held[number].request.namespace == of.namespace
+            and of.prompt[:size] == self.held[number].request.prompt[:size]
+        }
+        return {self.held[number].lane for number, size in begun.items() if size == max(begun.values())}
+
+    @rule(
+        parts=st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=5),
+        rest=st.integers(0, PAGE - 1),
+        hold=st.booleans(),
+        namespace=st.sampled_from(["", "", "a"]),
+    )
+    def admit(self, parts: list[int], rest: int, hold: bool, namespace: str) -> None:
+        prompt = [part for part in parts for _ in range(PAGE)] + [9] * rest
+        new = request(len(self.kept), prompt, hold=hold, namespace=namespace)
+        loads = {number: self.load(number, new) for number in range(len(self.lanes))}
+        pinned = [number for number in self.holders(new) if loads[number][1] < SLOTS]
+        (to,) = self.say(Admit(new))
+        assert isinstance(to, ToLane)
+        assert to.message == Admit(new)
+        assert to.lane == min(pinned or loads, key=lambda number: loads[number])
+        self.kept[new.id] = Kept(new, to.lane, max(1, loads[to.lane][0] - self.pending(to.lane)))
+
+    def pending(self, number: int) -> int:
+        lane = self.lanes[number]
+        waiting = [kept for kept in self.kept.values() if kept.lane == number and not kept.ended and not kept.computed]
+        return sum(min(kept.reckoned, lane.left.get(kept.request.id, kept.reckoned)) for kept in waiting)
+
+    def of(self, data: st.DataObject, *, computed: bool | None = None) -> Kept:
+        able = [each for each in self.kept.values() if not each.ended and computed in (None, each.computed)]
+        return data.draw(st.sampled_from(able))
+
+    @property
+    def under_way(self) -> bool:
+        return any(not kept.ended for kept in self.kept.values())
+
+    @precondition(lambda self: self.under_way)
+    @rule(data=st.data())
+    def compute_a_part(self, data: st.DataObject) -> None:
+        kept = self.of(data)
+        if not kept.computed:
+            left = self.lanes[kept.lane].left
+            left[kept.request.id] = data.draw(st.integers(0, left.get(kept.request.id, kept.reckoned)))
+
+    def up(self, kept: Kept, message: Message) -> None:
+        """Have the lane of a request say something, which others get as it is."""
+        assert self.say(FromLane(kept.lane, message)) == [message]
+
+    @precondition(lambda self: self.under_way)
+    @rule(data=st.data())
+    def give_a_token(self, data: st.DataObject) -> None:
+        kept = self.of(data)
+        self.up(kept, Started(kept.request.id, kept.request.prompt, 0, CachedTokens()))
+        self.computed(kept)
+        self.up(kept, Outputs((Output(kept.request, (5,), None),)))
+
+    def computed(self, kept: Kept) -> None:
+        kept.computed = True
+        self.lanes[kept.lane].left.pop(kept.request.id, None)
+        self.lanes[kept.lane].cached.append((kept.request.namespace, kept.request.prompt))
+
+    @precondition(lambda self: self.under_way)
+    @rule(data=st.data(), how=st.sampled_from(["stop", "length", "cancelled", "rejected"]))
+    def end(self, data: st.DataObject, how: str) -> None:
+        kept = self.of(data)
+        if how == "rejected":
+            self.up(kept, Rejected(kept.request.id, ValueError("no")))
+        elif kept.request.hold and how != "cancelled":
+            self.computed(kept)
+            self.up(kept, Outputs((Output(kept.request, (), "held"),)))
+            self.held[kept.request.id] = kept
+        else:
+            self.up(kept, Outputs((Output(kept.request, (5,), how),)))  # type: ignore[arg-type]
+        kept.ended = True
+        self.lanes[kept.lane].left.pop(kept.request.id, None)
+
+    @rule(number=st.integers(0, 30), stop=st.booleans())
+    def withdraw(self, number: int, stop: bool) -> None:
+        kept = self.kept.get(number)
+        message = Stopped(number, 1) if stop else Withdraw(number)
+        known = kept is not None and (not kept.ended or (number in self.held and not stop))
+        assert self.say(message) == ([ToLane(kept.lane, message)] if known and kept else [])
+        if not stop:
+            self.held.pop(number, None)
+
+    @invariant()
+    def the_router_keeps_nothing_of_what_has_ended(self) -> None:
+        if hasattr(self, "router"):
+            kept = {number for number, each in self.kept.items() if not each.ended}
+            assert set(self.router._given) == kept
+            assert set(self.router._held) == set(self.held)
+
+
+def test_stories_of_a_router() -> None:
+    run(RouterMachine, 40, 30)
+
+
+@pytest.mark.deep
+def test_stories_of_a_router_deep() -> None:
+    run_deep(RouterMachine, 2000, 60)
+
+
+class TicketMachine(RuleBasedStateMachine):
+    """The stories of questions to all lanes: each caller is answered once, and lanes end with the same weights."""
+
+    @initialize(lanes=st.integers(2, 4))
+    def begin(self, lanes: int) -> None:
+        self.router = Router([Lane() for _ in range(lanes)], "prefix", LIMITS)
+        self.inbox: list[list[Message]] = [[] for _ in range(lanes)]
+        self.waiting: list[list[NewWeights]] = [[] for _ in range(lanes)]
+        self.weights = ["old"] * lanes
+        self.used: list[list[int]] = [[] for _ in range(lanes)]
+        self.open: dict[int, str] = {}
+        self.answers: dict[int, Message] = {}
+        self.tickets = 0
+
+    def say(self, message: Message) -> None:
+        for said in self.router.handle(message):
+            match said:
+                case ToLane(lane, inner):
+                    self.inbox[lane].append(inner)
+                case WeightsUsed(ticket) | WeightsKept(ticket) | CacheSaved(ticket):
+                    assert ticket not in self.answers, "a caller is answered twice"
+                    self.answers[ticket] = said
+                case CacheSaving():
+                    assert said.pages <= said.total
+                case _:
+                    raise AssertionError(said)
+
+    @rule()
+    def ask_for_weights(self) -> None:
+        self.tickets += 1
+        self.open[self.tickets] = "weights"
+        names = [[f"{self.tickets}"] for _ in self.inbox]
+        self.say(NewWeights(self.tickets, names, fail=False))
+
+    @precondition(lambda self: any(what == "weights" for what in self.open.values()))
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from([each for each, what in self.open.items() if what == "weights"]))
+        self.open[ticket] = "given up"
+        if ticket not in self.answers:
+            self.say(KeepWeights(ticket))
+
+    @rule()
+    def ask_to_save(self) -> None:
+        self.tickets += 1
+        self.open[self.tickets] = "save"
+        self.say(SaveCache(self.tickets))
+
+    @precondition(lambda self: any(self.inbox))
+    @rule(data=st.data())
+    def take(self, data: st.DataObject) -> None:
+        self.taken(data.draw(st.sampled_from([lane for lane, waits in enumerate(self.inbox) if waits])))
+
+    def taken(self, lane: int) -> None:
+        match message := self.inbox[lane].pop(0):
+            case NewWeights():
+                self.waiting[lane].append(message)
+            case KeepWeights(ticket):
+                kept = [new for new in self.waiting[lane] if new.ticket == ticket]
+                self.waiting[lane] = [new for new in self.waiting[lane] if new.ticket != ticket]
+                for _ in kept:
+                    self.say(FromLane(lane, WeightsKept(ticket)))
+            case SaveCache(ticket):
+                self.say(FromLane(lane, CacheSaving(ticket, 1, 3)))
+                self.say(FromLane(lane, CacheSaved(ticket, 3, lane != 1)))
+
+    @precondition(lambda self: any(self.waiting))
+    @rule(data=st.data())
+    def use(self, data: st.DataObject) -> None:
+        self.use_in(data.draw(st.sampled_from([lane for lane, waits in enumerate(self.waiting) if waits])))
+
+    def use_in(self, lane: int) -> None:
+        new = self.waiting[lane].pop(0)
+        self.weights[lane] = new.weights[0]
+        self.used[lane].append(new.ticket)
+        self.say(FromLane(lane, WeightsUsed(new.ticket)))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "router"):
+            return
+        while any(self.inbox) or any(self.waiting):
+            for lane in range(len(self.inbox)):
+                if self.inbox[lane]:
+                    self.taken(lane)
+                elif self.waiting[lane]:
+                    self.use_in(lane)
+        assert set(self.answers) == set(self.open), "a caller waits for ever"
+        assert len({frozenset(used) for used in self.used}) == 1, "lanes have had other weights"
+        for ticket, answer in self.answers.items():
+            if isinstance(answer, CacheSaved):
+                assert (answer.pages, answer.complete) == (3 * len(self.inbox), False)
+            elif self.open[ticket] == "weights":
+                assert isinstance(answer, WeightsUsed)
+        tickets = vars(self.router._tickets)
+        assert not tickets["_exchanges"], "weights are held that nobody waits for"
+        assert not tickets["_saving"]
+
+
+def test_stories_of_questions_to_all_lanes() -> None:
+    run(TicketMachine, 60, 30)
+
+
+@pytest.mark.deep
+def test_stories_of_questions_to_all_lanes_deep() -> None:
+    run_deep(TicketMachine, 2000, 60)
+
+
+# Routes
+
+
+def given_to(route: str | Choose, prompts: Sequence[Sequence[int]], lanes: int = 3) -> list[int]:
+    """Return the lane of each of these requests, of which none is computed."""
+    router = Router([Lane() for _ in range(lanes)], route, LIMITS)
+    said = [next(iter(router.handle(Admit(request(number, prompt))))) for number, prompt in enumerate(prompts)]
+    return [each.lane for each in said if isinstance(each, ToLane)]
+
+
+def test_named_routes() -> None:
+    alone = [[number] * 5 for number in range(7)]
+    assert given_to("round-robin", alone) == [0, 1, 2, 0, 1, 2, 0]
+    assert given_to("shortest-queue", [[1] * 500, [2], [3], [4], [5]]) == [0, 1, 2, 0, 1]
+    assert given_to("prefix", [[1] * 500, [2], [3], [4], [5]]) == [0, 1, 2, 1, 2]
+
+
+def test_a_burst_of_one_prefix_is_computed_once_in_a_lane_until_another_is_as_soon() -> None:
+    prefix = [1] * 10 * PAGE
+    assert given_to("prefix", [[*prefix, number] for number in range(4)], lanes=2) == [0, 1, 0, 1]
+    assert given_to("prefix", [prefix, [7] * 9 * PAGE, [*prefix, 1], [*prefix, 2]], lanes=2) == [0, 1, 0, 0]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8))
+def test_a_function_sees_every_lane_and_chooses(choices: list[int]) -> None:
+    seen: list[Sequence[LaneLoad]] = []
+
+    def choose(request: Request, lanes: Sequence[LaneLoad]) -> int:
+        seen.append(lanes)
+        return choices[request.id]
+
+    prompts = [[number] * 20 for number in range(len(choices))]
+    assert given_to(choose, prompts, lanes=4) == choices
+    assert [sum(load.in_flight for load in lanes) for lanes in seen] == list(range(len(choices)))
+    assert [sum(load.pending for load in lanes) for lanes in seen] == [20 * count for count in range(len(choices))]
+    assert all(load.uncached == 20 for lanes in seen for load in lanes)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda request, lanes: 3, r"it must return one of the numbers \[0, 1, 2\], and returned 3"),
+        (lambda request, lanes: True, "returned True"),
+        (lambda request, lanes: lanes[7], "IndexError"),
+    ],
+)
+def test_a_route_that_fails_is_told_once_and_requests_go_on(wrong: Choose, told: str) -> None:
+    with pytest.warns(RuntimeWarning, match="(?s)the route .*failed: .*" + told) as warned:
+        assert given_to(wrong, [[1] * 500, [2], [3], [4]]) == [0, 1, 2, 1]
+    assert len(warned) == 1
+
+
+def test_a_held_prefix_pins_those_who_begin_with_it_while_its_lane_has_a_slot() -> None:
+    lanes = [Lane(), Lane()]
+    router = Router(lanes, "prefix", LIMITS)
+    held = request(0, [1] * 3 * PAGE, hold=True)
+    router.handle(Admit(held))
+    list(router.handle(FromLane(0, Outputs((Output(held, (), "held"),)))))
+    lanes[0].cached.append(("", held.prompt))
+    said = [
+        list(router.handle(Admit(request(number, [*held.prompt, *[number] * 500])))) for number in range(1, SLOTS + 2)
+    ]
+    assert [each.lane for (each,) in said if isinstance(each, ToLane)] == [0] * SLOTS + [1]

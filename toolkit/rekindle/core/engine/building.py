@@ -1,0 +1,227 @@
+"""Building an engine: open a model, read its weights, allocate its pages, and make its programs."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from os import PathLike
+from time import monotonic
+from typing import Any
+
+from rekindle.core.checkpoints.checkpoint import Checkpoint
+from rekindle.core.checkpoints.defaults import sampling_defaults
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.concurrency.progress import Progress, Report
+from rekindle.core.config import Settings
+from rekindle.core.device.devices import lanes_of, places_of, places_over
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs.executables import Executables
+from rekindle.core.device.programs.held import HeldPrograms
+from rekindle.core.device.programs.readiness import wait_for
+from rekindle.core.engine.actors.detokenizer import Detokenizer
+from rekindle.core.engine.actors.disk_tier import DiskTier
+from rekindle.core.engine.actors.grammars import Grammars, jumps_on
+from rekindle.core.engine.actors.host_tier import Copies, DeviceCopies, HostTier, SharedCopies, host_memory
+from rekindle.core.engine.actors.intake import Intake
+from rekindle.core.engine.actors.settler import Settler
+from rekindle.core.engine.actors.stepper import Stepper
+from rekindle.core.engine.actors.tokenizing import Tokenizing
+from rekindle.core.engine.assembling.blueprint import Blueprint
+from rekindle.core.engine.assembling.filling import distinct, filled, settle
+from rekindle.core.engine.assembling.planning import fewest, plan
+from rekindle.core.engine.assembling.stores import Stores, open_stores, store_directory
+from rekindle.core.engine.assembly import Assembly, Deployment, Lane
+from rekindle.core.engine.followers import FollowerHosts
+from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.core.engine.wiring import Actors, Compose
+from rekindle.core.errors import CheckpointError, InvalidRequest
+from rekindle.core.models.families.reading import Family
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.core.scheduler.scheduler import Scheduler
+from rekindle.core.store.restored import Restored
+from rekindle.core.store.snapshot_store import SnapshotStore
+from rekindle.core.text.masks import InThreads
+
+
+def build(
+    model: str | PathLike[str],
+    settings: Settings,
+    report: Report,
+    *,
+    compose: Compose | None = None,
+    family: Family | None = None,
+    revision: str | None = None,
+    chat_template: str | None = None,
+    hosts: FollowerHosts | None = None,
+) -> Assembly:
+    """Load a model, allocate its pages, and make the programs that `settings.precompile` says.
+
+    While the weights are read, programs are loaded or compiled, and pages allocated, on threads of their own.
+
+    Args:
+        compose, family, revision, chat_template, hosts: as `rekindle.open` takes them.
+
+    Raises:
+        ModelError: the model cannot be opened.
+        ModelTooLarge: it does not fit into the device's memory.
+        ConfigError: the settings do not fit the model.
+        UnsafeStorage: somebody else could have written what is in the cache directory.
+        NotRestored: `restore="require"`, and not all programs are stored.
+        HostRefused: another process cannot serve it too.
+        HostLost: another process is gone.
+    """
+    started = monotonic()
+    checkpoint = _opened(model, report, family, revision, chat_template)
+    directory = store_directory(settings.restore)
+    with ExitStack() as resources:
+        if hosts is not None:
+            hosts.check(settings, family)
+        crew = None if hosts is None else resources.enter_context(hosts.crew(report))
+        places = places_of(settings) if crew is None else places_over(settings.device, settings)
+        place = fewest(checkpoint, settings, places)
+        blueprint = plan(checkpoint, settings, place, directory, report=report)
+        limits = blueprint.limits
+        blueprint.budget.check(limits, checkpoint.source)
+        defaults, unserved = _defaults(checkpoint, settings, limits)
+        lanes = [blueprint, *(blueprint.at(each, settings) for each in lanes_of(place, settings)[1:])]
+        stores = open_stores(directory, lanes, settings)
+        complete = all(each.complete for each in stores)
+        first, later, wait = blueprint.in_turn(settings.precompile, stores[0].wanted, stored=complete)
+        if crew is not None:
+            crew.open_model(model, revision, blueprint.chosen(settings), blueprint)
+        executables = _executables(lanes, stores, settings, resources)
+        preparing = [ready for each in executables.values() for ready in each.prepare(first)]
+        states = filled([(executables[lane.place], lane) for lane in lanes], report)
+        send = None if crew is None else crew.send
+        steppers = [
+            Stepper(executables[lane.place], state, limits, send) for lane, state in zip(lanes, states, strict=True)
+        ]
+        for stepper in steppers:
+            resources.callback(stepper.free)
+        if wait:
+            wait_for(preparing, report)
+        preparing += [ready for each in executables.values() for ready in each.prepare(later, patient=True)]
+        resources.callback(settle(distinct([state.weights for state in states]), preparing))
+        if crew is not None:
+            crew.wait(report)
+        preparer = Preparer.of(checkpoint, limits.max_context)
+        made = [
+            _lane(lane, store, stepper, preparer, executables[lane.place], resources, alone=crew is None)
+            for lane, store, stepper in zip(lanes, stores, steppers, strict=True)
+        ]
+        assembly = Assembly(
+            checkpoint=checkpoint,
+            family=family,
+            settings=blueprint.chosen(settings),
+            limits=limits,
+            deployment=Deployment(
+                dtype=blueprint.dtype.name,
+                implementation=blueprint.programs.implementation,
+                weight_bytes=sum(array.nbytes for array in states[0].weights),
+                places=tuple(lane.place for lane in lanes),
+                spread="as it does not fit on fewer devices" if len(places) > 1 and place != places[0] else "",
+                kernels=blueprint.kernels(settings.implementation),
+            ),
+            defaults=defaults,
+            unserved=unserved,
+            preparer=preparer,
+            lanes=tuple(made),
+            programs=HeldPrograms(
+                tuple(executables.values()),
+                preparing,
+                _found(dict(zip((lane.place for lane in lanes), stores, strict=True)), limits, monotonic() - started),
+                sum(each.data * blueprint.budget.workspace for each in executables),
+            ),
+            resources=ExitStack(),
+            crew=crew,
+        ).composed(compose)
+        return replace(assembly, resources=resources.pop_all())
+
+
+def _executables(
+    lanes: Sequence[Blueprint], stores: Sequence[Stores], settings: Settings, resources: ExitStack
+) -> dict[Place, Executables]:
+    """Return what makes and keeps the programs of each place; lanes on the same devices share theirs."""
+    executables = {}
+    for lane, store in zip(lanes, stores, strict=True):
+        if lane.place not in executables:
+            executables[lane.place] = Executables(lane.programs, settings.max_executables, store.programs)
+            resources.callback(executables[lane.place].free)
+    return executables
+
+
+def _opened(
+    model: str | PathLike[str], report: Report, family: Family | None, revision: str | None, chat_template: str | None
+) -> Checkpoint:
+    """Open the model's files, and give it another chat template if there is one."""
+    report(Progress("opening the model", 0, 1, "model"))
+    checkpoint = open_checkpoint(model, report, family, revision)
+    if chat_template is not None:
+        checkpoint = checkpoint.with_chat_template(chat_template)
+    report(Progress("opening the model", 1, 1, "model"))
+    return checkpoint
+
+
+def _found(stores: Mapping[Place, Stores], limits: EngineLimits, seconds: float) -> Restored:
+    """Return what was found of earlier sessions: the programs of each place, and the pages that all of them have."""
+    found = [each.found(limits.pool.page_size, seconds) for each in stores.values()]
+    return replace(
+        found[0],
+        stored=sum(each.stored for each in found),
+        compile_seconds=sum(each.compile_seconds for each in found),
+    )
+
+
+def _lane(
+    blueprint: Blueprint,
+    stores: Stores,
+    stepper: Stepper,
+    preparer: Preparer,
+    executables: Executables,
+    resources: ExitStack,
+    *,
+    alone: bool,
+) -> Lane:
+    """Return a lane with all its actors; `alone` says that no other process has shares of its pages."""
+    limits = blueprint.limits
+    host_tier = _host_tier(blueprint, stores.snapshot, alone=alone)
+    resources.callback(host_tier.free)
+    scheduler = Scheduler(limits)
+    scheduler.restore(stores.pages)
+    actors = Actors(
+        intake=Intake(preparer, TOKENIZED_AT_ONCE),
+        tokenizer=Tokenizing(preparer, TOKENIZED_AT_ONCE),
+        scheduler=scheduler,
+        stepper=stepper,
+        settler=Settler(),
+        detokenizer=Detokenizer(blueprint.checkpoint.tokenizer),
+        grammars=Grammars(jumps_on(blueprint.place.first.platform, limits), InThreads(preparer.vocab_size)),
+        host_tier=host_tier,
+        disk_tier=DiskTier(stores.snapshot),
+    )
+    return Lane(scheduler, actors, executables)
+
+
+def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool) -> HostTier:
+    """Return an empty host tier; pages of which other processes have shares are copied whole, through the host."""
+    limits, programs = blueprint.limits, blueprint.programs
+    copies: Copies = SharedCopies()
+    if alone:
+        copies = DeviceCopies(programs.page_sharding, host_memory(blueprint.place.first))
+    return HostTier(limits.data * limits.pool.host_pages * limits.pool.page_bytes, programs.copy_bytes, copies, disk)
+
+
+def _defaults(
+    checkpoint: Checkpoint, settings: Settings, limits: EngineLimits
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    own: dict[str, Any] = {"processor_args": ()} if limits.processes_logits else {}
+    if settings.sampling_defaults == "neutral":
+        return own, ()
+    defaults, unserved = sampling_defaults(checkpoint.generation_config)
+    try:
+        SamplingParams.from_options({}, defaults).check_against(checkpoint.config.vocab_size, limits.max_logprobs)
+    except InvalidRequest as error:
+        raise CheckpointError(
+            f'{checkpoint.source}: generation_config.json: {error}. Correct it, or give sampling_defaults="neutral"'
+        ) from error
+    return defaults | own, unserved

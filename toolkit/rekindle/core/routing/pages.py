@@ -1,0 +1,40 @@
+"""The pages of prompts by their hashes: those that a lane will have soon."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from rekindle.core.request.request import Request
+
+
+def pages_of(request: Request, page_size: int) -> tuple[int, ...]:
+    """Return a hash for each whole page of a request's known tokens, made of all tokens up to the page's end."""
+    tokens, page = request.known, hash(request.namespace)
+    pages = []
+    for start in range(0, len(tokens) // page_size * page_size, page_size):
+        page = hash((page, tokens[start : start + page_size]))
+        pages.append(page)
+    return tuple(pages)
+
+
+@dataclass(frozen=True, slots=True)
+class PageCounts:
+    """The number of requests that have each page, by its hash."""
+
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def add(self, pages: Iterable[int]) -> None:
+        """Count the pages of one more request."""
+        self.counts.update(pages)
+
+    def remove(self, pages: Sequence[int]) -> None:
+        """Count the pages of a request no more."""
+        self.counts.subtract(pages)
+        for page in pages:
+            if not self.counts[page]:
+                del self.counts[page]
+
+    def prefix(self, pages: Sequence[int]) -> int:
+        """Return how many of these pages, from the first on, some request has."""
+        return sum(1 for _ in takewhile(self.counts.__contains__, pages))
