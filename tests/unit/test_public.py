@@ -13,7 +13,7 @@ from rekindle.core.request.params import _CHECKS, SamplingOptions
 PUBLIC = """
 Answers BatchFailed CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification ConfigError
 ConstraintFailed EngineFailed Family Generation Handle Handled HostLost HostRefused Hosts InvalidBatch InvalidData
-InvalidRequest LogitsNotFinite LogitsRow MapResults ModelError ModelNotFound ModelTooLarge NotRestored
+InvalidRequest LaneLoad LogitsNotFinite LogitsRow MapResults ModelError ModelNotFound ModelTooLarge NotRestored
 ParametersIgnored Part Perplexity Piece Prefix PromptTooLong QueueFull Ranking RekindleError RequestCancelled
 SamplingParams Scores Session SessionClosed SessionError Settings Stats StepTimeout StorageError Stream Timings
 TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync

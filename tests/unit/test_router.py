@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import mean
 
 import pytest
 from hypothesis import given
@@ -30,9 +31,10 @@ from rekindle.core.messages import (
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
-from rekindle.core.route import Choose, LaneLoad
+from rekindle.core.route import ROUTES, Choose, LaneLoad
 from rekindle.core.routing.router import Router
 from rekindle.testing import fake_limits
+from tests.bench.routing import LOADS, simulated
 from tests.unit.machines import run, run_deep
 
 PAGE = 16
@@ -93,7 +95,7 @@ class RouterMachine(RuleBasedStateMachine):
         self.router.check()
         return said
 
-    def load(self, number: int, of: Request) -> tuple[int, int, int, int]:
+    def load(self, number: int, of: Request) -> tuple[bool, int, int, int, int]:
         lane, own = self.lanes[number], [kept for kept in self.kept.values() if kept.lane == number and not kept.ended]
         waiting = [kept for kept in own if not kept.computed]
         coming = [
@@ -102,7 +104,8 @@ class RouterMachine(RuleBasedStateMachine):
         uncached = min(lane.uncached(of), len(of.prompt) - max(coming, default=0))
         pending = sum(min(kept.reckoned, lane.left.get(kept.request.id, kept.reckoned)) for kept in waiting)
         given = sum(kept.lane == number for kept in self.kept.values())
-        return pending + uncached, len(own), given, number
+        full = len(own) >= SLOTS
+        return full, pending + uncached, len(own), given, number
 
     def holders(self, of: Request) -> set[int]:
         """Return the lanes that hold the longest held prefix of a request."""
@@ -126,12 +129,12 @@ class RouterMachine(RuleBasedStateMachine):
         prompt = [part for part in parts for _ in range(PAGE)] + [9] * rest
         new = request(len(self.kept), prompt, hold=hold, namespace=namespace)
         loads = {number: self.load(number, new) for number in range(len(self.lanes))}
-        pinned = [number for number in self.holders(new) if loads[number][1] < SLOTS]
+        pinned = [number for number in self.holders(new) if not loads[number][0]]
         (to,) = self.say(Admit(new))
         assert isinstance(to, ToLane)
         assert to.message == Admit(new)
-        assert to.lane == min(pinned or loads, key=lambda number: loads[number])
-        self.kept[new.id] = Kept(new, to.lane, max(1, loads[to.lane][0] - self.pending(to.lane)))
+        assert to.lane == min(pinned or loads, key=loads.__getitem__)
+        self.kept[new.id] = Kept(new, to.lane, max(1, loads[to.lane][1] - self.pending(to.lane)))
 
     def pending(self, number: int) -> int:
         lane = self.lanes[number]
@@ -333,7 +336,7 @@ def test_named_routes() -> None:
     alone = [[number] * 5 for number in range(7)]
     assert given_to("round-robin", alone) == [0, 1, 2, 0, 1, 2, 0]
     assert given_to("shortest-queue", [[1] * 500, [2], [3], [4], [5]]) == [0, 1, 2, 0, 1]
-    assert given_to("prefix", [[1] * 500, [2], [3], [4], [5]]) == [0, 1, 2, 1, 2]
+    assert given_to("prefix", [[1] * 500, [2], [3], [4], [5], [6], [7], [8]]) == [0, 1, 2, 1, 2, 1, 2, 0]
 
 
 def test_a_burst_of_one_prefix_is_computed_once_in_a_lane_until_another_is_as_soon() -> None:
@@ -369,6 +372,15 @@ def test_a_route_that_fails_is_told_once_and_requests_go_on(wrong: Choose, told:
     with pytest.warns(RuntimeWarning, match="(?s)the route .*failed: .*" + told) as warned:
         assert given_to(wrong, [[1] * 500, [2], [3], [4]]) == [0, 1, 2, 1]
     assert len(warned) == 1
+
+
+@pytest.mark.parametrize(("load", "least"), [("system prompts", 0.86), ("growing chats", 0.76)])
+def test_the_default_finds_prefixes_where_others_do_not_and_nobody_waits_longer(load: str, least: float) -> None:
+    found = {route: simulated(route, LOADS[load], 3000) for route in ROUTES}
+    hits = {route: round(figures.hit_rate, 2) for route, figures in found.items()}
+    assert hits["prefix"] >= max(least, hits["round-robin"], hits["shortest-queue"])
+    waits = {route: mean(figures.first_tokens) for route, figures in found.items()}
+    assert waits["prefix"] == min(waits.values())
 
 
 def test_a_held_prefix_pins_those_who_begin_with_it_while_its_lane_has_a_slot() -> None:

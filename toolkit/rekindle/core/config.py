@@ -41,8 +41,8 @@ class Settings:
             own, behind one intake and one tokenizer. Lane 0 has the devices that the settings above say, and the others
             have the next ones; on a CPU without so many devices all have the same. The weights are read once. Unlike
             groups, lanes tick apart. The sizes below are those of one lane, but for `max_waiting` and the cache bytes.
-        route: which lane gets a request: "prefix" is the lane that has the fewest tokens to compute until the request's
-            first one, which are those of the prompts that it was given before and what it does not have cached of this;
+        route: which lane gets a request: "prefix" is, of the lanes with a free slot, that with the fewest tokens to
+            compute until the request's first one: those of the prompts that it was given, and the uncached of this;
             "round-robin" gives to each in turn; "shortest-queue" is the lane with the fewest requests that have not
             ended. A function takes a request, with its `prompt` and `params`, and a `rekindle.LaneLoad` for each lane;
             it returns the number of one, and is called on the engine's thread. If it fails, a RuntimeWarning says so

@@ -18,6 +18,7 @@ class LaneLoad:
             among its pending ones.
         in_flight: requests that were given to it and have not ended.
         given: requests that were ever given to it.
+        slots: requests that it can run at once.
     """
 
     lane: int
@@ -25,6 +26,12 @@ class LaneLoad:
     uncached: int
     in_flight: int
     given: int
+    slots: int
+
+    @property
+    def full(self) -> bool:
+        """Tell whether a request that is given to it waits until another ends."""
+        return self.in_flight >= self.slots
 
 
 Choose = Callable[[Request, Sequence[LaneLoad]], int]
@@ -32,11 +39,12 @@ Choose = Callable[[Request, Sequence[LaneLoad]], int]
 
 
 def prefix(request: Request, lanes: Sequence[LaneLoad]) -> int:
-    """Return the lane that has the least to compute until the request's first token.
+    """Return the lane that has the least to compute until the request's first token, of those with a free slot if any.
 
     Among equals, it is the one with the fewest requests, then the one that was given fewest, so that all caches fill.
     """
-    return min(lanes, key=lambda load: (load.pending + load.uncached, load.in_flight, load.given, load.lane)).lane
+    able = [load for load in lanes if not load.full] or lanes
+    return min(able, key=lambda load: (load.pending + load.uncached, load.in_flight, load.given, load.lane)).lane
 
 
 def round_robin(request: Request, lanes: Sequence[LaneLoad]) -> int:

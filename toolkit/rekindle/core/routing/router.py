@@ -69,12 +69,13 @@ class _Lane:
         self.in_flight = 0
         self.given = 0
 
-    def load(self, request: Request, pages: Sequence[int], page_size: int) -> LaneLoad:
+    def load(self, request: Request, pages: Sequence[int], page_size: int, slots: int) -> LaneLoad:
         """Return how it stands, for a request with these pages."""
         tokens = len(request.known)
         coming = self.coming.prefix(pages[: (tokens - 1) // page_size]) * page_size
         uncached = min(self._view.uncached(request), tokens - coming)
-        return LaneLoad(self._number, sum(map(self._left, self.pending.values())), uncached, self.in_flight, self.given)
+        pending = sum(map(self._left, self.pending.values()))
+        return LaneLoad(self._number, pending, uncached, self.in_flight, self.given, slots)
 
     def _left(self, given: _Given) -> int:
         left = self._view.remaining(given.request.id)
@@ -137,9 +138,9 @@ class Router:
     def _give(self, request: Request) -> int:
         """Choose a lane for a request, and return its number."""
         pages = pages_of(request, self._page_size)
-        loads = [lane.load(request, pages, self._page_size) for lane in self._lanes]
+        loads = [lane.load(request, pages, self._page_size, self._slots) for lane in self._lanes]
         holding = self._holding(request, pages)
-        pinned = [load for load in loads if load.lane in holding and load.in_flight < self._slots]
+        pinned = [load for load in loads if load.lane in holding and not load.full]
         number = self._routing.lane(request, pinned or loads)
         lane = self._lanes[number]
         lane.given += 1
