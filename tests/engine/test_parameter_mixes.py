@@ -88,6 +88,14 @@ def several(families: Path) -> Iterator[rekindle.Session]:
         yield session
 
 
+@pytest.fixture(scope="module")
+def lanes(families: Path) -> Iterator[rekindle.Session]:
+    """Open a session of two lanes on one device, each with pages for one request and a half."""
+    ways: dict[str, Any] = {"replicas": 2, "num_pages": 10, "prefill_buckets": (64,), "logits_processor": penalize}
+    with rekindle.open_sync(families / "qwen2", progress=False, decode_buckets=(4,), **ways, **SMALL) as session:
+        yield session
+
+
 def _check(roomy: rekindle.Session, others: Sequence[rekindle.Session], asks: list[Ask]) -> None:
     alone = [roomy.generate_sync(token_ids=prompt, **options) for prompt, options in asks]
     for session in (roomy, *others):
@@ -122,18 +130,26 @@ def _same_scores(mine: Scores, theirs: Scores) -> None:
 @settings(max_examples=25)
 @given(st.lists(ASK, min_size=2, max_size=6))
 def test_any_mix_is_the_same_everywhere(
-    roomy: rekindle.Session, crowded: rekindle.Session, several: rekindle.Session, asks: list[Ask]
+    roomy: rekindle.Session,
+    crowded: rekindle.Session,
+    several: rekindle.Session,
+    lanes: rekindle.Session,
+    asks: list[Ask],
 ) -> None:
-    _check(roomy, (crowded, several), asks)
+    _check(roomy, (crowded, several, lanes), asks)
 
 
 @pytest.mark.deep
 @settings(max_examples=300)
 @given(st.lists(ASK, min_size=2, max_size=6))
 def test_any_of_many_mixes_is_the_same_everywhere(
-    roomy: rekindle.Session, crowded: rekindle.Session, several: rekindle.Session, asks: list[Ask]
+    roomy: rekindle.Session,
+    crowded: rekindle.Session,
+    several: rekindle.Session,
+    lanes: rekindle.Session,
+    asks: list[Ask],
 ) -> None:
-    _check(roomy, (crowded, several), asks)
+    _check(roomy, (crowded, several, lanes), asks)
 
 
 def test_the_crowded_session_did_start_requests_again(crowded: rekindle.Session) -> None:

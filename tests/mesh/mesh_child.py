@@ -45,11 +45,11 @@ SIZES = Sizes(9, 16, 8, 4, 5)
 DRAWN: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "seed": 3, "logprobs": 2, "prompt_logprobs": 1}
 
 
-def served(model: Path, tensor: int, data: int = 1) -> dict[str, Any]:
+def served(model: Path, tensor: int, data: int = 1, replicas: int = 1) -> dict[str, Any]:
     """Answer on so many devices: alone, in a batch that preempts, from the cache, and by chance."""
     prompt = np.load(model / "golden.npz")["greedy_prompt"].tolist()
     asked: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
-    settings: SettingsOptions = {**FEW_PAGES, "tensor": tensor, "data": data}
+    settings: SettingsOptions = {**FEW_PAGES, "tensor": tensor, "data": data, "replicas": replicas}
     with rekindle.open_sync(model, progress=False, **settings) as session:
         alone = session.generate_sync(token_ids=prompt, **asked)
         batch = session.generate_sync(token_ids=[prompt[:5], prompt, prompt[3:], prompt[1:]], **asked)
@@ -63,7 +63,27 @@ def served(model: Path, tensor: int, data: int = 1) -> dict[str, Any]:
             "tokens": [each.token_ids for each in (alone, *batch, again, *many, adjusted)],
             "drawn": drawn.token_ids,
             "logprobs": [each.logprob for each in drawn.logprobs or ()],
+            "lanes": [lane.generated_tokens for lane in session.stats.lanes],
             **report_of(session, alone, again),
+        }
+
+
+def exchanged(model: Path, replicas: int) -> dict[str, Any]:
+    """Open lanes, exchange their weights for others and back, and say what they answer and what they hold."""
+    prompts = [[place, 7, 3] for place in range(2 * replicas)]
+    settings: SettingsOptions = {**FEW_PAGES, "replicas": replicas, "restore": "off"}
+    with rekindle.open_sync(model, progress=False, **settings) as session:
+        first = session.generate_sync(token_ids=prompts, max_tokens=6, ignore_eos=True)
+        arrays = open_checkpoint(model).tensors
+        session.update_weights_sync({name: np.roll(np.asarray(arrays[name]), 1, 0) for name in arrays})
+        other = session.generate_sync(token_ids=prompts, max_tokens=6, ignore_eos=True)
+        session.update_weights_sync(model)
+        again = session.generate_sync(token_ids=prompts, max_tokens=6, ignore_eos=True)
+        return {
+            "places": [[device.id for device in place.devices] for place in session._assembly.deployment.places],
+            "memory": [session.memory.weights, session.memory.devices],
+            "tokens": [[each.token_ids for each in answers] for answers in (first, other, again)],
+            "lanes": [lane.generated_tokens for lane in session.stats.lanes],
         }
 
 

@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE
 pytestmark = pytest.mark.wide
 
 WIRED = ["olmo3", *(pytest.param(name, marks=pytest.mark.deep) for name in MODELS if name != "olmo3")]
-COVERING = {"deepseek-v3": (2, 2), "olmo3": (8, 1)}
+COVERING = {"deepseek-v3": [(2, 2, 1)], "olmo3": [(8, 1, 1), (2, 1, 2), (1, 1, 3)]}
 """Latents and experts, in groups; norms over all heads, and fewer heads of keys than devices."""
 
 
@@ -39,21 +39,23 @@ def asked_of_child(*questions: tuple[Any, ...]) -> list[Any]:
     return [json.loads(line) for line in child.stdout.splitlines()]
 
 
-def check(family: str, families: Path, meshes: list[tuple[int, int]]) -> None:
-    """Check meshes, each as (tensor, data), of which the last is opened twice."""
+def check(family: str, families: Path, meshes: list[tuple[int, int, int]]) -> None:
+    """Check meshes, each as (tensor, data, lanes), of which the last is opened twice."""
     model, meshes = families / family, [*meshes, meshes[-1]]
-    one, *others = asked_of_child(*(("served", model, *mesh) for mesh in [(1, 1), *meshes]))
+    one, *others = asked_of_child(*(("served", model, *mesh) for mesh in [(1, 1, 1), *meshes]))
     expected = np.load(model / "golden.npz")["greedy_new"].tolist()
     assert one["tokens"][0] == expected
     assert one["from disk"] == 0
-    for (tensor, data), answer in zip(meshes, others, strict=True):
-        assert answer["tokens"] == one["tokens"], f"on {data} groups of {tensor} devices"
+    for (tensor, data, lanes), answer in zip(meshes, others, strict=True):
+        assert answer["tokens"] == one["tokens"], f"in {lanes} lanes of {data} groups of {tensor} devices"
+        assert all(answer["lanes"]), "every lane serves"
         assert answer["drawn"] == one["drawn"]
         np.testing.assert_allclose(answer["logprobs"], one["logprobs"], atol=1e-4)
         np.testing.assert_allclose(answer["states"], one["states"], atol=1e-4)
         assert answer["from disk"] == 16, "the pages that another number of devices has stored are found"
         assert answer["cached"] == 16
-        assert f"cpu:0 to {data * tensor - 1}" in answer["repr"]
+        assert f"cpu:0 to {data * tensor - 1}" in answer["repr"] or tensor == 1
+        assert (f"in {lanes} lanes" in answer["repr"]) == (lanes > 1)
     assert max(answer["preemptions"] for answer in [one, *others]) > 0
     assert others[-1]["compilations"] == 0, "programs of several devices are stored and loaded"
     assert others[-1]["loads"] > 0
@@ -61,13 +63,23 @@ def check(family: str, families: Path, meshes: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("family", COVERING)
 def test_tokens_are_those_of_one_device(family: str, families: Path) -> None:
-    check(family, families, [COVERING[family]])
+    check(family, families, COVERING[family])
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("family", MODELS)
 def test_tokens_of_every_family_are_those_of_one_device(family: str, families: Path) -> None:
-    check(family, families, [(2, 1), (4, 1), (8, 1), (1, 2), (2, 2)])
+    check(family, families, [(2, 1, 1), (4, 1, 1), (8, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1, 2), (2, 2, 2)])
+
+
+def test_lanes_have_devices_of_their_own_and_the_same_weights(families: Path) -> None:
+    one, lanes = asked_of_child(("exchanged", families / "llama-tied", 1), ("exchanged", families / "llama-tied", 4))
+    assert lanes["places"] == [[0], [1], [2], [3]]
+    assert lanes["memory"] == [4 * one["memory"][0], 4]
+    first, other, again = lanes["tokens"]
+    assert [answers[:2] for answers in lanes["tokens"]] == one["tokens"]
+    assert first == again != other
+    assert all(lanes["lanes"])
 
 
 def bytes_sent(text: str, tensor: int) -> tuple[float, float]:
