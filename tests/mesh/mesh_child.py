@@ -87,6 +87,31 @@ def exchanged(model: Path, replicas: int) -> dict[str, Any]:
         }
 
 
+def apart(model: Path, prefill: int, decode: int) -> dict[str, Any]:
+    """Answer with prompts computed by so many devices, and all else by others; then restart, and answer again."""
+    names = [f"cpu:{place}" for place in range(prefill + decode)]
+    sets: dict[str, Any] = {"prefill": names[:prefill], "decode": names[prefill:], "prefill_from": 16}
+    settings: Any = {**FEW_PAGES, "num_pages": 16, **(sets if prefill else {})}
+    prompts = [[place + 3] * size for place, size in enumerate((40, 20, 5, 33))]
+    found, moved = [], []
+    for restore in ("off", "auto", "auto"):
+        with rekindle.open_sync(model, progress=False, restore=restore, **settings) as session:
+            answers = session.generate_sync(token_ids=prompts, max_tokens=12, ignore_eos=True)
+            drawn = session.generate_sync(token_ids=prompts[0], max_tokens=12, ignore_eos=True, **DRAWN)
+            if restore == "auto":
+                session.save_sync(progress=False)
+            found.append([*(each.token_ids for each in answers), drawn.token_ids])
+            moved.append(session.stats.scheduler.moved_pages)
+    stats = session.stats
+    return {
+        "tokens": found,
+        "moved": moved,
+        "compilations": stats.compilations,
+        "unexpected": stats.unexpected_compilations,
+        "repr": str(session._assembly.deployment),
+    }
+
+
 def asked(options: dict[str, Any], patches: ExitStack) -> Any:
     """Return settings of `open`.
 

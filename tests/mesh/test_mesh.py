@@ -82,6 +82,18 @@ def test_lanes_have_devices_of_their_own_and_the_same_weights(families: Path) ->
     assert all(lanes["lanes"])
 
 
+def test_prompts_are_computed_by_other_devices_than_those_that_generate(families: Path) -> None:
+    model = families / "llama-tied"
+    one, pair, shared = asked_of_child(("apart", model, 0, 0), ("apart", model, 1, 1), ("apart", model, 2, 1))
+    assert one["tokens"][0] == one["tokens"][1] == one["tokens"][2]
+    for answer in (pair, shared):
+        assert answer["tokens"] == one["tokens"]
+        assert answer["moved"] == [2 + 1 + 2, 0, 0], "what is on disk is there already"
+        assert answer["compilations"] == answer["unexpected"] == 0, "the second start finds its programs"
+    assert pair["repr"] == "cpu:0 to prefill, cpu:1 to decode"
+    assert shared["repr"] == "cpu:0 to 1 to prefill, cpu:2 to decode"
+
+
 def bytes_sent(text: str, tensor: int) -> tuple[float, float]:
     """Return what each device of a ring sends in a program: of sums over all devices, and of what is gathered."""
     sizes = {"all-reduce": 0.0, "all-gather": 0.0}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rekindle.core import messages
-from rekindle.core.engine.wiring import TO_CALLER
+from rekindle.core.engine.wiring import JOINED, TO_CALLER
 from rekindle.core.errors import ConstraintFailed, InvalidRequest, StepTimeout
 from rekindle.core.messages import (
     Admit,
@@ -19,6 +19,8 @@ from rekindle.core.messages import (
     CacheSaving,
     Cancel,
     Chunk,
+    Collect,
+    Collected,
     Continued,
     Conversation,
     Copy,
@@ -38,16 +40,19 @@ from rekindle.core.messages import (
     Outputs,
     Overdue,
     Plan,
+    PutPages,
     Rejected,
     Row,
     Sampled,
     SaveCache,
     Scored,
     Scoring,
+    SendPages,
     Settled,
     Started,
     Stopped,
     Submit,
+    TakePages,
     Text,
     Texts,
     Tokenize,
@@ -125,6 +130,11 @@ HUGE: list[Message] = [
     KeepWeights(1),
     WeightsKept(1),
     ToLane(1, Admit(REQUEST)),
+    SendPages(REQUEST, 3),
+    Collect(7, MANY),
+    Collected(7, ARRAYS),
+    TakePages(REQUEST, 3, ARRAYS),
+    PutPages(MANY, ARRAYS),
     FromLane(1, Outputs((Output(REQUEST, MANY, None),))),
     UseWeights(1, list(ARRAYS)),
     WeightsUsed(1),
@@ -137,7 +147,7 @@ def test_every_kind_of_message_is_among_these_and_somebody_takes_it() -> None:
     kinds = [getattr(messages, name) for name in messages.__all__]
     public = {kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Message)} - {Message}
     assert {*map(type, HUGE)} == public
-    assert {*fake_assembly(fake_limits()).lanes[0].actors.by_message(), *TO_CALLER, FromLane, ToLane} == public
+    assert {*fake_assembly(fake_limits()).lanes[0].actors.by_message(), *TO_CALLER, *JOINED, FromLane, ToLane} == public
 
 
 @pytest.mark.parametrize("message", HUGE, ids=lambda message: type(message).__name__)

@@ -48,6 +48,13 @@ class Settings:
             it returns the number of one, and is called on the engine's thread. If it fails, a RuntimeWarning says so
             once, and "prefix" goes on. Who begins with a prefix that is held goes to the lane that holds it, while that
             has a free slot.
+        prefill: the devices that compute prompts, where others generate: one as `device` takes it, or a list of those
+            that share the model. They are lane 0, which draws first tokens and keeps the prefixes of prompts; then the
+            pages of a prompt move to lane 1, as far as they are not cached there. The default is that the same devices
+            do both, in turns. It excludes `device`, `tensor`, `data`, `mesh` and `replicas`.
+        decode: the devices that generate, where others compute prompts. They are lane 1.
+        prefill_from: with these, how many uncached tokens of a prompt are too many to be computed by the devices that
+            generate. It is a page at least.
         implementation: of the kernels: "xla" runs everywhere, "cpu", "tpu" and "gpu" are written for their platform,
             and "reference" is the slow definition of all of them. None is the best for the device.
         dtype: of weights and pages, "float32" or "bfloat16"; None is float32 on CPU and bfloat16 elsewhere.
@@ -115,6 +122,9 @@ class Settings:
     mesh: Any = None
     replicas: int = 1
     route: Route = "prefix"
+    prefill: Any = None
+    decode: Any = None
+    prefill_from: int = 64
     implementation: Implementation | None = None
     dtype: Dtype | None = None
     page_size: int = 64
@@ -161,8 +171,11 @@ class Settings:
         _integer("replicas", self.replicas, 1)
         if not callable(self.route):
             _one_of("route", self.route, tuple(ROUTES), "or a function of a request and the lanes")
+        _integer("prefill_from", self.prefill_from, 1)
         if self.mesh is not None:
             self._check_mesh()
+        if self.prefill is not None or self.decode is not None:
+            self._check_sets()
         for name in ("max_running", "max_waiting", "max_executables"):
             _integer(name, getattr(self, name), 1)
         for name in ("host_cache_bytes", "disk_cache_bytes", "max_logprobs"):
@@ -207,6 +220,22 @@ class Settings:
         """The number of groups of devices that compute different rows."""
         return self.data if self.mesh is None else int(self.mesh.shape.get("data", 1))
 
+    @property
+    def lane_count(self) -> int:
+        """The number of lanes."""
+        return self.replicas if self.prefill is None else 2
+
+    def _check_sets(self) -> None:
+        if self.prefill is None or self.decode is None:
+            missing = "decode" if self.decode is None else "prefill"
+            raise ConfigError(f"prefill and decode go together: give {missing} its devices too, or neither")
+        beside = [name for name in ("device", "tensor", "mesh") if getattr(self, name) is not None]
+        beside += [name for name in ("data", "replicas") if getattr(self, name) != 1]
+        if beside:
+            raise ConfigError(f"prefill and decode say which devices there are: leave out {beside[0]}")
+        if not self.prefix_cache:
+            raise ConfigError("the pages of prompts move through the prefix cache: leave out prefix_cache=False")
+
     def _check_mesh(self) -> None:
         beside = [name for name in ("device", "tensor") if getattr(self, name) is not None]
         beside += [name for name in ("data", "replicas") if getattr(self, name) != 1]
@@ -244,6 +273,9 @@ class SettingsOptions(TypedDict, total=False):
     mesh: Any
     replicas: int
     route: Route
+    prefill: Any
+    decode: Any
+    prefill_from: int
     implementation: Implementation | None
     dtype: Dtype | None
     page_size: int

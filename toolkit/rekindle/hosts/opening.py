@@ -37,9 +37,10 @@ def require_shareable(settings: Settings, family: object, processes: int) -> Non
     Raises:
         ConfigError: something would have to be sent to followers that cannot be, or not all have the same part to do.
     """
-    if settings.mesh is not None or settings.data > 1 or settings.replicas > 1:
+    if settings.mesh is not None or settings.data > 1 or settings.lane_count > 1:
         raise ConfigError(
-            "with hosts, one group of devices shares the model: leave out mesh, data and replicas, and give tensor"
+            "with hosts, one group of devices shares the model: leave out mesh, data, replicas, prefill and decode, "
+            "and give tensor"
         )
     if settings.tensor is not None and settings.tensor % processes:
         raise ConfigError(

@@ -32,6 +32,7 @@ _EVER: Mapping[str, str] = {
     "generated_tokens": "Tokens handed to requests.",
     "forced_tokens": "Generated tokens that a constraint left no choice of.",
     "preemptions": "Times that a request gave its pages back to start again later.",
+    "moved_pages": "Pages of prompts that came from the lane that computed them.",
     "device_losses": "Times that a damaged program took all pages of the device with it.",
 }
 """What the scheduler has counted."""

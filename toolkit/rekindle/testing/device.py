@@ -12,12 +12,15 @@ from rekindle.core.buckets import QUERY_BLOCK, Bucket, smallest
 from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.messages import (
     Chunk,
+    Collect,
+    Collected,
     Dispatched,
     Gathered,
     Message,
     Offload,
     Onload,
     Plan,
+    PutPages,
     Row,
     Sampled,
     Scored,
@@ -67,18 +70,25 @@ class FakeStepper:
         self._pages = {}
         self._slots = _slots(self._limits)
 
-    def handle(self, message: Message) -> list[Dispatched | Gathered | WeightsUsed]:
-        """Answer Plan with Dispatched, Offload with Gathered, and UseWeights with WeightsUsed."""
+    def handle(self, message: Message) -> list[Message]:
+        """Answer Plan with Dispatched, Offload with Gathered, Collect with Collected, UseWeights with WeightsUsed."""
         match message:
             case Plan():
                 return [self._dispatch(message)]
             case Offload():
                 there = message.pages if message.losses == self._losses else ()
                 return [Gathered(message.offload_id, message.entries, tuple(map(self._gather, there)))]
+            case Collect(request_id, pages, losses):
+                there = pages if losses == self._losses else ()
+                return [Collected(request_id, tuple(map(self._gather, there)))]
+            case PutPages(pages, contents, losses):
+                if losses == self._losses:
+                    self._scatter(Onload(contents, pages))
+                return []
             case UseWeights(ticket):
                 self._weights += 1  # pages are stamped with this number
                 return [WeightsUsed(ticket)]
-        raise AssertionError(f"the stepper takes Plan, Offload and UseWeights, got {message!r}")
+        raise AssertionError(f"the stepper takes Plan, Offload, Collect, PutPages and UseWeights, got {message!r}")
 
     def _dispatch(self, plan: Plan) -> Dispatched:
         """Write all of a tick before any of it is read, as the device does."""

@@ -56,7 +56,7 @@ def fake_assembly(
     preparer = Preparer.of(checkpoint, limits.max_context)
     # The fake device runs no programs.
     executables = Executables(cast(Programs, None), 0)
-    lanes = tuple(_fake_lane(limits, preparer, settler, executables) for _ in range(limits.replicas))
+    lanes = tuple(_fake_lane(limits, preparer, settler, executables) for _ in range(limits.lanes))
     resources = ExitStack()
     resources.callback(free)
     return _FakeAssembly(
@@ -64,7 +64,7 @@ def fake_assembly(
         family=None,
         settings=replace(limits.chosen(Settings()), device="cpu:0"),
         limits=limits,
-        deployment=Deployment("int", "xla", 0, (Place((jax.devices("cpu")[0],)),) * limits.replicas, "", ""),
+        deployment=Deployment("int", "xla", 0, (Place((jax.devices("cpu")[0],)),) * limits.lanes, "", ""),
         defaults={"processor_args": ()} if limits.processes_logits else {},
         unserved=(),
         preparer=preparer,
@@ -95,7 +95,11 @@ def fake_session(assembly: Assembly | None = None, **settings: Unpack[SettingsOp
     parsed = Settings(**settings)
     made = assembly or fake_assembly(fake_limits(**settings))
     if assembly is None:
-        made = replace(made, settings=replace(made.settings, route=parsed.route))
+        made = replace(
+            made,
+            settings=replace(made.settings, route=parsed.route, prefill_from=parsed.prefill_from),
+            deployment=replace(made.deployment, apart=parsed.prefill is not None),
+        )
     callers = Callers(parsed.max_waiting)
     engine = EngineThread(lambda report: made, callers.deliver, callers.fail_all)
     engine.opening.grown_blocking(0)

@@ -103,7 +103,7 @@ class Trace:
         drawings = [
             (name, timeline_drawing.draw(each, requests, ticks, note)) for name, each in timelines(self.handled)
         ]
-        return drawings[0][1] if len(drawings) == 1 else stacked("timelines of lanes", drawings)
+        return stacked("timelines of lanes", drawings) if drawings[0][0] else drawings[0][1]
 
     def to_perfetto(self, path: str | Path) -> None:
         """Write the trace to a file for ui.perfetto.dev, in Chrome's trace event format.

@@ -71,6 +71,25 @@ def places_of(settings: Settings) -> list[Place]:
     return [shared_by(local, tensor, data)]
 
 
+def place_of_set(name: str, asked: Any) -> Place:
+    """Return the devices that `prefill=` or `decode=` of `open` asks for.
+
+    Args:
+        name: the setting.
+        asked: a device, as `device_of` takes it, or a sequence of such.
+
+    Raises:
+        ConfigError: there are no such devices, or they are not of one kind.
+    """
+    several = isinstance(asked, Sequence) and not isinstance(asked, str)
+    devices = tuple(map(device_of, asked if several else [asked]))
+    if not devices or len(set(devices)) < len(devices):
+        raise ConfigError(f"{name} must be a device or a list of different devices, got {asked!r:.80}")
+    if len({(device.platform, device.device_kind) for device in devices}) > 1:
+        raise ConfigError(f"the devices of {name} must be of one kind, got {', '.join(map(str, devices))}")
+    return Place(devices)
+
+
 def lanes_of(place: Place, settings: Settings) -> list[Place]:
     """Return the places of all lanes, given that of the first, which `places_of` has found.
 

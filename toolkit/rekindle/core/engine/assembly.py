@@ -15,6 +15,7 @@ from rekindle.core.device.jax_settings import own_settings
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.held import HeldPrograms
+from rekindle.core.engine.actor import Actor
 from rekindle.core.engine.assembling.filling import replacing
 from rekindle.core.engine.engine import Engine
 from rekindle.core.engine.followers import Followers
@@ -24,6 +25,7 @@ from rekindle.core.engine.wiring import Actors, Compose, Deliver, composed
 from rekindle.core.markup import counted
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.reading import Family
+from rekindle.core.routing.relay import Relay
 from rekindle.core.routing.router import Router
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
@@ -43,6 +45,7 @@ class Deployment:
         places: for each lane, the devices that have weights and pages, and run the programs.
         spread: why it is so many devices, in words; empty if that is no choice of Rekindle's.
         kernels: those that serve, in words.
+        apart: whether the first lane computes prompts and the second generates.
     """
 
     dtype: str
@@ -51,10 +54,12 @@ class Deployment:
     places: tuple[Place, ...]
     spread: str
     kernels: str
+    apart: bool = False
 
     def __str__(self) -> str:
-        places = dict.fromkeys(map(str, self.places))
-        alone = ", ".join(places)
+        if self.apart:
+            return f"{self.places[0]} to prefill, {self.places[1]} to decode"
+        alone = ", ".join(dict.fromkeys(map(str, self.places)))
         return alone if len(self.places) == 1 else f"{alone} in {counted(len(self.places), 'lane')}"
 
     @property
@@ -146,16 +151,21 @@ class Assembly:
 
     def engine(self, deliver: Deliver) -> Engine:
         """Return an engine of the lanes; `deliver` takes what it says to callers."""
-        router = None
-        if len(self.lanes) > 1:
-            router = Router(self.schedulers, self.settings.route, self.limits)
         return Engine(
             [lane.actors for lane in self.lanes],
             deliver,
-            router,
+            self._router(),
             timeout_of(self.settings.watchdog_timeout, self.deployment.place.first.platform),
             lambda lane: self.lanes[lane].executables.wait_ended,
         )
+
+    def _router(self) -> Actor | None:
+        """Return what gives requests to the lanes, if there are several."""
+        settings = self.settings
+        if self.deployment.apart:
+            prefill, decode = self.schedulers
+            return Relay(prefill, decode, settings.prefill_from, self.limits.pool.page_size)
+        return Router(self.schedulers, settings.route, self.limits) if len(self.lanes) > 1 else None
 
     def stats(self) -> Stats:
         """Return a snapshot of all counters. Any thread may ask."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -12,7 +13,7 @@ from rekindle.core.checkpoints.defaults import sampling_defaults
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.config import Settings
-from rekindle.core.device.devices import lanes_of, places_of, places_over
+from rekindle.core.device.devices import lanes_of, place_of_set, places_of, places_over
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.held import HeldPrograms
@@ -33,7 +34,7 @@ from rekindle.core.engine.assembly import Assembly, Deployment, Lane
 from rekindle.core.engine.followers import FollowerHosts
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.wiring import Actors, Compose
-from rekindle.core.errors import CheckpointError, InvalidRequest
+from rekindle.core.errors import CheckpointError, ConfigError, InvalidRequest
 from rekindle.core.models.families.reading import Family
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.scheduler.limits import EngineLimits
@@ -77,13 +78,10 @@ def build(
         if hosts is not None:
             hosts.check(settings, family)
         crew = None if hosts is None else resources.enter_context(hosts.crew(report))
-        places = places_of(settings) if crew is None else places_over(settings.device, settings)
-        place = fewest(checkpoint, settings, places)
-        blueprint = plan(checkpoint, settings, place, directory, report=report)
+        lanes, spread = _lanes(checkpoint, settings, directory, report, over=crew is not None)
+        blueprint = lanes[0]
         limits = blueprint.limits
-        blueprint.budget.check(limits, checkpoint.source)
         defaults, unserved = _defaults(checkpoint, settings, limits)
-        lanes = [blueprint, *(blueprint.at(each, settings) for each in lanes_of(place, settings)[1:])]
         stores = open_stores(directory, lanes, settings)
         complete = all(each.complete for each in stores)
         first, later, wait = blueprint.in_turn(settings.precompile, stores[0].wanted, stored=complete)
@@ -94,7 +92,8 @@ def build(
         states = filled([(executables[lane.place], lane) for lane in lanes], report)
         send = None if crew is None else crew.send
         steppers = [
-            Stepper(executables[lane.place], state, limits, send) for lane, state in zip(lanes, states, strict=True)
+            Stepper(executables[lane.place], state, limits, _copies(lane, alone=crew is None).stage, send)
+            for lane, state in zip(lanes, states, strict=True)
         ]
         for stepper in steppers:
             resources.callback(stepper.free)
@@ -119,8 +118,9 @@ def build(
                 implementation=blueprint.programs.implementation,
                 weight_bytes=sum(array.nbytes for array in states[0].weights),
                 places=tuple(lane.place for lane in lanes),
-                spread="as it does not fit on fewer devices" if len(places) > 1 and place != places[0] else "",
+                spread=spread,
                 kernels=blueprint.kernels(settings.implementation),
+                apart=settings.prefill is not None,
             ),
             defaults=defaults,
             unserved=unserved,
@@ -136,6 +136,48 @@ def build(
             crew=crew,
         ).composed(compose)
         return replace(assembly, resources=resources.pop_all())
+
+
+def _lanes(
+    checkpoint: Checkpoint, settings: Settings, directory: Path | None, report: Report, *, over: bool
+) -> tuple[list[Blueprint], str]:
+    """Return the blueprint of each lane, and why a model is on so many devices, in words.
+
+    Args:
+        over: whether all processes of `jax.distributed` share the model.
+
+    Raises:
+        ModelTooLarge: it does not fit into the device's memory.
+        ConfigError: the settings do not fit the model, or the devices.
+    """
+    if settings.prefill is not None:
+        return _sets(checkpoint, settings, directory, report), ""
+    places = places_over(settings.device, settings) if over else places_of(settings)
+    place = fewest(checkpoint, settings, places)
+    blueprint = plan(checkpoint, settings, place, directory, report=report)
+    blueprint.budget.check(blueprint.limits, checkpoint.source)
+    further = [] if over else lanes_of(place, settings)[1:]
+    spread = "as it does not fit on fewer devices" if len(places) > 1 and place != places[0] else ""
+    return [blueprint, *(blueprint.at(each, settings) for each in further)], spread
+
+
+def _sets(checkpoint: Checkpoint, settings: Settings, directory: Path | None, report: Report) -> list[Blueprint]:
+    """Return the blueprints of the lane that computes prompts and of the one that generates, with as many pages."""
+    places = [place_of_set("prefill", settings.prefill), place_of_set("decode", settings.decode)]
+    found = [plan(checkpoint, settings, place, directory, report=report) for place in places]
+    for each in found:
+        each.budget.check(each.limits, checkpoint.source)
+    same = replace(settings, num_pages=min(each.limits.pool.num_pages for each in found), pool_bytes=None)
+    lanes = [Blueprint.of(checkpoint, same, places[0])]
+    lanes.append(lanes[0].at(places[1], same))
+    if lanes[0].programs.page != lanes[1].programs.page or len({place.first.platform for place in places}) > 1:
+        raise ConfigError(f"pages on {places[0]} have another form than on {places[1]}: give both sets devices alike")
+    if lanes[0].limits.one_shape:
+        raise ConfigError(
+            "deterministic=True computes all of a request by the same programs here, so that prefill and decode cannot "
+            "be apart: leave them out, or deterministic"
+        )
+    return lanes
 
 
 def _executables(
@@ -203,12 +245,17 @@ def _lane(
 
 
 def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool) -> HostTier:
-    """Return an empty host tier; pages of which other processes have shares are copied whole, through the host."""
+    """Return an empty host tier."""
     limits, programs = blueprint.limits, blueprint.programs
-    copies: Copies = SharedCopies()
-    if alone:
-        copies = DeviceCopies(programs.page_sharding, host_memory(blueprint.place.first))
-    return HostTier(limits.data * limits.pool.host_pages * limits.pool.page_bytes, programs.copy_bytes, copies, disk)
+    size = limits.data * limits.pool.host_pages * limits.pool.page_bytes
+    return HostTier(size, programs.copy_bytes, _copies(blueprint, alone=alone), disk)
+
+
+def _copies(blueprint: Blueprint, *, alone: bool) -> Copies:
+    """Return how pages are copied; those of which other processes have shares are copied whole, through the host."""
+    if not alone:
+        return SharedCopies()
+    return DeviceCopies(blueprint.programs.page_sharding, host_memory(blueprint.place.first))
 
 
 def _defaults(

@@ -13,6 +13,8 @@ from rekindle.core.messages import (
     CacheSaved,
     CacheSaving,
     Cancel,
+    Collect,
+    Collected,
     Dispatched,
     Drop,
     Fetch,
@@ -27,12 +29,15 @@ from rekindle.core.messages import (
     Outputs,
     Overdue,
     Plan,
+    PutPages,
     Rejected,
     SaveCache,
+    SendPages,
     Settled,
     Started,
     Stopped,
     Submit,
+    TakePages,
     Texts,
     Tokenize,
     Tokenized,
@@ -79,9 +84,9 @@ TAKES: Mapping[str, tuple[type[Message], ...]] = {
     "tokenizer": (Tokenize,),
     "scheduler": (
         *(Admit, Withdraw, Settled, Stopped, Advanced, Overdue),
-        *(Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights),
+        *(Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights, SendPages, TakePages),
     ),
-    "stepper": (Plan, Offload, UseWeights),
+    "stepper": (Plan, Offload, UseWeights, Collect, PutPages),
     "settler": (Dispatched,),
     "detokenizer": (Outputs,),
     "grammars": (Advance,),
@@ -94,7 +99,7 @@ OWN = tuple(name for name in TAKES if name not in SHARED)
 ROUTER = "router"
 ROUTED = (Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache)
 """Messages to the scheduler that a router takes first, where there are several lanes."""
-JOINED = (Rejected, Started, Outputs, WeightsUsed, WeightsKept, CacheSaving, CacheSaved)
+JOINED = (Rejected, Started, Outputs, WeightsUsed, WeightsKept, CacheSaving, CacheSaved, Collected)
 """What lanes say of their requests and of themselves; a router takes it first."""
 TO_CALLER = (Rejected, Started, Texts, WeightsUsed, WeightsKept, CacheSaving, CacheSaved)
 """Messages that leave the engine."""

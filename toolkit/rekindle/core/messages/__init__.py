@@ -30,6 +30,7 @@ from rekindle.core.messages.asking import (
 from rekindle.core.messages.grammars import Advance, Advanced
 from rekindle.core.messages.lanes import FromLane, ToLane
 from rekindle.core.messages.message import Message
+from rekindle.core.messages.moves import Collect, Collected, PutPages, SendPages, TakePages
 from rekindle.core.messages.pages import (
     Archive,
     CacheSaved,
@@ -72,6 +73,8 @@ __all__ = [
     "CacheSaving",
     "Cancel",
     "Chunk",
+    "Collect",
+    "Collected",
     "Continued",
     "Conversation",
     "Copy",
@@ -92,18 +95,21 @@ __all__ = [
     "Overdue",
     "Plan",
     "Prompt",
+    "PutPages",
     "Rejected",
     "Row",
     "Sampled",
     "SaveCache",
     "Scored",
     "Scoring",
+    "SendPages",
     "Settled",
     "Started",
     "Stopped",
     "Submit",
     "Summed",
     "Summing",
+    "TakePages",
     "Text",
     "Texts",
     "ToLane",

@@ -130,9 +130,14 @@ class Tokenized(OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Admit(Message):
-    """A tokenized and validated request joins the waiting queue."""
+    """A tokenized and validated request joins the waiting queue.
+
+    Attributes:
+        started: whether it began in another lane, which has told of its start and of its output until now.
+    """
 
     request: Request
+    started: bool = False
 
     @property
     def requests(self) -> tuple[int, ...]:

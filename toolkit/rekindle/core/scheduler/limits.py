@@ -51,7 +51,7 @@ class PoolLimits:
         num_pages = _pages(settings, page_bytes)
         if num_pages is None:
             num_pages = 1 + min(max(1, pool_bytes // page_bytes), settings.max_running * full_request)
-        share = page_bytes * settings.groups * settings.replicas
+        share = page_bytes * settings.groups * settings.lane_count
         host_pages = settings.host_cache_bytes // share if settings.prefix_cache else 0
         return cls(
             page_size=settings.page_size,
@@ -85,7 +85,7 @@ class EngineLimits:
         long_from: requests of more tokens have other positions than shorter ones; None if lengths change nothing.
         grows: whether positions are others for each length above that, rather than the same ones.
         data: groups of devices that compute different rows. Pages and running requests are those of one group.
-        replicas: lanes, each of so many groups.
+        lanes: each has so many groups.
         one_shape: whether each tick has the same shape, as rows would not be the same in another.
         Others as in `Settings`.
     """
@@ -107,7 +107,7 @@ class EngineLimits:
     long_from: int | None = None
     grows: bool = False
     data: int = 1
-    replicas: int = 1
+    lanes: int = 1
     decode_steps: int = 1
 
     @classmethod
@@ -158,7 +158,7 @@ class EngineLimits:
             long_from=min((each.original_context for each in by_length), default=None),
             grows=any(isinstance(each, DynamicScaling) for each in by_length),
             data=settings.groups,
-            replicas=settings.replicas,
+            lanes=settings.lane_count,
             decode_steps=settings.decode_steps,
         )
         limits._check_executables(settings)
@@ -189,7 +189,7 @@ class EngineLimits:
     @property
     def groups(self) -> int:
         """The groups of all lanes."""
-        return self.data * self.replicas
+        return self.data * self.lanes
 
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
         """Return every bucket that a tick may need."""

@@ -3,12 +3,14 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from rekindle.core.errors import RekindleError, RequestCancelled, WeightsChanged
 from rekindle.core.messages import (
     Admit,
     Advanced,
+    Collect,
+    Collected,
     Fetched,
     KeepWeights,
     Message,
@@ -17,10 +19,13 @@ from rekindle.core.messages import (
     Output,
     Outputs,
     Overdue,
+    PutPages,
     SaveCache,
+    SendPages,
     Settled,
     Started,
     Stopped,
+    TakePages,
     UseWeights,
     WeightsKept,
     Withdraw,
@@ -121,8 +126,8 @@ class Scheduler:
         match message:
             case Admit(request) if request.complete:
                 yield self._answer(request)
-            case Admit(request):
-                self.roster.join(request)
+            case Admit(request, started):
+                self.roster.join(request, started=started)
             case Withdraw(request_id):
                 if not self.roster.release(request_id) and (tracked := self.roster.get(request_id)):
                     self.roster.end(tracked, "cancelled")
@@ -160,10 +165,14 @@ class Scheduler:
                 self._archiving.ask(ticket)
             case Fetched():
                 self.roster.waiting.fetched(message)
+            case SendPages(request, first):
+                yield self._send_pages(request, first)
+            case TakePages(request, first, contents):
+                yield from self._take_pages(request, first, contents)
             case _:
                 raise TypeError(
                     "the scheduler takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, Settled, Overdue, "
-                    f"Advanced, Offloaded, Fetched, Written and SaveCache, got {message!r}"
+                    f"Advanced, Offloaded, Fetched, Written, SaveCache, SendPages and TakePages, got {message!r}"
                 )
 
     # Planning
@@ -282,6 +291,24 @@ class Scheduler:
             if tracked.lease is not None or tracked.request.id in self._kept_waiting:
                 yield self.roster.reject(tracked, error)
         self._overdue, self._kept_waiting = True, {tracked.request.id for tracked in self.roster}
+
+    # Pages of prompts that one lane computes and another needs
+
+    def _send_pages(self, request: Request, first: int) -> Message:
+        """Have the pages of a prompt collected, as far as they are on the device."""
+        tracked = Tracked.of(request, self._limits)
+        pages = self.roster.group_of(tracked).cache.on_device(tracked.namespace, tracked.tokens)[first:]
+        return Collect(request.id, pages, self.roster.losses) if pages else Collected(request.id, ())
+
+    def _take_pages(self, request: Request, first: int, contents: Sequence[Any]) -> Iterator[Message]:
+        """Put pages of a prompt into the cache, if there is room for them, so that the request finds them there."""
+        tracked = Tracked.of(request, self._limits)
+        cache = self.roster.group_of(tracked).cache
+        known, pages = cache.receive(tracked.namespace, tracked.tokens, first, len(contents))
+        if pages:
+            self.roster.counts.moved_pages += len(pages)
+            yield from self._errands.said()  # pages that make room are copied before they are written to
+            yield PutPages(pages, tuple(contents[known - first :]), self.roster.losses)
 
     # The device state is lost, or has new weights
 

@@ -46,6 +46,7 @@ class SchedulerStats(_Counters):
         generated_tokens: tokens handed to requests; surplus ones are not counted.
         forced_tokens: those of them that a constraint left no choice of, and that were not generated one by one.
         preemptions: times that a request gave its pages back to start again later.
+        moved_pages: pages of prompts that came from the lane that computed them.
     """
 
     waiting: int = 0
@@ -68,6 +69,7 @@ class SchedulerStats(_Counters):
     generated_tokens: int = 0
     forced_tokens: int = 0
     preemptions: int = 0
+    moved_pages: int = 0
 
     def _html(self) -> str:
         return prompt_shares(self) + _Counters._html(self)
@@ -94,6 +96,7 @@ class Counts:
     generated_tokens: int = 0
     forced_tokens: int = 0
     preemptions: int = 0
+    moved_pages: int = 0
 
     def forced(self, tokens: int) -> None:
         """Count tokens that were handed to a request because its constraint leaves no choice."""

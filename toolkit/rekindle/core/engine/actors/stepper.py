@@ -28,12 +28,15 @@ from rekindle.core.device.programs.lowering import EMPTY, Program
 from rekindle.core.errors import EngineFailed
 from rekindle.core.messages import (
     Chunk,
+    Collect,
+    Collected,
     Dispatched,
     Gathered,
     Message,
     Offload,
     Onload,
     Plan,
+    PutPages,
     Row,
     UseWeights,
     WeightsUsed,
@@ -51,30 +54,45 @@ class Stepper:
         programs: the compiled programs.
         state: the weights, and the state of an idle engine.
         limits: resolved settings.
+        stage: copies pages to where SCATTER takes them, in a worker thread.
         send: where other processes have shares of the state; None where there are none.
     """
 
-    def __init__(self, programs: Executables, state: DeviceState, limits: EngineLimits, send: Send | None = None):
+    def __init__(
+        self,
+        programs: Executables,
+        state: DeviceState,
+        limits: EngineLimits,
+        stage: Callable[[Sequence[Any]], Sequence[Any]] = tuple,
+        send: Send | None = None,
+    ):
         self._programs = programs
         self._state = state
         self._limits = limits
-        self._send = send
+        self._stage, self._send = stage, send
         self._losses = 0  # of the device state
 
     async def handle(self, message: Message) -> list[Message]:
-        """Turn Plan into Dispatched, Offload into Gathered, and UseWeights into WeightsUsed."""
+        """Turn Plan into Dispatched, Offload into Gathered, Collect into Collected, UseWeights into WeightsUsed."""
         match message:
             case Plan():
                 return [await self._dispatch(message)]
             case Offload():
                 return [await self._gather(message)]
+            case Collect(request_id, pages, losses):
+                return [Collected(request_id, await self._copies(pages, losses))]
+            case PutPages(pages, contents, losses):
+                if losses == self._losses:
+                    staged = await to_thread.run_sync(under_own_settings, self._stage, contents)
+                    await self._scatter(Onload(tuple(staged), pages))
+                return []
             case UseWeights(ticket, weights):
                 if isinstance(weights, SharedWeights):
                     self._tell(Use(weights.number))
                 old, self._state.weights = [self._state.weights], list(weights)
                 await to_thread.run_sync(_forget, old)  # which may free gigabytes
                 return [WeightsUsed(ticket)]
-        raise TypeError(f"the stepper takes Plan, Offload and UseWeights, got {message!r}")
+        raise TypeError(f"the stepper takes Plan, Offload, Collect, PutPages and UseWeights, got {message!r}")
 
     async def _dispatch(self, plan: Plan) -> Dispatched:
         if plan.losses == self._losses:
@@ -111,14 +129,17 @@ class Stepper:
         return dispatched(plan, parts, bucket, limits.max_running, outputs)
 
     async def _gather(self, offload: Offload) -> Gathered:
-        if offload.losses < self._losses:
-            return Gathered(offload.offload_id, offload.entries, ())
+        return Gathered(offload.offload_id, offload.entries, await self._copies(offload.pages, offload.losses))
+
+    async def _copies(self, pages: Sequence[int], losses: int) -> tuple[Any, ...]:
+        """Return copies of pages; none if the state that had them is lost, or there is no room for them."""
+        if losses < self._losses:
+            return ()
         try:
-            contents = tuple(await self._run_all([Gather(page) for page in offload.pages]))
+            return tuple(await self._run_all([Gather(page) for page in pages]))
         except jax.errors.JaxRuntimeError as error:  # no room beside the pool
             self._require_alone(error)
-            contents = ()  # what leaves the pool uncopied is computed again
-        return Gathered(offload.offload_id, offload.entries, contents)
+            return ()  # what is not copied is computed again
 
     async def _scatter(self, onload: Onload) -> None:
         await self._run_all([Scatter(page, copy) for page, copy in zip(onload.pages, onload.staged, strict=True)])

@@ -91,7 +91,7 @@ class Blueprint:
         }
         return replace(
             self.limits.chosen(settings),
-            **({} if settings.mesh is not None else devices),
+            **({} if settings.mesh is not None or settings.prefill is not None else devices),
             implementation=self.programs.implementation,
             dtype=cast(Dtype, self.dtype.name),
             watchdog_timeout=timeout_of(settings.watchdog_timeout, self.place.first.platform),

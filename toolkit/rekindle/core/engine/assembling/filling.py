@@ -104,16 +104,17 @@ def placed(
     Raises:
         ModelError: the process is ending.
     """
-    read: dict[int, list[jax.Array]] = {}
+    read: dict[tuple[int, int], list[jax.Array]] = {}
     joined: dict[Place, list[jax.Array]] = {}
     for place in dict.fromkeys(places):
         shares = []
         for device, shard in place.own_shards:
-            if shard.rank in read:
-                there = [under_own_settings(jax.device_put, array, device) for array in read[shard.rank]]
+            share = shard.rank, place.tensor
+            if share in read:
+                there = [under_own_settings(jax.device_put, array, device) for array in read[share]]
             else:
                 there = load_weights(config, tensors, dtype, loaded, put_on(device), implementation, shard)
-                read[shard.rank] = there
+                read[share] = there
             shares.append(there)
         joined[place] = [place.joined(list(each), WEIGHTS) for each in zip(*shares, strict=True)]
     return [joined[place] for place in places]

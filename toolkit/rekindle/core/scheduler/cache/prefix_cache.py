@@ -64,6 +64,30 @@ class PrefixCache:
         """Free pages that are not in the tree. Ticks in flight that write to them run before those that reuse them."""
         self._pool.release(pages)
 
+    def on_device(self, namespace: str, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Return the pages of the longest prefix of tokens that is in the device tier."""
+        return tuple(node.page for node in self.tree.match(namespace, tokens) if node.page is not None)
+
+    def receive(self, namespace: str, tokens: Sequence[int], first: int, count: int) -> tuple[int, tuple[int, ...]]:
+        """Take pages for a part of a prefix that comes from elsewhere: `count` of them, from the page `first` on.
+
+        Returns:
+            How many of the prefix's pages are there already, and the pages for those that follow; none if something
+            before them is missing, or there is no room.
+        """
+        nodes = [node for node in self.tree.match(namespace, tokens) if node.page is not None]
+        known, size = len(nodes), self.tree.page_size
+        if not self.enabled or not first <= known < first + count:
+            return known, ()
+        tip = nodes[-1] if nodes else self.tree.root(namespace)
+        self.tree.lock(tip)
+        pages = self.allocate(first + count - known)
+        if pages is not None:
+            tip, spare = self.tree.publish(tip, tokens[known * size : (first + count) * size], pages)
+            assert not spare, "a page came that is there"
+        self.tree.unlock(tip)
+        return known, tuple(pages or ())
+
     def hold(self, request_id: int, node: Node) -> None:
         """Keep a prefix in the device tier until it is released."""
         self.tree.lock(node)

@@ -69,9 +69,10 @@ class Roster:
 
     # Ways in, and between the queue and the groups
 
-    def join(self, request: Request) -> None:
-        """Let a new request wait for the group that would come soonest to its first token."""
+    def join(self, request: Request, *, started: bool = False) -> None:
+        """Let a request that is new here wait for the group that would come soonest to its next token."""
         self._tracked[request.id] = tracked = Tracked.of(request, self._limits)
+        tracked.started = started
         tracked.group = least_loaded(self.groups, tracked).number
         self.waiting.join(tracked)
 

@@ -30,7 +30,7 @@ class Tracked:
         prefill_end: how many tokens were known when it last got its pages; up to there it is computed in chunks.
         pending: sampled tokens that are dispatched and not settled.
         lease: its pages while it runs.
-        started: whether it ever left the waiting queue.
+        started: whether it ever left a waiting queue, here or where it began.
         held_at: the tick that computes the last of a prefix that is to be held.
         turning: how its length changes its positions.
         group: the number of the group that computes it, or is to compute it.

@@ -1,0 +1,383 @@
+"""Where one lane computes prompts and another generates, every request gets the tokens of one engine, once."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from rekindle.core.config import Settings, SettingsOptions
+from rekindle.core.errors import ConfigError
+from rekindle.core.messages import (
+    Admit,
+    Collected,
+    FromLane,
+    KeepWeights,
+    Message,
+    NewWeights,
+    Output,
+    Outputs,
+    Rejected,
+    SendPages,
+    Started,
+    Stopped,
+    TakePages,
+    ToLane,
+    WeightsKept,
+    WeightsUsed,
+    Withdraw,
+)
+from rekindle.core.request.figures import CachedTokens
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.routing.relay import DECODE, PREFILL, Relay
+from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.session.session import Session
+from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
+from tests.unit.machines import run, run_deep
+
+APART: SettingsOptions = {"prefill": "cpu:0", "decode": "cpu:0", "prefill_from": 16, "page_size": 16}
+PROMPTS = [[number] * size for number, size in enumerate((5, 16, 17, 40, 64, 150))]
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Session]:
+    with fake_session(**APART | {"max_running": 4}) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def crowded() -> Iterator[Session]:
+    small: SettingsOptions = {"max_running": 3, "num_pages": 12, "prefill_chunk": 16, "max_context": 150}
+    with fake_session(**APART | small) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Session]:
+    with fake_session(page_size=16) as session:
+        yield session
+
+
+async def test_tokens_are_those_of_one_lane_and_pages_that_move_are_counted() -> None:
+    with fake_session(**APART) as session:
+        answers = await session.generate(token_ids=PROMPTS, max_tokens=9, ignore_eos=True)
+        assert [each.token_ids for each in answers] == [expected_tokens(prompt, 9) for prompt in PROMPTS]
+        prefill, decode = session.stats.lanes
+        assert decode.moved_pages == sum(len(prompt) // 16 for prompt in PROMPTS[1:])
+        assert prefill.moved_pages == 0
+        assert prefill.generated_tokens == len(PROMPTS) - 1, "first tokens are drawn where prompts are computed"
+        assert decode.computed_tokens <= 16 * len(PROMPTS)
+        again = await session.generate(token_ids=PROMPTS, max_tokens=9, ignore_eos=True)
+        assert [each.token_ids for each in again] == [each.token_ids for each in answers]
+        assert session.stats.lanes[1].moved_pages == decode.moved_pages, "what is there does not move again"
+
+
+ASK = st.tuples(
+    st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    st.fixed_dictionaries(
+        {"max_tokens": st.integers(0, 20), "ignore_eos": st.booleans(), "seed": st.integers(0, 5)},
+        optional={
+            "temperature": st.just(0.9),
+            "logprobs": st.integers(0, 3),
+            "prompt_logprobs": st.integers(0, 2),
+            "presence_penalty": st.just(0.6),
+            "stop_token_ids": st.lists(st.integers(0, 250), max_size=60),
+            "min_tokens": st.integers(0, 9),
+            "bad_words": st.just([[5], [7, 9]]),
+            "logit_bias": st.just({3: 2.0}),
+        },
+    ),
+)
+
+
+def check(alone: Session, others: list[Session], asks: list[tuple[list[int], dict[str, Any]]]) -> None:
+    for session in others:
+        handles = []
+        for parts, options in asks:
+            options = options | {"min_tokens": min(options.get("min_tokens", 0), options["max_tokens"])}
+            prompt = [part for part in parts for _ in range(11)]
+            handles.append((session.submit(token_ids=prompt, **options), prompt, options))
+        for handle, prompt, options in handles:
+            mine, theirs = handle.result(), alone.generate_sync(token_ids=prompt, **options)
+            assert mine.token_ids == theirs.token_ids
+            assert (mine.finish_reason, mine.stopped_by) == (theirs.finish_reason, theirs.stopped_by)
+            assert mine.logprobs == theirs.logprobs
+            assert mine.prompt_logprobs == theirs.prompt_logprobs
+        assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
+
+
+@settings(max_examples=40)
+@given(st.lists(ASK, min_size=1, max_size=5))
+def test_any_mix_is_the_same(
+    alone: Session, apart: Session, crowded: Session, asks: list[tuple[list[int], dict[str, Any]]]
+) -> None:
+    check(alone, [apart, crowded], asks)
+
+
+@pytest.mark.deep
+@settings(max_examples=1000)
+@given(st.lists(ASK, min_size=1, max_size=8))
+def test_any_of_many_mixes_is_the_same(
+    alone: Session, apart: Session, crowded: Session, asks: list[tuple[list[int], dict[str, Any]]]
+) -> None:
+    check(alone, [apart, crowded], asks)
+
+
+async def test_texts_constraints_prefixes_and_branches(byte_tokenizer: Tokenizer) -> None:
+    with fake_session(fake_assembly(fake_limits(page_size=16), tokenizer=byte_tokenizer)) as alone:
+        limits = fake_limits(**APART)
+        assembly = fake_assembly(limits, tokenizer=byte_tokenizer)
+        assembly = replace(
+            assembly,
+            deployment=replace(assembly.deployment, apart=True),
+            settings=replace(assembly.settings, prefill_from=16),
+        )
+        with fake_session(assembly) as apart:
+            for prompt in ("a" * 20, "abcd" * 30):
+                for options in (
+                    {"stop": ["a"], "max_tokens": 40},
+                    {"regex": "[ab]{3,30}c", "max_tokens": 40},
+                    {"choice": ["yes", "no"]},
+                    {"n": 3, "temperature": 1.0, "seed": 2, "max_tokens": 10},
+                ):
+                    mine, theirs = await apart.generate(prompt, **options), await alone.generate(prompt, **options)
+                    same = (mine, theirs) if options.get("n") else ([mine], [theirs])
+                    for one, other in zip(*same, strict=True):
+                        assert (one.text, one.token_ids, one.stopped_by) == (
+                            other.text,
+                            other.token_ids,
+                            other.stopped_by,
+                        )
+                branched = []
+                for session in (apart, alone):
+                    first = await session.generate(prompt, max_tokens=20, ignore_eos=True, logprobs=2)
+                    assert first.logprobs
+                    branched.append((await first.branch(7, first.logprobs[7].top[1].token_id)).token_ids)
+                    async with await session.prefix(prompt) as held:
+                        branched.append((await held.generate("more", max_tokens=7)).token_ids)
+                assert branched[:2] == branched[2:]
+            assert apart.stats.lanes[1].moved_pages > 0
+
+
+async def test_weights_are_exchanged_between_requests_and_saves_are_joined() -> None:
+    with fake_session(**APART) as session:
+        before = await session.generate(token_ids=PROMPTS, max_tokens=3)
+        await session.save()
+        await session.update_weights({})
+        assert session.stats.scheduler.cached_pages == 0
+        assert [each.token_ids for each in await session.generate(token_ids=PROMPTS, max_tokens=3)] == [
+            each.token_ids for each in before
+        ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"prefill": "cpu:0"}, "prefill and decode go together: give decode its devices too, or neither"),
+        ({"prefill": "cpu:0", "decode": "cpu:0", "replicas": 2}, "leave out replicas"),
+        ({"prefill": "cpu:0", "decode": "cpu:0", "tensor": 1}, "leave out tensor"),
+        ({"prefill": "cpu:0", "decode": "cpu:0", "prefix_cache": False}, "leave out prefix_cache=False"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(asked: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Settings(**asked)
+
+
+# The relay alone
+
+
+@dataclass
+class Lane:
+    """A lane of the machine: its inbox, what it serves, and the weights that it has."""
+
+    inbox: list[Message] = field(default_factory=list)
+    serves: dict[int, Request] = field(default_factory=dict)
+    started: set[int] = field(default_factory=set)
+    waiting: list[NewWeights] = field(default_factory=list)
+    weights: str = "old"
+
+    def uncached(self, request: Request) -> int:
+        return len(request.known)
+
+    def remaining(self, request_id: int) -> int | None:
+        return None
+
+
+class RelayMachine(RuleBasedStateMachine):
+    """The stories of a relay between two lanes that act in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lanes = (Lane(), Lane())
+        self.relay = Relay(*self.lanes, 32, 16)
+        self.asked: dict[int, Request] = {}
+        self.weights: dict[int, str] = {}
+        self.got: dict[int, list[int]] = {}
+        self.starts: dict[int, int] = {}
+        self.ends: dict[int, str] = {}
+        self.tickets: dict[int, Message | None] = {}
+        self.kept: set[int] = set()
+
+    def say(self, message: Message) -> None:
+        for said in self.relay.handle(message):
+            match said:
+                case ToLane(lane, inner):
+                    self.lanes[lane].inbox.append(inner)
+                case Outputs(outputs):
+                    for output in outputs:
+                        assert output.request.id not in self.ends, "it is told more after its end"
+                        self.got[output.request.id] += output.token_ids
+                        if output.end is not None:
+                            self.ends[output.request.id] = output.end
+                case Rejected(request_id):
+                    assert request_id not in self.ends
+                    self.ends[request_id] = "rejected"
+                case Started(request_id):
+                    self.starts[request_id] += 1
+                case WeightsUsed(ticket) | WeightsKept(ticket):
+                    assert self.tickets[ticket] is None, "a caller is answered twice"
+                    self.tickets[ticket] = said
+                case _:
+                    raise AssertionError(said)
+
+    @rule(size=st.sampled_from([5, 40, 70]), tokens=st.integers(1, 6), hold=st.booleans())
+    def admit(self, size: int, tokens: int, hold: bool) -> None:
+        number = len(self.asked)
+        request = Request(
+            number, (1,) * size, SamplingParams(max_tokens=tokens), frozenset(), 4096, hold=hold and size > 16
+        )
+        self.asked[number], self.got[number], self.starts[number] = request, [], 0
+        self.say(Admit(request))
+
+    @precondition(lambda self: any(lane.inbox for lane in self.lanes))
+    @rule(data=st.data())
+    def take(self, data: st.DataObject) -> None:
+        self.taken(data.draw(st.sampled_from([number for number, lane in enumerate(self.lanes) if lane.inbox])))
+
+    def taken(self, number: int) -> None:
+        lane = self.lanes[number]
+        match message := lane.inbox.pop(0):
+            case Admit(request, started):
+                lane.serves[request.id] = request
+                if started:
+                    lane.started.add(request.id)
+            case Withdraw(request_id) | Stopped(request_id):
+                if request_id in lane.serves:
+                    self.end(number, request_id, "cancelled" if isinstance(message, Withdraw) else "stop")
+            case NewWeights():
+                lane.waiting.append(message)
+                if message.fail:
+                    for request_id in [each for each in lane.serves if each in lane.started]:
+                        del lane.serves[request_id]
+                        lane.started.remove(request_id)
+                        self.say(FromLane(number, Rejected(request_id, ValueError("weights"))))
+                self.use(number)
+            case KeepWeights(ticket):
+                kept = [new for new in lane.waiting if new.ticket == ticket]
+                lane.waiting = [new for new in lane.waiting if new.ticket != ticket]
+                for _ in kept:
+                    self.say(FromLane(number, WeightsKept(ticket)))
+            case SendPages(request, first):
+                self.say(FromLane(number, Collected(request.id, ("page",) * (len(request.known) // 16 - first))))
+            case TakePages(contents=contents):
+                assert contents
+
+    def use(self, number: int) -> None:
+        lane = self.lanes[number]
+        while lane.waiting and not any(each in lane.started for each in lane.serves):
+            new = lane.waiting.pop(0)
+            lane.weights = new.weights[0]
+            self.say(FromLane(number, WeightsUsed(new.ticket)))
+
+    def end(self, number: int, request_id: int, end: Any, tokens: tuple[int, ...] = ()) -> None:
+        lane = self.lanes[number]
+        request = lane.serves.pop(request_id)
+        lane.started.discard(request_id)
+        self.say(FromLane(number, Outputs((Output(request, tokens, end),))))
+        self.use(number)
+
+    @property
+    def running(self) -> list[tuple[int, int]]:
+        return [(number, each) for number, lane in enumerate(self.lanes) for each in lane.serves]
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def compute(self, data: st.DataObject) -> None:
+        self.computed(*data.draw(st.sampled_from(self.running)))
+
+    def computed(self, number: int, request_id: int) -> None:
+        """Give a request its next token; it starts first, unless its lane waits for new weights."""
+        lane, request = self.lanes[number], self.lanes[number].serves[request_id]
+        if request_id not in lane.started:
+            if lane.waiting:
+                return
+            lane.started.add(request_id)
+            self.say(FromLane(number, Started(request_id, request.prompt, 0, CachedTokens())))
+            if request.given:
+                self.say(FromLane(number, Outputs((Output(request, request.given, None),))))
+        assert self.weights.setdefault(request_id, lane.weights) == lane.weights, "it goes on with other weights"
+        if request.hold:
+            self.end(number, request_id, "held")
+            return
+        place = len(request.given) + sum(1 for token in self.got[request_id][len(request.given) :])
+        last = place + 1 == request.params.max_tokens
+        if last:
+            self.end(number, request_id, "length", (place,))
+        else:
+            self.say(FromLane(number, Outputs((Output(request, (place,), None),))))
+
+    @rule(number=st.integers(0, 20), stop=st.booleans())
+    def leave(self, number: int, stop: bool) -> None:
+        self.say(Stopped(number, 1) if stop else Withdraw(number))
+
+    @rule(fail=st.booleans())
+    def exchange(self, fail: bool) -> None:
+        ticket = 1000 + len(self.tickets)
+        self.tickets[ticket] = None
+        self.say(NewWeights(ticket, [[f"{ticket}"], [f"{ticket}"]], fail))
+
+    @precondition(lambda self: any(answer is None for answer in self.tickets.values()))
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from([each for each, answer in self.tickets.items() if answer is None]))
+        self.kept.add(ticket)
+        self.say(KeepWeights(ticket))
+
+    def teardown(self) -> None:
+        for _ in range(10_000):
+            for number, lane in enumerate(self.lanes):
+                if lane.inbox:
+                    self.taken(number)
+            if self.running:
+                for each in self.running[:1]:
+                    self.computed(*each)
+            if not self.running and not any(lane.inbox for lane in self.lanes):
+                break
+        assert set(self.ends) == set(self.asked), "a request never ends"
+        assert all(self.tickets.values()), "a caller waits for ever"
+        assert self.lanes[PREFILL].weights == self.lanes[DECODE].weights
+        for number, request in self.asked.items():
+            assert self.got[number] == list(range(len(self.got[number]))), "a token is lost, or comes twice"
+            assert self.starts[number] <= 1
+            if self.ends[number] == "length":
+                assert len(self.got[number]) == request.params.max_tokens
+        for ticket, answer in self.tickets.items():
+            assert isinstance(answer, WeightsUsed) or ticket in self.kept
+        kept = vars(self.relay)
+        assert not kept["_relayed"]
+        assert not kept["_exchanges"]
+
+
+def test_stories_of_a_relay() -> None:
+    run(RelayMachine, 60, 40)
+
+
+@pytest.mark.deep
+def test_stories_of_a_relay_deep() -> None:
+    run_deep(RelayMachine, 3000, 80)

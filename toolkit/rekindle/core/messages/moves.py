@@ -1,0 +1,81 @@
+"""How the pages of a prompt move from the lane that computed it to the one that decodes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rekindle.core.markup import counted
+from rekindle.core.messages.message import Message, OfRequest
+from rekindle.core.messages.words import listed
+from rekindle.core.request.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class SendPages(Message):
+    """The cached pages of a prompt are wanted in another lane, from the page `first` on."""
+
+    request: Request
+    first: int
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return (self.request.id,)
+
+    def __str__(self) -> str:
+        return f"SendPages: request {self.request.id}, from page {self.first} on"
+
+
+@dataclass(frozen=True, slots=True)
+class Collect(OfRequest):
+    """Copy these pages, as they are between the plans said before and after this.
+
+    Attributes:
+        losses: as of a `Plan`: pages of a state that is lost by now are not copied.
+    """
+
+    pages: tuple[int, ...]
+    losses: int = 0
+
+    def __str__(self) -> str:
+        return f"Collect: request {self.request_id}, pages [{listed(self.pages)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Collected(OfRequest):
+    """The pages that a `SendPages` asked for, each in a device array of its own: those that could be had."""
+
+    contents: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"Collected: request {self.request_id}, {counted(len(self.contents), 'page')}"
+
+
+@dataclass(frozen=True, slots=True)
+class TakePages(Message):
+    """The pages of a prompt come from another lane, from the page `first` on."""
+
+    request: Request
+    first: int
+    contents: tuple[Any, ...]
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return (self.request.id,)
+
+    def __str__(self) -> str:
+        return f"TakePages: request {self.request.id}, {counted(len(self.contents), 'page')} from page {self.first} on"
+
+
+@dataclass(frozen=True, slots=True)
+class PutPages(Message):
+    """Put contents that came from another lane into these pages, before any plan that is said after this.
+
+    Attributes:
+        losses: as of a `Plan`.
+    """
+
+    pages: tuple[int, ...]
+    contents: tuple[Any, ...]
+    losses: int = 0
+
+    def __str__(self) -> str:
+        return f"PutPages: pages [{listed(self.pages)}]"
