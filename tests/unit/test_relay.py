@@ -120,7 +120,7 @@ def test_any_mix_is_the_same(
 
 
 @pytest.mark.deep
-@settings(max_examples=1000)
+@settings(max_examples=200)
 @given(st.lists(ASK, min_size=1, max_size=8))
 def test_any_of_many_mixes_is_the_same(
     alone: Session, apart: Session, crowded: Session, asks: list[tuple[list[int], dict[str, Any]]]
@@ -380,4 +380,4 @@ def test_stories_of_a_relay() -> None:
 
 @pytest.mark.deep
 def test_stories_of_a_relay_deep() -> None:
-    run_deep(RelayMachine, 3000, 80)
+    run_deep(RelayMachine, 1000, 80)
