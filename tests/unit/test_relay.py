@@ -20,8 +20,10 @@ from rekindle.core.messages import (
     NewWeights,
     Output,
     Outputs,
+    PagesStaged,
     Rejected,
     SendPages,
+    StagePages,
     Started,
     Stopped,
     TakePages,
@@ -200,7 +202,10 @@ class Lane:
     serves: dict[int, Request] = field(default_factory=dict)
     started: set[int] = field(default_factory=set)
     waiting: list[NewWeights] = field(default_factory=list)
+    staging: list[StagePages] = field(default_factory=list)
     weights: str = "old"
+    exchanges: int = 0
+    used: list[int] = field(default_factory=list)
 
     def uncached(self, request: Request) -> int:
         return len(request.known)
@@ -283,17 +288,36 @@ class RelayMachine(RuleBasedStateMachine):
                 lane.waiting = [new for new in lane.waiting if new.ticket != ticket]
                 for _ in kept:
                     self.say(FromLane(number, WeightsKept(ticket)))
-            case SendPages(request, first):
-                self.say(FromLane(number, Collected(request.id, ("page",) * (len(request.known) // 16 - first))))
+            case SendPages(request, first, exchanges):
+                there = len(request.known) // 16 - first if exchanges == lane.exchanges else 0
+                pages = (lane.weights,) * there
+                self.say(FromLane(number, Collected(request.id, pages)))
+            case StagePages():
+                lane.staging.append(message)
             case TakePages(contents=contents):
-                assert contents
+                assert {*contents} == {lane.weights}, "pages of other weights are cached"
+
+    @precondition(lambda self: any(lane.staging for lane in self.lanes))
+    @rule()
+    def stage(self) -> None:
+        """Let the host tier copy pages, which it does beside all else."""
+        lane = self.lanes[DECODE]
+        staged = lane.staging.pop(0)
+        lane.inbox.append(TakePages(staged.request, staged.first, staged.contents))
+        self.say(FromLane(DECODE, PagesStaged(staged.request.id)))
 
     def use(self, number: int) -> None:
         lane = self.lanes[number]
         while lane.waiting and not any(each in lane.started for each in lane.serves):
             new = lane.waiting.pop(0)
-            lane.weights = new.weights[0]
-            self.say(FromLane(number, WeightsUsed(new.ticket)))
+            lane.weights, lane.exchanges = new.weights[0], lane.exchanges + 1
+            lane.used.append(new.ticket)
+
+    @rule(number=st.integers(0, 1))
+    def tell(self, number: int) -> None:
+        """Have a stepper say which weights it uses, before it computes anything with them."""
+        while self.lanes[number].used:
+            self.say(FromLane(number, WeightsUsed(self.lanes[number].used.pop(0))))
 
     def end(self, number: int, request_id: int, end: Any, tokens: tuple[int, ...] = ()) -> None:
         lane = self.lanes[number]
@@ -318,9 +342,10 @@ class RelayMachine(RuleBasedStateMachine):
             if lane.waiting:
                 return
             lane.started.add(request_id)
-            self.say(FromLane(number, Started(request_id, request.prompt, 0, CachedTokens())))
+            self.say(FromLane(number, Started(request_id, request.prompt, 0, CachedTokens(), lane.exchanges)))
             if request.given:
                 self.say(FromLane(number, Outputs((Output(request, request.given, None),))))
+        self.tell(number)
         assert self.weights.setdefault(request_id, lane.weights) == lane.weights, "it goes on with other weights"
         if request.hold:
             self.end(number, request_id, "held")
@@ -354,10 +379,14 @@ class RelayMachine(RuleBasedStateMachine):
             for number, lane in enumerate(self.lanes):
                 if lane.inbox:
                     self.taken(number)
-            if self.running:
-                for each in self.running[:1]:
-                    self.computed(*each)
-            if not self.running and not any(lane.inbox for lane in self.lanes):
+            for number in (PREFILL, DECODE):
+                self.tell(number)
+            if self.lanes[DECODE].staging:
+                self.stage()
+            for number, request_id in self.running:
+                if request_id in self.lanes[number].serves:
+                    self.computed(number, request_id)
+            if not self.running and not any(lane.inbox or lane.staging or lane.used for lane in self.lanes):
                 break
         assert set(self.ends) == set(self.asked), "a request never ends"
         assert all(self.tickets.values()), "a caller waits for ever"
@@ -372,6 +401,7 @@ class RelayMachine(RuleBasedStateMachine):
         kept = vars(self.relay)
         assert not kept["_relayed"]
         assert not kept["_exchanges"]
+        assert not kept["_staging"]
 
 
 def test_stories_of_a_relay() -> None:

@@ -4,7 +4,21 @@ from collections import Counter
 from collections.abc import Collection
 from hashlib import sha256
 
-from rekindle.core.messages import Archive, Copy, Drop, Fetch, Fetched, Gathered, Message, Offloaded, Write, Written
+from rekindle.core.messages import (
+    Archive,
+    Copy,
+    Drop,
+    Fetch,
+    Fetched,
+    Gathered,
+    Message,
+    Offloaded,
+    PagesStaged,
+    StagePages,
+    TakePages,
+    Write,
+    Written,
+)
 from rekindle.core.page import NewPage, StoredPage
 
 
@@ -27,8 +41,8 @@ class FakeHostTier:
         self._dropped_ahead: set[int] = set()
         self._lost: set[int] = set()
 
-    def handle(self, message: Message) -> list[Offloaded | Fetched | Write]:
-        """Answer Gathered with Offloaded, Fetch with Fetched, Archive with Write, and Drop with nothing."""
+    def handle(self, message: Message) -> list[Message]:
+        """Answer Gathered with Offloaded, Fetch with Fetched, Archive with Write, and StagePages."""
         match message:
             case Gathered(offload_id, entries, contents):
                 assert list(entries) == sorted({*entries}), "the entries of an Offload are not ascending"
@@ -45,6 +59,8 @@ class FakeHostTier:
                 bad = tuple(copy for copy, content in found.items() if content is None)
                 staged = None if bad else tuple(content for content in found.values() if content is not None)
                 return [Fetched(request_id, staged, bad)]
+            case StagePages(request, first, contents):
+                return [TakePages(request, first, contents), PagesStaged(request.id)]
             case Archive(pages, entries, used):
                 return [Write(pages, tuple(self.entries[entry] for entry in entries), used)]
             case Drop(entries):

@@ -92,8 +92,7 @@ def build(
         states = filled([(executables[lane.place], lane) for lane in lanes], report)
         send = None if crew is None else crew.send
         steppers = [
-            Stepper(executables[lane.place], state, limits, _copies(lane, alone=crew is None).stage, send)
-            for lane, state in zip(lanes, states, strict=True)
+            Stepper(executables[lane.place], state, limits, send) for lane, state in zip(lanes, states, strict=True)
         ]
         for stepper in steppers:
             resources.callback(stepper.free)
@@ -245,17 +244,12 @@ def _lane(
 
 
 def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool) -> HostTier:
-    """Return an empty host tier."""
+    """Return an empty host tier; pages of which other processes have shares are copied whole, through the host."""
     limits, programs = blueprint.limits, blueprint.programs
-    size = limits.data * limits.pool.host_pages * limits.pool.page_bytes
-    return HostTier(size, programs.copy_bytes, _copies(blueprint, alone=alone), disk)
-
-
-def _copies(blueprint: Blueprint, *, alone: bool) -> Copies:
-    """Return how pages are copied; those of which other processes have shares are copied whole, through the host."""
-    if not alone:
-        return SharedCopies()
-    return DeviceCopies(blueprint.programs.page_sharding, host_memory(blueprint.place.first))
+    copies: Copies = SharedCopies()
+    if alone:
+        copies = DeviceCopies(programs.page_sharding, host_memory(blueprint.place.first))
+    return HostTier(limits.data * limits.pool.host_pages * limits.pool.page_bytes, programs.copy_bytes, copies, disk)
 
 
 def _defaults(

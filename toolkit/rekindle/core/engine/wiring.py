@@ -28,12 +28,14 @@ from rekindle.core.messages import (
     Offloaded,
     Outputs,
     Overdue,
+    PagesStaged,
     Plan,
     PutPages,
     Rejected,
     SaveCache,
     SendPages,
     Settled,
+    StagePages,
     Started,
     Stopped,
     Submit,
@@ -90,7 +92,7 @@ TAKES: Mapping[str, tuple[type[Message], ...]] = {
     "settler": (Dispatched,),
     "detokenizer": (Outputs,),
     "grammars": (Advance,),
-    "host_tier": (Gathered, Fetch, Drop, Archive),
+    "host_tier": (Gathered, Fetch, Drop, Archive, StagePages),
     "disk_tier": (Write,),
 }
 """The messages that each actor takes."""
@@ -99,7 +101,7 @@ OWN = tuple(name for name in TAKES if name not in SHARED)
 ROUTER = "router"
 ROUTED = (Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache)
 """Messages to the scheduler that a router takes first, where there are several lanes."""
-JOINED = (Rejected, Started, Outputs, WeightsUsed, WeightsKept, CacheSaving, CacheSaved, Collected)
+JOINED = (Rejected, Started, Outputs, WeightsUsed, WeightsKept, CacheSaving, CacheSaved, Collected, PagesStaged)
 """What lanes say of their requests and of themselves; a router takes it first."""
 TO_CALLER = (Rejected, Started, Texts, WeightsUsed, WeightsKept, CacheSaving, CacheSaved)
 """Messages that leave the engine."""

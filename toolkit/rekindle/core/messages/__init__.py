@@ -30,7 +30,15 @@ from rekindle.core.messages.asking import (
 from rekindle.core.messages.grammars import Advance, Advanced
 from rekindle.core.messages.lanes import FromLane, ToLane
 from rekindle.core.messages.message import Message
-from rekindle.core.messages.moves import Collect, Collected, PutPages, SendPages, TakePages
+from rekindle.core.messages.moves import (
+    Collect,
+    Collected,
+    PagesStaged,
+    PutPages,
+    SendPages,
+    StagePages,
+    TakePages,
+)
 from rekindle.core.messages.pages import (
     Archive,
     CacheSaved,
@@ -93,6 +101,7 @@ __all__ = [
     "Output",
     "Outputs",
     "Overdue",
+    "PagesStaged",
     "Plan",
     "Prompt",
     "PutPages",
@@ -104,6 +113,7 @@ __all__ = [
     "Scoring",
     "SendPages",
     "Settled",
+    "StagePages",
     "Started",
     "Stopped",
     "Submit",

@@ -18,11 +18,13 @@ class Started(OfRequest):
         prompt: the tokens of its prompt.
         seed: the one of its draws.
         cached: how many of its tokens need not be computed.
+        exchanges: how often the lane had exchanged its weights before.
     """
 
     prompt: tuple[int, ...]
     seed: int | None
     cached: CachedTokens
+    exchanges: int = 0
 
     def __str__(self) -> str:
         prompt = counted(len(self.prompt), "prompt token")

@@ -11,10 +11,15 @@ from rekindle.core.request.request import Request
 
 @dataclass(frozen=True, slots=True)
 class SendPages(Message):
-    """The cached pages of a prompt are wanted in another lane, from the page `first` on."""
+    """The cached pages of a prompt are wanted in another lane, from the page `first` on.
+
+    Attributes:
+        exchanges: as of its `Started`: pages that other weights have computed since then are not sent.
+    """
 
     request: Request
     first: int
+    exchanges: int = 0
 
     @property
     def requests(self) -> tuple[int, ...]:
@@ -50,8 +55,29 @@ class Collected(OfRequest):
 
 
 @dataclass(frozen=True, slots=True)
+class StagePages(Message):
+    """The pages of a prompt, from the page `first` on, are to be copied to the devices of the lane that hears this."""
+
+    request: Request
+    first: int
+    contents: tuple[Any, ...]
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return (self.request.id,)
+
+    def __str__(self) -> str:
+        return f"StagePages: request {self.request.id}, {counted(len(self.contents), 'page')} from page {self.first} on"
+
+
+@dataclass(frozen=True, slots=True)
+class PagesStaged(OfRequest):
+    """The pages of a `StagePages` are there, or cannot be had, and the lane's scheduler has heard of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class TakePages(Message):
-    """The pages of a prompt come from another lane, from the page `first` on."""
+    """The pages of a prompt are staged on the lane's devices, from the page `first` on."""
 
     request: Request
     first: int
@@ -67,7 +93,7 @@ class TakePages(Message):
 
 @dataclass(frozen=True, slots=True)
 class PutPages(Message):
-    """Put contents that came from another lane into these pages, before any plan that is said after this.
+    """Put staged contents into these pages, before any plan that is said after this.
 
     Attributes:
         losses: as of a `Plan`.

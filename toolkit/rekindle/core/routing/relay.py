@@ -16,12 +16,13 @@ from rekindle.core.messages import (
     NewWeights,
     Output,
     Outputs,
+    PagesStaged,
     Rejected,
     SaveCache,
     SendPages,
+    StagePages,
     Started,
     Stopped,
-    TakePages,
     ToLane,
     WeightsKept,
     WeightsUsed,
@@ -91,8 +92,9 @@ class Relay:
         self._held: set[int] = set()
         self._tickets = Tickets(2)
         self._exchanges: dict[int, _Exchange] = {}
-        self._exchanged = [0, 0]  # how often each lane has exchanged its weights
+        self._exchanged = 0  # how often the decode lane has exchanged its weights
         self._early: list[Collected] = []  # the pages of requests whose weights the decode lane does not have yet
+        self._staging: set[int] = set()  # the requests whose pages are being copied, ended ones too
 
     def handle(self, message: Message) -> Iterable[Message]:
         """Pass messages to lanes as `ToLane`, and what comes of them as `FromLane` to others, as it is."""
@@ -165,10 +167,10 @@ class Relay:
                 if kept:
                     yield Outputs(tuple(kept))
                 yield from moves
-            case Started(request_id):
+            case Started(request_id, exchanges=exchanges):
                 relayed = self._relayed.get(request_id)
                 if relayed is not None and lane == PREFILL:
-                    relayed.exchanges = self._exchanged[PREFILL]
+                    relayed.exchanges = exchanges
                 if relayed is None or lane == PREFILL or relayed.alone:
                     yield said
             case Rejected(request_id):
@@ -176,11 +178,15 @@ class Relay:
                 yield said
             case Collected():
                 yield from self._collected(said)
+            case PagesStaged(request_id):
+                self._staging.remove(request_id)
+                if relayed := self._relayed.get(request_id):
+                    yield self._handed_over(relayed)
             case WeightsUsed(ticket):
-                self._exchanged[lane] += 1
                 if lane == PREFILL:
-                    self._exchanges[ticket].moving = set(filter(self._is_moving, self._relayed))
+                    self._exchanges[ticket].moving = set(filter(self._is_moving, {*self._relayed, *self._staging}))
                 else:
+                    self._exchanged += 1
                     early, self._early = self._early, []
                     for each in early:
                         yield from self._collected(each)
@@ -201,7 +207,7 @@ class Relay:
         if lane == PREFILL and not relayed.alone and output.end in ("length", "held"):
             relayed.stage, relayed.token = "moving", output.token_ids[-1:]
             relayed.first = (len(relayed.request.known) - self._decode.uncached(relayed.request)) // self._page_size
-            asked: list[Message] = [ToLane(PREFILL, SendPages(relayed.request, relayed.first))]
+            asked: list[Message] = [ToLane(PREFILL, SendPages(relayed.request, relayed.first, relayed.exchanges))]
             if output.end == "held":
                 return None, [*asked, ToLane(PREFILL, Withdraw(relayed.request.id))]
             return replace(output, request=relayed.request, end=None), asked
@@ -214,17 +220,23 @@ class Relay:
         return replace(output, request=relayed.request), []
 
     def _collected(self, message: Collected) -> Iterator[Message]:
-        """Have the decode lane take the pages of a request, and go on with it, once it has the weights of the other."""
+        """Have the pages of a request copied, once the decode lane has the weights of the other."""
         relayed = self._relayed.get(message.request_id)
         if relayed is None:  # it ended meanwhile
             return
-        if relayed.exchanges > self._exchanged[DECODE]:
+        if relayed.exchanges > self._exchanged:
             self._early.append(message)
             return
-        relayed.stage, request = "decode", relayed.request
         if message.contents:
-            yield ToLane(DECODE, TakePages(request, relayed.first, message.contents))
-        yield ToLane(DECODE, Admit(replace(request, begun=request.begun + relayed.token), bool(relayed.token)))
+            self._staging.add(message.request_id)
+            yield ToLane(DECODE, StagePages(relayed.request, relayed.first, message.contents))
+        else:
+            yield self._handed_over(relayed)
+
+    def _handed_over(self, relayed: _Relayed) -> Message:
+        """Have the decode lane go on with a request."""
+        relayed.stage, request = "decode", relayed.request
+        return ToLane(DECODE, Admit(replace(request, begun=request.begun + relayed.token), bool(relayed.token)))
 
     # Weights
 
@@ -241,7 +253,7 @@ class Relay:
 
     def _is_moving(self, request_id: int) -> bool:
         relayed = self._relayed.get(request_id)
-        return relayed is not None and relayed.stage == "moving"
+        return request_id in self._staging or (relayed is not None and relayed.stage == "moving")
 
     def _fail(self) -> Iterator[Message]:
         """Fail the requests whose pages are moving; lanes fail their own."""

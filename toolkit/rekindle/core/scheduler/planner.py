@@ -157,7 +157,7 @@ class Planner:
             tracked.started = True
             group.cache.tree.hit(lease.tip)
             request = tracked.request
-            draft.said.append(Started(request.id, request.prompt, request.params.seed, cached))
+            draft.said.append(Started(request.id, request.prompt, request.params.seed, cached, roster.exchanges))
             if request.given:
                 roster.counts.forced(len(request.given) - len(request.begun))
                 roster.outputs.append(Output(request, request.given, None))

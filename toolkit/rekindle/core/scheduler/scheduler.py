@@ -165,8 +165,8 @@ class Scheduler:
                 self._archiving.ask(ticket)
             case Fetched():
                 self.roster.waiting.fetched(message)
-            case SendPages(request, first):
-                yield self._send_pages(request, first)
+            case SendPages():
+                yield self._send_pages(message)
             case TakePages(request, first, contents):
                 yield from self._take_pages(request, first, contents)
             case _:
@@ -294,11 +294,13 @@ class Scheduler:
 
     # Pages of prompts that one lane computes and another needs
 
-    def _send_pages(self, request: Request, first: int) -> Message:
+    def _send_pages(self, asked: SendPages) -> Message:
         """Have the pages of a prompt collected, as far as they are on the device."""
-        tracked = Tracked.of(request, self._limits)
-        pages = self.roster.group_of(tracked).cache.on_device(tracked.namespace, tracked.tokens)[first:]
-        return Collect(request.id, pages, self.roster.losses) if pages else Collected(request.id, ())
+        tracked = Tracked.of(asked.request, self._limits)
+        pages = self.roster.group_of(tracked).cache.on_device(tracked.namespace, tracked.tokens)[asked.first :]
+        if not pages or asked.exchanges != self.roster.exchanges:
+            return Collected(asked.request.id, ())
+        return Collect(asked.request.id, pages, self.roster.losses)
 
     def _take_pages(self, request: Request, first: int, contents: Sequence[Any]) -> Iterator[Message]:
         """Put pages of a prompt into the cache, if there is room for them, so that the request finds them there."""
@@ -336,4 +338,5 @@ class Scheduler:
             for group in self.roster.groups:
                 group.cache.forget()
             self._archiving.stop()
+            self.roster.exchanges += 1
             yield UseWeights(new.ticket, new.weights)

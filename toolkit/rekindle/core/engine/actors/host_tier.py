@@ -11,7 +11,20 @@ from jax.sharding import Sharding
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.device.jax_settings import under_own_settings
 from rekindle.core.errors import StorageError
-from rekindle.core.messages import Archive, Copy, Drop, Fetch, Fetched, Gathered, Message, Offloaded, Write
+from rekindle.core.messages import (
+    Archive,
+    Copy,
+    Drop,
+    Fetch,
+    Fetched,
+    Gathered,
+    Message,
+    Offloaded,
+    PagesStaged,
+    StagePages,
+    TakePages,
+    Write,
+)
 from rekindle.core.store.snapshot_store import SnapshotStore
 
 
@@ -115,7 +128,7 @@ class HostTier:
         self._entries.clear()
 
     async def handle(self, message: Message) -> list[Message]:
-        """Answer Gathered with Offloaded, Fetch with Fetched, and Archive with Write. Drop frees entries."""
+        """Answer Gathered with Offloaded, Fetch with Fetched, Archive with Write, StagePages with TakePages."""
         match message:
             case Gathered(offload_id, entries, pages):
                 return [Offloaded(offload_id, await self._keep(entries, pages))]
@@ -126,7 +139,10 @@ class HostTier:
             case Drop(entries):
                 self._drop(entries)
                 return []
-        raise TypeError(f"the host tier takes Gathered, Fetch, Archive and Drop, got {message!r}")
+            case StagePages(request, first, contents):
+                staged = await self._staged(contents)
+                return [*([TakePages(request, first, staged)] if staged else []), PagesStaged(request.id)]
+        raise TypeError(f"the host tier takes Gathered, Fetch, Archive, Drop and StagePages, got {message!r}")
 
     async def _keep(self, entries: Sequence[int], pages: Sequence[Any]) -> bool:
         """Keep all pages that are still wanted, or none if they exceed the bound or did not come."""
@@ -159,9 +175,12 @@ class HostTier:
         bad = tuple(copy for copy in copies if found.get(copy) is None)
         if bad:
             return Fetched(request_id, None, bad)
+        return Fetched(request_id, await self._staged([found[copy] for copy in copies]))
+
+    async def _staged(self, contents: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Return contents on the device, once they are there; None if it has no room for them."""
         try:
-            stage, entries = self._copies.stage, [found[copy] for copy in copies]
-            staged = await to_thread.run_sync(under_own_settings, stage, entries, abandon_on_cancel=True)
-        except jax.errors.JaxRuntimeError:  # no room on the device: the request can still compute them
-            return Fetched(request_id, None)
-        return Fetched(request_id, tuple(staged))
+            stage = self._copies.stage
+            return tuple(await to_thread.run_sync(under_own_settings, stage, contents, abandon_on_cancel=True))
+        except jax.errors.JaxRuntimeError:  # who wants them can still compute them
+            return None

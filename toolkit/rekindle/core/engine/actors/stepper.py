@@ -54,7 +54,6 @@ class Stepper:
         programs: the compiled programs.
         state: the weights, and the state of an idle engine.
         limits: resolved settings.
-        stage: copies pages to where SCATTER takes them, in a worker thread.
         send: where other processes have shares of the state; None where there are none.
     """
 
@@ -63,13 +62,12 @@ class Stepper:
         programs: Executables,
         state: DeviceState,
         limits: EngineLimits,
-        stage: Callable[[Sequence[Any]], Sequence[Any]] = tuple,
         send: Send | None = None,
     ):
         self._programs = programs
         self._state = state
         self._limits = limits
-        self._stage, self._send = stage, send
+        self._send = send
         self._losses = 0  # of the device state
 
     async def handle(self, message: Message) -> list[Message]:
@@ -83,8 +81,7 @@ class Stepper:
                 return [Collected(request_id, await self._copies(pages, losses))]
             case PutPages(pages, contents, losses):
                 if losses == self._losses:
-                    staged = await to_thread.run_sync(under_own_settings, self._stage, contents)
-                    await self._scatter(Onload(tuple(staged), pages))
+                    await self._scatter(Onload(contents, pages))
                 return []
             case UseWeights(ticket, weights):
                 if isinstance(weights, SharedWeights):

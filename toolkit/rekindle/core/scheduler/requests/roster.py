@@ -30,6 +30,7 @@ class Roster:
         groups: their running sets have the requests that run.
         waiting: the others.
         counts: counters that only grow.
+        exchanges: how often the weights were exchanged.
         outputs: what callers are to be told.
         advances: what the grammars are to be told.
     """
@@ -40,6 +41,7 @@ class Roster:
         self.counts = Counts()
         self.groups = [Group(limits, errands, number) for number in range(limits.data)]
         self.waiting = WaitingQueue(limits, self.groups, self.counts)
+        self.exchanges = 0
         self.outputs: list[Output] = []
         self.advances = Advances()
 
