@@ -53,8 +53,8 @@ def round_robin(request: Request, lanes: Sequence[LaneLoad]) -> int:
 
 
 def shortest_queue(request: Request, lanes: Sequence[LaneLoad]) -> int:
-    """Return the lane with the fewest requests that have not ended."""
-    return min(lanes, key=lambda load: (load.in_flight, load.lane)).lane
+    """Return the lane with the fewest requests that have not ended; among equals, the one that was given fewest."""
+    return min(lanes, key=lambda load: (load.in_flight, load.given, load.lane)).lane
 
 
 ROUTES: Mapping[str, Choose] = {"prefix": prefix, "round-robin": round_robin, "shortest-queue": shortest_queue}
