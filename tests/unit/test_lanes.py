@@ -108,6 +108,15 @@ async def test_weights_are_exchanged_in_all_lanes_before_the_caller_goes_on(sess
     assert [lane.cached_pages for lane in session.stats.lanes] == [0] * LANES
 
 
+async def test_prefixes_that_were_held_before_new_weights_pin_nobody(session: Session) -> None:
+    async with session.prefix(token_ids=[7] * 64) as held:
+        await session.update_weights({})
+        answers = [await held.generate(token_ids=[number] * 8, max_tokens=2) for number in range(2 * LANES)]
+        assert len(answers) == 2 * LANES
+    router = vars(session._engine._serving())["_stages"]["router"]._actor
+    assert not router._held
+
+
 async def test_weights_can_fail_what_runs_in_any_lane() -> None:
     session, settlers = held()
     async with session:

@@ -27,7 +27,7 @@ from rekindle.hosts.agreement import differences, of_model
 
 PLAIN: Final = (bool, int, float, str, type(None))
 """The types of JAX's settings that are sent."""
-LEADERS_OWN: Final = ("device", "policy", "logits_processor")
+LEADERS_OWN: Final = ("device", "policy", "route", "logits_processor")
 """Settings that are not sent: a follower has devices of its own, plans nothing, and takes no functions."""
 
 

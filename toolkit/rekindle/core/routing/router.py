@@ -170,6 +170,8 @@ class Router:
                 self._end(request_id, held=False)
                 yield said
             case WeightsUsed() | WeightsKept() | CacheSaving() | CacheSaved():
+                if isinstance(said, WeightsUsed):  # a lane that uses other weights holds no prefix any more
+                    self._held = {number: held for number, held in self._held.items() if held.lane != lane}
                 yield from self._tickets.answer(lane, said)
             case _:
                 yield said

@@ -37,7 +37,7 @@ class SchedulerStats(_Counters):
         host_pages: pages with a copy in the host tier.
         disk_pages: pages with a copy on disk; with several groups of devices, those of the one that knows of most.
         device_losses: times that a damaged program took all pages of the device with it, and what ran began again.
-        ended: requests that ended, for any reason.
+        ended: requests that ended, for any reason; one that goes on in another lane has ended in the first.
         ticks: plans made.
         prompt_tokens: tokens in the prompts of started requests: the sum of the next four.
         device_hit_tokens, host_hit_tokens, disk_hit_tokens: those of them found in the prefix cache, by tier.
