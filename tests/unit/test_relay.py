@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from rekindle.core.config import Settings, SettingsOptions
-from rekindle.core.errors import ConfigError
+from rekindle.core.errors import ConfigError, StepTimeout
 from rekindle.core.messages import (
     Admit,
     Collected,
@@ -32,13 +32,14 @@ from rekindle.core.messages import (
     WeightsUsed,
     Withdraw,
 )
+from rekindle.core.request.allowed import Allowed, Constrained
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.routing.relay import DECODE, PREFILL, Relay
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeGrammar, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.machines import run, run_deep
 
 APART: SettingsOptions = {"prefill": "cpu:0", "decode": "cpu:0", "prefill_from": 16, "page_size": 16}
@@ -193,6 +194,9 @@ def test_what_does_not_go_together_is_refused(asked: Any, told: str) -> None:
 
 # The relay alone
 
+KINDS = ("free", "free", "hold", "held to a grammar")
+CONSTRAINED = Constrained(FakeGrammar(0, 100), Allowed())
+
 
 @dataclass
 class Lane:
@@ -213,6 +217,9 @@ class Lane:
     def remaining(self, request_id: int) -> int | None:
         return None
 
+    def pages_on_device(self, request: Request) -> int:
+        return 0
+
 
 class RelayMachine(RuleBasedStateMachine):
     """The stories of a relay between two lanes that act in any order."""
@@ -220,7 +227,7 @@ class RelayMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.lanes = (Lane(), Lane())
-        self.relay = Relay(*self.lanes, 32, 16)
+        self.relay = Relay(self.lanes[DECODE], 32, 16)
         self.asked: dict[int, Request] = {}
         self.weights: dict[int, str] = {}
         self.got: dict[int, list[int]] = {}
@@ -228,6 +235,13 @@ class RelayMachine(RuleBasedStateMachine):
         self.ends: dict[int, str] = {}
         self.tickets: dict[int, Message | None] = {}
         self.kept: set[int] = set()
+        self.up: list[FromLane] = []  # what lanes have said, and the relay has not heard
+        self.drawn: dict[int, int] = {}
+
+    @precondition(lambda self: self.up)
+    @rule()
+    def hear(self) -> None:
+        self.say(self.up.pop(0))
 
     def say(self, message: Message) -> None:
         for said in self.relay.handle(message):
@@ -251,11 +265,19 @@ class RelayMachine(RuleBasedStateMachine):
                 case _:
                     raise AssertionError(said)
 
-    @rule(size=st.sampled_from([5, 40, 70]), tokens=st.integers(1, 6), hold=st.booleans())
-    def admit(self, size: int, tokens: int, hold: bool) -> None:
+    @rule(
+        size=st.sampled_from([5, 40, 70]), tokens=st.integers(1, 6), kind=st.sampled_from(["", "", "hold", "held to"])
+    )
+    def admit(self, size: int, tokens: int, kind: str) -> None:
         number = len(self.asked)
         request = Request(
-            number, (1,) * size, SamplingParams(max_tokens=tokens), frozenset(), 4096, hold=hold and size > 16
+            number,
+            (1,) * size,
+            SamplingParams(max_tokens=tokens),
+            frozenset(),
+            4096,
+            hold=kind == "hold" and size > 16,
+            constrained=CONSTRAINED if kind == "held to a grammar" else None,
         )
         self.asked[number], self.got[number], self.starts[number] = request, [], 0
         self.say(Admit(request))
@@ -281,17 +303,17 @@ class RelayMachine(RuleBasedStateMachine):
                     for request_id in [each for each in lane.serves if each in lane.started]:
                         del lane.serves[request_id]
                         lane.started.remove(request_id)
-                        self.say(FromLane(number, Rejected(request_id, ValueError("weights"))))
+                        self.up.append(FromLane(number, Rejected(request_id, ValueError("weights"))))
                 self.use(number)
             case KeepWeights(ticket):
                 kept = [new for new in lane.waiting if new.ticket == ticket]
                 lane.waiting = [new for new in lane.waiting if new.ticket != ticket]
                 for _ in kept:
-                    self.say(FromLane(number, WeightsKept(ticket)))
+                    self.up.append(FromLane(number, WeightsKept(ticket)))
             case SendPages(request, first, exchanges):
                 there = len(request.known) // 16 - first if exchanges == lane.exchanges else 0
                 pages = (lane.weights,) * there
-                self.say(FromLane(number, Collected(request.id, pages)))
+                self.up.append(FromLane(number, Collected(request.id, pages)))
             case StagePages():
                 lane.staging.append(message)
             case TakePages(contents=contents):
@@ -304,7 +326,7 @@ class RelayMachine(RuleBasedStateMachine):
         lane = self.lanes[DECODE]
         staged = lane.staging.pop(0)
         lane.inbox.append(TakePages(staged.request, staged.first, staged.contents))
-        self.say(FromLane(DECODE, PagesStaged(staged.request.id)))
+        self.up.append(FromLane(DECODE, PagesStaged(staged.request.id)))
 
     def use(self, number: int) -> None:
         lane = self.lanes[number]
@@ -317,13 +339,13 @@ class RelayMachine(RuleBasedStateMachine):
     def tell(self, number: int) -> None:
         """Have a stepper say which weights it uses, before it computes anything with them."""
         while self.lanes[number].used:
-            self.say(FromLane(number, WeightsUsed(self.lanes[number].used.pop(0))))
+            self.up.append(FromLane(number, WeightsUsed(self.lanes[number].used.pop(0))))
 
     def end(self, number: int, request_id: int, end: Any, tokens: tuple[int, ...] = ()) -> None:
         lane = self.lanes[number]
         request = lane.serves.pop(request_id)
         lane.started.discard(request_id)
-        self.say(FromLane(number, Outputs((Output(request, tokens, end),))))
+        self.up.append(FromLane(number, Outputs((Output(request, tokens, end),))))
         self.use(number)
 
     @property
@@ -342,20 +364,24 @@ class RelayMachine(RuleBasedStateMachine):
             if lane.waiting:
                 return
             lane.started.add(request_id)
-            self.say(FromLane(number, Started(request_id, request.prompt, 0, CachedTokens(), lane.exchanges)))
+            self.up.append(FromLane(number, Started(request_id, request.prompt, 0, CachedTokens(), lane.exchanges)))
             if request.given:
-                self.say(FromLane(number, Outputs((Output(request, request.given, None),))))
+                self.up.append(FromLane(number, Outputs((Output(request, request.given, None),))))
         self.tell(number)
-        assert self.weights.setdefault(request_id, lane.weights) == lane.weights, "it goes on with other weights"
         if request.hold:
             self.end(number, request_id, "held")
             return
-        place = len(request.given) + sum(1 for token in self.got[request_id][len(request.given) :])
+        place = self.drawn.get(request_id, 0)
+        if request.params.max_tokens == place:  # its prompt was to be computed, and nothing more
+            self.end(number, request_id, "length")
+            return
+        assert self.weights.setdefault(request_id, lane.weights) == lane.weights, "it goes on with other weights"
+        self.drawn[request_id] = place + 1
         last = place + 1 == request.params.max_tokens
         if last:
             self.end(number, request_id, "length", (place,))
         else:
-            self.say(FromLane(number, Outputs((Output(request, (place,), None),))))
+            self.up.append(FromLane(number, Outputs((Output(request, (place,), None),))))
 
     @rule(number=st.integers(0, 20), stop=st.booleans())
     def leave(self, number: int, stop: bool) -> None:
@@ -381,12 +407,18 @@ class RelayMachine(RuleBasedStateMachine):
                     self.taken(number)
             for number in (PREFILL, DECODE):
                 self.tell(number)
+            while self.up:
+                self.hear()
             if self.lanes[DECODE].staging:
                 self.stage()
             for number, request_id in self.running:
                 if request_id in self.lanes[number].serves:
                     self.computed(number, request_id)
-            if not self.running and not any(lane.inbox or lane.staging or lane.used for lane in self.lanes):
+            if (
+                not self.running
+                and not any(lane.inbox or lane.staging or lane.used for lane in self.lanes)
+                and not self.up
+            ):
                 break
         assert set(self.ends) == set(self.asked), "a request never ends"
         assert all(self.tickets.values()), "a caller waits for ever"
@@ -411,3 +443,28 @@ def test_stories_of_a_relay() -> None:
 @pytest.mark.deep
 def test_stories_of_a_relay_deep() -> None:
     run_deep(RelayMachine, 1000, 80)
+
+
+@pytest.mark.parametrize(("message", "end"), [(Withdraw(0), "cancelled"), (Stopped(0, 1), "stop")])
+def test_an_end_that_crosses_the_first_token_ends_the_request(message: Message, end: str) -> None:
+    relay = Relay(Lane(), 32, 16)
+    asked = Request(0, (1,) * 40, SamplingParams(max_tokens=9), frozenset(), 4096)
+    (to,) = relay.handle(Admit(asked))
+    assert isinstance(to, ToLane)
+    assert isinstance(to.message, Admit)
+    list(relay.handle(message))
+    (said,) = relay.handle(FromLane(PREFILL, Outputs((Output(to.message.request, (5,), "length"),))))
+    assert isinstance(said, Outputs)
+    assert [(output.token_ids, output.end) for output in said.outputs] == [((5,), end)]
+
+
+def test_what_waits_for_a_stuck_tick_fails_with_it() -> None:
+    relay = Relay(Lane(), 32, 16)
+    asked = Request(0, (1,) * 40, SamplingParams(max_tokens=9), frozenset(), 4096)
+    (to,) = relay.handle(Admit(asked))
+    assert isinstance(to, ToLane)
+    assert isinstance(to.message, Admit)
+    list(relay.handle(FromLane(PREFILL, Outputs((Output(to.message.request, (5,), "length"),)))))
+    stuck = StepTimeout("stuck", tick=1, prompt_tokens=1, rows=0, requests=(), seconds=1.0, stacks="")
+    said = list(relay.handle(FromLane(PREFILL, Rejected(7, stuck))))
+    assert said == [Rejected(7, stuck), Rejected(0, stuck)]

@@ -1,7 +1,7 @@
 """The router gives each request to one lane and passes each answer on once, whatever comes in whatever order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
 
 import pytest
@@ -303,6 +303,7 @@ class TicketMachine(RuleBasedStateMachine):
                     self.use_in(lane)
         assert set(self.answers) == set(self.open), "a caller waits for ever"
         assert len({frozenset(used) for used in self.used}) == 1, "lanes have had other weights"
+        assert len(set(self.weights)) == 1, "lanes end with other weights"
         for ticket, answer in self.answers.items():
             if isinstance(answer, CacheSaved):
                 assert (answer.pages, answer.complete) == (3 * len(self.inbox), False)
@@ -394,3 +395,41 @@ def test_a_held_prefix_pins_those_who_begin_with_it_while_its_lane_has_a_slot() 
         list(router.handle(Admit(request(number, [*held.prompt, *[number] * 500])))) for number in range(1, SLOTS + 2)
     ]
     assert [each.lane for (each,) in said if isinstance(each, ToLane)] == [0] * SLOTS + [1]
+
+
+def test_a_function_is_not_asked_where_a_held_prefix_pins() -> None:
+    asked: list[int] = []
+
+    def choose(request: Request, lanes: Sequence[LaneLoad]) -> int:
+        asked.append(len(lanes))
+        return 0
+
+    lanes = [Lane(), Lane()]
+    router = Router(lanes, choose, LIMITS)
+    held = request(0, [1] * 3 * PAGE, hold=True)
+    router.handle(Admit(held))
+    list(router.handle(FromLane(0, Outputs((Output(held, (), "held"),)))))
+    assert router.handle(Admit(request(1, [*held.prompt, 5]))) == [ToLane(0, Admit(request(1, [*held.prompt, 5])))]
+    router.handle(Admit(request(2, [9] * 20)))
+    assert asked == [2, 2]
+
+
+def test_a_prefix_that_was_let_go_before_it_was_held_pins_nobody() -> None:
+    router = Router([Lane(), Lane()], "prefix", LIMITS)
+    held = request(0, [1] * 3 * PAGE, hold=True)
+    router.handle(Admit(held))
+    router.handle(Withdraw(0))
+    list(router.handle(FromLane(0, Outputs((Output(held, (), "held"),)))))
+    assert not router._held
+
+
+def test_what_is_given_of_an_output_is_told_before_the_prompt_is_computed() -> None:
+    lanes = [Lane(), Lane()]
+    router = Router(lanes, "prefix", LIMITS)
+    begun = replace(request(0, [1] * 400), begun=(7,))
+    router.handle(Admit(begun))
+    lanes[0].left[0] = 401
+    list(router.handle(FromLane(0, Outputs((Output(begun, (7,), None),)))))
+    (to,) = router.handle(Admit(request(1, [2] * 300)))
+    assert isinstance(to, ToLane)
+    assert to.lane == 1

@@ -163,8 +163,8 @@ class Assembly:
         """Return what gives requests to the lanes, if there are several."""
         settings = self.settings
         if self.deployment.apart:
-            prefill, decode = self.schedulers
-            return Relay(prefill, decode, settings.prefill_from, self.limits.pool.page_size)
+            _, decode = self.schedulers
+            return Relay(decode, settings.prefill_from, self.limits.pool.page_size)
         return Router(self.schedulers, settings.route, self.limits) if len(self.lanes) > 1 else None
 
     def stats(self) -> Stats:

@@ -13,7 +13,7 @@ from rekindle.core.checkpoints.defaults import sampling_defaults
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.config import Settings
-from rekindle.core.device.devices import lanes_of, place_of_set, places_of, places_over
+from rekindle.core.device.devices import lanes_of, place_of_set, places_of, places_over, shares_memory
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.held import HeldPrograms
@@ -163,6 +163,9 @@ def _lanes(
 def _sets(checkpoint: Checkpoint, settings: Settings, directory: Path | None, report: Report) -> list[Blueprint]:
     """Return the blueprints of the lane that computes prompts and of the one that generates, with as many pages."""
     places = [place_of_set("prefill", settings.prefill), place_of_set("decode", settings.decode)]
+    both = set(places[0].devices) & set(places[1].devices)
+    if both and not shares_memory(places[0].first):
+        raise ConfigError(f"prefill and decode both have {both.pop()}: give them different devices")
     found = [plan(checkpoint, settings, place, directory, report=report) for place in places]
     for each in found:
         each.budget.check(each.limits, checkpoint.source)

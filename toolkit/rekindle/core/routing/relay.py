@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
-from rekindle.core.errors import WeightsChanged
+from rekindle.core.errors import StepTimeout, WeightsChanged
 from rekindle.core.messages import (
     Admit,
     CacheSaved,
@@ -39,6 +39,13 @@ DECODE: Final = 1
 Stage = Literal["prefill", "moving", "decode"]
 
 
+class DecodeView(LaneView, Protocol):
+    """The scheduler of the decode lane as the relay sees it."""
+
+    def pages_on_device(self, request: Request) -> int:
+        """Return how many pages of a request's known tokens are cached on the devices."""
+
+
 @dataclass(slots=True)
 class _Relayed:
     """A request on its way.
@@ -48,6 +55,7 @@ class _Relayed:
         alone: whether the lane that it is with serves it to its end.
         first: the page from which on its pages move.
         token: its first token, once that is drawn.
+        ending: how it is to end, if it was told to end while its prompt was computed.
         exchanges: how often the prefill lane had exchanged its weights when it began the request.
     """
 
@@ -56,6 +64,7 @@ class _Relayed:
     alone: bool = False
     first: int = 0
     token: tuple[int, ...] = ()
+    ending: EndReason | None = None
     exchanges: int = 0
 
 
@@ -80,20 +89,20 @@ class Relay:
     which follows its grammar.
 
     Args:
-        prefill, decode: the schedulers of the two lanes, as `Router` sees them.
+        decode: the scheduler of the lane that generates.
         threshold: so many uncached tokens are too many to be computed where the others decode.
         page_size: tokens of a page.
     """
 
-    def __init__(self, prefill: LaneView, decode: LaneView, threshold: int, page_size: int):
-        self._prefill, self._decode = prefill, decode
+    def __init__(self, decode: DecodeView, threshold: int, page_size: int):
+        self._decode = decode
         self._threshold, self._page_size = threshold, page_size
         self._relayed: dict[int, _Relayed] = {}
         self._held: set[int] = set()
         self._tickets = Tickets(2)
         self._exchanges: dict[int, _Exchange] = {}
-        self._exchanged = 0  # how often the decode lane has exchanged its weights
-        self._early: list[Collected] = []  # the pages of requests whose weights the decode lane does not have yet
+        self._exchanged = [0, 0]  # how often each lane has exchanged its weights
+        self._early: list[int] = []  # the requests that wait for the decode lane to have their weights
         self._staging: set[int] = set()  # the requests whose pages are being copied, ended ones too
 
     def handle(self, message: Message) -> Iterable[Message]:
@@ -109,7 +118,8 @@ class Relay:
             case NewWeights(ticket, weights, fail):
                 self._exchanges[ticket] = _Exchange(message)
                 yield ToLane(PREFILL, NewWeights(ticket, weights[PREFILL], fail))
-                yield from self._fail() if fail else ()
+                if fail:
+                    yield from self._fail(WeightsChanged("the request was ended by update_weights; submit it again"))
             case KeepWeights(ticket):
                 if ticket in self._exchanges:
                     yield ToLane(PREFILL, message)
@@ -135,7 +145,8 @@ class Relay:
             relayed.stage, relayed.alone = "decode", True
             return ToLane(DECODE, Admit(request))
         if request.constrained is not None:
-            return ToLane(PREFILL, Admit(replace(request, hold=True, constrained=None)))
+            none = replace(request.params, max_tokens=len(request.begun))
+            return ToLane(PREFILL, Admit(replace(request, params=none, constrained=None)))
         one = replace(request.params, max_tokens=len(request.given) + 1)
         return ToLane(PREFILL, Admit(replace(request, params=one)))
 
@@ -146,15 +157,14 @@ class Relay:
             if request_id in self._held and isinstance(message, Withdraw):
                 self._held.remove(request_id)
                 yield ToLane(PREFILL, message)
-        elif relayed.stage == "moving":
-            yield from self._leave(relayed, "stop" if isinstance(message, Stopped) else "cancelled")
-        else:
-            yield ToLane(PREFILL if relayed.stage == "prefill" else DECODE, message)
-
-    def _leave(self, relayed: _Relayed, end: EndReason) -> Iterator[Message]:
-        """End a request that is between the lanes."""
-        del self._relayed[relayed.request.id]
-        yield Outputs((Output(relayed.request, (), end),))
+            return
+        end: EndReason = "stop" if isinstance(message, Stopped) else "cancelled"
+        if relayed.stage == "moving":
+            del self._relayed[request_id]
+            yield Outputs((Output(relayed.request, (), end),))
+            return
+        relayed.ending = end  # the lane may have drawn its first token before it hears
+        yield ToLane(PREFILL if relayed.stage == "prefill" else DECODE, message)
 
     def _take(self, lane: int, said: Message) -> Iterator[Message]:
         match said:
@@ -173,9 +183,11 @@ class Relay:
                     relayed.exchanges = exchanges
                 if relayed is None or lane == PREFILL or relayed.alone:
                     yield said
-            case Rejected(request_id):
+            case Rejected(request_id, error):
                 self._relayed.pop(request_id, None)
                 yield said
+                if lane == PREFILL and isinstance(error, StepTimeout):  # their pages wait for that tick too
+                    yield from self._fail(error)
             case Collected():
                 yield from self._collected(said)
             case PagesStaged(request_id):
@@ -183,13 +195,13 @@ class Relay:
                 if relayed := self._relayed.get(request_id):
                     yield self._handed_over(relayed)
             case WeightsUsed(ticket):
+                self._exchanged[lane] += 1
                 if lane == PREFILL:
-                    self._exchanges[ticket].moving = set(filter(self._is_moving, {*self._relayed, *self._staging}))
+                    self._exchanges[ticket].moving = {*self._staging, *filter(self._is_of_old_weights, self._relayed)}
                 else:
-                    self._exchanged += 1
                     early, self._early = self._early, []
-                    for each in early:
-                        yield from self._collected(each)
+                    for relayed in [self._relayed[each] for each in early if each in self._relayed]:
+                        yield from self._move(relayed)
                     yield said
             case WeightsKept(ticket):
                 del self._exchanges[ticket]
@@ -204,28 +216,35 @@ class Relay:
         relayed = self._relayed.get(output.request.id)
         if relayed is None:
             return output, []
-        if lane == PREFILL and not relayed.alone and output.end in ("length", "held"):
-            relayed.stage, relayed.token = "moving", output.token_ids[-1:]
-            relayed.first = (len(relayed.request.known) - self._decode.uncached(relayed.request)) // self._page_size
-            asked: list[Message] = [ToLane(PREFILL, SendPages(relayed.request, relayed.first, relayed.exchanges))]
-            if output.end == "held":
-                return None, [*asked, ToLane(PREFILL, Withdraw(relayed.request.id))]
-            return replace(output, request=relayed.request, end=None), asked
-        if output.end is None and output.request.hold and not relayed.request.hold:
-            return None, []  # what is given of its output, which the decode lane says too
+        if relayed.stage == "prefill" and not relayed.alone:
+            constrained = relayed.request.constrained is not None
+            if output.end == "length" and relayed.ending is None:
+                relayed.stage, relayed.token = "moving", output.token_ids
+                shown = None if constrained else replace(output, request=relayed.request, end=None)
+                return shown, list(self._move(relayed))
+            if output.end is None and constrained:
+                return None, []  # what is given of its output, which the decode lane says too
         if output.end is not None:
             del self._relayed[output.request.id]
-            if output.end == "held":
+            if output.end == "held" and relayed.ending is None:
                 self._held.add(output.request.id)
-        return replace(output, request=relayed.request), []
+        end = output.end
+        if end == "length" and relayed.stage == "prefill" and not relayed.alone:
+            end = relayed.ending  # else it would have gone on
+        return replace(output, request=relayed.request, end=end), []
+
+    def _move(self, relayed: _Relayed) -> Iterator[Message]:
+        """Have the pages of a request collected, once the decode lane has its weights: those that are not there."""
+        if relayed.exchanges > self._exchanged[DECODE]:
+            self._early.append(relayed.request.id)
+            return
+        relayed.first = self._decode.pages_on_device(relayed.request)
+        yield ToLane(PREFILL, SendPages(relayed.request, relayed.first, relayed.exchanges))
 
     def _collected(self, message: Collected) -> Iterator[Message]:
-        """Have the pages of a request copied, once the decode lane has the weights of the other."""
+        """Have the pages of a request copied to the decode lane."""
         relayed = self._relayed.get(message.request_id)
         if relayed is None:  # it ended meanwhile
-            return
-        if relayed.exchanges > self._exchanged:
-            self._early.append(message)
             return
         if message.contents:
             self._staging.add(message.request_id)
@@ -255,8 +274,11 @@ class Relay:
         relayed = self._relayed.get(request_id)
         return request_id in self._staging or (relayed is not None and relayed.stage == "moving")
 
-    def _fail(self) -> Iterator[Message]:
+    def _is_of_old_weights(self, request_id: int) -> bool:
+        return self._is_moving(request_id) and self._relayed[request_id].exchanges < self._exchanged[PREFILL]
+
+    def _fail(self, error: Exception) -> Iterator[Message]:
         """Fail the requests whose pages are moving; lanes fail their own."""
         for request_id in list(filter(self._is_moving, self._relayed)):
             del self._relayed[request_id]
-            yield Rejected(request_id, WeightsChanged("the request was ended by update_weights; submit it again"))
+            yield Rejected(request_id, error)

@@ -22,7 +22,7 @@ from rekindle.core.messages import (
     Withdraw,
 )
 from rekindle.core.request.request import Request
-from rekindle.core.route import Choose, LaneLoad, Routing
+from rekindle.core.route import Choose, LaneLoad, Routing, prefix
 from rekindle.core.routing.pages import PageCounts, pages_of
 from rekindle.core.routing.tickets import Tickets
 from rekindle.core.scheduler.limits import EngineLimits
@@ -45,12 +45,14 @@ class _Given:
     Attributes:
         pages: of its known tokens, by `pages_of`.
         tokens: those that it was reckoned to compute; 0 once its first token is there.
+        withdrawn: whether it was told to end.
     """
 
     request: Request
     lane: int
     pages: tuple[int, ...]
     tokens: int
+    withdrawn: bool = False
 
 
 class _Lane:
@@ -76,6 +78,10 @@ class _Lane:
         uncached = min(self._view.uncached(request), tokens - coming)
         pending = sum(map(self._left, self.pending.values()))
         return LaneLoad(self._number, pending, uncached, self.in_flight, self.given, slots)
+
+    def is_computing(self, request_id: int) -> bool:
+        """Tell whether tokens of a request that were known are still to be computed, though some are told."""
+        return bool(self._view.remaining(request_id))
 
     def _left(self, given: _Given) -> int:
         left = self._view.remaining(given.request.id)
@@ -112,6 +118,8 @@ class Router:
                 return [ToLane(self._give(request), message)]
             case Withdraw(request_id):
                 given = self._given.get(request_id) or self._held.pop(request_id, None)
+                if given is not None:
+                    given.withdrawn = True
                 return [] if given is None else [ToLane(given.lane, message)]
             case Stopped(request_id):
                 given = self._given.get(request_id)
@@ -141,7 +149,7 @@ class Router:
         loads = [lane.load(request, pages, self._page_size, self._slots) for lane in self._lanes]
         holding = self._holding(request, pages)
         pinned = [load for load in loads if load.lane in holding and not load.full]
-        number = self._routing.lane(request, pinned or loads)
+        number = prefix(request, pinned) if pinned else self._routing.lane(request, loads)
         lane = self._lanes[number]
         lane.given += 1
         lane.in_flight += 1
@@ -163,7 +171,7 @@ class Router:
                 for output in outputs:
                     if output.end is not None:
                         self._end(output.request.id, held=output.end == "held")
-                    elif output.token_ids:
+                    elif output.token_ids and not self._lanes[lane].is_computing(output.request.id):
                         self._computed(output.request.id)
                 yield said
             case Rejected(request_id):
@@ -190,5 +198,5 @@ class Router:
         given = self._given.pop(request_id, None)
         if given is not None:
             self._lanes[given.lane].in_flight -= 1
-            if held:
+            if held and not given.withdrawn:
                 self._held[request_id] = given

@@ -43,18 +43,28 @@ class Tickets:
 
     def __init__(self, lanes: int):
         self._lanes = lanes
-        self._exchanges: dict[int, _Exchange] = {}
+        self._exchanges: dict[int, _Exchange] = {}  # of which the first is with the lanes, and the others wait for it
         self._saving: dict[int, dict[int, CacheSaving | CacheSaved]] = {}
 
     def ask(self, question: NewWeights | KeepWeights | SaveCache) -> Sequence[Message]:
         """Return a question to each lane."""
         match question:
             case NewWeights(ticket):
-                exchange = self._exchanges[ticket] = _Exchange(question)
-                return [exchange.of(lane) for lane in range(self._lanes)]
+                self._exchanges[ticket] = _Exchange(question)
+                return self._begin() if len(self._exchanges) == 1 else []
+            case KeepWeights(ticket) if ticket in list(self._exchanges)[1:]:
+                del self._exchanges[ticket]
+                return [WeightsKept(ticket)]
+            case KeepWeights(ticket) if ticket not in self._exchanges:
+                return []
             case SaveCache(ticket):
                 self._saving[ticket] = {}
         return [ToLane(lane, question) for lane in range(self._lanes)]
+
+    def _begin(self) -> list[Message]:
+        """Return the first exchange to each lane, if there is one."""
+        exchange = next(iter(self._exchanges.values()), None)
+        return [] if exchange is None else [exchange.of(lane) for lane in range(self._lanes)]
 
     def answer(self, lane: int, said: WeightsUsed | WeightsKept | CacheSaving | CacheSaved) -> Iterator[Message]:
         """Take the answer of a lane, and yield what its caller is to be told, and what others are to be asked again."""
@@ -84,6 +94,7 @@ class Tickets:
         del self._exchanges[ticket]
         answer: Any = WeightsKept if keep else WeightsUsed
         yield answer(ticket)
+        yield from self._begin()
 
     def _saved(self, ticket: int) -> Iterator[Message]:
         said = self._saving[ticket]

@@ -91,6 +91,11 @@ class Scheduler:
         tracked = Tracked.of(request, self._limits)
         return min(group.uncached(tracked) for group in self.roster.groups)
 
+    def pages_on_device(self, request: Request) -> int:
+        """Return how many pages of a request's known tokens are cached on the devices."""
+        tracked = Tracked.of(request, self._limits)
+        return len(self.roster.group_of(tracked).cache.on_device(tracked.namespace, tracked.tokens))
+
     def remaining(self, request_id: int) -> int | None:
         """Return how many tokens a running request still has to compute until it gets its next; None for others."""
         tracked = self.roster.get(request_id)

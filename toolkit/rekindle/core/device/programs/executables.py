@@ -99,14 +99,16 @@ class Executables:
 
     @contextmanager
     def _awaiting(self, key: Key) -> Iterator[None]:
-        self._waits.append(key)
-        self.wait_ended = math.inf
+        with self._lock:
+            self._waits.append(key)
+            self.wait_ended = math.inf
         try:
             yield
         finally:
-            self._waits.remove(key)
-            if not self._waits:
-                self.wait_ended = monotonic()
+            with self._lock:
+                self._waits.remove(key)
+                if not self._waits:
+                    self.wait_ended = monotonic()
 
     async def call(self, key: Key, program: Program, *arguments: Any) -> Any:
         """Call a program. If it was not made for such arguments, warn and compile one for them, which takes seconds.

@@ -81,7 +81,7 @@ class Stepper:
                 return [Collected(request_id, await self._copies(pages, losses))]
             case PutPages(pages, contents, losses):
                 if losses == self._losses:
-                    await self._scatter(Onload(contents, pages))
+                    await self._put(Onload(contents, pages))
                 return []
             case UseWeights(ticket, weights):
                 if isinstance(weights, SharedWeights):
@@ -137,6 +137,14 @@ class Stepper:
         except jax.errors.JaxRuntimeError as error:  # no room beside the pool
             self._require_alone(error)
             return ()  # what is not copied is computed again
+
+    async def _put(self, onload: Onload) -> None:
+        """Copy pages into the pool beside any plan; of a state that is lost with them, the next plan tells."""
+        try:
+            await self._scatter(onload)
+        except ArgumentsLost as error:
+            self._require_alone(error)
+            await self._begin_anew()
 
     async def _scatter(self, onload: Onload) -> None:
         await self._run_all([Scatter(page, copy) for page, copy in zip(onload.pages, onload.staged, strict=True)])
