@@ -223,7 +223,7 @@ print(f"{len(set(draws.tolist()))} different tokens in {len(draws)} draws; seed 
 
 
 # %%
-from rekindle.views.drawing import Drawing, picture, words
+from rekindle.views.drawing import Drawing, words
 
 
 def bars(rows):
@@ -238,7 +238,7 @@ def bars(rows):
         parts += [words(4, top + 14, f"{name:>14}"), f'{bar} fill-opacity="0.5"/>{line}']
         parts.append(words(120 + scale * max(expected, measured), top + 14, said))
         lines.append(f"{name:>14} {said}")
-    return Drawing(picture(22 * len(lines) + 4, title, parts), "\n".join(lines))
+    return Drawing(title, 22 * len(lines) + 4, "".join(parts), "\n".join(lines))
 
 
 rows = [
@@ -379,7 +379,7 @@ def draw_pool(pool, tokens):
             look = f'fill="{KINDS[kind]}" fill-opacity="0.5" stroke="rgb(130,130,130)"'
             parts.append(f'<rect x="{66 + 24 * place}" y="{top + 2}" width="22" height="18" {look}/>')
         lines.append(f"page {page}  {kinds}  {whose}")
-    return Drawing(picture(24 * len(filled), "the pages of the first layer", parts), "\n".join(lines))
+    return Drawing("the pages of the first layer", 24 * len(filled), "".join(parts), "\n".join(lines))
 
 
 draw_pool(pool, len(prompt))

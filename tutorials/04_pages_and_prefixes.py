@@ -62,7 +62,7 @@ assert session.cache.nodes == 0
 # %%
 from rekindle.core.markup import TIERS, visible
 from rekindle.core.messages import Fetch, Fetched, Plan
-from rekindle.views.drawing import Drawing, picture, words
+from rekindle.views.drawing import Drawing, words
 
 tables = {}  # request id -> its pages in the order of positions
 
@@ -127,7 +127,7 @@ def draw_pool(staged=()):
     boxes += [box(column, 2.3, "", "staged", text) for column, text in enumerate(staged)]
     lines = [f"{page:2} {state:6} {text!r}" for page, (state, text) in states.items()]
     lines += [f"beside the pool, staged: {text!r}" for text in staged]
-    return Drawing(picture(154 if staged else 94, "the pool", boxes), "\n".join(lines))
+    return Drawing("the pool", 154 if staged else 94, "".join(boxes), "\n".join(lines))
 
 
 # %% [markdown]
@@ -217,7 +217,7 @@ def draw_tables(names):
             text = f"{column * PAGE} to {(column + 1) * PAGE - 1}"
             parts.append(box(column + 1, row, page, "shared" if page in shared else "own", text))
         lines.append(f"{name:6} pages {table}")
-    return Drawing(picture(46 * len(tables) + 2, "page tables", parts), "\n".join(lines))
+    return Drawing("page tables", 46 * len(tables) + 2, "".join(parts), "\n".join(lines))
 
 
 draw_tables(["first", "same", "other", "whole"])

@@ -165,7 +165,7 @@ assert stats.unexpected_compilations == 0
 # quickest of six ticks for each.
 
 # %%
-from rekindle.views.drawing import Drawing, picture, words
+from rekindle.views.drawing import Drawing, words
 
 
 async def quickest(requests, rounds):
@@ -193,7 +193,7 @@ def bars(labels, seconds, title):
         parts.append(f'<rect x="140" y="{22 * row + 2}" width="{width:.0f}" height="16" fill="rgb(40,130,220)"/>')
         parts.append(words(148 + width, 22 * row + 14, took))
         lines.append(f"{label:>12} {took}")
-    return Drawing(picture(22 * len(lines) + 4, title, parts), "\n".join(lines))
+    return Drawing(title, 22 * len(lines) + 4, "".join(parts), "\n".join(lines))
 
 
 bars([f"{length} of {buckets.smallest([16, 128], length)}" for length in lengths], prefill, "prompt tokens of a bucket")

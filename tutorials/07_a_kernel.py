@@ -64,7 +64,7 @@ print(np.asarray(table))
 
 
 # %%
-from rekindle.views.drawing import Drawing, picture, words
+from rekindle.views.drawing import Drawing, words
 
 
 def draw_pages(pages, table, visible):
@@ -86,7 +86,7 @@ def draw_pages(pages, table, visible):
             if poisoned:
                 parts.append(f'<path d="M{x} {y}l16 14m0 -14l-16 14" stroke="rgb(130,130,130)" stroke-opacity="0.4"/>')
         lines.append(f"page {page:2}  {''.join('x' if poisoned else str(row) for poisoned in places)}  {whose}")
-    return Drawing(picture(18 * len(pages), "the pages", parts), "\n".join(lines))
+    return Drawing("the pages", 18 * len(pages), "".join(parts), "\n".join(lines))
 
 
 draw_pages(pages, table, visible)

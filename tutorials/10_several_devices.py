@@ -136,7 +136,7 @@ assert found[2] == found[4] == ["all_reduce"] * (1 + 2 * config.num_layers) + ["
 # right, and each bar is a collective, at which all of them wait for the last one.
 
 # %%
-from rekindle.views.drawing import Drawing, picture, words
+from rekindle.views.drawing import Drawing, words
 
 
 def draw_step(kinds, devices, layers=3):
@@ -160,7 +160,7 @@ def draw_step(kinds, devices, layers=3):
         heads.append(what + {"all_reduce": " +", "all_gather": " U", None: ""}[kind])
     parts += [words(0, 38 + 22 * device, f"cpu:{device}") for device in range(devices)]
     parts.append(words(60, bottom + 22, "orange: all-reduce, green: all-gather"))
-    return Drawing(picture(bottom + 30, "a step", parts), " | ".join(heads) + "\n+ is an all-reduce, U an all-gather")
+    return Drawing("a step", bottom + 30, "".join(parts), " | ".join(heads) + "\n+ is an all-reduce, U an all-gather")
 
 
 draw_step(found[4], devices=4)

@@ -14,7 +14,7 @@ from IPython.display import HTML
 
 import rekindle
 from rekindle.core import markup
-from rekindle.views.drawing import Drawing, picture, words
+from rekindle.views.drawing import Drawing, words
 
 MODEL = "smollm2-135m-instruct"
 SETTINGS = {
@@ -157,7 +157,7 @@ def draw_columns():
         f"{session.decode([token])!r:12} {'given' if mask is None else f'{mask.sum():,} allowed'}"
         for token, mask in steps
     ]
-    return Drawing(picture(210, "how many tokens may come in each place", bars), "\n".join(lines))
+    return Drawing("how many tokens may come in each place", 210, "".join(bars), "\n".join(lines))
 
 
 draw_columns()
@@ -192,7 +192,7 @@ def draw_masks(chosen):
         mask = steps[place][1]
         parts += [dots(mask, at * 290 + 4), words(at * 290 + 4, 12, f"after …{before[-20:]}")]
         lines.append(f"after {before!r}: {mask.sum():,} of {VOCABULARY:,} tokens may come")
-    return Drawing(picture(20 + ROWS + 8, "three masks", parts), "\n".join(lines))
+    return Drawing("three masks", 20 + ROWS + 8, "".join(parts), "\n".join(lines))
 
 
 def place_after(text):

@@ -16,7 +16,7 @@ from jupyter_client.manager import AsyncKernelManager, start_new_async_kernel
 
 from rekindle.__main__ import main
 from rekindle.core.store.directory import cache_dir
-from rekindle.views.drawing import CHARACTER, Drawing, picture, words
+from rekindle.views.drawing import CHARACTER, Drawing, words
 
 SHADES = ("130,130,130", "230,140,20", "40,130,220")
 """The colours of a bar's parts, as red, green and blue."""
@@ -115,7 +115,7 @@ def bars(runs: Mapping[str, Mapping[str, float]]) -> Drawing:
         for taken, shade in zip(seconds.values(), SHADES, strict=True):
             parts.append(_part(left, top + 20, LONGEST * taken / longest, shade))
             left += LONGEST * taken / longest
-    return Drawing(picture(46 * len(runs) + 34, "; ".join(lines), parts), "\n".join(lines))
+    return Drawing("; ".join(lines), 46 * len(runs) + 34, "".join(parts), "\n".join(lines))
 
 
 def _part(left: float, top: int, width: float, shade: str) -> str:
