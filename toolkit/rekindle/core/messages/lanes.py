@@ -1,4 +1,4 @@
-"""What passes between the lanes of an engine and what they share."""
+"""How messages pass between the lanes of an engine and what they share."""
 
 from dataclasses import dataclass
 
@@ -6,30 +6,27 @@ from rekindle.core.messages.message import Message
 
 
 @dataclass(frozen=True, slots=True)
-class ToLane(Message):
+class _OfLane(Message):
+    """A message to or from an actor of a lane."""
+
+    lane: int
+    message: Message
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return self.message.requests
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}: lane {self.lane}, {self.message}"
+
+
+class ToLane(_OfLane):
     """The router sends a message to the actor of a lane that takes it."""
 
-    lane: int
-    message: Message
-
-    @property
-    def requests(self) -> tuple[int, ...]:
-        return self.message.requests
-
-    def __str__(self) -> str:
-        return f"ToLane: lane {self.lane}, {self.message}"
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FromLane(Message):
+class FromLane(_OfLane):
     """An actor of a lane says what none of that lane's actors takes."""
 
-    lane: int
-    message: Message
-
-    @property
-    def requests(self) -> tuple[int, ...]:
-        return self.message.requests
-
-    def __str__(self) -> str:
-        return f"FromLane: lane {self.lane}, {self.message}"
+    __slots__ = ()

@@ -55,8 +55,8 @@ class Collected(OfRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class StagePages(Message):
-    """The pages of a prompt, from the page `first` on, are to be copied to the devices of the lane that hears this."""
+class _PromptPages(Message):
+    """Pages of a prompt, from the page `first` on."""
 
     request: Request
     first: int
@@ -67,7 +67,14 @@ class StagePages(Message):
         return (self.request.id,)
 
     def __str__(self) -> str:
-        return f"StagePages: request {self.request.id}, {counted(len(self.contents), 'page')} from page {self.first} on"
+        pages = counted(len(self.contents), "page")
+        return f"{type(self).__name__}: request {self.request.id}, {pages} from page {self.first} on"
+
+
+class StagePages(_PromptPages):
+    """The pages are to be copied to the devices of the lane that hears this."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +82,10 @@ class PagesStaged(OfRequest):
     """The pages of a `StagePages` are there, or cannot be had, and the lane's scheduler has heard of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class TakePages(Message):
-    """The pages of a prompt are staged on the lane's devices, from the page `first` on."""
+class TakePages(_PromptPages):
+    """The pages are staged on the lane's devices."""
 
-    request: Request
-    first: int
-    contents: tuple[Any, ...]
-
-    @property
-    def requests(self) -> tuple[int, ...]:
-        return (self.request.id,)
-
-    def __str__(self) -> str:
-        return f"TakePages: request {self.request.id}, {counted(len(self.contents), 'page')} from page {self.first} on"
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

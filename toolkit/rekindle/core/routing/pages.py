@@ -36,5 +36,5 @@ class PageCounts:
                 del self.counts[page]
 
     def prefix(self, pages: Sequence[int]) -> int:
-        """Return how many of these pages, from the first on, some request has."""
+        """Return the number of these pages, from the first on, that some request has."""
         return sum(1 for _ in takewhile(self.counts.__contains__, pages))

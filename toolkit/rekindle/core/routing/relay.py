@@ -43,7 +43,7 @@ class DecodeView(LaneView, Protocol):
     """The scheduler of the decode lane as the relay sees it."""
 
     def pages_on_device(self, request: Request) -> int:
-        """Return how many pages of a request's known tokens are cached on the devices."""
+        """Return the number of pages of a request's known tokens that are cached on the devices."""
 
 
 @dataclass(slots=True)
@@ -212,7 +212,7 @@ class Relay:
                 yield said
 
     def _output(self, lane: int, output: Output) -> tuple[Output | None, list[Message]]:
-        """Return what others are to be told of an output, and what lanes are to be told."""
+        """Return the output as others are told of it, or None, and the messages to lanes that follow from it."""
         relayed = self._relayed.get(output.request.id)
         if relayed is None:
             return output, []

@@ -32,10 +32,10 @@ class LaneView(Protocol):
     """The scheduler of a lane as the router sees it, on the engine's loop."""
 
     def uncached(self, request: Request) -> int:
-        """Return how many of a request's known tokens would have to be computed now."""
+        """Return the number of a request's known tokens that would have to be computed now."""
 
     def remaining(self, request_id: int) -> int | None:
-        """Return how many tokens a running request still has to compute until it gets its next; None for others."""
+        """Return the number of tokens that a running request has to compute until its next one; None for others."""
 
 
 @dataclass(slots=True)

@@ -87,17 +87,17 @@ class Scheduler:
             return at([group.cache.tree for group in self.roster.groups])
 
     def uncached(self, request: Request) -> int:
-        """Return how many of a request's known tokens would have to be computed now, in the group with fewest."""
+        """Return the number of a request's known tokens that the group with fewest would have to compute now."""
         tracked = Tracked.of(request, self._limits)
         return min(group.uncached(tracked) for group in self.roster.groups)
 
     def pages_on_device(self, request: Request) -> int:
-        """Return how many pages of a request's known tokens are cached on the devices."""
+        """Return the number of pages of a request's known tokens that are cached on the devices."""
         tracked = Tracked.of(request, self._limits)
         return len(self.roster.group_of(tracked).cache.on_device(tracked.namespace, tracked.tokens))
 
     def remaining(self, request_id: int) -> int | None:
-        """Return how many tokens a running request still has to compute until it gets its next; None for others."""
+        """Return the number of tokens that a running request has to compute until its next one; None for others."""
         tracked = self.roster.get(request_id)
         return None if tracked is None or tracked.lease is None else max(0, tracked.prefill_end - tracked.computed)
 
