@@ -74,7 +74,13 @@ SHARED: Final = ("tests/conftest.py", "tests/reruns.py", "tests/waiting.py", "te
 TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-unit": (*CORE, "toolkit/rekindle/cli/", "toolkit/rekindle/server/", "tests/unit/"),
     "test-engine": (*CORE, "kernels/rekindle_kernels/", "tests/engine/"),
-    "test-mesh": (*STEP, "toolkit/rekindle/core/engine/", "toolkit/rekindle/hosts/", "tests/mesh/"),
+    "test-mesh": (
+        *STEP,
+        "toolkit/rekindle/core/engine/",
+        "toolkit/rekindle/core/routing/",
+        "toolkit/rekindle/hosts/",
+        "tests/mesh/",
+    ),
     "test-kernels": ("kernels/rekindle_kernels/", "tests/kernels/"),
     "test-native": (
         "kernels/rekindle_kernels/cpu/",

@@ -14,6 +14,7 @@ from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.config import Settings
 from rekindle.core.device.devices import lanes_of, place_of_set, places_of, places_over, shares_memory
+from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.held import HeldPrograms
@@ -112,15 +113,7 @@ def build(
             family=family,
             settings=blueprint.chosen(settings),
             limits=limits,
-            deployment=Deployment(
-                dtype=blueprint.dtype.name,
-                implementation=blueprint.programs.implementation,
-                weight_bytes=sum(array.nbytes for array in states[0].weights),
-                places=tuple(lane.place for lane in lanes),
-                spread=spread,
-                kernels=blueprint.kernels(settings.implementation),
-                apart=settings.prefill is not None,
-            ),
+            deployment=_deployment(lanes, settings, states[0], spread),
             defaults=defaults,
             unserved=unserved,
             preparer=preparer,
@@ -192,6 +185,20 @@ def _executables(
             executables[lane.place] = Executables(lane.programs, settings.max_executables, store.programs)
             resources.callback(executables[lane.place].free)
     return executables
+
+
+def _deployment(lanes: Sequence[Blueprint], settings: Settings, state: DeviceState, spread: str) -> Deployment:
+    """Return where the weights are; `state` is that of one lane, and `spread` as `_lanes` gives it."""
+    blueprint = lanes[0]
+    return Deployment(
+        dtype=blueprint.dtype.name,
+        implementation=blueprint.programs.implementation,
+        weight_bytes=sum(array.nbytes for array in state.weights),
+        places=tuple(lane.place for lane in lanes),
+        spread=spread,
+        kernels=blueprint.kernels(settings.implementation),
+        apart=settings.prefill is not None,
+    )
 
 
 def _opened(
