@@ -1,6 +1,9 @@
-"""Record what JAX compiles, as JAX itself reports it."""
+"""What JAX compiles, as JAX itself reports it, and the programs of an engine of this process."""
 
 import jax
+
+from rekindle.core.device.programs.held import HeldPrograms
+from rekindle.core.engine.assembly import Assembly
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -15,3 +18,9 @@ def listen() -> list[str]:
 
     jax.monitoring.register_event_duration_secs_listener(hear)  # there is no public way to remove it
     return events
+
+
+def programs_of(assembly: Assembly) -> HeldPrograms:
+    """Return the programs of an engine whose lanes are in this process."""
+    assert isinstance(assembly.programs, HeldPrograms)
+    return assembly.programs

@@ -80,7 +80,7 @@ def exchanged(model: Path, replicas: int) -> dict[str, Any]:
         session.update_weights_sync(model)
         again = session.generate_sync(token_ids=prompts, max_tokens=6, ignore_eos=True)
         return {
-            "places": [[device.id for device in place.devices] for place in session._assembly.deployment.places],
+            "places": [[device.id for device in lane.place.devices] for lane in session._assembly.lanes if lane.place],
             "memory": [session.memory.weights, session.memory.devices],
             "tokens": [[each.token_ids for each in answers] for answers in (first, other, again)],
             "lanes": [lane.generated_tokens for lane in session.stats.lanes],
@@ -151,7 +151,7 @@ def opened(model: Path, options: dict[str, Any]) -> dict[str, Any]:
         rekindle.open_sync(model, progress=False, **asked(options, patches)) as session,
     ):
         return {
-            "place": [device.id for device in session._assembly.deployment.place.devices],
+            "place": [device.id for lane in session._assembly.lanes if lane.place for device in lane.place.devices],
             "tensor": session.settings.tensor,
             "tokens": session.generate_sync(token_ids=prompt, max_tokens=6, ignore_eos=True).token_ids,
             "text": About("it", session._assembly, None, None).text(),

@@ -18,6 +18,7 @@ from rekindle.notebook.board.rates import Rate
 from rekindle.session.engine_view import LISTED, EngineView
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from tests.compilations import programs_of
 from tests.unit.board_facts import COUNTS, EMPTY, FACTS
 from tests.unit.cards import HOSTILE, SPELLED, Page
 from tests.waiting import until_blocking
@@ -129,7 +130,7 @@ def test_programs_that_are_ready_are_counted() -> None:
     futures[1].set_exception(MemoryError())
     futures[2].cancel()
     assembly = fake_assembly(fake_limits())
-    assembly = replace(assembly, programs=replace(assembly.programs, preparing=futures))
+    assembly = replace(assembly, programs=replace(programs_of(assembly), preparing=futures))
     with fake_session(assembly) as session:
         facts = facts_of(session)
         assert (facts.ready, facts.wanted) == (1, 4)

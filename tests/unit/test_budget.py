@@ -23,6 +23,7 @@ from rekindle.core.errors import ConfigError, ModelTooLarge, NotRestored
 from rekindle.core.markup import size_text
 from rekindle.core.models.load import load_weights
 from rekindle.core.store.directory import cache_dir
+from tests.compilations import programs_of
 
 CPU = jax.devices("cpu")[0]
 HERE = Place((CPU,))
@@ -243,4 +244,4 @@ def test_info_and_a_session_say_how_memory_is_spent(families: Path, capsys: pyte
         assert size_text(memory.weights) == said["weights"]
         assert memory.tokens == 8 * 64
         assert memory.pool == 9 * 64 * memory.token
-        assert memory.workspace == session._assembly.programs.executables[0].workspace()
+        assert memory.workspace == programs_of(session._assembly).executables[0].workspace()

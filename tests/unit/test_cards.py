@@ -23,6 +23,7 @@ from rekindle.testing import fake_assembly, fake_limits, fake_session
 from rekindle.views.records import ChunkRecord, Cut, Given, JoinRecord, Over, Planned, Read, Sent, StartRecord
 from rekindle.views.timeline.courses import Timeline
 from rekindle.views.timeline.drawing import draw
+from tests.compilations import programs_of
 from tests.unit.board_facts import COUNTS, EMPTY, FACTS
 from tests.unit.cards import Page, as_read, assert_card, read, readable
 from tests.unit.traces import recorded, traced
@@ -115,8 +116,8 @@ def test_the_card_of_a_session_is_that_of_its_file() -> None:
     states["closed"] = readable(session)
     for compiled in (True, False):
         assembly = fake_assembly(fake_limits(**settings))
-        assembly = replace(assembly, programs=replace(assembly.programs, preparing=preparing(4, 13)))
-        assembly.programs.executables[0].making.compilations = int(compiled)
+        assembly = replace(assembly, programs=replace(programs_of(assembly), preparing=preparing(4, 13)))
+        programs_of(assembly).executables[0].making.compilations = int(compiled)
         with fake_session(assembly, restore="off") as session:
             states["compiling" if compiled else "loading"] = readable(session, measured=True)
     assert_card("session", states)

@@ -9,7 +9,7 @@ import pytest
 
 from rekindle.core import messages
 from rekindle.core.engine.wiring import JOINED, TO_CALLER
-from rekindle.core.errors import ConstraintFailed, InvalidRequest, StepTimeout
+from rekindle.core.errors import ConstraintFailed, InvalidRequest, ReplicaLost, StepTimeout
 from rekindle.core.messages import (
     Admit,
     Advance,
@@ -28,9 +28,13 @@ from rekindle.core.messages import (
     Drop,
     Fetch,
     Fetched,
+    Found,
     FromLane,
     Gathered,
     KeepWeights,
+    LaneBack,
+    LaneLost,
+    Lost,
     Message,
     NewWeights,
     Offload,
@@ -42,7 +46,11 @@ from rekindle.core.messages import (
     PagesStaged,
     Plan,
     PutPages,
+    Received,
     Rejected,
+    RemoteOutput,
+    RemoteOutputs,
+    Returned,
     Row,
     Sampled,
     SaveCache,
@@ -142,6 +150,14 @@ HUGE: list[Message] = [
     FromLane(1, Outputs((Output(REQUEST, MANY, None),))),
     UseWeights(1, list(ARRAYS)),
     WeightsUsed(1),
+    RemoteOutputs((RemoteOutput(7, MANY, "length", LOGPROBS, LOGPROBS),) * 40),
+    Received((Started(7, (5,) * 100, None, CachedTokens(64, 16, 16)),) * 40),
+    Received((), ARRAYS),
+    Lost(ReplicaLost(HOSTILE)),
+    Found(list(ARRAYS)),
+    LaneLost((Admit(REQUEST),) * 40, ReplicaLost(HOSTILE)),
+    LaneBack(),
+    Returned(Admit(REQUEST)),
     Texts((Text(7, HOSTILE, MANY, "stop", HOSTILE, LOGPROBS, LOGPROBS),)),
 ]
 OUTPUT = Output(REQUEST, (5,), None)
@@ -151,7 +167,8 @@ def test_every_kind_of_message_is_among_these_and_somebody_takes_it() -> None:
     kinds = [getattr(messages, name) for name in messages.__all__]
     public = {kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Message)} - {Message}
     assert {*map(type, HUGE)} == public
-    assert {*fake_assembly(fake_limits()).lanes[0].actors.by_message(), *TO_CALLER, *JOINED, FromLane, ToLane} == public
+    known = {*fake_assembly(fake_limits()).lanes[0].actors.by_message(), *TO_CALLER, *JOINED}
+    assert known | {FromLane, ToLane, RemoteOutputs} == public
 
 
 @pytest.mark.parametrize("message", HUGE, ids=lambda message: type(message).__name__)
@@ -195,8 +212,10 @@ def test_a_message_is_about_the_requests_whose_ids_it_carries(message: Message) 
             assert message.requests == ((7,) * 40 + MANY + MANY)
         case Advanced():
             assert message.requests == (7,) * 80 + MANY
-        case Outputs() | Texts() | Tokenize() | ToLane() | FromLane():
+        case Outputs() | Texts() | Tokenize() | ToLane() | FromLane() | Returned():
             assert message.requests == (7,)
+        case RemoteOutputs() | LaneLost() | Received(messages=[_, *_]):
+            assert message.requests == (7,) * 40
         case _ if any(hasattr(message, name) for name in ("request", "request_id")):
             assert message.requests == (7,)
         case _:

@@ -18,6 +18,7 @@ from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.notebook import front_end
 from rekindle.session.about import Memory
 from rekindle.testing import fake_assembly, fake_limits, fake_session
+from tests.compilations import programs_of
 
 pretty: Callable[[object], str] = untyped.pretty
 STATS = Stats(SchedulerStats(running=2, pages=364), programs=8, loads=0, compilations=8, unexpected_compilations=0)
@@ -71,8 +72,8 @@ def preparing(ready: int, wanted: int) -> list[Future[Any]]:
 def test_a_session_says_that_programs_are_being_made_only_as_long_as_they_are(compiled: bool, how: str) -> None:
     programs = preparing(4, 13)
     assembly = fake_assembly(fake_limits())
-    assembly = replace(assembly, programs=replace(assembly.programs, preparing=programs))
-    assembly.programs.executables[0].making.compilations = int(compiled)
+    assembly = replace(assembly, programs=replace(programs_of(assembly), preparing=programs))
+    programs_of(assembly).executables[0].making.compilations = int(compiled)
     said = f"4 of 13 programs ready, the others are being {how}"
     with fake_session(assembly) as session:
         assert said in repr(session)
@@ -100,8 +101,8 @@ def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pyt
     monkeypatch.setattr(front_end, "CellOutput", FakeOutput)
     for compiled, ready, progress in ((True, 4, True), (True, 4, False), (False, 4, True), (True, 13, True)):
         assembly = fake_assembly(fake_limits())
-        assembly = replace(assembly, programs=replace(assembly.programs, preparing=preparing(ready, 13)))
-        assembly.programs.executables[0].making.compilations = int(compiled)
+        assembly = replace(assembly, programs=replace(programs_of(assembly), preparing=preparing(ready, 13)))
+        programs_of(assembly).executables[0].making.compilations = int(compiled)
         monkeypatch.setattr("rekindle.session.opening.build", lambda *_, made=assembly, **__: made)
         rekindle.open_sync("a-model", progress=progress).close_sync()
     assert drawn == [

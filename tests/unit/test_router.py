@@ -78,6 +78,8 @@ class Kept:
     reckoned: int
     computed: bool = False
     ended: bool = False
+    started: bool = False
+    withdrawn: bool = False
 
 
 class RouterMachine(RuleBasedStateMachine):
@@ -165,7 +167,9 @@ class RouterMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def give_a_token(self, data: st.DataObject) -> None:
         kept = self.of(data)
-        self.up(kept, Started(kept.request.id, kept.request.prompt, 0, CachedTokens()))
+        if not kept.started:
+            self.up(kept, Started(kept.request.id, kept.request.prompt, 0, CachedTokens()))
+            kept.started = True
         self.computed(kept)
         self.up(kept, Outputs((Output(kept.request, (5,), None),)))
 
@@ -183,7 +187,8 @@ class RouterMachine(RuleBasedStateMachine):
         elif kept.request.hold and how != "cancelled":
             self.computed(kept)
             self.up(kept, Outputs((Output(kept.request, (), "held"),)))
-            self.held[kept.request.id] = kept
+            if not kept.withdrawn:
+                self.held[kept.request.id] = kept
         else:
             self.up(kept, Outputs((Output(kept.request, (5,), how),)))  # type: ignore[arg-type]
         kept.ended = True
@@ -197,12 +202,14 @@ class RouterMachine(RuleBasedStateMachine):
         assert self.say(message) == ([ToLane(kept.lane, message)] if known and kept else [])
         if not stop:
             self.held.pop(number, None)
+            if kept is not None:
+                kept.withdrawn = True
 
     @invariant()
     def the_router_keeps_nothing_of_what_has_ended(self) -> None:
         if hasattr(self, "router"):
             kept = {number for number, each in self.kept.items() if not each.ended}
-            assert set(self.router._given) == kept
+            assert set(self.router._placed) == kept
             assert set(self.router._held) == set(self.held)
 
 

@@ -31,6 +31,7 @@ with collector_paused():
         PromptTooLong,
         QueueFull,
         RekindleError,
+        ReplicaLost,
         RequestCancelled,
         SessionClosed,
         SessionError,
@@ -43,6 +44,7 @@ with collector_paused():
     from rekindle.core.messages.handled import Handled
     from rekindle.core.models.families.reading import Family
     from rekindle.core.policy import Candidate
+    from rekindle.core.ray import Ray
     from rekindle.core.request.figures import CachedTokens, Timings, Usage
     from rekindle.core.request.params import SamplingParams
     from rekindle.core.request.tokens import Piece, TokenLogprob
@@ -104,7 +106,9 @@ __all__ = [
     "PromptTooLong",
     "QueueFull",
     "Ranking",
+    "Ray",
     "RekindleError",
+    "ReplicaLost",
     "RequestCancelled",
     "SamplingParams",
     "Scores",

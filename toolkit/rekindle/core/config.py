@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypedDict, get_args
 from rekindle.core import buckets, markup
 from rekindle.core.errors import ConfigError
 from rekindle.core.policy import NAMED, Order
+from rekindle.core.ray import Ray
 from rekindle.core.route import ROUTES, Choose
 
 Dtype = Literal["float32", "bfloat16"]
@@ -41,6 +42,7 @@ class Settings:
             own, behind one intake and one tokenizer. Lane 0 has the devices that the settings above say, and the others
             have the next ones; on a CPU without so many devices all have the same. The weights are read once. Unlike
             groups, lanes tick apart. The sizes below are those of one lane, but for `max_waiting` and the cache bytes.
+            `rekindle.Ray(n)` has the lanes in processes of a Ray cluster.
         route: which lane gets a request: "prefix" is, of the lanes with a free slot, that with the fewest tokens to
             compute until the request's first one: those of the prompts that it was given, and the uncached of this;
             "round-robin" gives to each in turn; "shortest-queue" is the lane with the fewest requests that have not
@@ -120,7 +122,7 @@ class Settings:
     tensor: int | None = None
     data: int = 1
     mesh: Any = None
-    replicas: int = 1
+    replicas: int | Ray = 1
     route: Route = "prefix"
     prefill: Any = None
     decode: Any = None
@@ -168,7 +170,8 @@ class Settings:
         if self.tensor is not None:
             _integer("tensor", self.tensor, 1)
         _integer("data", self.data, 1)
-        _integer("replicas", self.replicas, 1)
+        if not isinstance(self.replicas, Ray):
+            _integer("replicas", self.replicas, 1)
         if not callable(self.route):
             _one_of("route", self.route, tuple(ROUTES), "or a function of a request and the lanes")
         _integer("prefill_from", self.prefill_from, 1)
@@ -223,7 +226,9 @@ class Settings:
     @property
     def lane_count(self) -> int:
         """The number of lanes."""
-        return self.replicas if self.prefill is None else 2
+        if self.prefill is not None:
+            return 2
+        return self.replicas.count if isinstance(self.replicas, Ray) else self.replicas
 
     def _check_sets(self) -> None:
         if self.prefill is None or self.decode is None:
@@ -271,7 +276,7 @@ class SettingsOptions(TypedDict, total=False):
     tensor: int | None
     data: int
     mesh: Any
-    replicas: int
+    replicas: int | Ray
     route: Route
     prefill: Any
     decode: Any

@@ -17,6 +17,7 @@
     ├── ConstraintFailed                 a constraint and other parameters left no token to choose
     ├── LogitsNotFinite                  the model computed NaN or infinity for the request
     ├── StepTimeout                      the device did not finish a tick of the request in time
+    ├── ReplicaLost                      the processes that computed the request are gone
     ├── WeightsChanged                   `update_weights` ended the request
     ├── StorageError                     the cache directory cannot be used
     │   └── UnsafeStorage                somebody else could have written what it holds
@@ -172,6 +173,10 @@ class StepTimeout(RekindleError):
         super().__init__(message)
         self.tick, self.prompt_tokens, self.rows, self.requests = tick, prompt_tokens, rows, requests
         self.seconds, self.stacks = seconds, stacks
+
+
+class ReplicaLost(RekindleError):
+    """The replica that computed the request is gone, and no other one could go on with it."""
 
 
 class WeightsChanged(RekindleError):

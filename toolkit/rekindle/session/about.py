@@ -142,7 +142,7 @@ class About:
     def _model(self) -> dict[str, str | None]:
         """Return what the session computes with."""
         assembly = self.assembly
-        programs, wire = assembly.programs.readiness(), Wire.of(assembly.model, assembly.deployment.place.tensor)
+        programs, wire = assembly.programs.readiness(), Wire.of(assembly.model, assembly.deployment.tensor)
         sent = markup.size_text(wire.computed + wire.drawn)
         return {
             "on": ", ".join(filter(None, [str(assembly.deployment), assembly.deployment.spread])),

@@ -57,7 +57,7 @@ class EngineView(Source):
     def _computes(self) -> str:
         """Return what the model computes in, and on which devices if there are several."""
         deployment = self._assembly.deployment
-        several = deployment.devices > 1 or len(deployment.places) > 1
+        several = deployment.devices > 1 or self._assembly.limits.lanes > 1
         return deployment.dtype + (f" on {deployment}" if several else "")
 
     def _state(self) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from functools import partial
 from os import PathLike
-from typing import Unpack
+from typing import Any, Unpack
 
 from rekindle.client.callers import Callers
 from rekindle.core.concurrency.eventual import Eventual
@@ -19,6 +19,7 @@ from rekindle.core.engine.wiring import Compose
 from rekindle.core.errors import ConfigError, InvalidRequest, ModelError, suggestion
 from rekindle.core.keywords import spelled_out
 from rekindle.core.models.families.reading import Family
+from rekindle.core.ray import Ray
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.text.template import names_read
 from rekindle.hosts.hosts import Hosts
@@ -75,16 +76,14 @@ def open(
     _check_names(settings)
     _check_arguments(model, compose, family, revision, chat_template, hosts)
     checked = Settings(**settings)
-    make = partial(
-        build,
-        model,
-        checked,
-        compose=compose,
-        family=family,
-        revision=revision,
-        chat_template=chat_template,
-        hosts=hosts,
-    )
+    if isinstance(checked.replicas, Ray):
+        _check_remote(checked, compose, hosts)
+        from rekindle.replicas.opening import build_over
+
+        over: Any = partial(build_over, checked.replicas)
+    else:
+        over = partial(build, compose=compose, hosts=hosts)
+    make: Build = partial(over, model, checked, family=family, revision=revision, chat_template=chat_template)
     return Opening(str(model), make, checked.max_waiting, progress)
 
 
@@ -120,6 +119,15 @@ def _check_arguments(
         _check_template(chat_template)
     if hosts is not None and not isinstance(hosts, Hosts):
         raise ConfigError(f"hosts must be a rekindle.Hosts, got {hosts!r:.80}")
+
+
+def _check_remote(settings: Settings, compose: object, hosts: object) -> None:
+    """Raise ConfigError for what replicas in other processes cannot have."""
+    here = {"compose": compose, "hosts": hosts, "mesh": settings.mesh}
+    for name in [name for name, value in here.items() if value is not None]:
+        raise ConfigError(
+            f"{name}= is of one process, and rekindle.Ray has the engines in others: leave one of them out"
+        )
 
 
 def _check_template(given: object) -> None:

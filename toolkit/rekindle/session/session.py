@@ -38,13 +38,13 @@ from rekindle.core.concurrency.waits import Waits
 from rekindle.core.config import Settings
 from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.conductor import Resume
+from rekindle.core.engine.replicas import LaneState
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionError, not_installed
 from rekindle.core.keywords import spelled_out
 from rekindle.core.messages.handled import Handled, Pending, See
 from rekindle.core.request.checks import shown
 from rekindle.core.request.params import SamplingParams, check_keywords
-from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.scheduler.stats import SchedulerStats, Stats
 from rekindle.core.store.restored import Restored
 from rekindle.core.text.tokenizer import Tokenizer
@@ -581,8 +581,15 @@ class Session:
 
     @property
     def device(self) -> jax.Device:
-        """The first of the devices that have the weights and the pages, and run the programs."""
-        return self._assembly.deployment.place.first
+        """The first of the devices that have the weights and the pages, and run the programs.
+
+        Raises:
+            InvalidRequest: they belong to replicas in other processes.
+        """
+        place = self._assembly.lanes[0].place
+        if place is None:
+            raise InvalidRequest(f"the devices of this session, {self._assembly.deployment}, are in other processes")
+        return place.first
 
     @property
     def settings(self) -> Settings:
@@ -690,5 +697,5 @@ class Session:
         return self._about().line()
 
 
-def _stats_of(scheduler: Scheduler) -> SchedulerStats:
+def _stats_of(scheduler: LaneState) -> SchedulerStats:
     return scheduler.stats

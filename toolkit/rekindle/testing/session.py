@@ -19,7 +19,8 @@ from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.grammars import Grammars, jumps_on
 from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.tokenizing import Tokenizing
-from rekindle.core.engine.assembly import Assembly, Deployment, Lane
+from rekindle.core.engine.assembly import Assembly, Lane
+from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.engine.wiring import Actors
@@ -64,7 +65,7 @@ def fake_assembly(
         family=None,
         settings=replace(limits.chosen(Settings()), device="cpu:0"),
         limits=limits,
-        deployment=Deployment("int", "xla", 0, (Place((jax.devices("cpu")[0],)),) * limits.lanes, "", ""),
+        deployment=Deployment("int", "xla", 0).over([lane.place for lane in lanes if lane.place is not None]),
         defaults={"processor_args": ()} if limits.processes_logits else {},
         unserved=(),
         preparer=preparer,
@@ -87,7 +88,7 @@ def _fake_lane(limits: EngineLimits, preparer: Preparer, settler: FakeSettler | 
         host_tier=FakeHostTier(limits.data * limits.pool.host_pages, disk_tier),
         disk_tier=disk_tier,
     )
-    return Lane(scheduler, actors, executables)
+    return Lane(scheduler, actors, Place((jax.devices("cpu")[0],)), executables)
 
 
 def fake_session(assembly: Assembly | None = None, **settings: Unpack[SettingsOptions]) -> Session:

@@ -52,7 +52,7 @@ def places_of(settings: Settings) -> list[Place]:
     if settings.mesh is not None:
         return [_place_of_mesh(settings.mesh)]
     first, tensor, data = device_of(settings.device), settings.tensor, settings.data
-    groups = data * settings.replicas
+    groups = data * settings.lane_count
     alike = [each for each in jax.local_devices(backend=first.platform) if each.device_kind == first.device_kind]
     local = [device for device in alike if device.id >= first.id]
     if tensor is None:
@@ -60,10 +60,10 @@ def places_of(settings: Settings) -> list[Place]:
         alone = shares_memory(first) or not (named is None or (isinstance(named, str) and ":" not in named))
         tensor = 1 if alone or len(local) < groups else None
     if tensor is None:
-        return choices(local, data, settings.replicas)
+        return choices(local, data, settings.lane_count)
     needed = data * tensor if shares_memory(first) else groups * tensor
     if len(local) < needed:
-        sizes = {"replicas": settings.replicas, "data": data, "tensor": tensor}
+        sizes = {"replicas": settings.lane_count, "data": data, "tensor": tensor}
         what = " times ".join(f"{name}={size}" for name, size in sizes.items() if size > 1)
         raise ConfigError(
             f"{what} needs as many devices from {first} on, and there are {len(local)}; this process has {_known()}"
@@ -98,9 +98,9 @@ def lanes_of(place: Place, settings: Settings) -> list[Place]:
     count = len(place.devices)
     alike = jax.local_devices(backend=place.first.platform)
     others = [each for each in alike if each.device_kind == place.first.device_kind and each.id >= place.first.id]
-    if len(others) < count * settings.replicas:
-        return [place] * settings.replicas
-    further = range(count, count * settings.replicas, count)
+    if len(others) < count * settings.lane_count:
+        return [place] * settings.lane_count
+    further = range(count, count * settings.lane_count, count)
     return [place, *(shared_by(others[start:], place.tensor, place.data) for start in further)]
 
 

@@ -1,5 +1,6 @@
 """All the parts of an engine for one model: loaded, allocated, compiled, and not yet running."""
 
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,15 +15,15 @@ from rekindle.core.config import Settings
 from rekindle.core.device.jax_settings import own_settings
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
-from rekindle.core.device.programs.held import HeldPrograms
 from rekindle.core.engine.actor import Actor
 from rekindle.core.engine.assembling.filling import replacing
+from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.engine import Engine
 from rekindle.core.engine.followers import Followers
 from rekindle.core.engine.preparing import Preparer
+from rekindle.core.engine.replicas import LaneState, ProgramsView, Replicas
 from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.engine.wiring import Actors, Compose, Deliver, composed
-from rekindle.core.markup import counted
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.reading import Family
 from rekindle.core.routing.relay import Relay
@@ -31,51 +32,6 @@ from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.scheduler.stats import Stats, total
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle_kernels.api import Implementation
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """The weights on their devices.
-
-    Attributes:
-        dtype: the dtype of weights and pages, by name.
-        implementation: of the kernels.
-        weight_bytes: the size of the weights on one group of devices.
-        places: for each lane, the devices that have weights and pages, and run the programs.
-        spread: why it is so many devices, in words; empty if that is no choice of Rekindle's.
-        kernels: those that serve, in words.
-        apart: whether the first lane computes prompts and the second generates.
-    """
-
-    dtype: str
-    implementation: Implementation
-    weight_bytes: int
-    places: tuple[Place, ...]
-    spread: str
-    kernels: str
-    apart: bool = False
-
-    def __str__(self) -> str:
-        if self.apart:
-            return f"{self.places[0]} to prefill, {self.places[1]} to decode"
-        alone = ", ".join(dict.fromkeys(map(str, self.places)))
-        return alone if len(self.places) == 1 else f"{alone} in {counted(len(self.places), 'lane')}"
-
-    @property
-    def place(self) -> Place:
-        """The devices of the first lane, which stand for all where they do not differ."""
-        return self.places[0]
-
-    @property
-    def devices(self) -> int:
-        """The number of devices of all lanes."""
-        return len({device for place in self.places for device in place.devices})
-
-    @property
-    def copies(self) -> int:
-        """The number of groups of devices that have the weights; lanes on the same devices share them."""
-        return sum(place.data for place in set(self.places))
 
 
 @dataclass(frozen=True)
@@ -85,12 +41,19 @@ class Lane:
     Attributes:
         scheduler: the one that was made; `actors` may have another around it.
         actors: its own, and those that all lanes share.
-        executables: the programs of its devices.
+        place: its devices; None in another process.
+        executables: the programs of these.
     """
 
-    scheduler: Scheduler
+    scheduler: LaneState
     actors: Actors
-    executables: Executables
+    place: Place | None = None
+    executables: Executables | None = None
+
+    @property
+    def wait_ended(self) -> float:
+        """The time when it last got a program that it had waited for, as `Watchdog` takes it."""
+        return -math.inf if self.executables is None else self.executables.wait_ended
 
     def with_actors(self, actors: Actors) -> "Lane":
         """Return the same with other actors."""
@@ -113,7 +76,8 @@ class Assembly:
         lanes: wired by an `Engine`.
         programs: the compiled programs.
         resources: closed by `free`.
-        crew: the other processes that serve the session; None without any.
+        crew: the processes that have shares of the model; None without any.
+        replicas: the processes in which the lanes are; None if they are in this one.
     """
 
     checkpoint: Checkpoint
@@ -125,9 +89,10 @@ class Assembly:
     unserved: tuple[str, ...]
     preparer: Preparer
     lanes: tuple[Lane, ...]
-    programs: HeldPrograms
+    programs: ProgramsView
     resources: ExitStack
     crew: Followers | None = None
+    replicas: Replicas | None = None
 
     @property
     def source(self) -> str:
@@ -145,7 +110,7 @@ class Assembly:
         return self.checkpoint.tokenizer
 
     @property
-    def schedulers(self) -> list[Scheduler]:
+    def schedulers(self) -> list[LaneState]:
         """The scheduler of each lane, as it was made."""
         return [lane.scheduler for lane in self.lanes]
 
@@ -155,8 +120,8 @@ class Assembly:
             [lane.actors for lane in self.lanes],
             deliver,
             self._router(),
-            timeout_of(self.settings.watchdog_timeout, self.deployment.place.first.platform),
-            lambda lane: self.lanes[lane].executables.wait_ended,
+            timeout_of(self.settings.watchdog_timeout, self.deployment.platform),
+            lambda lane: self.lanes[lane].wait_ended,
         )
 
     def _router(self) -> Actor | None:
@@ -164,8 +129,10 @@ class Assembly:
         settings = self.settings
         if self.deployment.apart:
             _, decode = self.schedulers
+            assert isinstance(decode, Scheduler), "the lanes of prompts apart are in this process"
             return Relay(decode, settings.prefill_from, self.limits.pool.page_size)
-        return Router(self.schedulers, settings.route, self.limits) if len(self.lanes) > 1 else None
+        alone = len(self.lanes) == 1 and self.replicas is None
+        return None if alone else Router(self.schedulers, settings.route, self.limits)
 
     def stats(self) -> Stats:
         """Return a snapshot of all counters. Any thread may ask."""
@@ -178,6 +145,8 @@ class Assembly:
         Returns:
             Device arrays, in the order in which programs take them; with several lanes, those of each lane.
         """
+        if self.replicas is not None:
+            return self.replicas.load(weights)
         with own_settings():
             if self.crew is None:
                 lanes = self._read(weights)
@@ -187,7 +156,8 @@ class Assembly:
     def _read(self, weights: Weights) -> list[list[jax.Array]]:
         tensors, deployment = tensors_of(weights, self.model, self.family), self.deployment
         dtype = jnp.dtype(deployment.dtype)
-        return replacing(self.model, tensors, dtype, deployment.implementation, deployment.places)
+        places = [lane.place for lane in self.lanes if lane.place is not None]
+        return replacing(self.model, tensors, dtype, deployment.implementation, places)
 
     def composed(self, compose: Compose | None) -> "Assembly":
         """Return the same with the actors that `compose` wants; raises as `rekindle.core.engine.wiring.composed`."""

@@ -31,7 +31,8 @@ from rekindle.core.engine.assembling.blueprint import Blueprint
 from rekindle.core.engine.assembling.filling import distinct, filled, settle
 from rekindle.core.engine.assembling.planning import fewest, plan
 from rekindle.core.engine.assembling.stores import Stores, open_stores, store_directory
-from rekindle.core.engine.assembly import Assembly, Deployment, Lane
+from rekindle.core.engine.assembly import Assembly, Lane
+from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.followers import FollowerHosts
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.wiring import Actors, Compose
@@ -73,7 +74,7 @@ def build(
         HostLost: another process is gone.
     """
     started = monotonic()
-    checkpoint = _opened(model, report, family, revision, chat_template)
+    checkpoint = opened(model, report, family, revision, chat_template)
     directory = store_directory(settings.restore)
     with ExitStack() as resources:
         if hosts is not None:
@@ -82,7 +83,7 @@ def build(
         lanes, spread = _lanes(checkpoint, settings, directory, report, over=crew is not None)
         blueprint = lanes[0]
         limits = blueprint.limits
-        defaults, unserved = _defaults(checkpoint, settings, limits)
+        defaults, unserved = defaults_of(checkpoint, settings, limits)
         stores = open_stores(directory, lanes, settings)
         complete = all(each.complete for each in stores)
         first, later, wait = blueprint.in_turn(settings.precompile, stores[0].wanted, stored=complete)
@@ -190,18 +191,18 @@ def _executables(
 def _deployment(lanes: Sequence[Blueprint], settings: Settings, state: DeviceState, spread: str) -> Deployment:
     """Return where the weights are; `state` is that of one lane, and `spread` as `_lanes` gives it."""
     blueprint = lanes[0]
-    return Deployment(
+    form = Deployment(
         dtype=blueprint.dtype.name,
         implementation=blueprint.programs.implementation,
         weight_bytes=sum(array.nbytes for array in state.weights),
-        places=tuple(lane.place for lane in lanes),
         spread=spread,
         kernels=blueprint.kernels(settings.implementation),
         apart=settings.prefill is not None,
     )
+    return form.over([lane.place for lane in lanes])
 
 
-def _opened(
+def opened(
     model: str | PathLike[str], report: Report, family: Family | None, revision: str | None, chat_template: str | None
 ) -> Checkpoint:
     """Open the model's files, and give it another chat template if there is one."""
@@ -250,7 +251,7 @@ def _lane(
         host_tier=host_tier,
         disk_tier=DiskTier(stores.snapshot),
     )
-    return Lane(scheduler, actors, executables)
+    return Lane(scheduler, actors, blueprint.place, executables)
 
 
 def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool) -> HostTier:
@@ -262,7 +263,7 @@ def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool)
     return HostTier(limits.data * limits.pool.host_pages * limits.pool.page_bytes, programs.copy_bytes, copies, disk)
 
 
-def _defaults(
+def defaults_of(
     checkpoint: Checkpoint, settings: Settings, limits: EngineLimits
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     own: dict[str, Any] = {"processor_args": ()} if limits.processes_logits else {}

@@ -101,7 +101,10 @@ class EngineThread:
     @property
     def stuck(self) -> str | None:
         """The tick that the engine is stuck in, in words; None if it is not."""
-        return None if self.error is not None or self._engine is None else self._engine.stuck
+        if self.error is not None or self._engine is None or self.assembly is None:
+            return None
+        replicas = self.assembly.replicas
+        return self._engine.stuck or (None if replicas is None else replicas.stuck)
 
     @property
     def pending(self) -> Pending:
@@ -150,6 +153,8 @@ class EngineThread:
                 tasks.start_soon(self._engine.run)
                 if self.assembly is not None and self.assembly.crew is not None:
                     tasks.start_soon(self.assembly.crew.watch)
+                if self.assembly is not None and self.assembly.replicas is not None:
+                    tasks.start_soon(self.assembly.replicas.listen, self._engine.post)
                 self.opening.close()
                 await self._stop.receive()
                 tasks.cancel_scope.cancel()

@@ -19,9 +19,13 @@ from rekindle.core.messages import (
     Drop,
     Fetch,
     Fetched,
+    Found,
     FromLane,
     Gathered,
     KeepWeights,
+    LaneBack,
+    LaneLost,
+    Lost,
     Message,
     NewWeights,
     Offload,
@@ -31,7 +35,9 @@ from rekindle.core.messages import (
     PagesStaged,
     Plan,
     PutPages,
+    Received,
     Rejected,
+    Returned,
     SaveCache,
     SendPages,
     Settled,
@@ -87,6 +93,7 @@ TAKES: Mapping[str, tuple[type[Message], ...]] = {
     "scheduler": (
         *(Admit, Withdraw, Settled, Stopped, Advanced, Overdue),
         *(Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights, SendPages, TakePages),
+        *(Received, Lost, Found),  # of a lane in another process
     ),
     "stepper": (Plan, Offload, UseWeights, Collect, PutPages),
     "settler": (Dispatched,),
@@ -101,7 +108,10 @@ OWN = tuple(name for name in TAKES if name not in SHARED)
 ROUTER = "router"
 ROUTED = (Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache)
 """Messages to the scheduler that a router takes first, where there are several lanes."""
-JOINED = (Rejected, Started, Outputs, WeightsUsed, WeightsKept, CacheSaving, CacheSaved, Collected, PagesStaged)
+JOINED = (
+    *(Rejected, Started, Outputs, WeightsUsed, WeightsKept, CacheSaving, CacheSaved, Collected, PagesStaged),
+    *(LaneLost, LaneBack, Returned),
+)
 """What lanes say of their requests and of themselves; a router takes it first."""
 TO_CALLER = (Rejected, Started, Texts, WeightsUsed, WeightsKept, CacheSaving, CacheSaved)
 """Messages that leave the engine."""

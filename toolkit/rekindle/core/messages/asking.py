@@ -84,6 +84,7 @@ class Submit(OfRequest):
         caller: the task or thread that submitted it, as a number. Requests of one caller are admitted in their order.
         begun: what its output begins with.
         pooling: which hidden states of its prompt are wanted; None for none.
+        started: as in `Admit`.
     """
 
     prompt: Prompt
@@ -92,6 +93,7 @@ class Submit(OfRequest):
     caller: int = 0
     begun: Begun = NOTHING
     pooling: Pooling | None = None
+    started: bool = False
 
     def __str__(self) -> str:
         return f"Submit: request {self.request_id}, {_prompt(self.prompt)}{', to be held' if self.hold else ''}"

@@ -13,9 +13,14 @@ def pages_of(request: Request, page_size: int) -> tuple[int, ...]:
     tokens, page = request.known, hash(request.namespace)
     pages = []
     for start in range(0, len(tokens) // page_size * page_size, page_size):
-        page = hash((page, tokens[start : start + page_size]))
+        page = page_after(page, tokens[start : start + page_size])
         pages.append(page)
     return tuple(pages)
+
+
+def page_after(before: int, tokens: tuple[int, ...]) -> int:
+    """Return the hash of a page; `before` is that of the page before it, or of its namespace."""
+    return hash((before, tokens))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from rekindle.core.messages import (
 )
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
-from rekindle.core.routing.router import LaneView
+from rekindle.core.routing.placed import LaneView
 from rekindle.core.routing.tickets import Tickets
 
 PREFILL: Final = 0

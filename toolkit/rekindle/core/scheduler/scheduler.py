@@ -35,6 +35,7 @@ from rekindle.core.page import StoredPage
 from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.request import Request
+from rekindle.core.request.tokens import EndReason
 from rekindle.core.scheduler.archiving import Archiving
 from rekindle.core.scheduler.cache.errands import Errands
 from rekindle.core.scheduler.cache.tree import PrefixTree
@@ -129,10 +130,12 @@ class Scheduler:
 
     def _take_in(self, message: Message) -> Iterator[Message]:
         match message:
-            case Admit(request) if request.complete:
-                yield self._answer(request)
+            case Admit(request, started) if request.complete:
+                yield from self._answer(request, started)
             case Admit(request, started):
                 self.roster.join(request, started=started)
+                if started:
+                    self._tell_forced(request, None)
             case Withdraw(request_id):
                 if not self.roster.release(request_id) and (tracked := self.roster.get(request_id)):
                     self.roster.end(tracked, "cancelled")
@@ -220,14 +223,24 @@ class Scheduler:
 
     # What comes of requests
 
-    def _answer(self, request: Request) -> Started:
+    def _answer(self, request: Request, started: bool) -> Iterator[Message]:
         """End a request whose whole output is given."""
         self.roster.counts.ended += 1
+        if started:
+            self._tell_forced(request, "stop")
+            return
         self.roster.counts.forced(len(request.given) - len(request.begun))
         by_token = request.given[-1] in request.end_ids
         self.roster.outputs.append(Output(request, request.given, "stop" if by_token else None))
         self.roster.outputs += [] if by_token else [Output(request, (), "stop")]
-        return Started(request.id, request.prompt, request.params.seed, CachedTokens())
+        yield Started(request.id, request.prompt, request.params.seed, CachedTokens())
+
+    def _tell_forced(self, request: Request, end: EndReason | None) -> None:
+        """Tell the end of a request that began elsewhere, and the tokens that its constraint forces now."""
+        forced = request.given[len(request.begun) :]
+        if forced or end is not None:
+            self.roster.counts.forced(len(forced))
+            self.roster.outputs.append(Output(request, forced, end))
 
     def _settle(self, settled: Settled) -> Iterator[Message]:
         """Take in what one tick gave; what is of requests that ended meanwhile is surplus and dropped."""

@@ -33,7 +33,7 @@ class Intake:
         match message:
             case Submit(request_id, caller=caller):
                 if caller not in self._queues and self._preparer.is_quick(message):
-                    yield _answer(request_id, self._preparer.outcome(message))
+                    yield _answer(message, self._preparer.outcome(message))
                 else:
                     self._queues.setdefault(caller, deque()).append(message)
             case Tokenized(request_id, outcome):
@@ -41,7 +41,7 @@ class Intake:
                 submit = self._waiting(request_id)
                 if submit is not None:
                     self._leave(submit)
-                    yield _answer(request_id, outcome)
+                    yield _answer(submit, outcome)
             case Cancel(request_id):
                 submit = self._waiting(request_id)
                 if submit is not None:
@@ -75,5 +75,7 @@ class Intake:
                 yield Tokenize(queue[0])
 
 
-def _answer(request_id: int, outcome: Request | Exception) -> Message:
-    return Rejected(request_id, outcome) if isinstance(outcome, Exception) else Admit(outcome)
+def _answer(submit: Submit, outcome: Request | Exception) -> Message:
+    if isinstance(outcome, Exception):
+        return Rejected(submit.request_id, outcome)
+    return Admit(outcome, submit.started)

@@ -1,0 +1,427 @@
+"""Lanes in other processes may be lost at any time: each request gets each of its tokens once, and ends once."""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from rekindle.core.errors import ReplicaLost, RequestCancelled
+from rekindle.core.messages import (
+    Admit,
+    CacheSaved,
+    Cancel,
+    Found,
+    FromLane,
+    LaneBack,
+    Lost,
+    Message,
+    NewWeights,
+    Outputs,
+    Received,
+    Rejected,
+    RemoteOutput,
+    RemoteOutputs,
+    SaveCache,
+    Started,
+    Stopped,
+    Submit,
+    ToLane,
+    WeightsUsed,
+    Withdraw,
+)
+from rekindle.core.request.figures import CachedTokens
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.routing.remote import RemoteLane, SentPages
+from rekindle.core.routing.router import MOST_LOSSES, Router
+from rekindle.core.scheduler.stats import SchedulerStats
+from rekindle.testing import fake_limits
+from tests.unit.machines import run, run_deep
+
+PAGE = 16
+LIMITS = fake_limits(page_size=PAGE, max_running=3)
+STATUS = SimpleNamespace(scheduler=SchedulerStats())
+SCORE = TokenLogprob(1, "", -1.0, 1)
+
+
+def token(request_id: int, place: int) -> int:
+    """Return the token that a request has at a place of its output, whoever computes it."""
+    return request_id * 1000 + place
+
+
+def request(number: int, length: int = 20, **params: Any) -> Request:
+    return Request(number, (7,) * length, SamplingParams(seed=1, **params), frozenset(), 4096)
+
+
+@dataclass
+class Computed:
+    """A request in a replica."""
+
+    submit: Submit
+    place: int
+    told: bool
+    scores: int
+
+
+@dataclass
+class FakeReplica:
+    """A replica as its lane hears of it: what is sent waits, and so does what it says."""
+
+    inbox: deque[Message] = field(default_factory=deque)
+    outbox: deque[Message] = field(default_factory=deque)
+    requests: dict[int, Computed] = field(default_factory=dict)
+    weights: Any = None
+    up: bool = True
+    detached: bool = False
+
+    def send(self, message: Message) -> None:
+        if self.up:
+            self.inbox.append(message)
+
+    def detach(self) -> None:
+        self.detached = True
+
+    def look(self, at: Callable[[Any], Any]) -> Any:
+        return at([])
+
+    def kill(self) -> None:
+        """Lose all that it has, and all that was under way."""
+        self.up, self.detached = False, False
+        for each in (self.inbox, self.outbox, self.requests):
+            each.clear()
+
+    def take(self) -> None:
+        """Take the oldest message."""
+        match self.inbox.popleft():
+            case Submit(request_id) as submit:
+                wanted = 2 if submit.params.prompt_logprobs is not None else 0
+                begun = 0 if not submit.started else len(submit.begun.token_ids)
+                self.requests[request_id] = Computed(submit, begun, False, wanted)
+            case Cancel(request_id):
+                if computed := self.requests.pop(request_id, None):
+                    ended = RemoteOutputs((RemoteOutput(request_id, (), "cancelled"),))
+                    cancelled = Rejected(request_id, RequestCancelled("it was cancelled"))
+                    self.outbox.append(ended if computed.told else cancelled)
+            case Stopped(request_id):
+                if self.requests.pop(request_id, None):
+                    self.outbox.append(RemoteOutputs((RemoteOutput(request_id, (), "stop"),)))
+            case NewWeights(ticket, weights):
+                self.weights = weights
+                self.outbox.append(WeightsUsed(ticket))
+            case SaveCache(ticket):
+                self.outbox.append(CacheSaved(ticket, 1, True))
+
+    def compute(self, request_id: int) -> None:
+        """Compute a part of a request."""
+        computed = self.requests[request_id]
+        submit = computed.submit
+        if not computed.told:
+            computed.told = True
+            if not submit.started:
+                self.outbox.append(Started(request_id, submit.prompt, 1, CachedTokens()))  # type: ignore[arg-type]
+            return
+        if computed.scores:
+            computed.scores -= 1
+            self.outbox.append(RemoteOutputs((RemoteOutput(request_id, (), None, prompt_logprobs=(SCORE,)),)))
+            return
+        place = max(computed.place, len(submit.begun.token_ids))  # what its output begins with is told too
+        tokens = tuple(token(request_id, each) for each in range(computed.place, place + 1))
+        computed.place = place + 1
+        end = "length" if computed.place >= (submit.params.max_tokens or 0) else None
+        self.outbox.append(RemoteOutputs((RemoteOutput(request_id, tokens, end),)))  # type: ignore[arg-type]
+        if end:
+            del self.requests[request_id]
+
+
+@dataclass
+class Told:
+    """All that was told of a request."""
+
+    request: Request
+    started: int = 0
+    tokens: list[int] = field(default_factory=list)
+    scores: int = 0
+    end: str | None = None
+    withdrawn: bool = False
+
+
+class Lanes:
+    """A router and its remote lanes, whose messages are passed on at once."""
+
+    def __init__(self, number: int):
+        self.replicas = [FakeReplica() for _ in range(number)]
+        self.lanes = [RemoteLane(each, STATUS, SentPages(100), PAGE) for each in self.replicas]
+        self.router = Router(self.lanes, "prefix", LIMITS)
+        self.told: dict[int, Told] = {}
+        self.answers: list[Message] = []
+
+    def say(self, message: Message) -> None:
+        waiting = deque([message])
+        while waiting:
+            match waiting.popleft():
+                case ToLane(lane, said):
+                    waiting += [FromLane(lane, each) for each in self.lanes[lane].handle(said)]
+                case FromLane() | Admit() | Withdraw() | Stopped() | NewWeights() | SaveCache() as said:
+                    waiting += self.router.handle(said)
+                case said:
+                    self.tell(said)
+        self.router.check()
+
+    def tell(self, said: Message) -> None:
+        match said:
+            case Outputs(outputs):
+                for output in outputs:
+                    told = self.told[output.request.id]
+                    assert told.end is None, "something is told of a request that has ended"
+                    told.tokens += output.token_ids
+                    told.scores += len(output.prompt_logprobs)
+                    told.end = output.end
+            case Started(request_id):
+                self.told[request_id].started += 1
+            case Rejected(request_id, error):
+                assert self.told[request_id].end is None
+                self.told[request_id].end = type(error).__name__
+            case _:
+                self.answers.append(said)
+
+    def admit(self, new: Request) -> Told:
+        told = self.told[new.id] = Told(new)
+        self.say(Admit(new))
+        return told
+
+    def deliver(self, number: int) -> None:
+        """Have what a replica said come, all of it."""
+        replica = self.replicas[number]
+        messages = tuple(replica.outbox)
+        replica.outbox.clear()
+        self.say(ToLane(number, Received(messages)))
+
+    def lose(self, number: int, *, for_good: bool = False) -> None:
+        self.replicas[number].kill()
+        self.say(ToLane(number, Lost(ReplicaLost("gone"), for_good)))
+
+    def find(self, number: int) -> None:
+        replica, weights = self.replicas[number], self.lanes[number].weights
+        replica.up, replica.weights = True, weights
+        self.say(ToLane(number, Found(weights)))
+
+    def run(self, number: int, steps: int) -> None:
+        """Have a replica take all, and compute a part of each request so many times."""
+        replica = self.replicas[number]
+        for _ in range(steps):
+            while replica.inbox:
+                replica.take()
+            for request_id in list(replica.requests):
+                replica.compute(request_id)
+        self.deliver(number)
+
+
+class LossMachine(RuleBasedStateMachine):
+    """The stories of replicas that are lost and found."""
+
+    @initialize(number=st.integers(1, 3))
+    def begin(self, number: int) -> None:
+        self.all = Lanes(number)
+        self.ids, self.tickets = count(), count()
+        self.asked: list[int] = []
+
+    @rule(max_tokens=st.integers(1, 5), scored=st.booleans(), length=st.integers(1, 40), begun=st.integers(0, 3))
+    def admit(self, max_tokens: int, scored: bool, length: int, begun: int) -> None:
+        number, scores = next(self.ids), {"prompt_logprobs": 1} if scored else {}
+        new = request(number, length, max_tokens=max_tokens, **scores)
+        given = tuple(token(number, place) for place in range(min(begun, max_tokens - 1)))
+        self.all.admit(replace(new, begun=given))
+
+    @rule(data=st.data(), steps=st.integers(1, 4))
+    def run(self, data: st.DataObject, steps: int) -> None:
+        up = [number for number, replica in enumerate(self.all.replicas) if replica.up]
+        if up:
+            self.all.run(data.draw(st.sampled_from(up)), steps)
+
+    @rule(data=st.data(), what=st.sampled_from(["take", "compute", "deliver"]))
+    def go_on(self, data: st.DataObject, what: str) -> None:
+        number = data.draw(st.integers(0, len(self.all.replicas) - 1))
+        replica = self.all.replicas[number]
+        if what == "deliver" and replica.outbox:
+            self.all.deliver(number)
+        elif what == "take" and replica.inbox:
+            replica.take()
+        elif replica.requests:
+            replica.compute(data.draw(st.sampled_from(sorted(replica.requests))))
+
+    @rule(data=st.data())
+    def lose_or_find(self, data: st.DataObject) -> None:
+        number = data.draw(st.integers(0, len(self.all.replicas) - 1))
+        (self.all.lose if self.all.replicas[number].up else self.all.find)(number)
+
+    @precondition(lambda self: any(told.end is None for told in self.all.told.values()))
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        told = data.draw(st.sampled_from([told for told in self.all.told.values() if told.end is None]))
+        told.withdrawn = True
+        self.all.say(Withdraw(told.request.id))
+
+    @rule(save=st.booleans())
+    def ask(self, save: bool) -> None:
+        ticket = next(self.tickets)
+        self.asked.append(ticket)
+        weights = [[f"weights {ticket}"] for _ in self.all.replicas]
+        self.all.say(SaveCache(ticket) if save else NewWeights(ticket, weights, False))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "all"):
+            return
+        for number, replica in enumerate(self.all.replicas):
+            if not replica.up:
+                self.all.find(number)
+        while any(replica.inbox or replica.requests or replica.outbox for replica in self.all.replicas):
+            for number in range(len(self.all.replicas)):
+                self.all.run(number, 1)
+        for told in self.all.told.values():
+            expected = [token(told.request.id, place) for place in range(told.request.params.max_tokens or 0)]
+            assert told.end is not None, "a request is lost"
+            assert told.tokens == expected[: len(told.tokens)], "tokens are lost, or told twice"
+            assert told.end in ("length", "ReplicaLost") or told.withdrawn
+            if told.end == "length":
+                assert told.tokens == expected
+                assert told.started == 1
+                assert told.scores == (2 if told.request.params.prompt_logprobs is not None else 0)
+        assert Counter(answer.ticket for answer in self.all.answers) == Counter(self.asked)  # type: ignore[attr-defined]
+        assert len({str(replica.weights) for replica in self.all.replicas}) == 1, "replicas have other weights"
+
+
+def test_stories_of_lost_replicas() -> None:
+    run(LossMachine, 150, 40)
+
+
+@pytest.mark.deep
+def test_many_stories_of_lost_replicas() -> None:
+    run_deep(LossMachine, 3000, 60)
+
+
+@pytest.fixture
+def two() -> Lanes:
+    return Lanes(2)
+
+
+def where(lanes: Lanes) -> list[list[int]]:
+    """Return the requests that each replica has been sent and has not ended."""
+    for replica in lanes.replicas:
+        while replica.inbox:
+            replica.take()
+    return [sorted(replica.requests) for replica in lanes.replicas]
+
+
+def test_a_lost_request_goes_on_in_another_replica_after_the_tokens_that_were_told(two: Lanes) -> None:
+    told = two.admit(request(0, max_tokens=5))
+    two.run(0, 3)
+    two.replicas[0].compute(0)  # a token that nobody hears of
+    two.lose(0)
+    (submit,) = [message for message in two.replicas[1].inbox if isinstance(message, Submit)]
+    assert submit.started
+    assert submit.begun.token_ids == (token(0, 0), token(0, 1))
+    two.run(1, 5)
+    assert (told.end, told.tokens, told.started) == ("length", [token(0, place) for place in range(5)], 1)
+
+
+def test_a_request_that_loses_too_many_replicas_fails_and_says_why(two: Lanes) -> None:
+    told = two.admit(request(0, max_tokens=5))
+    for _ in range(MOST_LOSSES):
+        number = next(number for number, requests in enumerate(where(two)) if requests)
+        two.lose(number)
+        two.find(number)
+        assert told.end is None
+    two.lose(next(number for number, requests in enumerate(where(two)) if requests))
+    assert told.end == "ReplicaLost"
+
+
+def test_requests_wait_for_a_replica_to_come_back(two: Lanes) -> None:
+    before = two.admit(request(0, max_tokens=2))
+    two.lose(0)
+    two.lose(1)
+    after, stopped = two.admit(request(1, max_tokens=2)), two.admit(request(2, max_tokens=2))
+    two.say(Stopped(2, 0))
+    assert stopped.end == "stop"
+    two.find(1)
+    two.run(1, 4)
+    assert before.end == after.end == "length"
+
+
+def test_requests_fail_once_no_replica_is_left(two: Lanes) -> None:
+    waiting = two.admit(request(0))
+    two.lose(0, for_good=True)
+    assert waiting.end is None
+    two.lose(1, for_good=True)
+    assert waiting.end == two.admit(request(1)).end == "ReplicaLost"
+
+
+def test_a_request_that_was_told_to_end_ends_with_its_replica(two: Lanes) -> None:
+    told, stopped = two.admit(request(0, max_tokens=5)), two.admit(request(1, max_tokens=5))
+    for number in (0, 1):
+        two.run(number, 2)
+    two.say(Withdraw(0))
+    two.say(Stopped(1, 1))
+    two.lose(0)
+    two.lose(1)
+    assert (told.end, stopped.end) == ("cancelled", "stop")
+
+
+def test_a_prompt_goes_where_its_prefix_was_sent_and_a_found_replica_is_taken_to_have_none(two: Lanes) -> None:
+    one, other = request(0, 64), replace(request(1, 64), prompt=(8,) * 64)
+    assert [lane.uncached(one) for lane in two.lanes] == [64, 64]
+    two.admit(one)
+    two.run(0, 2)
+    two.admit(replace(other, id=1))
+    assert where(two) == [[0], [1]]
+    again = replace(one, id=2)
+    assert [lane.uncached(again) for lane in two.lanes] == [64 - 48, 64]
+    two.lose(0)
+    two.find(0)
+    assert [lane.uncached(again) for lane in two.lanes] == [64, 64 - 48]
+
+
+def test_pages_of_an_output_are_cached_too_and_the_latest_ones_stay(two: Lanes) -> None:
+    told = two.admit(request(0, 20, max_tokens=30))
+    two.run(0, 40)
+    chat = Request(1, (7,) * 20 + tuple(told.tokens) + (9,) * 10, SamplingParams(), frozenset(), 4096)
+    assert two.lanes[0].uncached(chat) == 60 - 48
+    pages = SentPages(3)
+    pages.add([1, 2])
+    pages.add([3, 4])
+    assert (pages.prefix([1, 2]), pages.prefix([3, 4])) == (1, 2)  # the last of the older prefix has left
+
+
+def test_a_replica_that_comes_back_with_former_weights_is_given_up_until_it_has_the_new_ones(two: Lanes) -> None:
+    two.lose(0)
+    former = two.lanes[0].weights
+    two.say(NewWeights(0, [["a"], ["b"]], False))
+    two.replicas[0].up = True
+    two.say(ToLane(0, Found(former)))
+    assert two.replicas[0].detached
+    two.admit(request(0))
+    assert where(two) == [[], [0]]
+    two.find(0)
+    assert two.lanes[0].weights == ["a"]
+
+
+def test_a_lost_replica_saves_nothing_and_says_so(two: Lanes) -> None:
+    two.say(SaveCache(0))
+    two.lose(0)
+    assert two.answers == []
+    two.run(1, 1)
+    assert two.answers == [CacheSaved(0, 1, False)]
+
+
+def test_a_lane_that_is_found_says_so_and_takes_no_strangers(two: Lanes) -> None:
+    lane = two.lanes[0]
+    list(lane.handle(Lost(ReplicaLost("gone"))))
+    assert list(lane.handle(Found())) == [LaneBack()]
+    with pytest.raises(TypeError, match="a remote lane takes"):
+        list(lane.handle(WeightsUsed(0)))

@@ -1,0 +1,1 @@
+"""Replicas: engines in actors of Ray, which a session uses as its lanes, and which can outlive it."""

@@ -1,0 +1,182 @@
+"""Ray as Rekindle uses it: a cluster, and the actors in it that are replicas. Nothing else imports Ray."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rekindle.core.errors import ConfigError, ReplicaLost, not_installed
+from rekindle.core.ray import Ray
+
+NAMESPACE = "rekindle"
+"""The namespace of Ray that has the names of replicas."""
+FORWARDED = ("REKINDLE_", "JAX_", "XLA_")
+"""The beginnings of the names of environment variables that replicas have too."""
+WAIT_SECONDS = 0.2
+AT_ONCE = 1000
+"""The calls that an actor answers at once; each session has one that lasts."""
+HOW_TO_KEEP = (
+    "replicas that outlive this process need a cluster that does: start one by `ray start --head`, or give the address "
+    "of one to rekindle.Ray(address=...)"
+)
+
+
+def ray() -> Any:
+    """Return the module ray.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import ray as module
+    except ImportError as error:
+        raise not_installed("rekindle.Ray", "ray", error) from error
+    return module
+
+
+def connect(address: str | None, *, lasting: bool) -> None:
+    """Connect this process to a cluster, unless it is connected to one.
+
+    Args:
+        address: as `rekindle.Ray` has it.
+        lasting: whether it has to outlive this process.
+
+    Raises:
+        ConfigError: there is no such cluster.
+    """
+    module = ray()
+    if module.is_initialized():
+        return
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": NAMESPACE}
+    asked = address or os.environ.get("RAY_ADDRESS")
+    try:
+        module.init(asked or "auto", **quiet)
+    except ConnectionError as error:
+        if asked is not None:
+            raise ConfigError(f"no Ray cluster can be reached at {asked!r}: {error}") from error
+        if lasting:
+            raise ConfigError(f"no Ray cluster runs here, and {HOW_TO_KEEP}") from error
+        with _no_reports():
+            module.init("local", include_dashboard=False, **quiet)
+
+
+def find(name: str) -> Any | None:
+    """Return the replica of a name; None if there is none."""
+    try:
+        return ray().get_actor(name, NAMESPACE)
+    except ValueError:
+        return None
+
+
+def start(kind: type, name: str, settings: Ray, *arguments: Any) -> Any:
+    """Start a replica, or return the one of that name that another process started meanwhile.
+
+    Args:
+        kind: its class.
+        settings: whether it lasts, and what is set aside for it.
+        *arguments: those of its class.
+    """
+    cpus, gpus, memory, others = _amounts(settings.resources)
+    return (
+        ray()
+        .remote(kind)
+        .options(
+            name=name,
+            namespace=NAMESPACE,
+            lifetime="detached" if settings.keep else None,
+            get_if_exists=settings.keep,
+            max_restarts=-1,
+            max_task_retries=0,  # what was begun again would give its tokens a second time
+            max_concurrency=AT_ONCE,
+            num_cpus=cpus,
+            num_gpus=gpus,
+            memory=memory,
+            resources=others,
+            runtime_env={"env_vars": {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}},
+        )
+        .remote(*arguments)
+    )
+
+
+def kill(actor: Any, *, restart: bool = False) -> None:
+    """End the process of a replica now; with `restart`, Ray starts it again."""
+    ray().kill(actor, no_restart=not restart)
+
+
+def named() -> list[str]:
+    """Return the names of all replicas."""
+    actors = ray().util.list_named_actors(all_namespaces=True)
+    return sorted(actor["name"] for actor in actors if actor["namespace"] == NAMESPACE)
+
+
+def stored(value: Any) -> Any:
+    """Put a value into the cluster's store once, and return what stands for it in calls."""
+    return ray().put(value)
+
+
+def answers(calls: Sequence[Any], look: Callable[[int], None] = lambda done: None) -> list[Any]:
+    """Return the answers of calls, in order; blocks.
+
+    Args:
+        calls: what Ray returned for each.
+        look: told again and again how many have answered; what it raises ends the wait.
+
+    Raises:
+        ReplicaLost: a replica is gone.
+        Others: what a call raised.
+    """
+    module, waiting = ray(), list(calls)
+    while waiting:
+        look(len(calls) - len(waiting))
+        _, waiting = module.wait(waiting, num_returns=len(waiting), timeout=WAIT_SECONDS)
+    look(len(calls))
+    with own_errors():
+        return list(module.get(list(calls)))
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise errors of Ray as Rekindle's: what was raised in a replica, and `ReplicaLost` if that is gone."""
+    exceptions = ray().exceptions
+    try:
+        yield
+    except exceptions.RayTaskError as error:
+        cause = error.cause
+        raise (cause if isinstance(cause, Exception) else ReplicaLost(str(error))) from None
+    except exceptions.RayError as error:
+        raise ReplicaLost(f"a replica is gone: {_first_line(error)}") from error
+
+
+def is_over(error: BaseException) -> bool:
+    """Tell whether a `ReplicaLost` says that the replica will not be there again."""
+    return isinstance(error.__cause__, ray().exceptions.ActorDiedError)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Tell whether a replica is gone; else it could not open its model."""
+    return isinstance(error, ReplicaLost)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _amounts(resources: Mapping[str, float]) -> tuple[float, float, float | None, dict[str, float]]:
+    """Return what is set aside of CPUs, GPUs and bytes of memory, which Ray takes apart, and of others."""
+    others = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU", "memory")}
+    return resources.get("CPU", 0), resources.get("GPU", 0), resources.get("memory"), others
+
+
+@contextmanager
+def _no_reports() -> Iterator[None]:
+    """Have a cluster that is started meanwhile not report its use to Ray's makers, unless the environment says so."""
+    name = "RAY_USAGE_STATS_ENABLED"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[name]

@@ -1,0 +1,178 @@
+"""Opening a session over replicas: find or start them, and make an engine whose lanes they are."""
+
+import secrets
+import warnings
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from os import PathLike, fspath
+from time import monotonic
+from typing import Any
+
+from rekindle.core.concurrency.progress import Progress, Report
+from rekindle.core.config import Settings
+from rekindle.core.engine.actors.detokenizer import Detokenizer
+from rekindle.core.engine.actors.intake import Intake
+from rekindle.core.engine.actors.tokenizing import Tokenizing
+from rekindle.core.engine.assembly import Assembly, Lane
+from rekindle.core.engine.building import defaults_of, opened
+from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.core.engine.wiring import Actors
+from rekindle.core.errors import ConfigError
+from rekindle.core.models.families.reading import Family
+from rekindle.core.ray import Ray
+from rekindle.core.routing.pages import page_after
+from rekindle.core.routing.remote import RemoteLane, SentPages
+from rekindle.core.store.restored import Restored
+from rekindle.replicas import cluster
+from rekindle.replicas.group import Group
+from rekindle.replicas.link import Link
+from rekindle.replicas.programs import ReplicaPrograms
+from rekindle.replicas.recipe import Recipe
+from rekindle.replicas.replica import Replica
+from rekindle.replicas.status import Attached
+
+
+def build_over(
+    ray: Ray,
+    model: str | PathLike[str],
+    settings: Settings,
+    report: Report,
+    *,
+    family: Family | None = None,
+    revision: str | None = None,
+    chat_template: str | None = None,
+) -> Assembly:
+    """Find or start the replicas of a model, and return an engine whose lanes they are. It uses no device itself.
+
+    Args:
+        family, revision, chat_template: as `rekindle.open` takes them.
+
+    Raises:
+        ConfigError: there is no cluster, or a replica of the name is made of something else.
+        ReplicaLost: a replica's process ended while it opened the model.
+        Others: as `rekindle.core.engine.building.build`, from a replica.
+    """
+    began = monotonic()
+    recipe = Recipe.of(fspath(model), settings, family, revision, chat_template)
+    report(Progress("connecting to Ray", 0, 1, "cluster"))
+    cluster.connect(ray.address, lasting=ray.keep)
+    report(Progress("connecting to Ray", 1, 1, "cluster"))
+    with ExitStack() as resources:
+        actors = _actors(ray, recipe, resources)
+        checkpoint = opened(recipe.model, report, family, revision, chat_template)
+        attached = _attached(actors, recipe, report)
+        pairs = zip(actors, attached, strict=True)
+        links = [Link(actor, lane, each.number) for lane, (actor, each) in enumerate(pairs)]
+        lanes = [_lane_of(link, each) for link, each in zip(links, attached, strict=True)]
+        group = Group(links, lanes, ray.keep)
+        resources.pop_all()
+        resources.callback(group.close)
+        about = attached[0].about
+        limits = replace(about.limits, lanes=len(actors))
+        defaults, unserved = defaults_of(checkpoint, settings, limits)
+        preparer = Preparer.of(checkpoint, limits.max_context)
+        assembly = Assembly(
+            checkpoint=checkpoint,
+            family=family,
+            settings=replace(about.settings, replicas=ray, route=settings.route, max_waiting=settings.max_waiting),
+            limits=limits,
+            deployment=about.deployment.repeated(len(actors)),
+            defaults=defaults,
+            unserved=unserved,
+            preparer=preparer,
+            lanes=_lanes(lanes, preparer),
+            programs=ReplicaPrograms(lanes, actors, _found(attached, limits.pool.page_size, monotonic() - began)),
+            resources=ExitStack(),
+            replicas=group,
+        )
+        return replace(assembly, resources=resources.pop_all())
+
+
+def _actors(ray: Ray, recipe: Recipe, resources: ExitStack) -> list[Any]:
+    """Return the replicas: those that are found, and for the others new ones, which `resources` ends."""
+    name, actors = recipe.name(ray), []
+    if not ray.keep:  # others may have replicas of the same
+        name = f"{name}-{secrets.token_hex(2)}"
+    for number in range(ray.count):
+        actor = cluster.find(f"{name}-{number}") if ray.keep else None
+        if actor is None:
+            actor = cluster.start(Replica, f"{name}-{number}", ray, recipe)
+            resources.callback(cluster.kill, actor)
+        actors.append(actor)
+    return actors
+
+
+def _attached(actors: Sequence[Any], recipe: Recipe, report: Report) -> list[Attached]:
+    """Attach the session to its replicas, once they have opened the model.
+
+    Raises:
+        ConfigError: one of them is made of something else.
+    """
+    calls = [actor.attach.remote() for actor in actors]
+    attached: list[Attached] = cluster.answers(
+        calls, lambda done: report(Progress("opening replicas", done, len(calls), "replicas"))
+    )
+    other = next((each.about for each in attached if each.about.digest != recipe.digest), None)
+    if other is not None:
+        raise ConfigError(
+            f"the replica that was found serves {other.model} with other settings, or runs another version of "
+            "Rekindle: stop it by `rekindle replicas stop`, or give rekindle.Ray another name"
+        )
+    if any(each.about.exchanged for each in attached):
+        warnings.warn(
+            "update_weights has replaced the weights of a replica that was found; "
+            f"session.update_weights({recipe.model!r}) brings those of the model back",
+            stacklevel=2,
+        )
+    return attached
+
+
+def _lane_of(link: Link, attached: Attached) -> RemoteLane:
+    """Return the lane of a replica, with the prefixes that it has cached."""
+    about = attached.about
+    pool = about.limits.pool
+    pages = SentPages(about.limits.data * (pool.num_pages + pool.host_pages))
+    hashes: list[int] = []
+    for page in attached.pages:
+        before = hash(page.namespace) if page.parent is None else hashes[page.parent]
+        hashes.append(page_after(before, page.tokens))
+    pages.add(hashes)
+    return RemoteLane(link, about.status, pages, pool.page_size)
+
+
+def _lanes(lanes: Sequence[RemoteLane], preparer: Preparer) -> tuple[Lane, ...]:
+    """Return the lanes of an engine; what is in the replicas has no actor here but the scheduler's."""
+    intake, tokenizer = Intake(preparer, TOKENIZED_AT_ONCE), Tokenizing(preparer, TOKENIZED_AT_ONCE)
+    detokenizer = Detokenizer(preparer.tokenizer)
+    return tuple(
+        Lane(
+            lane,
+            Actors(
+                intake=intake,
+                tokenizer=tokenizer,
+                scheduler=lane,
+                stepper=lane,
+                settler=lane,
+                detokenizer=detokenizer,
+                grammars=lane,
+                host_tier=lane,
+                disk_tier=lane,
+            ),
+        )
+        for lane in lanes
+    )
+
+
+def _found(attached: Sequence[Attached], page_size: int, seconds: float) -> Restored:
+    """Return what the session found: the programs of all replicas, and the prefixes that these have cached."""
+    found = [each.about.restored for each in attached]
+    nodes = sum(len(each.pages) for each in attached)
+    return replace(
+        found[0],
+        stored=sum(each.stored for each in found),
+        nodes=nodes,
+        tokens=nodes * page_size,
+        seconds=seconds,
+        compile_seconds=sum(each.compile_seconds for each in found),
+    )
