@@ -40,6 +40,7 @@ from rekindle.core.routing.relay import DECODE, PREFILL, Relay
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import FakeGrammar, expected_tokens, fake_assembly, fake_limits, fake_session
+from tests.unit.asks import ASK, Asks, check
 from tests.unit.machines import run, run_deep
 
 APART: SettingsOptions = {"prefill": "cpu:0", "decode": "cpu:0", "prefill_from": 16, "page_size": 16}
@@ -80,55 +81,23 @@ async def test_tokens_are_those_of_one_lane_and_pages_that_move_are_counted() ->
         assert session.stats.lanes[1].moved_pages == decode.moved_pages, "what is there does not move again"
 
 
-ASK = st.tuples(
-    st.lists(st.integers(0, 3), min_size=1, max_size=6),
-    st.fixed_dictionaries(
-        {"max_tokens": st.integers(0, 20), "ignore_eos": st.booleans(), "seed": st.integers(0, 5)},
-        optional={
-            "temperature": st.just(0.9),
-            "logprobs": st.integers(0, 3),
-            "prompt_logprobs": st.integers(0, 2),
-            "presence_penalty": st.just(0.6),
-            "stop_token_ids": st.lists(st.integers(0, 250), max_size=60),
-            "min_tokens": st.integers(0, 9),
-            "bad_words": st.just([[5], [7, 9]]),
-            "logit_bias": st.just({3: 2.0}),
-        },
-    ),
-)
-
-
-def check(alone: Session, others: list[Session], asks: list[tuple[list[int], dict[str, Any]]]) -> None:
+def check_all(alone: Session, others: list[Session], asks: Asks) -> None:
     for session in others:
-        handles = []
-        for parts, options in asks:
-            options = options | {"min_tokens": min(options.get("min_tokens", 0), options["max_tokens"])}
-            prompt = [part for part in parts for _ in range(11)]
-            handles.append((session.submit(token_ids=prompt, **options), prompt, options))
-        for handle, prompt, options in handles:
-            mine, theirs = handle.result(), alone.generate_sync(token_ids=prompt, **options)
-            assert mine.token_ids == theirs.token_ids
-            assert (mine.finish_reason, mine.stopped_by) == (theirs.finish_reason, theirs.stopped_by)
-            assert mine.logprobs == theirs.logprobs
-            assert mine.prompt_logprobs == theirs.prompt_logprobs
+        check(alone, session, asks)
         assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
 
 
 @settings(max_examples=40)
 @given(st.lists(ASK, min_size=1, max_size=5))
-def test_any_mix_is_the_same(
-    alone: Session, apart: Session, crowded: Session, asks: list[tuple[list[int], dict[str, Any]]]
-) -> None:
-    check(alone, [apart, crowded], asks)
+def test_any_mix_is_the_same(alone: Session, apart: Session, crowded: Session, asks: Asks) -> None:
+    check_all(alone, [apart, crowded], asks)
 
 
 @pytest.mark.deep
 @settings(max_examples=200)
 @given(st.lists(ASK, min_size=1, max_size=8))
-def test_any_of_many_mixes_is_the_same(
-    alone: Session, apart: Session, crowded: Session, asks: list[tuple[list[int], dict[str, Any]]]
-) -> None:
-    check(alone, [apart, crowded], asks)
+def test_any_of_many_mixes_is_the_same(alone: Session, apart: Session, crowded: Session, asks: Asks) -> None:
+    check_all(alone, [apart, crowded], asks)
 
 
 async def test_texts_constraints_prefixes_and_branches(byte_tokenizer: Tokenizer) -> None:

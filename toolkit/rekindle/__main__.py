@@ -12,7 +12,7 @@ from time import monotonic
 from typing import NoReturn
 
 import rekindle
-from rekindle.cli import follow, generate, lm_eval, needed, serve
+from rekindle.cli import follow, generate, lm_eval, needed, replicas, serve
 from rekindle.cli.cache import command as cache
 from rekindle.cli.demo import demo
 from rekindle.cli.info import info
@@ -81,6 +81,8 @@ def _parser() -> ArgumentParser:
     follows = commands.add_parser("follow", help="serve sessions that another process opens with hosts=")
     follow.add_arguments(follows)
     follows.set_defaults(run=follow.follow)
+    kept = commands.add_parser("replicas", help="list or stop the replicas of a Ray cluster, also those that were kept")
+    replicas.add_arguments(kept)
     caches = commands.add_parser("cache", help="list, measure, explain, verify, prune or clear the cache directory")
     cache.add_arguments(caches)
     evaluates = commands.add_parser(

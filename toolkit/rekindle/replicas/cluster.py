@@ -1,9 +1,12 @@
 """Ray as Rekindle uses it: a cluster, and the actors in it that are replicas. Nothing else imports Ray."""
 
 import logging
+import math
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 from rekindle.core.errors import ConfigError, ReplicaLost, not_installed
@@ -14,6 +17,7 @@ NAMESPACE = "rekindle"
 FORWARDED = ("REKINDLE_", "JAX_", "XLA_")
 """The beginnings of the names of environment variables that replicas have too."""
 WAIT_SECONDS = 0.2
+KNOCK_SECONDS = 10.0
 AT_ONCE = 1000
 """The calls that an actor answers at once; each session has one that lasts."""
 HOW_TO_KEEP = (
@@ -43,7 +47,7 @@ def connect(address: str | None, *, lasting: bool) -> None:
         lasting: whether it has to outlive this process.
 
     Raises:
-        ConfigError: there is no such cluster.
+        ConfigError: there is no such cluster, or Ray is not installed.
     """
     module = ray()
     if module.is_initialized():
@@ -51,12 +55,13 @@ def connect(address: str | None, *, lasting: bool) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": NAMESPACE}
     asked = address or os.environ.get("RAY_ADDRESS")
     try:
+        _knock(asked or "auto")
         module.init(asked or "auto", **quiet)
     except ConnectionError as error:
         if asked is not None:
             raise ConfigError(f"no Ray cluster can be reached at {asked!r}: {error}") from error
         if lasting:
-            raise ConfigError(f"no Ray cluster runs here, and {HOW_TO_KEEP}") from error
+            raise ConfigError(f"no Ray cluster runs here: {HOW_TO_KEEP}") from error
         with _no_reports():
             module.init("local", include_dashboard=False, **quiet)
 
@@ -115,24 +120,40 @@ def stored(value: Any) -> Any:
     return ray().put(value)
 
 
-def answers(calls: Sequence[Any], look: Callable[[int], None] = lambda done: None) -> list[Any]:
+def answers(
+    calls: Sequence[Any], look: Callable[[int], None] = lambda done: None, seconds: float = math.inf
+) -> list[Any]:
     """Return the answers of calls, in order; blocks.
 
     Args:
         calls: what Ray returned for each.
         look: told again and again how many have answered; what it raises ends the wait.
+        seconds: how long they may take together.
 
     Raises:
+        TimeoutError: they took longer.
         ReplicaLost: a replica is gone.
         Others: what a call raised.
     """
-    module, waiting = ray(), list(calls)
+    module, waiting, until = ray(), list(calls), monotonic() + seconds
     while waiting:
+        if monotonic() > until:
+            raise TimeoutError
         look(len(calls) - len(waiting))
         _, waiting = module.wait(waiting, num_returns=len(waiting), timeout=WAIT_SECONDS)
     look(len(calls))
     with own_errors():
         return list(module.get(list(calls)))
+
+
+def _knock(address: str) -> None:
+    """Raise ConnectionError if nothing listens at an address of the form "host:port", which Ray tries for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), KNOCK_SECONDS).close()
+        except OSError as error:
+            raise ConnectionError(str(error)) from error
 
 
 @contextmanager

@@ -47,7 +47,8 @@ class Group:
         # Arrays are in Ray's store once for all replicas, also for one that is started again.
         source = str(weights) if isinstance(weights, str | PathLike) else cluster.stored(dict(weights))
         loaded = Loaded(next(self._numbers), source)
-        weakref.finalize(loaded, _forget, [link.actor for link in self._links], loaded.number)
+        gone = weakref.finalize(loaded, _forget, [link.actor for link in self._links], loaded.number)
+        gone.atexit = False
         for call in [link.actor.load.remote(loaded.number, loaded.source) for link in self._links]:
             with suppress(ReplicaLost):
                 cluster.answers([call])

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import anyio
 
 from rekindle.core.concurrency.mailbox import Mailbox
-from rekindle.core.errors import RekindleError, ReplicaLost
+from rekindle.core.errors import EngineFailed, RekindleError, ReplicaLost
 from rekindle.core.messages import Found, Lost, Message, NewWeights, ToLane
 from rekindle.core.routing.remote import RemoteLane
 from rekindle.replicas import cluster
@@ -27,7 +27,7 @@ NO_TICKET = -1
 """The number of an exchange of weights that nobody waits for."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Loaded:
     """Weights that replicas have read, and can read again.
 
@@ -110,7 +110,7 @@ class Link:
                 async for item in stream:
                     post(ToLane(self._lane, await item))
         except RekindleError as error:
-            if not cluster.is_lost(error):  # its engine has failed, and only another process makes a new one
+            if isinstance(error, EngineFailed):  # only another process makes a new one
                 cluster.kill(self.actor, restart=True)
             return error
         return ReplicaLost("the replica had not heard of this session for a while, and ended its requests")

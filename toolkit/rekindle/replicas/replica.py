@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -16,10 +17,10 @@ from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.building import build
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import SessionError
-from rekindle.core.messages import Lost, Message, NewWeights, Received, WeightsUsed
+from rekindle.core.messages import CacheSaved, Lost, Message, NewWeights, Received, SaveCache, WeightsUsed
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import PrefixTree
-from rekindle.replicas.attachments import Attachment, Attachments
+from rekindle.replicas.attachments import SPAN, Attachment, Attachments
 from rekindle.replicas.recipe import Recipe
 from rekindle.replicas.status import About, Attached, CachedPage, ReplicaStatus
 
@@ -29,6 +30,8 @@ STATUS_SECONDS = 0.05
 """How long after something was told the status follows."""
 IDLE_SECONDS = 1.0
 """How often an idle replica looks whether its status has changed."""
+SAVING_SECONDS = 3.0
+"""How long a replica that is closed goes on writing cached pages to disk."""
 SILENCE_SECONDS = 20.0
 """A session that is not heard of for so long is detached; its process is gone, or stopped."""
 
@@ -60,6 +63,8 @@ class Replica:
             restored=assembly.programs.restored(),
             status=ReplicaStatus.of(self._engine, assembly),
             since=self._since,
+            host=socket.gethostname(),
+            process=os.getpid(),
             sessions=len(self._attachments),
             exchanged=self._exchanged,
         )
@@ -121,11 +126,17 @@ class Replica:
         for each in (*programs.preparing, *programs.stored()):
             await asyncio.wrap_future(each)
 
-    async def end(self) -> None:
-        """Close the engine, and end the process."""
+    async def close(self) -> None:
+        """Write what is cached to disk, for a while at most, and stop the engine."""
+        if (await self._opened()).limits.pool.snapshots:
+            saving = self._attachments.add()
+            self._engine.post(SaveCache(saving.number * SPAN))
+            until = time.monotonic() + SAVING_SECONDS
+            while not any(isinstance(message, CacheSaved) for message in await _all_of(saving, IDLE_SECONDS)):
+                if time.monotonic() > until:
+                    break
         self._engine.stop()
         await self._engine.stopped.grown(TO_THE_END)
-        os._exit(0)
 
     # The engine
 

@@ -62,7 +62,9 @@ class About:
         limits, settings, deployment: of its engine, as `Assembly` has them.
         restored: what it found of earlier sessions.
         status: how it stands.
-        since: when its process opened the model, in seconds since the epoch.
+        since: when its process began, in seconds since the epoch.
+        host: the machine that it is on.
+        process: its number there.
         sessions: how many sessions are attached to it.
         exchanged: whether `update_weights` replaced its weights.
     """
@@ -75,6 +77,8 @@ class About:
     restored: Restored
     status: ReplicaStatus
     since: float
+    host: str
+    process: int
     sessions: int
     exchanged: bool
 

@@ -53,6 +53,7 @@ class Executables:
         self._coming: dict[Key, Future[Program]] = {}
         self._given_up: set[Key] = set()
         self._uncalled: dict[Key, bool] = {}  # whether each was loaded
+        self._workspaces: dict[Key, int | None] = {}  # asking the compiler takes tens of milliseconds
         self._workers = Workers(self._make, self.stop)
         self._lock = threading.Lock()
 
@@ -67,8 +68,10 @@ class Executables:
     def workspace(self) -> int | None:
         """Return the bytes that the largest of the ready steps needs while it runs; None if that is not known."""
         with self._lock:
-            steps = [program for key, program in self._ready.items() if isinstance(key, Bucket)]
-        return max((size for step in steps if (size := temporary_bytes(step)) is not None), default=None)
+            steps = {key: program for key, program in self._ready.items() if isinstance(key, Bucket)}
+        for key in steps.keys() - self._workspaces.keys():
+            self._workspaces[key] = temporary_bytes(steps[key])
+        return max((size for key in steps if (size := self._workspaces[key]) is not None), default=None)
 
     async def for_step(self, needed: Bucket) -> tuple[Bucket, Program]:
         """Return the bucket in which a tick shall run, and its program.

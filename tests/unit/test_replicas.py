@@ -1,0 +1,298 @@
+"""Replicas give the tokens of one engine, whatever dies; what is kept is found again. Ray is a stand-in here."""
+
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rekindle
+from rekindle.__main__ import main
+from rekindle.core.concurrency.progress import Report
+from rekindle.core.config import Settings
+from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.wiring import Compose
+from rekindle.core.messages import Dispatched, Message, Plan
+from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.replicas import link, opening, replica
+from rekindle.session.session import Session
+from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing.device import settled
+from tests.unit.asks import ASK, Asks, check
+from tests.unit.fake_ray import Actor, FakeRay
+from tests.waiting import until_blocking
+
+PROMPTS = [[number] * 40 for number in range(9)]
+NAMES = ("page_size", "max_running", "max_context", "num_pages")
+CALLS: list[dict[str, Any]] = [
+    {"stop": ["a"], "max_tokens": 40},
+    {"regex": "[ab]{3,30}c", "max_tokens": 40},
+    {"choice": ["yes", "no"]},
+    {"n": 3, "temperature": 1.0, "seed": 2, "max_tokens": 10},
+]
+SMALL: dict[str, Any] = {"page_size": 16, "max_running": 4, "progress": False}
+
+
+class SlowSettler(FakeSettler):
+    """A fake settler whose ticks take long enough for a replica to die in one."""
+
+    async def handle(self, message: Message) -> list[Message]:
+        assert isinstance(message, Dispatched)
+        await anyio.sleep(0.002)
+        return [settled(message)]
+
+
+@pytest.fixture(scope="module")
+def ray(byte_tokenizer: Tokenizer) -> Iterator[FakeRay]:
+    """Have replicas build engines on the fake device, and sessions find them through a stand-in for Ray."""
+
+    def build(model: str, settings: Settings, report: Report, *, compose: Compose, **given: Any) -> Assembly:
+        if model == "missing":
+            raise rekindle.ModelNotFound("there is no such model")
+        limits = fake_limits(**{name: getattr(settings, name) for name in NAMES})
+        return fake_assembly(limits, tokenizer=byte_tokenizer, settler=SlowSettler()).composed(compose)
+
+    checkpoint = fake_assembly(fake_limits(), tokenizer=byte_tokenizer).checkpoint
+    fake = FakeRay()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replica, "build", build)
+        patch.setattr(opening, "opened", lambda *given: checkpoint)
+        patch.setattr(link, "RETRY_SECONDS", 0.01)
+        patch.setitem(sys.modules, "ray", fake)
+        yield fake
+        for actor in list(fake.actors.values()):
+            fake.kill(actor, no_restart=True)
+
+
+def opened(count: int, **options: Any) -> Session:
+    where = rekindle.Ray(count, **{name: options.pop(name) for name in ("keep", "name") if name in options})
+    return rekindle.open_sync("fake", replicas=where, **SMALL | options)
+
+
+@pytest.fixture(scope="module")
+def session(ray: FakeRay) -> Iterator[Session]:
+    with opened(2) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def alone(byte_tokenizer: Tokenizer) -> Iterator[Session]:
+    with fake_session(fake_assembly(fake_limits(page_size=16), tokenizer=byte_tokenizer)) as session:
+        yield session
+
+
+def actors(ray: FakeRay, session: Session) -> list[Actor]:
+    return list(session._assembly.programs._actors)  # type: ignore[attr-defined]
+
+
+@settings(max_examples=25)
+@given(st.lists(ASK, min_size=1, max_size=8))
+def test_any_mix_is_the_same(alone: Session, session: Session, asks: Asks) -> None:
+    check(alone, session, asks)
+
+
+@settings(max_examples=25)
+@given(st.lists(ASK, min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_any_mix_is_the_same_when_replicas_die(
+    ray: FakeRay, alone: Session, session: Session, asks: Asks, random: Random
+) -> None:
+    def die() -> None:
+        time.sleep(random.random() * 0.05)
+        ray.kill(random.choice(actors(ray, session)), no_restart=False)
+
+    check(alone, session, asks, die)
+
+
+@pytest.mark.deep
+@settings(max_examples=300)
+@given(st.lists(ASK, min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_many_mixes_are_the_same_when_replicas_die(
+    ray: FakeRay, alone: Session, session: Session, asks: Asks, random: Random
+) -> None:
+    def die() -> None:
+        for _ in range(random.randint(1, 3)):
+            time.sleep(random.random() * 0.05)
+            ray.kill(random.choice(actors(ray, session)), no_restart=False)
+
+    check(alone, session, asks, die)
+
+
+def test_texts_constraints_prefixes_branches_and_streams(ray: FakeRay, alone: Session, session: Session) -> None:
+    for number, options in enumerate(CALLS):
+        for prompt in ("a" * 20, "abcd" * 30):
+            expected, handle = alone.generate_sync(prompt, **options), None
+            if "n" not in options:
+                handle = session.submit(prompt, **options)
+                if number:
+                    ray.kill(actors(ray, session)[number % 2], no_restart=False)
+            answer = session.generate_sync(prompt, **options) if handle is None else handle.result()
+            assert repr(answer) == repr(expected)
+    with session.prefix_sync("abcd" * 30) as prefix, alone.prefix_sync("abcd" * 30) as other:
+        assert prefix.generate_sync("x", max_tokens=5).text == other.generate_sync("x", max_tokens=5).text
+    branch = session.generate_sync("abc", max_tokens=9, logprobs=3)
+    there = alone.generate_sync("abc", max_tokens=9, logprobs=3)
+    assert branch.branch(4, 150).result().token_ids == there.branch(4, 150).result().token_ids
+    assert "".join(map(str, session.stream("abc", max_tokens=9))) == there.text
+
+
+def test_a_request_can_be_cancelled_and_a_lost_replica_does_not_bring_it_back(ray: FakeRay, session: Session) -> None:
+    handle = session.submit(token_ids=[1] * 20, max_tokens=200, ignore_eos=True)
+    until_blocking(lambda: handle.record.pieces.items, "it has begun")
+    handle.cancel()
+    for actor in actors(ray, session):
+        ray.kill(actor, no_restart=False)
+    with pytest.raises(rekindle.RequestCancelled):
+        handle.result()
+
+
+def test_a_session_knows_its_replicas(ray: FakeRay, session: Session) -> None:
+    assert "cpu:0 in 2 replicas" in repr(session)
+
+    def both_have_served() -> bool:
+        session.generate_sync(token_ids=PROMPTS, max_tokens=3)
+        return all(lane.ended for lane in session.stats.lanes)
+
+    until_blocking(both_have_served, "both tell that requests ended")  # one may just be coming back
+    assert session.settings.replicas == rekindle.Ray(2)
+    assert len(session.cache.lanes) == 2
+    assert session.stuck is None
+    session.precompiled_sync(progress=False)
+    with pytest.raises(rekindle.InvalidRequest, match="in other processes"):
+        session.device  # noqa: B018
+    assert session.save_sync(progress=False) >= 0
+
+
+def test_new_weights_are_those_of_all_replicas_also_of_one_that_dies(ray: FakeRay) -> None:
+    with opened(2) as session:
+        session.update_weights_sync({})
+        weights = [lane.weights for lane in session._assembly.schedulers]  # type: ignore[attr-defined]
+        assert all(weights)
+        (first, second), loaded = actors(ray, session), weights[0][0].number
+        ray.kill(first, no_restart=False)
+        until_blocking(lambda: first._died is None, "it is there again")
+        session.generate_sync(token_ids=PROMPTS, max_tokens=3)
+        for actor in (first, second):
+            until_blocking(lambda actor=actor: actor._life.made._exchanged, "it has the weights")  # type: ignore[misc]
+            assert loaded not in actor._life.made._weights
+
+
+def test_what_is_kept_is_found_again_with_its_prefixes_and_may_be_shared(ray: FakeRay) -> None:
+    with opened(2, keep=True) as first:
+        found = actors(ray, first)
+        first.generate_sync(token_ids=PROMPTS, max_tokens=3)
+        with opened(2, keep=True) as second:
+            assert actors(ray, second) == found
+            assert second.restored.nodes == 2 * len(PROMPTS)
+            assert second.restored.tokens == 16 * second.restored.nodes
+            answers = second.generate_sync(token_ids=PROMPTS, max_tokens=3)
+            assert [each.cached.total for each in answers] == [32] * len(PROMPTS), "each went where its prefix is"
+            assert [each.token_ids for each in answers] == [expected_tokens(prompt, 3) for prompt in PROMPTS]
+        assert first.generate_sync(token_ids=[3], max_tokens=2).token_ids == expected_tokens([3], 2)
+    assert all(actor.deaths == 0 for actor in found)
+    with opened(1, keep=True, max_running=2) as other:
+        assert actors(ray, other)[0] not in found, "other settings have other replicas"
+
+
+def test_what_is_not_kept_ends_with_its_session(ray: FakeRay) -> None:
+    with opened(2) as session:
+        mine = actors(ray, session)
+        assert all(actor in ray.actors.values() for actor in mine)
+    assert not any(actor in ray.actors.values() for actor in mine)
+
+
+def test_a_session_that_is_not_heard_of_is_detached_and_attaches_itself_again(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(1) as session:
+        handle = session.submit(token_ids=[1] * 20, max_tokens=200, ignore_eos=True)
+        until_blocking(lambda: handle.record.pieces.items, "it has begun")
+        monkeypatch.setattr(replica, "SILENCE_SECONDS", 0.0)
+        until_blocking(lambda: session._assembly.schedulers[0]._lost, "it is detached")  # type: ignore[attr-defined]
+        monkeypatch.undo()
+        assert handle.result().token_ids == expected_tokens([1] * 20, 200)
+        assert actors(ray, session)[0].deaths == 0
+
+
+def test_a_replica_whose_engine_fails_is_made_anew(ray: FakeRay) -> None:
+    with opened(1) as session:
+        (actor,) = actors(ray, session)
+        handle = session.submit(token_ids=[1] * 20, max_tokens=200, ignore_eos=True)
+        until_blocking(lambda: handle.record.pieces.items, "it has begun")
+        actor._life.made._engine._engine.post(Plan(10**6, (None,), ()))  # type: ignore[arg-type]
+        assert handle.result().token_ids == expected_tokens([1] * 20, 200)
+        assert actor.deaths == 1
+
+
+def test_requests_fail_when_no_replica_is_left(ray: FakeRay) -> None:
+    with opened(2) as session:
+        handle = session.submit(token_ids=[1] * 20, max_tokens=200, ignore_eos=True)
+        for actor in actors(ray, session):
+            ray.kill(actor, no_restart=True)
+        with pytest.raises(rekindle.ReplicaLost, match="no other replica is left"):
+            handle.result()
+        with pytest.raises(rekindle.ReplicaLost):
+            session.generate_sync(token_ids=[1])
+
+
+def test_the_command_lists_and_stops_replicas(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    with opened(1, keep=True, name="kept"):
+        assert main(["replicas", "ls"]) == 0
+        shown = capsys.readouterr().out
+        assert "kept-0\n  fake, int on cpu:0, process" in shown
+        assert "1 session, 0 running, 0 waiting" in shown
+    assert main(["replicas", "stop", "nobody"]) == 1
+    assert "no replica is named 'nobody'" in capsys.readouterr().err
+    assert main(["replicas", "stop"]) == 1
+    assert "give the names" in capsys.readouterr().err
+    assert main(["replicas", "stop", "kep"]) == 0
+    assert capsys.readouterr().out == "stopped kept-0\n"
+    assert "kept-0" not in ray.actors
+
+
+def test_what_cannot_be_served_is_refused_by_name(ray: FakeRay) -> None:
+    with pytest.raises(rekindle.ModelNotFound):
+        rekindle.open_sync("missing", replicas=rekindle.Ray(2), **SMALL)
+    assert not any(name.startswith("missing") for name in ray.actors)
+    for options, message in (
+        ({"compose": lambda actors: actors}, "compose= is of one process"),
+        ({"hosts": rekindle.Hosts()}, "hosts= is of one process"),
+        ({"prefill": "cpu:0", "decode": "cpu:0"}, "leave out replicas"),
+    ):
+        with pytest.raises(rekindle.ConfigError, match=message):
+            opened(1, **options)
+    with pytest.raises(rekindle.ConfigError, match=r"functions cannot be compared.*policy"):
+        opened(1, keep=True, policy=lambda candidate: 0)
+    with opened(1, keep=True, name="mine"), pytest.raises(rekindle.ConfigError, match="with other settings"):
+        opened(1, keep=True, name="mine", max_running=2)
+    wrong: dict[str, Any] = {"count": 0, "address": "", "resources": {"GPU": -1}, "keep": 1, "name": ""}
+    for field, value in wrong.items():
+        with pytest.raises(rekindle.ConfigError, match=f"{field} of rekindle.Ray"):
+            replace(rekindle.Ray(), **{field: value})
+
+
+def test_what_is_set_aside_is_told_to_ray(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REKINDLE_SOMETHING", "1")
+    where = rekindle.Ray(1, resources={"GPU": 1, "CPU": 2, "memory": 1e9, "rack": 0.5}, keep=True, name="large")
+    with rekindle.open_sync("fake", replicas=where, **SMALL):
+        options = ray.options["large-0"]
+    assert (options["num_gpus"], options["num_cpus"], options["memory"]) == (1, 2, 1e9)
+    assert options["resources"] == {"rack": 0.5}
+    assert (options["lifetime"], options["max_task_retries"]) == ("detached", 0)
+    assert options["runtime_env"]["env_vars"]["REKINDLE_SOMETHING"] == "1"
+
+
+def test_replicas_with_exchanged_weights_are_told_of(ray: FakeRay) -> None:
+    with opened(1, keep=True, name="exchanged") as session:
+        session.update_weights_sync({})
+    with pytest.warns(UserWarning, match="brings those of the model back"):
+        opened(1, keep=True, name="exchanged").close_sync()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened(1, keep=True, name="fresh").close_sync()
