@@ -34,7 +34,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-all test-deep test-arm mutants screenshot tutorials-write lint format bench bench-server clean
+.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-ray test-all test-deep test-arm mutants screenshot tutorials-write lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -55,6 +55,7 @@ help:
 	@echo "make test-browser  notebooks in JupyterLab, in a real browser (Chromium)"
 	@echo "make test-clients  clients of OpenAI's API against the server"
 	@echo "make test-lm-eval  tasks of lm-eval on a session, as its model"
+	@echo "make test-ray      replicas in actors of Ray, which die and are found again"
 	@echo
 	@echo "make test-arm      the C++ kernels for NEON, on an emulated ARM: half an hour"
 	@echo "make mutants       changes in the files that you changed which no test notices (MUTANTS='--sample 20 FILE...')"
@@ -126,6 +127,11 @@ test-lm-eval: $(VENV)-lm-eval/.dev
 	@HF_HUB_OFFLINE=1 $(VENV)-lm-eval/bin/python $(PYTEST) -W default tests/harness
 	$(PASSED)
 
+test-ray: $(VENV)-ray/.dev
+	$(BEGINS)
+	@$(VENV)-ray/bin/python $(PYTEST) -W default tests/replicas
+	$(PASSED)
+
 # What `make test` and the tiers of this environment hold between them.
 test-all: $(VENV)/.dev
 	@$(BIN)/python $(PYTEST) -m "not tutorial and not older_kernel" $(TOGETHER)
@@ -184,10 +190,11 @@ $(VENV)-oldest/.dev: $(VENV)-oldest/oldest.txt
 $(VENV)-newest/.dev: EXTRAS := [test]
 $(VENV)-newest/.dev: PYTHON := $(NEWEST_PYTHON)
 $(VENV)-lm-eval/.dev: EXTRAS := [test,lm-eval]
+$(VENV)-ray/.dev: EXTRAS := [test,ray]
 $(VENV)-clients/.dev: EXTRAS := [clients]
 $(VENV)-browser/.dev: EXTRAS := [browser]
 
-STAMPS := $(addprefix $(VENV)/.,run server dev tutorials) $(addsuffix /.dev,$(addprefix $(VENV)-,tpu gpu oldest newest lm-eval clients browser))
+STAMPS := $(addprefix $(VENV)/.,run server dev tutorials) $(addsuffix /.dev,$(addprefix $(VENV)-,tpu gpu oldest newest lm-eval ray clients browser))
 $(STAMPS): pyproject.toml .ci/environment kernels/rekindle_kernels/cpu/build.py $(wildcard kernels/rekindle_kernels/cpu/source/*)
 	@.ci/environment $(@D) $(PYTHON) '.$(EXTRAS)' $(OPTIONS)
 	@touch $@

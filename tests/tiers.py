@@ -25,7 +25,7 @@ HELD: Final = tuple(
 )
 """What a user of a session holds."""
 CORE: Final = (
-    *(f"toolkit/rekindle/core/{name}.py" for name in ("buckets", "page", "policy", "route")),
+    *(f"toolkit/rekindle/core/{name}.py" for name in ("buckets", "page", "policy", "ray", "route")),
     *(
         f"toolkit/rekindle/core/{name}/"
         for name in (
@@ -44,6 +44,7 @@ CORE: Final = (
     ),
     *HELD,
     "toolkit/rekindle/hosts/",
+    "toolkit/rekindle/replicas/",
     "toolkit/rekindle/results/",
 )
 """What generates tokens, and what asks for them."""
@@ -106,6 +107,14 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-browser": (*FACES, "tests/browser/"),
     "test-clients": (*SERVED, "tests/clients/"),
     "test-lm-eval": (*HELD, "tests/harness/"),
+    "test-ray": (
+        "toolkit/rekindle/core/engine/",
+        "toolkit/rekindle/core/messages/",
+        "toolkit/rekindle/core/ray.py",
+        "toolkit/rekindle/core/routing/",
+        "toolkit/rekindle/replicas/",
+        "tests/replicas/",
+    ),
 }
 """The files and folders that call for each tier: its target in the Makefile, and what it alone tests."""
 FOLDERS: Final = ("test-unit", "test-engine", "test-mesh", "test-kernels", "test-notebook")
