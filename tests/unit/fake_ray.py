@@ -49,7 +49,7 @@ class Ref:
 
 
 class Stream:
-    """What a method yields, item by item."""
+    """The items that a method yields."""
 
     def __init__(self) -> None:
         self._items: list[Ref] = [Ref()]
