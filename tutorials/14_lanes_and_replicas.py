@@ -27,8 +27,8 @@ SETTINGS = {
 # %% [markdown]
 # ## A burst
 #
-# Six long jobs arrive, and right behind them a short question. Two requests run at once, so five are waiting by then. In
-# the order of arrival, the question comes last. It needs a second of work, and waits for all of the jobs.
+# Six long jobs arrive, and right behind them a short question. Two requests run at once, so five are waiting by then.
+# In the order of arrival, the question comes last. It needs a second of work, and waits for all of the jobs.
 
 # %%
 JOBS = [f"Write a long story about a ship with {number} masts." for number in range(2, 8)]

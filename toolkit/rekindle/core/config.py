@@ -171,7 +171,7 @@ class Settings:
             _integer("tensor", self.tensor, 1)
         _integer("data", self.data, 1)
         if not isinstance(self.replicas, Ray):
-            _integer("replicas", self.replicas, 1)
+            _integer("replicas", self.replicas, 1, another=", or a rekindle.Ray")
         if not callable(self.route):
             _one_of("route", self.route, tuple(ROUTES), "or a function of a request and the lanes")
         _integer("prefill_from", self.prefill_from, 1)
@@ -319,11 +319,11 @@ def _said(value: Any) -> str:
     return getattr(value, "__name__", None) or repr(value)
 
 
-def _integer(name: str, value: Any, low: int, multiple: int = 1) -> None:
+def _integer(name: str, value: Any, low: int, multiple: int = 1, another: str = "") -> None:
     integer = isinstance(value, int) and not isinstance(value, bool)
     if not integer or value < low or value % multiple:
         what = f"a positive multiple of {multiple}" if multiple > 1 else f"an integer of at least {low}"
-        raise ConfigError(f"{name} must be {what}, got {value!r}")
+        raise ConfigError(f"{name} must be {what}{another}, got {value!r}")
 
 
 def _one_of(name: str, value: Any, allowed: tuple[Any, ...], another: str = "") -> None:

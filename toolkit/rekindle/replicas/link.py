@@ -1,5 +1,6 @@
 """The link to one replica: what goes there in parcels, and the stream of what comes."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
@@ -15,6 +16,7 @@ from rekindle.core.routing.remote import RemoteLane
 from rekindle.replicas import cluster
 from rekindle.replicas.status import Attached
 
+LOG = logging.getLogger("rekindle.replicas")
 T = TypeVar("T")
 Post = Callable[[Message], None]
 
@@ -81,12 +83,15 @@ class Link:
             error = await self._listen(post)
             while True:
                 self._up = False
+                LOG.warning("lane %d is lost; its requests go on elsewhere, or when it is back: %s", self._lane, error)
                 post(ToLane(self._lane, Lost(error)))
                 try:
                     loaded = await self._come_back(lane)
                 except Exception as final:
+                    LOG.warning("lane %d is lost for good: %s", self._lane, final)
                     post(ToLane(self._lane, Lost(final, for_good=True)))
                     break
+                LOG.warning("lane %d is back", self._lane)
                 post(ToLane(self._lane, Found(loaded)))
                 error = await self._listen(post)
             tasks.cancel_scope.cancel()

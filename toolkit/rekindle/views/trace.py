@@ -10,14 +10,17 @@ from rekindle.core import markup
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import ConfigError, SessionError, StorageError
 from rekindle.core.markup import counted
+from rekindle.core.messages import Received
 from rekindle.core.messages.handled import Handled
 from rekindle.core.store.directory import atomic_write
-from rekindle.views.drawing import Drawing, stacked
+from rekindle.views.drawing import Drawing, stacked, words
 from rekindle.views.records import Seen, seen
 from rekindle.views.timeline import drawing as timeline_drawing
 from rekindle.views.timeline import perfetto
 from rekindle.views.timeline.lanes import timelines
 from rekindle.views.watching import Watching
+
+ELSEWHERE = "replicas tick in processes of their own, of which no tick was traced; trace.handled has the messages"
 
 
 class Trace:
@@ -84,7 +87,8 @@ class Trace:
     def timeline(self, *, requests: Collection[int] | None = None, ticks: range | None = None) -> Drawing:
         """Draw requests against ticks: who waited, whose prompt was computed, who got a token, who lost their pages.
 
-        Each lane has a picture of its own, since it has ticks of its own.
+        Each lane has a picture of its own, since it has ticks of its own. Replicas on Ray tick in other processes, of
+        which a trace knows no ticks.
 
         Args:
             requests: the ids of the requests to draw; None for all, as far as they fit.
@@ -98,11 +102,12 @@ class Trace:
         for name, (given, example) in wanted.items():
             if isinstance(given, str) or not isinstance(given, Collection | None):
                 raise ConfigError(f"{name} must be a collection of numbers, such as {example}, got {given!r:.80}")
+        records = self.handled
+        if any(record.kind == Received.__name__ for record in records):
+            return Drawing(ELSEWHERE, 30, words(4, 20, ELSEWHERE), ELSEWHERE)
         dropped = self.dropped
         note = f"what came before is not known: the oldest {counted(dropped, 'message')} dropped" if dropped else ""
-        drawings = [
-            (name, timeline_drawing.draw(each, requests, ticks, note)) for name, each in timelines(self.handled)
-        ]
+        drawings = [(name, timeline_drawing.draw(each, requests, ticks, note)) for name, each in timelines(records)]
         return stacked("timelines of lanes", drawings) if drawings[0][0] else drawings[0][1]
 
     def to_perfetto(self, path: str | Path) -> None:
