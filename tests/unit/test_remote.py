@@ -79,11 +79,15 @@ class FakeReplica:
     requests: dict[int, Computed] = field(default_factory=dict)
     weights: Any = None
     up: bool = True
+    open: bool = True
     detached: bool = False
 
     def send(self, message: Message) -> None:
-        if self.up:
+        if self.open:
             self.inbox.append(message)
+
+    def resume(self) -> None:
+        self.open = True
 
     def detach(self) -> None:
         self.detached = True
@@ -93,7 +97,7 @@ class FakeReplica:
 
     def kill(self) -> None:
         """Lose all that it has, and all that was under way."""
-        self.up, self.detached = False, False
+        self.up, self.open, self.detached = False, False, False
         for each in (self.inbox, self.outbox, self.requests):
             each.clear()
 

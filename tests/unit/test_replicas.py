@@ -21,7 +21,8 @@ from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.wiring import Compose
 from rekindle.core.messages import Dispatched, Message, Plan
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.replicas import link, opening, replica
+from rekindle.replicas import cluster, link, opening, replica
+from rekindle.replicas.group import Group
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from rekindle.testing.device import settled
@@ -184,6 +185,49 @@ def test_new_weights_are_those_of_all_replicas_also_of_one_that_dies(ray: FakeRa
         for actor in (first, second):
             until_blocking(lambda actor=actor: actor._life.made._exchanged, "it has the weights")  # type: ignore[misc]
             assert loaded not in actor._life.made._weights
+
+
+def test_weights_that_a_replica_lost_are_loaded_by_it_again(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Group.load
+
+    def forgotten(self: Group, weights: Any) -> list[Any]:
+        loaded = load(self, weights)
+        for way in self._links:
+            way.actor._life.made._weights.clear()  # as if it had been lost just then
+        return loaded
+
+    monkeypatch.setattr(Group, "load", forgotten)
+    with opened(1) as session:
+        session.update_weights_sync({})
+        until_blocking(lambda: actors(ray, session)[0]._life.made._exchanged, "it has the weights")
+        assert session.generate_sync(token_ids=[1] * 20, max_tokens=5).token_ids == expected_tokens([1] * 20, 5)
+
+
+def test_a_replica_that_is_lost_and_found_while_the_engine_is_paused_computes_nothing_twice(ray: FakeRay) -> None:
+    with opened(1) as session:
+        session.pause_sync()
+        handle = session.submit(token_ids=[1] * 20, max_tokens=50, ignore_eos=True)
+        for _ in range(2):  # then the lane has the request in its mailbox
+            session.step_sync()
+        (way,) = session._assembly.replicas._links  # type: ignore[union-attr]
+        before = way._session
+        ray.kill(actors(ray, session)[0], no_restart=False)
+        until_blocking(lambda: way._session != before, "it is found")
+        session.resume()
+        assert handle.result().token_ids == expected_tokens([1] * 20, 50)
+        until_blocking(lambda: session.stats.scheduler.ended, "its status has come")
+        assert session.stats.scheduler.ended == 1
+
+
+def test_a_session_that_was_never_served_is_forgotten(ray: FakeRay) -> None:
+    with opened(1) as session:
+        (actor,) = actors(ray, session)
+        cluster.answers([actor.attach.remote()])
+        attached = actor._life.made._attachments
+        assert len(attached) == 2
+        for attachment in list(attached._attached.values())[1:]:
+            attachment.heard -= 100
+        assert cluster.answers([actor.about.remote()])[0].sessions == 1
 
 
 def test_what_is_kept_is_found_again_with_its_prefixes_and_may_be_shared(ray: FakeRay) -> None:

@@ -1,6 +1,7 @@
 """The sessions that are attached to a replica: each has numbers of its own for requests and questions."""
 
 import pickle
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -80,7 +81,7 @@ class Attachments:
     """All sessions that are attached to a replica, by their numbers."""
 
     def __init__(self) -> None:
-        self._numbers = count(1)
+        self._numbers = count(secrets.randbits(40))  # none is that of a session of an earlier process
         self._attached: dict[int, Attachment] = {}
 
     def __len__(self) -> int:
@@ -95,6 +96,11 @@ class Attachments:
     def get(self, number: int) -> Attachment | None:
         """Return a session; None if it is attached no more."""
         return self._attached.get(number)
+
+    def silent(self, seconds: float) -> list[int]:
+        """Return the sessions that have not been heard of for so long."""
+        since = time.monotonic() - seconds
+        return [number for number, attachment in list(self._attached.items()) if attachment.heard < since]
 
     def remove(self, number: int) -> Iterator[Message]:
         """Forget a session, and yield what ends its requests."""

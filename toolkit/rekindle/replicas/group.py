@@ -14,6 +14,7 @@ from rekindle.core.errors import ReplicaLost
 from rekindle.core.routing.remote import RemoteLane
 from rekindle.replicas import cluster
 from rekindle.replicas.link import Link, Loaded, Post
+from rekindle.replicas.recipe import located
 from rekindle.replicas.status import ReplicaStatus
 
 
@@ -45,7 +46,7 @@ class Group:
             ModelError: the weights cannot be read, or have another structure.
         """
         # Arrays are in Ray's store once for all replicas, also for one that is started again.
-        source = str(weights) if isinstance(weights, str | PathLike) else cluster.stored(dict(weights))
+        source = located(weights) if isinstance(weights, str | PathLike) else cluster.stored(dict(weights))
         loaded = Loaded(next(self._numbers), source)
         gone = weakref.finalize(loaded, _forget, [link.actor for link in self._links], loaded.number)
         gone.atexit = False

@@ -59,12 +59,16 @@ class Link:
         self._up = True
 
     def send(self, message: Message) -> None:
-        """Put a message into the next parcel; while the replica is lost, drop it."""
+        """Put a message into the next parcel; from the loss of the replica until `resume`, drop it."""
         if not self._up:
             return
         if isinstance(message, NewWeights):
             message = _by_number(message)
         self._box.put(message)
+
+    def resume(self) -> None:
+        """Send messages again: the lane has heard that the replica was lost and found."""
+        self._up = True
 
     def look(self, at: Callable[[Any], T]) -> T:
         """Return what `at` says of the replica's prefix trees; blocks. Raises as `cluster.answers`."""
@@ -104,8 +108,7 @@ class Link:
                 messages.append(await self._box.receive())
             while (message := self._box.take()) is not None:
                 messages.append(message)
-            if self._up:
-                self.actor.take.options(num_returns=0).remote(self._session, next(self._parcels), messages)
+            self.actor.take.options(num_returns=0).remote(self._session, next(self._parcels), messages)
 
     async def _listen(self, post: Post) -> Exception:
         """Post what comes; return why nothing more does."""
@@ -139,7 +142,7 @@ class Link:
             await anyio.sleep(RETRY_SECONDS)
         while self._box.take() is not None:
             pass
-        self._session, self._parcels, self._up = attached.number, count(), True
+        self._session, self._parcels = attached.number, count()
         if loaded is not None:
             self._box.put(_by_number(NewWeights(NO_TICKET, loaded, fail=False)))  # before any request
         return loaded

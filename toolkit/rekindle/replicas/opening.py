@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from os import PathLike, fspath
+from os import PathLike
 from time import monotonic
 from typing import Any
 
@@ -54,7 +54,7 @@ def build_over(
         Others: as `rekindle.core.engine.building.build`, from a replica.
     """
     began = monotonic()
-    recipe = Recipe.of(fspath(model), settings, family, revision, chat_template)
+    recipe = Recipe.of(model, settings, family, revision, chat_template)
     report(Progress("connecting to Ray", 0, 1, "cluster"))
     cluster.connect(ray.address, lasting=ray.keep)
     report(Progress("connecting to Ray", 1, 1, "cluster"))

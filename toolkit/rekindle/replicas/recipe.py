@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from os import PathLike, fspath
 from pathlib import Path
 
 from rekindle.core.checkpoints.embedded import NAME
@@ -16,6 +17,13 @@ from rekindle.core.store.validity import code_digest
 APART = ("replicas", "route", "max_waiting")
 """The settings that concern the session, and no replica."""
 LONGEST_NAME = 40
+
+
+def located(model: str | PathLike[str]) -> str:
+    """Return a model as another process finds it, which may run in another directory."""
+    name = fspath(model)
+    path = Path(name).expanduser()
+    return str(path.resolve()) if path.exists() and name.lower() != NAME else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,12 @@ class Recipe:
 
     @classmethod
     def of(
-        cls, model: str, settings: Settings, family: Family | None, revision: str | None, chat_template: str | None
+        cls,
+        model: str | PathLike[str],
+        settings: Settings,
+        family: Family | None,
+        revision: str | None,
+        chat_template: str | None,
     ) -> "Recipe":
         """Return what each replica of a session is made of.
 
@@ -50,9 +63,7 @@ class Recipe:
             )
         defaults = Settings()
         own = replace(settings, **{name: getattr(defaults, name) for name in APART})
-        path = Path(model).expanduser()
-        here = path.exists() and model.lower() != NAME
-        return cls(str(path.resolve()) if here else model, own, family, revision, chat_template)
+        return cls(located(model), own, family, revision, chat_template)
 
     def name(self, ray: Ray) -> str:
         """Return the name of its replicas, without their numbers: the one that is given, or one for what it is.

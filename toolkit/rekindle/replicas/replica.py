@@ -54,6 +54,7 @@ class Replica:
     async def about(self) -> About:
         """Return what the replica is, once it has opened the model; raises as `open` does."""
         assembly = await self._opened()
+        await self._detach_silent()
         return About(
             model=self._recipe.model,
             digest=self._recipe.digest,
@@ -81,11 +82,18 @@ class Replica:
             with suppress(SessionError):
                 self._engine.post(message)
 
+    async def _detach_silent(self) -> None:
+        for session in self._attachments.silent(SILENCE_SECONDS):
+            await self.detach(session)
+
     async def take(self, session: int, parcel: int, messages: Sequence[Message]) -> None:
         """Take messages of a session to the engine, in the order of the numbers of their parcels."""
         attachment = self._attachments.get(session)
         if attachment is not None:
             for message in attachment.in_turn(parcel, messages):
+                if isinstance(message, NewWeights) and message.weights[0] not in self._weights:
+                    await self.detach(session)  # it was lost when they were loaded, and loads them when it is back
+                    return
                 self._post(attachment, message)
 
     async def outbox(self, session: int) -> AsyncIterator[Received]:
@@ -103,8 +111,7 @@ class Replica:
             if messages or status != told:
                 yield Received(tuple(messages), None if status == told else status)
             told, wait = status, STATUS_SECONDS if messages else IDLE_SECONDS
-            if now - attachment.heard > SILENCE_SECONDS:
-                await self.detach(session)
+            await self._detach_silent()
 
     async def load(self, number: int, weights: Weights) -> None:
         """Read weights, which a later `NewWeights` names by this number; raises as `Assembly.load`."""

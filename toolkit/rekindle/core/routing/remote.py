@@ -46,7 +46,10 @@ class Link(Protocol):
     """The way to a replica."""
 
     def send(self, message: Message) -> None:
-        """Send a message to the engine there. Never blocks; what is sent while the replica is gone is lost."""
+        """Send a message to the engine there. Never blocks; from the loss of the replica until `resume`, it is lost."""
+
+    def resume(self) -> None:
+        """Send messages again, to the replica that was found."""
 
     def detach(self) -> None:
         """Give the replica up, so that it is found anew, with the weights of the lane."""
@@ -191,6 +194,7 @@ class RemoteLane:
                     self._link.detach()
                     return
                 self._lost = None
+                self._link.resume()
                 yield LaneBack()
             case Admit(request, started):
                 if self._lost is not None:
