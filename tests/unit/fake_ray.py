@@ -10,6 +10,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from rekindle.core.errors import EngineFailed
+
 RESTART_SECONDS = 0.05
 
 
@@ -99,6 +101,10 @@ class Life:
         threading.Thread(target=asyncio.run, args=(self._run(),), daemon=True).start()
         self._began.wait()
         self.made = kind(*arguments)
+
+    @property
+    def failed(self) -> bool:
+        return isinstance(self.made._engine.error, EngineFailed)
 
     async def _run(self) -> None:
         self.loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
@@ -223,6 +229,15 @@ class FakeRay:
         actor.kill(restart=not no_restart)
         if no_restart:
             self.actors = {name: each for name, each in self.actors.items() if each is not actor}
+
+    def restart_failed(self) -> None:
+        """Kill the actors whose engines have failed, as their processes end themselves."""
+        for actor in list(self.actors.values()):
+            if actor._died is None and actor._life.failed:
+                actor.kill(restart=True)
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 4.0, "GPU": 1.0, "memory": 1e9, "rack": 1.0}
 
     def put(self, value: Any) -> Any:
         return value

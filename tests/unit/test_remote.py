@@ -41,6 +41,7 @@ from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.routing.remote import RemoteLane, SentPages
 from rekindle.core.routing.router import MOST_LOSSES, Router
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.testing import fake_limits
 from tests.unit.machines import run, run_deep
@@ -105,7 +106,8 @@ class FakeReplica:
         """Take the oldest message."""
         match self.inbox.popleft():
             case Submit(request_id) as submit:
-                wanted = 2 if submit.params.prompt_logprobs is not None else 0
+                first = max(1, submit.params.prompt_logprobs_from)
+                wanted = len(submit.prompt) - first if submit.params.prompt_logprobs is not None else 0  # type: ignore[arg-type]
                 begun = 0 if not submit.started else len(submit.begun.token_ids)
                 self.requests[request_id] = Computed(submit, begun, False, wanted)
             case Cancel(request_id):
@@ -130,14 +132,17 @@ class FakeReplica:
             computed.told = True
             if not submit.started:
                 self.outbox.append(Started(request_id, submit.prompt, 1, CachedTokens()))  # type: ignore[arg-type]
+                computed.place = len(submit.begun.token_ids)
+                given = tuple(token(request_id, place) for place in range(computed.place))  # told before all else
+                self.outbox += [RemoteOutputs((RemoteOutput(request_id, given, None),))] if given else []
             return
         if computed.scores:
-            computed.scores -= 1
-            self.outbox.append(RemoteOutputs((RemoteOutput(request_id, (), None, prompt_logprobs=(SCORE,)),)))
+            some = min(20, computed.scores)
+            computed.scores -= some
+            self.outbox.append(RemoteOutputs((RemoteOutput(request_id, (), None, prompt_logprobs=(SCORE,) * some),)))
             return
-        place = max(computed.place, len(submit.begun.token_ids))  # what its output begins with is told too
-        tokens = tuple(token(request_id, each) for each in range(computed.place, place + 1))
-        computed.place = place + 1
+        tokens = (token(request_id, computed.place),)
+        computed.place += 1
         end = "length" if computed.place >= (submit.params.max_tokens or 0) else None
         self.outbox.append(RemoteOutputs((RemoteOutput(request_id, tokens, end),)))  # type: ignore[arg-type]
         if end:
@@ -159,9 +164,9 @@ class Told:
 class Lanes:
     """A router and its remote lanes, whose messages are passed on at once."""
 
-    def __init__(self, number: int):
+    def __init__(self, number: int, limits: EngineLimits = LIMITS):
         self.replicas = [FakeReplica() for _ in range(number)]
-        self.lanes = [RemoteLane(each, STATUS, SentPages(100), PAGE) for each in self.replicas]
+        self.lanes = [RemoteLane(each, STATUS, SentPages(100), limits) for each in self.replicas]
         self.router = Router(self.lanes, "prefix", LIMITS)
         self.told: dict[int, Told] = {}
         self.answers: list[Message] = []
@@ -292,11 +297,12 @@ class LossMachine(RuleBasedStateMachine):
             expected = [token(told.request.id, place) for place in range(told.request.params.max_tokens or 0)]
             assert told.end is not None, "a request is lost"
             assert told.tokens == expected[: len(told.tokens)], "tokens are lost, or told twice"
-            assert told.end in ("length", "ReplicaLost") or told.withdrawn
+            assert told.end in ("length", "ReplicaLost", "WeightsChanged") or told.withdrawn
             if told.end == "length":
                 assert told.tokens == expected
                 assert told.started == 1
-                assert told.scores == (2 if told.request.params.prompt_logprobs is not None else 0)
+                scored = told.request.params.prompt_logprobs is not None
+                assert told.scores == (len(told.request.prompt) - 1 if scored else 0)
         assert Counter(answer.ticket for answer in self.all.answers) == Counter(self.asked)  # type: ignore[attr-defined]
         assert len({str(replica.weights) for replica in self.all.replicas}) == 1, "replicas have other weights"
 
@@ -333,6 +339,39 @@ def test_a_lost_request_goes_on_in_another_replica_after_the_tokens_that_were_to
     assert submit.begun.token_ids == (token(0, 0), token(0, 1))
     two.run(1, 5)
     assert (told.end, told.tokens, told.started) == ("length", [token(0, place) for place in range(5)], 1)
+
+
+@pytest.mark.parametrize("begun", [(), (token(0, 0),)])
+def test_scores_of_a_prompt_are_told_once(two: Lanes, begun: tuple[int, ...]) -> None:
+    told = two.admit(replace(request(0, 50, max_tokens=5, prompt_logprobs=1), begun=begun))
+    two.run(0, 3)  # of the three parts of the scores, two have come
+    two.lose(0)
+    two.run(1, 6)
+    two.find(0)
+    two.lose(1)
+    two.run(0, 9)
+    assert (told.end, told.scores, len(told.tokens)) == ("length", 49, 5)
+
+
+def test_requests_with_tokens_fail_where_they_cannot_go_on_as_they_were() -> None:
+    lanes = Lanes(2)
+    begun = lanes.admit(request(0, max_tokens=5))
+    lanes.run(0, 2)
+    fresh = lanes.admit(request(1, max_tokens=5))
+    lanes.say(NewWeights(0, [["a"], ["b"]], False))
+    for number in (0, 1):
+        lanes.lose(number)
+        lanes.find(number)
+    assert begun.end == "WeightsChanged"
+    for _ in range(8):
+        lanes.run(0, 1)
+        lanes.run(1, 1)
+    assert fresh.end == "length"
+    lanes = Lanes(2, replace(LIMITS, one_shape=True))
+    begun = lanes.admit(request(0, max_tokens=5))
+    lanes.run(0, 2)
+    lanes.lose(0)
+    assert begun.end == "ReplicaLost"
 
 
 def test_a_request_that_loses_too_many_replicas_fails_and_says_why(two: Lanes) -> None:

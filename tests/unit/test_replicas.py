@@ -66,6 +66,7 @@ def ray(byte_tokenizer: Tokenizer) -> Iterator[FakeRay]:
         patch.setattr(replica, "build", build)
         patch.setattr(opening, "opened", lambda *given: checkpoint)
         patch.setattr(link, "RETRY_SECONDS", 0.01)
+        patch.setattr(cluster, "leave", fake.restart_failed)
         patch.setitem(sys.modules, "ray", fake)
         yield fake
         for actor in list(fake.actors.values()):

@@ -22,9 +22,9 @@ class Ray:
 
     Attributes:
         count: how many replicas there are.
-        address: of the cluster, as `ray.init` takes it, as "auto" or "ray://host:10001"; a local cluster is found by
-            "auto". None is the environment variable RAY_ADDRESS, else "auto", and where no cluster runs, one that ends
-            with this process.
+        address: of the cluster, "host:port", or "auto" for the one that runs here. None is the environment variable
+            RAY_ADDRESS, else "auto", and where no cluster runs, one that ends with this process. A process that is
+            connected to a cluster stays so.
         resources: what Ray sets aside for each replica, by name, such as {"GPU": 1} or {"CPU": 4}. None of it is set
             aside by default, and without a GPU set aside a replica sees none.
         keep: whether they stay after the session. Else they end with it, and at the latest with this process.

@@ -32,6 +32,10 @@ SPAN = 1 << 40
 """The numbers that each session has for its requests, and as many for its questions."""
 
 
+GAP_SECONDS = 3.0
+"""A parcel that has not come so long after the next one could not be read here."""
+
+
 @dataclass(slots=True)
 class Attachment:
     """A session that is attached to a replica.
@@ -43,6 +47,7 @@ class Attachment:
         requests: those that it sent and that have not ended or are held, by their ids in the engine.
         expected: the number of its next parcel.
         early: parcels that came before their turn.
+        gap: since when a parcel is missing; None if none is.
     """
 
     number: int
@@ -51,6 +56,7 @@ class Attachment:
     requests: set[int] = field(default_factory=set)
     expected: int = 0
     early: dict[int, Sequence[Message]] = field(default_factory=dict)
+    gap: float | None = None
 
     def in_turn(self, number: int, parcel: Sequence[Message]) -> Iterator[Message]:
         """Yield the messages whose turn it is, with the numbers of the engine; parcels may come in another order."""
@@ -60,6 +66,7 @@ class Attachment:
             for message in self.early.pop(self.expected):
                 yield numbered(message, self.number * SPAN)
             self.expected += 1
+        self.gap = (self.gap or self.heard) if self.early else None
 
     def sent(self, message: Message) -> None:
         """Take note of what goes to the engine."""
@@ -97,10 +104,19 @@ class Attachments:
         """Return a session; None if it is attached no more."""
         return self._attached.get(number)
 
+    def hear(self, number: int) -> None:
+        """Take note that a session is there."""
+        if (attachment := self._attached.get(number)) is not None:
+            attachment.heard = time.monotonic()
+
     def silent(self, seconds: float) -> list[int]:
-        """Return the sessions that have not been heard of for so long."""
-        since = time.monotonic() - seconds
-        return [number for number, attachment in list(self._attached.items()) if attachment.heard < since]
+        """Return the sessions that have not been heard of for so long, or of which a parcel is lost."""
+        now = time.monotonic()
+        return [
+            number
+            for number, each in list(self._attached.items())
+            if each.heard < now - seconds or (each.gap is not None and each.gap < now - GAP_SECONDS)
+        ]
 
     def remove(self, number: int) -> Iterator[Message]:
         """Forget a session, and yield what ends its requests."""

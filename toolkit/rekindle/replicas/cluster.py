@@ -4,6 +4,8 @@ import logging
 import math
 import os
 import socket
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
@@ -18,6 +20,9 @@ FORWARDED = ("REKINDLE_", "JAX_", "XLA_")
 """The beginnings of the names of environment variables that replicas have too."""
 WAIT_SECONDS = 0.2
 KNOCK_SECONDS = 10.0
+LEAVE_SECONDS = 0.2
+_started = threading.Event()
+"""Set once this process has started a cluster, which ends with it."""
 AT_ONCE = 1000
 """The calls that an actor answers at once; each session has one that lasts."""
 HOW_TO_KEEP = (
@@ -50,7 +55,14 @@ def connect(address: str | None, *, lasting: bool) -> None:
         ConfigError: there is no such cluster, or Ray is not installed.
     """
     module = ray()
+    if address is not None and address.startswith("ray://"):
+        raise ConfigError(
+            f"address {address!r} is of Ray Client, which streams nothing: give the address of the cluster itself, "
+            "host:port, from a machine that is part of it"
+        )
     if module.is_initialized():
+        if lasting and _started.is_set():
+            raise ConfigError(f"this process is connected to a Ray cluster of its own: {HOW_TO_KEEP}")
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": NAMESPACE}
     asked = address or os.environ.get("RAY_ADDRESS")
@@ -64,6 +76,7 @@ def connect(address: str | None, *, lasting: bool) -> None:
             raise ConfigError(f"no Ray cluster runs here: {HOW_TO_KEEP}") from error
         with _no_reports():
             module.init("local", include_dashboard=False, **quiet)
+            _started.set()
 
 
 def find(name: str) -> Any | None:
@@ -104,9 +117,27 @@ def start(kind: type, name: str, settings: Ray, *arguments: Any) -> Any:
     )
 
 
-def kill(actor: Any, *, restart: bool = False) -> None:
-    """End the process of a replica now; with `restart`, Ray starts it again."""
-    ray().kill(actor, no_restart=not restart)
+def kill(actor: Any) -> None:
+    """End the process of a replica now, unless this process has left the cluster."""
+    if ray().is_initialized():
+        ray().kill(actor, no_restart=True)
+
+
+def leave() -> None:
+    """End this process, a replica's, a little later; Ray starts another one."""
+    threading.Timer(LEAVE_SECONDS, os._exit, (1,)).start()
+
+
+def warn_of_shortage(settings: Ray) -> None:
+    """Warn of what the cluster has too little of: Ray waits for more, in silence."""
+    there = ray().cluster_resources()
+    for name, amount in settings.resources.items():
+        if settings.count * amount > there.get(name, 0):
+            warnings.warn(
+                f"the Ray cluster has {there.get(name, 0):g} {name}, and {settings.count} replicas take "
+                f"{settings.count * amount:g}: open waits until it has more",
+                stacklevel=2,
+            )
 
 
 def named() -> list[str]:
@@ -140,7 +171,9 @@ def answers(
         if monotonic() > until:
             raise TimeoutError
         look(len(calls) - len(waiting))
-        _, waiting = module.wait(waiting, num_returns=len(waiting), timeout=WAIT_SECONDS)
+        done, waiting = module.wait(waiting, num_returns=len(waiting), timeout=WAIT_SECONDS)
+        with own_errors():
+            module.get(done)  # which raises at once for one that failed
     look(len(calls))
     with own_errors():
         return list(module.get(list(calls)))

@@ -1,5 +1,6 @@
 """The replicas of one session, together."""
 
+import secrets
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,7 +30,7 @@ class Group:
 
     def __init__(self, links: Sequence[Link], lanes: Sequence[RemoteLane], keep: bool):
         self._links, self._lanes, self._keep = links, lanes, keep
-        self._numbers = count()
+        self._numbers = count(secrets.randbits(60))  # other sessions may have the same replicas
 
     @property
     def stuck(self) -> str | None:
@@ -44,15 +45,21 @@ class Group:
 
         Raises:
             ModelError: the weights cannot be read, or have another structure.
+            ReplicaLost: all replicas are lost.
         """
         # Arrays are in Ray's store once for all replicas, also for one that is started again.
         source = located(weights) if isinstance(weights, str | PathLike) else cluster.stored(dict(weights))
         loaded = Loaded(next(self._numbers), source)
         gone = weakref.finalize(loaded, _forget, [link.actor for link in self._links], loaded.number)
         gone.atexit = False
+        lost: list[ReplicaLost] = []
         for call in [link.actor.load.remote(loaded.number, loaded.source) for link in self._links]:
-            with suppress(ReplicaLost):
+            try:
                 cluster.answers([call])
+            except ReplicaLost as error:
+                lost.append(error)
+        if len(lost) == len(self._links):  # nobody knows whether they can be read
+            raise lost[-1]
         return [[loaded] for _ in self._lanes]
 
     async def listen(self, post: Post) -> None:

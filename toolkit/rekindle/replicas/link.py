@@ -1,17 +1,16 @@
 """The link to one replica: what goes there in parcels, and the stream of what comes."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from time import monotonic
 from typing import Any, TypeVar
 
 import anyio
 
 from rekindle.core.concurrency.mailbox import Mailbox
-from rekindle.core.errors import EngineFailed, RekindleError, ReplicaLost
-from rekindle.core.messages import Found, Lost, Message, NewWeights, ToLane
+from rekindle.core.errors import EngineFailed, InvalidRequest, ReplicaLost
+from rekindle.core.messages import Found, Lost, Message, NewWeights, Received, Rejected, ToLane
 from rekindle.core.routing.remote import RemoteLane
 from rekindle.replicas import cluster
 from rekindle.replicas.status import Attached
@@ -55,7 +54,7 @@ class Link:
         self.actor = actor
         self._lane, self._session = lane, session
         self._box: Mailbox[Message] = Mailbox()
-        self._parcels = count()
+        self._parcels = 0
         self._up = True
 
     def send(self, message: Message) -> None:
@@ -83,7 +82,7 @@ class Link:
     async def serve(self, lane: RemoteLane, post: Post) -> None:
         """Send parcels, and post what comes, for as long as the replica lives or comes back."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._send_parcels)
+            tasks.start_soon(self._send_parcels, post)
             error = await self._listen(post)
             while True:
                 self._up = False
@@ -100,7 +99,7 @@ class Link:
                 error = await self._listen(post)
             tasks.cancel_scope.cancel()
 
-    async def _send_parcels(self) -> None:
+    async def _send_parcels(self, post: Post) -> None:
         """Send what there is, all at once, and nothing from time to time so that the session counts as alive."""
         while True:
             messages: list[Message] = []
@@ -108,18 +107,33 @@ class Link:
                 messages.append(await self._box.receive())
             while (message := self._box.take()) is not None:
                 messages.append(message)
-            self.actor.take.options(num_returns=0).remote(self._session, next(self._parcels), messages)
+            try:
+                self._send(messages)
+            except Exception as error:  # one of them cannot be pickled
+                for each in messages:
+                    try:
+                        self._send([each])
+                    except Exception:
+                        self._refuse(each, error, post)
+
+    def _send(self, messages: Sequence[Message]) -> None:
+        self.actor.take.options(num_returns=0).remote(self._session, self._parcels, messages)
+        self._parcels += 1
+
+    def _refuse(self, message: Message, error: Exception, post: Post) -> None:
+        """Answer for the replica that a request cannot be sent there."""
+        refused = InvalidRequest(f"the request cannot be sent to a replica in another process: {error}")
+        rejected = tuple(Rejected(request_id, refused) for request_id in message.requests)
+        post(ToLane(self._lane, Received(rejected)))
 
     async def _listen(self, post: Post) -> Exception:
         """Post what comes; return why nothing more does."""
-        stream = self.actor.outbox.options(num_returns="streaming").remote(self._session)
         try:
+            stream = self.actor.outbox.options(num_returns="streaming").remote(self._session)
             with cluster.own_errors():
                 async for item in stream:
                     post(ToLane(self._lane, await item))
-        except RekindleError as error:
-            if isinstance(error, EngineFailed):  # only another process makes a new one
-                cluster.kill(self.actor, restart=True)
+        except Exception as error:  # any, for no error of a replica may end the session
             return error
         return ReplicaLost("the replica had not heard of this session for a while, and ended its requests")
 
@@ -137,12 +151,13 @@ class Link:
                     loaded = await self._load(lane)
                 break
             except Exception as error:
-                if not cluster.is_lost(error) or cluster.is_over(error) or monotonic() > until:
+                ending = isinstance(error, EngineFailed)  # of which the process ends, and is started again
+                if not (ending or cluster.is_lost(error)) or cluster.is_over(error) or monotonic() > until:
                     raise
             await anyio.sleep(RETRY_SECONDS)
         while self._box.take() is not None:
             pass
-        self._session, self._parcels = attached.number, count()
+        self._session, self._parcels = attached.number, 0
         if loaded is not None:
             self._box.put(_by_number(NewWeights(NO_TICKET, loaded, fail=False)))  # before any request
         return loaded

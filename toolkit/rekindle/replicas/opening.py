@@ -57,6 +57,7 @@ def build_over(
     recipe = Recipe.of(model, settings, family, revision, chat_template)
     report(Progress("connecting to Ray", 0, 1, "cluster"))
     cluster.connect(ray.address, lasting=ray.keep)
+    cluster.warn_of_shortage(ray)
     report(Progress("connecting to Ray", 1, 1, "cluster"))
     with ExitStack() as resources:
         actors = _actors(ray, recipe, resources)
@@ -109,10 +110,9 @@ def _attached(actors: Sequence[Any], recipe: Recipe, report: Report) -> list[Att
     Raises:
         ConfigError: one of them is made of something else.
     """
-    calls = [actor.attach.remote() for actor in actors]
-    attached: list[Attached] = cluster.answers(
-        calls, lambda done: report(Progress("opening replicas", done, len(calls), "replicas"))
-    )
+    calls = [actor.about.remote() for actor in actors]
+    cluster.answers(calls, lambda done: report(Progress("opening replicas", done, len(calls), "replicas")))
+    attached: list[Attached] = cluster.answers([actor.attach.remote() for actor in actors])
     other = next((each.about for each in attached if each.about.digest != recipe.digest), None)
     if other is not None:
         raise ConfigError(
@@ -138,7 +138,7 @@ def _lane_of(link: Link, attached: Attached) -> RemoteLane:
         before = hash(page.namespace) if page.parent is None else hashes[page.parent]
         hashes.append(page_after(before, page.tokens))
     pages.add(hashes)
-    return RemoteLane(link, about.status, pages, pool.page_size)
+    return RemoteLane(link, about.status, pages, about.limits)
 
 
 def _lanes(lanes: Sequence[RemoteLane], preparer: Preparer) -> tuple[Lane, ...]:

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from rekindle.core.config import Settings
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.families.reading import Family
 from rekindle.core.ray import Ray
-from rekindle.core.store.validity import code_digest
 
 APART = ("replicas", "route", "max_waiting")
 """The settings that concern the session, and no replica."""
 LONGEST_NAME = 40
+PACKAGE = Path(__file__).parents[1]
 
 
 def located(model: str | PathLike[str]) -> str:
@@ -24,6 +25,23 @@ def located(model: str | PathLike[str]) -> str:
     name = fspath(model)
     path = Path(name).expanduser()
     return str(path.resolve()) if path.exists() and name.lower() != NAME else name
+
+
+def _files(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield the name, the size and the time of change of each file of a model; nothing for one that is not here."""
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if file.is_file():
+            found = file.stat()
+            yield file.name, found.st_size, found.st_mtime_ns
+
+
+@cache
+def _sources() -> str:
+    """Return a digest of all modules of Rekindle, as they are now."""
+    whole = hashlib.sha256()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        whole.update(file.read_bytes())
+    return whole.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +52,7 @@ class Recipe:
         model: its name, or the absolute path of its files.
         settings: those of one replica.
         family, revision, chat_template: as `open` takes them.
+        files: the size and the time of change of each file of a model that is here, by name.
     """
 
     model: str
@@ -41,6 +60,7 @@ class Recipe:
     family: Family | None = None
     revision: str | None = None
     chat_template: str | None = None
+    files: tuple[tuple[str, int, int], ...] = ()
 
     @classmethod
     def of(
@@ -63,7 +83,8 @@ class Recipe:
             )
         defaults = Settings()
         own = replace(settings, **{name: getattr(defaults, name) for name in APART})
-        return cls(located(model), own, family, revision, chat_template)
+        place = located(model)
+        return cls(place, own, family, revision, chat_template, tuple(_files(Path(place))))
 
     def name(self, ray: Ray) -> str:
         """Return the name of its replicas, without their numbers: the one that is given, or one for what it is.
@@ -83,11 +104,11 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """A hash of all of it but for functions, and of the sources of Rekindle."""
+        """A hash of all of it but for functions, and of the sources of Rekindle, which must understand each other."""
         skipped = set(self._functions())
         parts = [(field.name, getattr(self.settings, field.name)) for field in fields(Settings)]
         told = [(name, value) for name, value in parts if name not in skipped]
-        rest = (self.model, self.revision, self.chat_template, code_digest())
+        rest = (self.model, self.revision, self.chat_template, self.files, _sources())
         return hashlib.sha256(repr((told, rest)).encode()).hexdigest()
 
     def _functions(self) -> Iterator[str]:

@@ -16,10 +16,11 @@ from rekindle.core.concurrency.progress import Report
 from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.building import build
 from rekindle.core.engine.thread import EngineThread
-from rekindle.core.errors import SessionError
+from rekindle.core.errors import EngineFailed, SessionError
 from rekindle.core.messages import CacheSaved, Lost, Message, NewWeights, Received, SaveCache, WeightsUsed
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import PrefixTree
+from rekindle.replicas import cluster
 from rekindle.replicas.attachments import SPAN, Attachment, Attachments
 from rekindle.replicas.recipe import Recipe
 from rekindle.replicas.status import About, Attached, CachedPage, ReplicaStatus
@@ -100,6 +101,7 @@ class Replica:
         """Yield all that the engine has to tell a session, as long as that is heard of; raises the engine's error."""
         told: ReplicaStatus | None = None
         wait, looked = 0.0, 0.0
+        self._attachments.hear(session)
         while (attachment := self._attachments.get(session)) is not None:
             messages = await _all_of(attachment, wait)
             for message in messages:
@@ -174,6 +176,8 @@ class Replica:
 
     def _end(self, error: Exception) -> None:
         self._attachments.tell_all(Lost(error))
+        if isinstance(error, EngineFailed):  # only another process makes a new engine, and Ray starts one
+            cluster.leave()
 
     def _post(self, attachment: Attachment, message: Message) -> None:
         """Give the engine a message of a session, with what that cannot send."""

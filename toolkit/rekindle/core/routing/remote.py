@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Protocol, TypeVar
 
-from rekindle.core.errors import RequestCancelled
+from rekindle.core.errors import RekindleError, ReplicaLost, RequestCancelled, WeightsChanged
 from rekindle.core.messages import (
     Admit,
     Begun,
@@ -37,9 +37,11 @@ from rekindle.core.messages import (
 )
 from rekindle.core.request.request import Request
 from rekindle.core.routing.pages import pages_of
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.stats import SchedulerStats
 
 T = TypeVar("T")
+NOT_CONTINUED = "deterministic=True computes no generated tokens a second time, in another way; submit it again"
 
 
 class Link(Protocol):
@@ -73,12 +75,14 @@ class _Sent:
     Attributes:
         started: whether the beginning of its output was told before it was sent.
         tokens: those of its output that were told since it was sent.
-        early: what came of it before its first token. It is told with that, for it comes again if the lane is lost.
+        scores: how many log-probabilities of its prompt were told since then.
+        early: what came of it without a token. It is told with the next one, for it comes again if the lane is lost.
     """
 
     request: Request
     started: bool
     tokens: list[int] = field(default_factory=list)
+    scores: int = 0
     early: list[RemoteOutput] = field(default_factory=list)
 
     def again(self) -> Admit:
@@ -86,16 +90,26 @@ class _Sent:
         if not self.tokens:
             return Admit(self.request, self.started)
         begun = (self.request.begun if self.started else ()) + tuple(self.tokens)
-        params = replace(self.request.params, prompt_logprobs=None, prompt_logprobs_from=0)
+        params, first = self.request.params, max(1, self.request.params.prompt_logprobs_from) + self.scores
+        if params.prompt_logprobs is not None:
+            scored = first >= len(self.request.prompt)
+            left = None if scored else params.prompt_logprobs
+            params = replace(params, prompt_logprobs=left, prompt_logprobs_from=0 if scored else first)
         return Admit(replace(self.request, begun=begun, params=params), started=True)
 
 
 def _submit(request: Request, started: bool) -> Submit:
-    """Return a request as another engine makes it anew: what holds it to a constraint cannot be sent."""
+    """Return a request as another engine makes it anew: what holds it to a constraint cannot be sent.
+
+    Neither can a type of the caller's own, which only the caller's answer is read with.
+    """
+    params = request.params
+    if params.json_schema is not None:
+        params = replace(params, json_schema=replace(params.json_schema, adapter=None))
     return Submit(
         request.id,
         request.prompt,
-        request.params,
+        params,
         request.hold,
         caller=request.id,  # none waits for another to be tokenized
         begun=Begun(request.begun),
@@ -139,15 +153,16 @@ class RemoteLane:
         link: the way to the replica.
         status: how it stands.
         pages: those that it has cached.
-        page_size: tokens of a page.
+        limits: those of the lane.
 
     Attributes:
         status: how it stood when it was last heard of.
         weights: the exchanged weights that it is to have; None for those that it was opened with.
     """
 
-    def __init__(self, link: Link, status: Status, pages: SentPages, page_size: int):
-        self._link, self._pages, self._page_size = link, pages, page_size
+    def __init__(self, link: Link, status: Status, pages: SentPages, limits: EngineLimits):
+        self._link, self._pages = link, pages
+        self._page_size, self._one_shape = limits.pool.page_size, limits.one_shape
         self._sent: dict[int, _Sent] = {}
         self._exchanges: dict[int, NewWeights] = {}
         self._saving: set[int] = set()
@@ -187,6 +202,7 @@ class RemoteLane:
                     yield from self._take(each)
             case Lost(error, for_good):
                 self._lost = error
+                yield from self._fail_begun()
                 yield LaneLost(self._given_up(), error, for_good)
                 yield from self._answers()
             case Found(weights):
@@ -257,7 +273,7 @@ class RemoteLane:
                     yield message
 
     def _outputs(self, come: RemoteOutput) -> Iterator[Output]:
-        """Yield the outputs to tell now: none before the first token, then those that were kept back too."""
+        """Yield the outputs to tell now: none without a token, and with one those that were kept back too."""
         sent = self._sent.get(come.request_id)
         if sent is None:
             return
@@ -267,12 +283,25 @@ class RemoteLane:
         early, sent.early = sent.early, []
         for each in early:
             sent.tokens += each.token_ids
+            sent.scores += len(each.prompt_logprobs)
             yield each.output(sent.request)
         if come.end is not None:
             del self._sent[come.request_id]
             self._pages.add(pages_of(sent.again().request, self._page_size))
 
     # Loss
+
+    def _fail_begun(self) -> Iterator[Message]:
+        """Fail the requests that have tokens, where going on elsewhere would give others than without the loss."""
+        if self._exchanges:
+            error: RekindleError = WeightsChanged("its replica was lost while weights were exchanged; submit it again")
+        elif self._one_shape:
+            error = ReplicaLost(f"its replica was lost, and {NOT_CONTINUED}")
+        else:
+            return
+        for request_id in [request_id for request_id, sent in self._sent.items() if sent.tokens or sent.started]:
+            del self._sent[request_id]
+            yield Rejected(request_id, error)
 
     def _given_up(self) -> tuple[Admit, ...]:
         """Return all requests as they stand, and forget them and all that was cached."""
