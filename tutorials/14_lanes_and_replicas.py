@@ -201,7 +201,10 @@ assert seconds["second kernel"]["open"] < seconds["first kernel"]["open"]
 # position alone. Here the process of a replica is killed while it generates.
 
 # %%
+import logging
 import signal
+
+logging.getLogger("rekindle.replicas").setLevel(logging.ERROR)  # else a line says that a lane is lost, and is back
 
 from rekindle.replicas.keeping import replicas
 

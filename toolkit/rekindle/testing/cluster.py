@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-PORTS = range(6400, 9900)
-"""Below those that Ray gives to its workers."""
+PORTS = range(7000, 8000)
+"""Beside all those that Ray uses by itself."""
 START_SECONDS = 120.0
 
 
