@@ -256,7 +256,7 @@ async def test_a_function_routes(byte_tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"replicas": 0}, "replicas must be an integer of at least 1, got 0"),
+        ({"replicas": 0}, "replicas must be an integer of at least 1, or a rekindle.Ray, got 0"),
         ({"route": "nearest"}, "route must be one of 'prefix', 'round-robin', 'shortest-queue' or a function"),
     ],
 )
