@@ -1,11 +1,13 @@
 """Replicas give the tokens of one engine, whatever dies; what is kept is found again. Ray is a stand-in here."""
 
+import pickle
 import sys
 import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -19,9 +21,14 @@ from rekindle.core.concurrency.progress import Report
 from rekindle.core.config import Settings
 from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.wiring import Compose
-from rekindle.core.messages import Dispatched, Message, Plan
+from rekindle.core.messages import Admit, Cancel, Dispatched, Message, Plan
+from rekindle.core.request.constraint import Constraint
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.core.routing.remote import RemoteLane, SentPages
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.replicas import cluster, link, opening, replica
+from rekindle.replicas.attachments import SPAN, Attachments
 from rekindle.replicas.group import Group
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
@@ -323,6 +330,39 @@ def test_what_cannot_be_served_is_refused_by_name(ray: FakeRay) -> None:
     for field, value in wrong.items():
         with pytest.raises(rekindle.ConfigError, match=f"{field} of rekindle.Ray"):
             replace(rekindle.Ray(), **{field: value})
+
+
+def test_ray_client_is_refused_and_too_few_resources_are_told_of(ray: FakeRay) -> None:
+    with pytest.raises(rekindle.ConfigError, match="Ray Client"):
+        rekindle.open_sync("fake", replicas=rekindle.Ray(1, address="ray://there:10001"), **SMALL)
+    where = rekindle.Ray(2, resources={"GPU": 1})
+    with pytest.warns(UserWarning, match="has 1 GPU, and 2 replicas take 2"):
+        rekindle.open_sync("fake", replicas=where, **SMALL).close_sync()
+
+
+def test_a_parcel_that_is_lost_detaches_its_session() -> None:
+    attachments = Attachments()
+    attached = attachments.add()
+    assert list(attached.in_turn(1, [Cancel(3)])) == []
+    assert attachments.silent(20.0) == []
+    attached.gap = (attached.gap or 0.0) - 100
+    assert attachments.silent(20.0) == [attached.number]
+    (cancel,) = attached.in_turn(0, [])
+    assert cancel.requests == (3 + attached.number * SPAN,)
+    assert attachments.silent(20.0) == []
+
+
+def test_a_type_of_the_callers_own_stays_with_the_caller(session: Session) -> None:
+    class Local:
+        def __reduce__(self) -> str:
+            raise TypeError("it stays here")
+
+    constraint = Constraint("json_schema", '{"enum": [1]}', adapter=Local())
+    request = Request(0, (1,), SamplingParams(json_schema=constraint), frozenset(), 99)
+    sent: list[Any] = []
+    lane = RemoteLane(SimpleNamespace(send=sent.append), None, SentPages(9), fake_limits())  # type: ignore[arg-type]
+    list(lane.handle(Admit(request)))
+    assert pickle.loads(pickle.dumps(sent[0])).params.json_schema.text == constraint.text
 
 
 def test_what_is_set_aside_is_told_to_ray(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
