@@ -154,7 +154,7 @@ HUGE: list[Message] = [
     Received((Started(7, (5,) * 100, None, CachedTokens(64, 16, 16)),) * 40),
     Received((), ARRAYS),
     Lost(ReplicaLost(HOSTILE)),
-    Found(list(ARRAYS)),
+    Found(1, list(ARRAYS)),
     LaneLost((Admit(REQUEST),) * 40, ReplicaLost(HOSTILE)),
     LaneBack(),
     Returned(Admit(REQUEST)),

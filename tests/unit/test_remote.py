@@ -81,14 +81,15 @@ class FakeReplica:
     weights: Any = None
     up: bool = True
     open: bool = True
+    life: int = 0
     detached: bool = False
 
     def send(self, message: Message) -> None:
         if self.open:
             self.inbox.append(message)
 
-    def resume(self) -> None:
-        self.open = True
+    def resume(self, life: int) -> None:
+        self.open = life == self.life
 
     def detach(self) -> None:
         self.detached = True
@@ -99,6 +100,7 @@ class FakeReplica:
     def kill(self) -> None:
         """Lose all that it has, and all that was under way."""
         self.up, self.open, self.detached = False, False, False
+        self.life += 1
         for each in (self.inbox, self.outbox, self.requests):
             each.clear()
 
@@ -219,7 +221,7 @@ class Lanes:
     def find(self, number: int) -> None:
         replica, weights = self.replicas[number], self.lanes[number].weights
         replica.up, replica.weights = True, weights
-        self.say(ToLane(number, Found(weights)))
+        self.say(ToLane(number, Found(replica.life, weights)))
 
     def run(self, number: int, steps: int) -> None:
         """Have a replica take all, and compute a part of each request so many times."""
@@ -446,12 +448,27 @@ def test_a_replica_that_comes_back_with_former_weights_is_given_up_until_it_has_
     former = two.lanes[0].weights
     two.say(NewWeights(0, [["a"], ["b"]], False))
     two.replicas[0].up = True
-    two.say(ToLane(0, Found(former)))
+    two.say(ToLane(0, Found(1, former)))
     assert two.replicas[0].detached
     two.admit(request(0))
     assert where(two) == [[], [0]]
     two.find(0)
     assert two.lanes[0].weights == ["a"]
+
+
+def test_what_is_placed_before_a_second_loss_is_heard_of_reaches_no_later_life(two: Lanes) -> None:
+    for _ in range(2):
+        two.replicas[0].kill()
+    two.say(ToLane(0, Lost(ReplicaLost("gone"))))
+    two.say(ToLane(0, Found(1)))
+    two.admit(request(1))
+    assert two.lanes[0].uncached(request(2)) < 20, "its router has placed it there"
+    assert where(two) == [[], []], "and nothing was sent"
+    two.say(ToLane(0, Lost(ReplicaLost("gone again"))))
+    assert where(two) == [[], [1]]
+    two.find(0)
+    two.admit(request(2))
+    assert where(two) == [[2], [1]]
 
 
 def test_a_lost_replica_saves_nothing_and_says_so(two: Lanes) -> None:
@@ -465,6 +482,6 @@ def test_a_lost_replica_saves_nothing_and_says_so(two: Lanes) -> None:
 def test_a_lane_that_is_found_says_so_and_takes_no_strangers(two: Lanes) -> None:
     lane = two.lanes[0]
     list(lane.handle(Lost(ReplicaLost("gone"))))
-    assert list(lane.handle(Found())) == [LaneBack()]
+    assert list(lane.handle(Found(0))) == [LaneBack()]
     with pytest.raises(TypeError, match="a remote lane takes"):
         list(lane.handle(WeightsUsed(0)))

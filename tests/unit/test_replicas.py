@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -27,9 +28,10 @@ from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.routing.remote import RemoteLane, SentPages
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.replicas import cluster, link, opening, replica
+from rekindle.replicas import cluster, link, opening, recipe, replica
 from rekindle.replicas.attachments import SPAN, Attachments
 from rekindle.replicas.group import Group
+from rekindle.replicas.recipe import Recipe
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from rekindle.testing.device import settled
@@ -221,6 +223,8 @@ def test_a_replica_that_is_lost_and_found_while_the_engine_is_paused_computes_no
         before = way._session
         ray.kill(actors(ray, session)[0], no_restart=False)
         until_blocking(lambda: way._session != before, "it is found")
+        way.resume(0)
+        assert not way._up, "the lane has not heard of the last loss"
         session.resume()
         assert handle.result().token_ids == expected_tokens([1] * 20, 50)
         until_blocking(lambda: session.stats.scheduler.ended, "its status has come")
@@ -253,6 +257,35 @@ def test_what_is_kept_is_found_again_with_its_prefixes_and_may_be_shared(ray: Fa
     assert all(actor.deaths == 0 for actor in found)
     with opened(1, keep=True, max_running=2) as other:
         assert actors(ray, other)[0] not in found, "other settings have other replicas"
+
+
+def test_replicas_are_attached_to_once_all_are_open(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    call = Actor.call
+
+    def noted(actor: Actor, name: str, arguments: tuple[Any, ...]) -> Any:
+        called.append(name)
+        return call(actor, name, arguments)
+
+    monkeypatch.setattr(Actor, "call", noted)
+    with opened(2):
+        assert called[:4] == ["about", "about", "attach", "attach"], "one that opens for long is heard of meanwhile"
+
+
+def test_other_files_and_other_sources_have_other_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"one")
+
+    def name() -> str:
+        return Recipe.of(tmp_path, Settings(), None, None, None).name(rekindle.Ray(keep=True))
+
+    first = name()
+    assert name() == first
+    file.write_bytes(b"another")
+    second = name()
+    assert second != first
+    monkeypatch.setattr(recipe, "_sources", lambda: "another version")
+    assert name() not in (first, second)
 
 
 def test_what_is_not_kept_ends_with_its_session(ray: FakeRay) -> None:

@@ -55,6 +55,7 @@ class Link:
         self._lane, self._session = lane, session
         self._box: Mailbox[Message] = Mailbox()
         self._parcels = 0
+        self._life = 0
         self._up = True
 
     def send(self, message: Message) -> None:
@@ -65,9 +66,9 @@ class Link:
             message = _by_number(message)
         self._box.put(message)
 
-    def resume(self) -> None:
-        """Send messages again: the lane has heard that the replica was lost and found."""
-        self._up = True
+    def resume(self, life: int) -> None:
+        """Send messages again: the lane has heard of all losses but those after this life of the replica."""
+        self._up = life == self._life
 
     def look(self, at: Callable[[Any], T]) -> T:
         """Return what `at` says of the replica's prefix trees; blocks. Raises as `cluster.answers`."""
@@ -86,6 +87,7 @@ class Link:
             error = await self._listen(post)
             while True:
                 self._up = False
+                self._life += 1
                 LOG.warning("lane %d is lost; its requests go on elsewhere, or when it is back: %s", self._lane, error)
                 post(ToLane(self._lane, Lost(error)))
                 try:
@@ -95,7 +97,7 @@ class Link:
                     post(ToLane(self._lane, Lost(final, for_good=True)))
                     break
                 LOG.warning("lane %d is back", self._lane)
-                post(ToLane(self._lane, Found(loaded)))
+                post(ToLane(self._lane, Found(self._life, loaded)))
                 error = await self._listen(post)
             tasks.cancel_scope.cancel()
 

@@ -89,9 +89,11 @@ class Found(Message):
     """A replica that was lost is there again, without any request.
 
     Attributes:
+        life: how often it was lost before.
         weights: those that it was given; None for those that it was opened with.
     """
 
+    life: int
     weights: list[Any] | None = None
 
     def __str__(self) -> str:

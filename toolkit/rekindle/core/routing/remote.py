@@ -50,8 +50,8 @@ class Link(Protocol):
     def send(self, message: Message) -> None:
         """Send a message to the engine there. Never blocks; from the loss of the replica until `resume`, it is lost."""
 
-    def resume(self) -> None:
-        """Send messages again, to the replica that was found."""
+    def resume(self, life: int) -> None:
+        """Send messages again, to the replica that was found with this `Found.life`, unless it is lost again."""
 
     def detach(self) -> None:
         """Give the replica up, so that it is found anew, with the weights of the lane."""
@@ -205,12 +205,12 @@ class RemoteLane:
                 yield from self._fail_begun()
                 yield LaneLost(self._given_up(), error, for_good)
                 yield from self._answers()
-            case Found(weights):
+            case Found(life, weights):
                 if weights is not self.weights:  # they were exchanged meanwhile
                     self._link.detach()
                     return
                 self._lost = None
-                self._link.resume()
+                self._link.resume(life)
                 yield LaneBack()
             case Admit(request, started):
                 if self._lost is not None:
