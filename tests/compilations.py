@@ -3,7 +3,7 @@
 import jax
 
 from rekindle.core.device.programs.held import HeldPrograms
-from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.loaded_engine import LoadedEngine
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -20,7 +20,7 @@ def listen() -> list[str]:
     return events
 
 
-def programs_of(assembly: Assembly) -> HeldPrograms:
+def programs_of(loaded_engine: LoadedEngine) -> HeldPrograms:
     """Return the programs of an engine whose lanes are in this process."""
-    assert isinstance(assembly.programs, HeldPrograms)
-    return assembly.programs
+    assert isinstance(loaded_engine.programs, HeldPrograms)
+    return loaded_engine.programs

@@ -91,9 +91,9 @@ assert session.stats.scheduler.waiting == 0  # the scheduler has not heard of it
 assert list(session.requests.values()) == [handle]
 
 # %% [markdown]
-# `session.step()` lets an actor take the oldest message that waits. It returns a `Handled`: the actor, what it took,
-# and what it said. The first step is the **intake**'s. The intake admits requests, and sees to it that those of one
-# caller keep their order. Text has to become token ids first, so the intake asks the **tokenizer**, which works in
+# `session.step()` lets an actor take the oldest message that waits. It returns a `MessageRecord`: the actor, its
+# message, and its answers. The first step is the **intake**'s. The intake admits requests, and keeps the requests
+# of one caller in order. Text has to become token ids first, so the intake asks the **tokenizer**, which works in
 # threads of its own. A request that can never be served, such as a prompt that is longer than the context, is rejected
 # here, before it costs anything.
 

@@ -118,7 +118,7 @@ own_trace.timeline()
 def first_tokens(trace):
     """Return the tick that gave each request its first token, for those that came."""
     ticks = {}
-    for seen in trace.handled:
+    for seen in trace.records:
         if seen.kind == "Settled":
             for request in seen.requests:
                 ticks.setdefault(request, seen.tick)
@@ -142,7 +142,7 @@ print(f"{'mean':>12} {mean(first):>8.1f} {'':9} {mean(own_first):>8.1f}")
 
 # %%
 lengths = [answer.usage.prompt_tokens for answer in answers]
-begun = [fact.request for seen in own_trace.handled for fact in seen.facts if isinstance(fact, StartRecord)]
+begun = [fact.request for seen in own_trace.records for fact in seen.facts if isinstance(fact, StartRecord)]
 longest = lengths.index(max(lengths))
 
 assert [request - 1 for request in begun[1:]] == sorted(range(8), key=lengths.__getitem__)
@@ -178,7 +178,7 @@ CROWD = [COMING[0], *[prompt for prompt in COMING if len(prompt) < 60] * 4]
 
 def before_the_document(trace):
     """Return how many of the crowd started before request 1, which has the document."""
-    begun = [fact.request for seen in trace.handled for fact in seen.facts if isinstance(fact, StartRecord)]
+    begun = [fact.request for seen in trace.records for fact in seen.facts if isinstance(fact, StartRecord)]
     return begun.index(1) - 1
 
 
@@ -288,12 +288,12 @@ too_long.cancel()
 seen += [await session.step() for _ in range(3)]
 session.resume()
 for handled in seen:
-    said = ", ".join(type(message).__name__ for message in handled.said)
+    said = ", ".join(type(message).__name__ for message in handled.answers)
     print(f"{handled.actor:9} took {type(handled.message).__name__:9} and said {said or 'nothing'}")
 
 # %%
 assert [type(handled.message).__name__ for handled in seen] == ["Submit", "Tokenize", "Tokenized", "Cancel", "Withdraw"]
-assert not any(isinstance(message, messages.Admit) for handled in seen for message in handled.said)
+assert not any(isinstance(message, messages.Admit) for handled in seen for message in handled.answers)
 assert {part.__name__ for part in parts} >= {"Chunk", "Row", "Output", "Text", "Copy"}
 
 # %% [markdown]

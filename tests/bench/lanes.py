@@ -14,12 +14,12 @@ from time import perf_counter
 import anyio
 
 from rekindle.core.engine.actor import answers
-from rekindle.core.engine.assembly import Lane
+from rekindle.core.engine.loaded_engine import Lane
 from rekindle.core.messages import Dispatched, Message
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.session.session import Session
-from rekindle.testing import fake_assembly, fake_limits, fake_session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from rekindle.testing.device import FakeStepper, settled
 from tests.bench.machine import describe
 
@@ -57,14 +57,14 @@ class Part:
 def opened(lanes: int, running: int, seconds: float) -> Session:
     """Return a session of so many lanes, whose schedulers check nothing of themselves."""
     limits = fake_limits(replicas=lanes, max_running=running, page_size=64)
-    assembly = fake_assembly(limits)
+    loaded_engine = fake_loaded_engine(limits)
 
     def timed(lane: Lane) -> Lane:
         scheduler, device = Scheduler(limits), Device(limits, seconds)
         parts = {"stepper": Part(device.dispatch), "settler": Part(device.settle)}
         return replace(lane, scheduler=scheduler, actors=replace(lane.actors, scheduler=scheduler, **parts))
 
-    return fake_session(replace(assembly, lanes=tuple(map(timed, assembly.lanes))), max_waiting=4096)
+    return fake_session(replace(loaded_engine, lanes=tuple(map(timed, loaded_engine.lanes))), max_waiting=4096)
 
 
 def tokens_per_second(session: Session, requests: int, new_tokens: int) -> float:

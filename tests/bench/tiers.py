@@ -14,8 +14,8 @@ import anyio
 
 from rekindle.core.config import Settings
 from rekindle.core.engine.actor import Actor
-from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.building import build
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.messages import Chunk, Copy, Drop, Fetch, Fetched, Message, Offload, Offloaded, Onload, Plan
 from tests.bench import limits
 from tests.bench.workload import MODEL
@@ -45,7 +45,7 @@ class Costs:
 class Tiers:
     """An assembly whose first pages hold a prefix."""
 
-    def __init__(self, machine: Assembly):
+    def __init__(self, machine: LoadedEngine):
         self._actors = machine.lanes[0].actors
         self._ids = count()
         size = machine.limits.pool.page_size

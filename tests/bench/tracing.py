@@ -8,16 +8,16 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.testing import fake_session
-from rekindle.views.records import seen
+from rekindle.views.records import trace_record
 
 RUNNING, NEW_TOKENS, ROUNDS = 32, 60, 15
 
 
-def batch() -> tuple[list[Handled], int]:
+def batch() -> tuple[list[MessageRecord], int]:
     """Return the messages of a batch and the number of its ticks."""
-    handled: list[Handled] = []
+    handled: list[MessageRecord] = []
     with fake_session(max_running=RUNNING) as session:
         with session.watch(handled.append):
             session.generate_sync(token_ids=[[1 + i] * 200 for i in range(RUNNING)], max_tokens=NEW_TOKENS)
@@ -37,9 +37,9 @@ def microseconds(work: Callable[[], object]) -> float:
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
     handled, ticks = batch()
-    cost = microseconds(lambda: [seen(each, 0.0) for each in handled])
+    cost = microseconds(lambda: [trace_record(each, 0.0) for each in handled])
     tracemalloc.start()
-    kept = [seen(each, 0.0) for each in handled]
+    kept = [trace_record(each, 0.0) for each in handled]
     memory = tracemalloc.get_traced_memory()[0]
     print(f"recording: {cost / len(handled):.1f} µs a message, {cost / ticks:.0f} µs a tick at {RUNNING} running")
     print(f"memory: {memory / len(kept):.0f} bytes a message, {len(kept) / ticks:.0f} messages a tick")

@@ -14,7 +14,7 @@ from hypercorn.trio import serve
 
 from rekindle.server import app
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 from tests.waiting import PATIENCE, until_blocking
 
 BODY = {"prompt": [3, 1, 4], "max_tokens": 4, "logprobs": 0}
@@ -79,4 +79,4 @@ def test_hypercorn_serves_the_app_under_trio() -> None:
 @pytest.mark.filterwarnings("default")
 def test_who_leaves_is_cancelled_there_too() -> None:
     settler = FakeSettler(held=True)
-    serving(fake_session(fake_assembly(fake_limits(), settler=settler)), partial(leave, settler))
+    serving(fake_session(fake_loaded_engine(fake_limits(), settler=settler)), partial(leave, settler))

@@ -85,7 +85,7 @@ def test_tokens_are_the_same_after_preemptions_and_jumps_and_from_disk(alone: li
     crowded: Shapes = {**SMOLLM2, "num_pages": 9, "max_context": 112, "prefill_buckets": (16, 128)}
     jumped: list[int] = []
 
-    def see(handled: rekindle.Handled) -> None:
+    def see(handled: rekindle.MessageRecord) -> None:
         if isinstance(handled.message, Advanced):
             jumped.extend(len(each.forced) for _, each in handled.message.outcomes if isinstance(each, Allowed))
 

@@ -46,7 +46,9 @@ def test_the_kernels_can_be_named(model: Path) -> None:
     named: list[Implementation] = ["xla", "reference"]
     for implementation in named:
         with opened(model, **(short | SettingsOptions(implementation=implementation))) as session:
-            assert programs_of(session._assembly).executables[0].making._programs.statics["kernels"] == implementation
+            assert (
+                programs_of(session._loaded_engine).executables[0].making._programs.statics["kernels"] == implementation
+            )
             answers[implementation] = session.generate_sync(token_ids=[1, 2, 3], max_tokens=5).token_ids
     assert answers["xla"] == answers["reference"]
 

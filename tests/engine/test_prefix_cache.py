@@ -85,8 +85,8 @@ class Pair:
     def assert_nothing_is_left(self) -> None:
         """Check that each page is free or can be evicted, each host entry is known, and all tokens add up."""
         scheduler, host_tier = (
-            self.cached._assembly.lanes[0].actors.scheduler,
-            self.cached._assembly.lanes[0].actors.host_tier,
+            self.cached._loaded_engine.lanes[0].actors.scheduler,
+            self.cached._loaded_engine.lanes[0].actors.host_tier,
         )
         assert isinstance(scheduler, Scheduler)
         assert isinstance(host_tier, HostTier)

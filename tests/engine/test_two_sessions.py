@@ -26,8 +26,8 @@ def test_two_sessions_that_compute_at_once_answer_as_each_does_alone(families: P
     def ask(session: rekindle.Session) -> list[tuple[int, ...]]:
         return [answer.token_ids for answer in session.generate_sync(token_ids=PROMPTS, **OPTIONS)]
 
-    with opened("llama-tied") as one, opened("qwen2") as other, ThreadPoolExecutor(4) as callers:
+    with opened("llama-tied") as one, opened("qwen2") as other, ThreadPoolExecutor(4) as client:
         alone = {session: ask(session) for session in (one, other)}
-        asked = [(session, callers.submit(ask, session)) for _ in range(ROUNDS) for session in (one, other)]
+        asked = [(session, client.submit(ask, session)) for _ in range(ROUNDS) for session in (one, other)]
         for session, answers in asked:
             assert answers.result() == alone[session]

@@ -80,7 +80,9 @@ def exchanged(model: Path, replicas: int) -> dict[str, Any]:
         session.update_weights_sync(model)
         again = session.generate_sync(token_ids=prompts, max_tokens=6, ignore_eos=True)
         return {
-            "places": [[device.id for device in lane.place.devices] for lane in session._assembly.lanes if lane.place],
+            "places": [
+                [device.id for device in lane.place.devices] for lane in session._loaded_engine.lanes if lane.place
+            ],
             "memory": [session.memory.weights, session.memory.devices],
             "tokens": [[each.token_ids for each in answers] for answers in (first, other, again)],
             "lanes": [lane.generated_tokens for lane in session.stats.lanes],
@@ -108,7 +110,7 @@ def apart(model: Path, prefill: int, decode: int) -> dict[str, Any]:
         "moved": moved,
         "compilations": stats.compilations,
         "unexpected": stats.unexpected_compilations,
-        "repr": str(session._assembly.deployment),
+        "repr": str(session._loaded_engine.deployment),
     }
 
 
@@ -151,10 +153,12 @@ def opened(model: Path, options: dict[str, Any]) -> dict[str, Any]:
         rekindle.open_sync(model, progress=False, **asked(options, patches)) as session,
     ):
         return {
-            "place": [device.id for lane in session._assembly.lanes if lane.place for device in lane.place.devices],
+            "place": [
+                device.id for lane in session._loaded_engine.lanes if lane.place for device in lane.place.devices
+            ],
             "tensor": session.settings.tensor,
             "tokens": session.generate_sync(token_ids=prompt, max_tokens=6, ignore_eos=True).token_ids,
-            "text": About("it", session._assembly, None, None).text(),
+            "text": About("it", session._loaded_engine, None, None).text(),
             "memory": {"devices": session.memory.devices} | session.memory.on_each,
             "weights": session.memory.weights,
         }

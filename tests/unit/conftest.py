@@ -14,7 +14,7 @@ from rekindle.core.concurrency import mailbox
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.hosts.link import Link, greet
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,13 +40,13 @@ def session() -> Iterator[Session]:
 def held(settler: FakeSettler) -> Iterator[Session]:
     """Open a session with one slot and two places in the queue; no tick settles before the settler is told to."""
     limits = fake_limits(max_running=1)
-    with fake_session(fake_assembly(limits, settler=settler), max_waiting=2) as session:
+    with fake_session(fake_loaded_engine(limits, settler=settler), max_waiting=2) as session:
         yield session
 
 
 @pytest.fixture
 def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
-    with fake_session(fake_assembly(fake_limits(), tokenizer=byte_tokenizer)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer)) as session:
         yield session
 
 

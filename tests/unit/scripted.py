@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import fake_assembly, fake_limits, fake_session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 
 END = "<|im_end|>"
 HERMES = (
@@ -75,5 +75,5 @@ def scripted_session(
     patch.setattr("rekindle.testing.device.next_token", next_token)
     patch.setattr("rekindle.client.requests.token_hex", lambda: "")  # equal answers have calls of equal ids
     limits = fake_limits(page_size=16, num_pages=512, max_context=1024)
-    with fake_session(fake_assembly(limits, tokenizer=text, eos_ids=(end,))) as session:
+    with fake_session(fake_loaded_engine(limits, tokenizer=text, eos_ids=(end,))) as session:
         yield session

@@ -7,7 +7,7 @@ from typing import Unpack
 
 import anyio
 
-from rekindle.client.callers import Callers
+from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle
 from rekindle.client.submission import Submission
 from rekindle.core.config import SettingsOptions
@@ -19,7 +19,7 @@ from rekindle.core.request.params import SamplingOptions, SamplingParams
 from rekindle.core.request.request import Pooling, Request
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.testing import constrained, fake_assembly, fake_limits
+from rekindle.testing import constrained, fake_limits, fake_loaded_engine
 
 Choose = Callable[[int], int]
 """A function that chooses which of so many stages that have mail goes next."""
@@ -36,7 +36,7 @@ class Stages:
     """The stages of a fake assembly, their mailboxes, and their callers.
 
     Args:
-        tokenizer, eos_ids: see `fake_assembly`.
+        tokenizer, eos_ids: see `fake_loaded_engine`.
         **settings: see `fake_limits`.
     """
 
@@ -44,27 +44,27 @@ class Stages:
         self, tokenizer: Tokenizer | None = None, eos_ids: Collection[int] = (), **settings: Unpack[SettingsOptions]
     ):
         self.limits = fake_limits(**settings)
-        self._assembly = fake_assembly(self.limits, tokenizer=tokenizer, eos_ids=eos_ids)
-        self._callers = Callers(max_waiting=1000)
-        self._routes = self._assembly.lanes[0].actors.by_message()
+        self._loaded_engine = fake_loaded_engine(self.limits, tokenizer=tokenizer, eos_ids=eos_ids)
+        self._client = EngineClient(max_waiting=1000)
+        self._routes = self._loaded_engine.lanes[0].actors.by_message()
         self._mail: dict[Actor, deque[Message]] = {stage: deque() for stage in self._routes.values()}
 
     def ask(self, prompt: Prompt, pooling: Pooling | None = None, **options: Unpack[SamplingOptions]) -> Handle:
         """Submit a request; nothing happens to it yet."""
         submission = Submission(prompt, SamplingParams.from_options(options), pooling=pooling)
-        return self._callers.submit(submission, self.post, wait=False)
+        return self._client.submit(submission, self.post, wait=False)
 
     def post(self, message: Message) -> None:
         """Put a message into the mailbox of the stage that takes it."""
         stage = self._routes.get(type(message))
         if stage is None:
-            self._callers.deliver(message)
+            self._client.deliver(message)
         else:
             self._mail[stage].append(message)
 
     def constrained(self, request: Request) -> Request:
         """Return the request, held to the constraint of its parameters, if it has one."""
-        constraint, compiler = request.params.constraint, self._assembly.preparer.compiler
+        constraint, compiler = request.params.constraint, self._loaded_engine.preparer.compiler
         if constraint is None or compiler is None:
             return request
         return constrained(request, compiler.compiled(constraint))
@@ -85,11 +85,11 @@ class Stages:
 
     def assert_nothing_is_left(self) -> SchedulerStats:
         """Check that every page and slot is free, and that no follower or handle is left."""
-        stats = self._assembly.stats().scheduler
+        stats = self._loaded_engine.stats().scheduler
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
-        assert not vars(self._assembly.lanes[0].actors.detokenizer)["_followers"]
-        assert not self._callers._handles
-        assert not self._callers._places._inside
+        assert not vars(self._loaded_engine.lanes[0].actors.detokenizer)["_followers"]
+        assert not self._client._handles
+        assert not self._client._gate._inside
         return stats
 
 

@@ -16,7 +16,7 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.mailbox import Mailbox, Waiter
 from rekindle.core.engine.actor import Stage
 from rekindle.core.messages import Cancel, Message, Withdraw
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -336,7 +336,7 @@ class SlowEcho(Echo):
 @pytest.mark.parametrize("echo", [Echo(), SlowEcho()], ids=["synchronous", "awaitable"])
 async def test_an_actor_takes_one_message_after_the_other_and_its_answers_are_sent_on(echo: Any) -> None:
     sent: list[Message] = []
-    seen: list[Handled] = []
+    seen: list[MessageRecord] = []
     stage = Stage("echo", echo, sent.append, lambda message: None, seen.append)
     messages: list[Message] = [Cancel(1), Withdraw(5), Cancel(2)]
     echo.handled.clear()  # the same object serves both backends

@@ -21,7 +21,7 @@ from rekindle.results.answer_table import MOST_ROWS, MOST_SHADED
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 from tests.waiting import PATIENCE, until_blocking
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 1 + 1?"}]
@@ -31,7 +31,7 @@ CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
 def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     tokenizer = Tokenizer(byte_tokenizer.backend, chat_template=template)
-    with fake_session(fake_assembly(fake_limits(max_context=64), tokenizer=tokenizer)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(max_context=64), tokenizer=tokenizer)) as session:
         yield session
 
 
@@ -102,8 +102,8 @@ def test_both_a_list_and_draws_are_answers_in_answers(texts: Session) -> None:
 
 
 def test_what_a_failed_batch_leaves_is_shown_as_a_table_too(settler: FakeSettler, byte_tokenizer: Tokenizer) -> None:
-    assembly = fake_assembly(fake_limits(max_running=1), tokenizer=byte_tokenizer, settler=settler)
-    with ThreadPoolExecutor(1) as pool, fake_session(assembly) as session:  # which ends the call if a check fails
+    loaded_engine = fake_loaded_engine(fake_limits(max_running=1), tokenizer=byte_tokenizer, settler=settler)
+    with ThreadPoolExecutor(1) as pool, fake_session(loaded_engine) as session:  # which ends the call if a check fails
         asking = pool.submit(session.generate_sync, token_ids=[[1], [2]], max_tokens=1)
         until_blocking(lambda: len(session.requests) == 2, "both are asked")
         first, second = session.requests.values()

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from rekindle.core.messages import CacheSaved, NewWeights, SaveCache
-from rekindle.core.scheduler.archiving import PAGES_AT_ONCE, TICKS_BETWEEN
 from rekindle.core.scheduler.cache.nodes import Node
+from rekindle.core.scheduler.writeback import PAGES_AT_ONCE, TICKS_BETWEEN
 from rekindle.testing import ByHand, FakeDiskTier, expected_tokens
 
 PAGE = 16
@@ -196,7 +196,7 @@ def test_no_page_of_a_batch_makes_room_for_the_copy_of_another(
             one.settle()
             if one.offloading:
                 one.settle_offload()
-    nodes = one.scheduler.roster.groups[0].cache.tree.nodes
+    nodes = one.scheduler.table.groups[0].cache.tree.nodes
     one.say(SaveCache(1))
     one.drain()
     assert one.scheduler.stats.disk_pages == nodes, "copies alone would have left the tree"
@@ -241,7 +241,7 @@ def engine_whose_only_copy_is_being_offloaded() -> tuple[ByHand, Node]:
     one.admit(0, PROMPT[:PAGE], max_tokens=1)
     one.settle()
     one.say(SaveCache(1))
-    (node,) = one.scheduler.roster.groups[0].cache.tree.match("", PROMPT[:PAGE])
+    (node,) = one.scheduler.table.groups[0].cache.tree.match("", PROMPT[:PAGE])
     one.admit(1, PROMPT[1 : PAGE + 2], max_tokens=1)
     while len(one.offloading) > 1:
         one.settle_offload()

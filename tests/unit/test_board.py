@@ -17,7 +17,7 @@ from rekindle.notebook.board.board_html import board_html, overview_html, reques
 from rekindle.notebook.board.rates import Rate
 from rekindle.session.engine_view import LISTED, EngineView
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 from tests.compilations import programs_of
 from tests.unit.board_facts import COUNTS, EMPTY, FACTS
 from tests.unit.cards import HOSTILE, SPELLED, Page
@@ -66,12 +66,12 @@ def test_an_age_does_not_flicker() -> None:
 
 @pytest.fixture
 def busy(settler: FakeSettler) -> Iterator[Session]:
-    with fake_session(fake_assembly(fake_limits(max_running=2), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(max_running=2), settler=settler)) as session:
         yield session
 
 
 def facts_of(session: Session, at: float = 0.0) -> Facts:
-    return EngineView(session._engine, session._assembly, session._callers, "fake").look(at)
+    return EngineView(session._engine, session._loaded_engine, session._client, "fake").look(at)
 
 
 def test_the_facts_are_those_of_the_session(busy: Session) -> None:
@@ -101,7 +101,7 @@ def test_a_request_is_listed_with_what_it_has_got(held: Session, settler: FakeSe
 
 
 def test_first_tokens_are_those_of_the_last_minute(session: Session) -> None:
-    session._callers.first_tokens.extend((when, when / 100) for when in (10.0, 39.0, 41.0, 99.0))
+    session._client.first_tokens.extend((when, when / 100) for when in (10.0, 39.0, 41.0, 99.0))
     assert facts_of(session, at=100.0).first_tokens == (0.41, 0.99)
 
 
@@ -129,9 +129,9 @@ def test_programs_that_are_ready_are_counted() -> None:
     futures[0].set_result(None)
     futures[1].set_exception(MemoryError())
     futures[2].cancel()
-    assembly = fake_assembly(fake_limits())
-    assembly = replace(assembly, programs=replace(programs_of(assembly), preparing=futures))
-    with fake_session(assembly) as session:
+    loaded_engine = fake_loaded_engine(fake_limits())
+    loaded_engine = replace(loaded_engine, programs=replace(programs_of(loaded_engine), preparing=futures))
+    with fake_session(loaded_engine) as session:
         facts = facts_of(session)
         assert (facts.ready, facts.wanted) == (1, 4)
 
@@ -151,7 +151,7 @@ def test_a_board_says_why_the_engine_failed() -> None:
         async def handle(self, message: Message) -> list[Message]:
             raise RuntimeError("no more <b>")
 
-    with fake_session(fake_assembly(fake_limits(), settler=Broken())) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), settler=Broken())) as session:
         with pytest.raises(EngineFailed):
             session.generate_sync(token_ids=[3], max_tokens=2)
         facts = facts_of(session)

@@ -404,7 +404,7 @@ def test_a_dashboard_that_has_stopped_lets_go_of_the_engine(drawn: list[FakeOutp
     session.close_sync()
     for thread in (engine, *threads()):
         thread.join()
-    alive = weakref.ref(session._assembly)
+    alive = weakref.ref(session._loaded_engine)
     del session, panel, engine, thread
     gc.collect()
     assert alive() is None

@@ -12,7 +12,7 @@ import rekindle
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import VOCAB_SIZE, expected_of, fake_assembly, fake_limits, fake_session
+from rekindle.testing import VOCAB_SIZE, expected_of, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.stages import request_of
 from tests.waiting import until_blocking
 
@@ -80,7 +80,7 @@ def test_the_text_of_a_branch_is_whole(texts: Session, byte_tokenizer: Tokenizer
 
 
 def test_a_chosen_end_token_ends_it_without_computing_anything(byte_tokenizer: Tokenizer) -> None:
-    with fake_session(fake_assembly(fake_limits(), tokenizer=byte_tokenizer, eos_ids=[7])) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer, eos_ids=[7])) as session:
         whole = session.generate_sync(token_ids=PROMPT, max_tokens=12, ignore_eos=True)
         ticks = session.stats.scheduler.ticks
         ended = whole.branch(5, 7, ignore_eos=False).result()
@@ -150,12 +150,12 @@ def test_a_generation_of_nowhere_cannot_be_branched(session: Session) -> None:
 
 
 def test_a_generation_keeps_nothing_of_its_session(byte_tokenizer: Tokenizer) -> None:
-    assembly = fake_assembly(fake_limits(), tokenizer=byte_tokenizer)
-    session = fake_session(assembly)
+    loaded_engine = fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer)
+    session = fake_session(loaded_engine)
     whole = session.generate_sync(token_ids=PROMPT, max_tokens=3)
-    kept = weakref.ref(assembly)
+    kept = weakref.ref(loaded_engine)
     session.close_sync()
-    del session, assembly
+    del session, loaded_engine
 
     def is_gone() -> bool:
         gc.collect()

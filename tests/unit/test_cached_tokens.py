@@ -19,8 +19,8 @@ from rekindle.testing import (
     FakeDiskTier,
     FakeHostTier,
     expected_tokens,
-    fake_assembly,
     fake_limits,
+    fake_loaded_engine,
     fake_session,
 )
 from tests.waiting import PATIENCE
@@ -62,11 +62,13 @@ def small() -> Iterator[Session]:
 def session_on(disk: FakeDiskTier, **options: Any) -> Session:
     """Open a session that writes its pages to this disk, and knows the pages that earlier ones wrote."""
     limits = fake_limits(**options)
-    assembly = fake_assembly(limits)
-    actors = replace(assembly.lanes[0].actors, disk_tier=disk, host_tier=FakeHostTier(limits.pool.host_pages, disk))
+    loaded_engine = fake_loaded_engine(limits)
+    actors = replace(
+        loaded_engine.lanes[0].actors, disk_tier=disk, host_tier=FakeHostTier(limits.pool.host_pages, disk)
+    )
     assert isinstance(actors.scheduler, CheckedScheduler)
     actors.scheduler.restore(disk.stored())
-    return fake_session(assembly.composed(lambda _: actors))
+    return fake_session(loaded_engine.composed(lambda _: actors))
 
 
 async def test_what_nobody_asked_before_is_not_cached(small: Session) -> None:

@@ -19,10 +19,10 @@ from rekindle.notebook.board.board_html import board_html
 from rekindle.notebook.board.rates import Rate
 from rekindle.results.answers import Answers
 from rekindle.results.heat_map import heat_map
-from rekindle.testing import fake_assembly, fake_limits, fake_session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from rekindle.views.records import ChunkRecord, Cut, Given, JoinRecord, Over, Planned, Read, Sent, StartRecord
-from rekindle.views.timeline.courses import Timeline
 from rekindle.views.timeline.drawing import draw
+from rekindle.views.timeline.requests import Timeline
 from tests.compilations import programs_of
 from tests.unit.board_facts import COUNTS, EMPTY, FACTS
 from tests.unit.cards import Page, as_read, assert_card, read, readable
@@ -115,10 +115,10 @@ def test_the_card_of_a_session_is_that_of_its_file() -> None:
         session.resume()
     states["closed"] = readable(session)
     for compiled in (True, False):
-        assembly = fake_assembly(fake_limits(**settings))
-        assembly = replace(assembly, programs=replace(programs_of(assembly), preparing=preparing(4, 13)))
-        programs_of(assembly).executables[0].making.compilations = int(compiled)
-        with fake_session(assembly, restore="off") as session:
+        loaded_engine = fake_loaded_engine(fake_limits(**settings))
+        loaded_engine = replace(loaded_engine, programs=replace(programs_of(loaded_engine), preparing=preparing(4, 13)))
+        programs_of(loaded_engine).executables[0].making.compilations = int(compiled)
+        with fake_session(loaded_engine, restore="off") as session:
             states["compiling" if compiled else "loading"] = readable(session, measured=True)
     assert_card("session", states)
 

@@ -23,7 +23,7 @@ from rekindle.cli.demo import BATCH, QUESTIONS
 from rekindle.core.device.programs.store import KeptPrograms
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import VOCAB_SIZE, fake_assembly, fake_limits, fake_session
+from rekindle.testing import VOCAB_SIZE, fake_limits, fake_loaded_engine, fake_session
 from tests.waiting import PATIENCE
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
@@ -68,7 +68,7 @@ def _fake_device(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> 
     speaking = Tokenizer(byte_tokenizer.backend, TEMPLATE)
 
     def open_fake(model: str, *, progress: bool = True, revision: str | None = None, **settings: Any) -> Session:
-        return fake_session(fake_assembly(fake_limits(**settings), tokenizer=speaking))
+        return fake_session(fake_loaded_engine(fake_limits(**settings), tokenizer=speaking))
 
     monkeypatch.setattr(rekindle, "open_sync", open_fake)
 

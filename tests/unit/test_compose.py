@@ -33,7 +33,7 @@ from rekindle.core.models.families.known import FAMILIES
 from rekindle.core.models.families.reading import Family
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import expected_tokens, fake_limits, fake_loaded_engine, fake_session
 
 PROMPT = [3, 1, 4]
 FEW: SettingsOptions = {
@@ -53,8 +53,8 @@ EMBER = Family("EmberForCausalLM", qwen2.read)
 
 
 def session_of(compose: Compose, tokenizer: Tokenizer | None = None) -> Session:
-    assembly = fake_assembly(fake_limits(), tokenizer=tokenizer)
-    return fake_session(assembly.composed(compose))
+    loaded_engine = fake_loaded_engine(fake_limits(), tokenizer=tokenizer)
+    return fake_session(loaded_engine.composed(compose))
 
 
 # Actors
@@ -87,10 +87,10 @@ def test_any_actor_may_stand_behind_another_that_sees_all_its_messages(name: str
     seen: list[Message] = []
     said: list[Message] = []
 
-    def see(handled: rekindle.Handled) -> None:
+    def see(handled: rekindle.MessageRecord) -> None:
         if handled.actor == name:
             seen.append(handled.message)
-            said.extend(handled.said)
+            said.extend(handled.answers)
 
     with session_of(compose, byte_tokenizer) as session, session.watch(see):
         assert session.generate_sync("hi", regex="[a-c]{3}d").parsed[3] == "d"
@@ -163,9 +163,11 @@ def test_a_request_that_an_actor_stops_ends_well(byte_tokenizer: Tokenizer) -> N
         if isinstance(message, Texts):
             yield from (Stopped(text.request_id, 1) for text in message.texts if text.token_ids)
 
-    assembly = fake_assembly(fake_limits(overlap=False), tokenizer=byte_tokenizer)
-    actors = replace(assembly.lanes[0].actors, detokenizer=Between(assembly.lanes[0].actors.detokenizer, stop))
-    with fake_session(assembly.composed(lambda _: actors)) as session:
+    loaded_engine = fake_loaded_engine(fake_limits(overlap=False), tokenizer=byte_tokenizer)
+    actors = replace(
+        loaded_engine.lanes[0].actors, detokenizer=Between(loaded_engine.lanes[0].actors.detokenizer, stop)
+    )
+    with fake_session(loaded_engine.composed(lambda _: actors)) as session:
         stopped = session.generate_sync(token_ids=PROMPT, max_tokens=9, ignore_eos=True)
     assert (stopped.finish_reason, stopped.stopped_by) == ("stop", None)
     assert stopped.token_ids[0] == expected_tokens(PROMPT, 1)[0]
@@ -214,7 +216,7 @@ def test_an_actor_that_raises_ends_the_engine_with_its_error() -> None:
 
 
 def test_without_compose_the_actors_are_those_that_were_made() -> None:
-    actors = fake_assembly(fake_limits()).lanes[0].actors
+    actors = fake_loaded_engine(fake_limits()).lanes[0].actors
     assert composed([actors], None) == [actors]
     assert composed([actors], lambda same: same) == [actors]
 
@@ -222,7 +224,7 @@ def test_without_compose_the_actors_are_those_that_were_made() -> None:
 @pytest.mark.parametrize("made", [None, [], "actors"])
 def test_what_compose_returns_has_to_be_actors(made: Any) -> None:
     with pytest.raises(ConfigError) as refused:
-        composed([fake_assembly(fake_limits()).lanes[0].actors], lambda actors: made)
+        composed([fake_loaded_engine(fake_limits()).lanes[0].actors], lambda actors: made)
     expected = "compose must return Actors, such as dataclasses.replace(actors, settler=...); got "
     assert str(refused.value) == f"{expected}{made!r}"
 
@@ -230,7 +232,7 @@ def test_what_compose_returns_has_to_be_actors(made: Any) -> None:
 @pytest.mark.parametrize("actor", [None, print, type("Deaf", (), {"handle": 3})()])
 def test_every_actor_has_to_handle_messages(actor: Any) -> None:
     with pytest.raises(ConfigError, match=r"compose must give an actor with a handle\(\) for host_tier; got "):
-        composed([fake_assembly(fake_limits()).lanes[0].actors], lambda actors: replace(actors, host_tier=actor))
+        composed([fake_loaded_engine(fake_limits()).lanes[0].actors], lambda actors: replace(actors, host_tier=actor))
 
 
 def test_what_compose_raises_comes_out_of_open_as_it_is_and_nothing_stays_on_the_device(families: Path) -> None:

@@ -9,16 +9,16 @@ import anyio
 import pytest
 
 from rekindle.core.concurrency.feed import TO_THE_END, Feed
-from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.conductor import Command, Pause, Resume, TakeOne
 from rekindle.core.engine.engine import Engine
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.wiring import TO_CALLER
 from rekindle.core.errors import RequestCancelled, SessionClosed
 from rekindle.core.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text, Texts
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.core.request.params import SamplingParams
 from rekindle.session.session import Session
-from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.telling import Telling
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ class Running:
 
     engine: Engine
     said: list[Message]
-    seen: list[Handled] = field(default_factory=list)
+    seen: list[MessageRecord] = field(default_factory=list)
 
     async def told(self, command: Command) -> Command:
         """Tell the engine a command; return it once nothing more can happen."""
@@ -49,7 +49,7 @@ class Running:
         await anyio.wait_all_tasks_blocked()
         return command
 
-    async def stepped(self) -> Handled | None:
+    async def stepped(self) -> MessageRecord | None:
         command = TakeOne()
         self.engine.conductor.tell(command)
         await command.answer.grown(TO_THE_END)
@@ -68,9 +68,9 @@ class Running:
 
 
 @asynccontextmanager
-async def running(assembly: Assembly | None = None) -> AsyncIterator[Running]:
+async def running(loaded_engine: LoadedEngine | None = None) -> AsyncIterator[Running]:
     said: list[Message] = []
-    one = Running(Engine([(assembly or fake_assembly(fake_limits())).lanes[0].actors], said.append), said)
+    one = Running(Engine([(loaded_engine or fake_loaded_engine(fake_limits())).lanes[0].actors], said.append), said)
     one.engine.watch(one.seen.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.engine.run)
@@ -99,7 +99,7 @@ async def test_while_it_is_paused_nothing_is_taken_and_afterwards_all_of_it() ->
 
 async def test_a_pause_is_answered_once_no_actor_is_busy_and_what_that_says_waits() -> None:
     settler = Telling()
-    async with running(fake_assembly(fake_limits(overlap=False), settler=settler)) as one:
+    async with running(fake_loaded_engine(fake_limits(overlap=False), settler=settler)) as one:
         await one.submit(0)
         assert len(settler.took.items) == 1
         pause = await one.told(Pause())
@@ -132,22 +132,22 @@ async def test_pausing_what_is_paused_and_resuming_what_runs_change_nothing() ->
 
 
 async def test_a_step_pauses_first_and_takes_nothing_where_nothing_waits() -> None:
-    async with running(fake_assembly(fake_limits(overlap=False))) as one:
+    async with running(fake_loaded_engine(fake_limits(overlap=False))) as one:
         assert await one.stepped() is None
         assert one.engine.conductor.paused
         await one.submit(0)
         handled = await one.stepped()
         assert handled is not None
         assert (handled.actor, type(handled.message)) == ("intake", Submit)
-        assert [*map(type, handled.said)] == [Admit]
-        assert one.waiting() == [*handled.said]
+        assert [*map(type, handled.answers)] == [Admit]
+        assert one.waiting() == [*handled.answers]
         assert [*map(type, ((await one.stepped()) or handled).said)] == [Plan, Started]
         assert not isinstance(one.said[-1], Texts)
 
 
 async def test_a_step_of_a_busy_engine_waits_until_it_is_idle_and_then_takes_one_message() -> None:
     settler = Telling()
-    async with running(fake_assembly(fake_limits(overlap=False), settler=settler)) as one:
+    async with running(fake_loaded_engine(fake_limits(overlap=False), settler=settler)) as one:
         await one.submit(0)
         step = await one.told(TakeOne())
         assert not step.answer.closed
@@ -155,12 +155,12 @@ async def test_a_step_of_a_busy_engine_waits_until_it_is_idle_and_then_takes_one
         await anyio.wait_all_tasks_blocked()
         (handled,) = step.answer.items
         assert (handled.actor, type(handled.message)) == ("scheduler", Settled)
-        assert {*map(type, one.waiting())} == {*map(type, handled.said)} - {*TO_CALLER}
+        assert {*map(type, one.waiting())} == {*map(type, handled.answers)} - {*TO_CALLER}
 
 
 async def test_each_step_takes_the_oldest_message_of_all() -> None:
     """Compare with one queue: all that is posted or said joins at its end, and its first message is taken."""
-    async with running(fake_assembly(fake_limits(max_running=2, page_size=16))) as one:
+    async with running(fake_loaded_engine(fake_limits(max_running=2, page_size=16))) as one:
         await one.told(Pause())
         queue: list[Message] = []
         posts = {at: Submit(at, (at + 1,) * 20, SamplingParams(max_tokens=3)) for at in range(0, 30, 3)}
@@ -176,7 +176,7 @@ async def test_each_step_takes_the_oldest_message_of_all() -> None:
             if handled is None:
                 break
             assert handled.message is queue.pop(0)
-            queue += [message for message in handled.said if not isinstance(message, TO_CALLER)]
+            queue += [message for message in handled.answers if not isinstance(message, TO_CALLER)]
             actors.append(handled.actor)
         assert queue == []
         assert {*actors} >= {"intake", "scheduler", "stepper", "settler", "detokenizer", "host_tier", "disk_tier"}
@@ -189,9 +189,9 @@ async def test_an_error_in_a_step_comes_out_of_the_engine_as_it_does_otherwise()
         def handle(self, message: Message) -> list[Message]:
             raise ZeroDivisionError("broken")
 
-    assembly = fake_assembly(fake_limits())
+    loaded_engine = fake_loaded_engine(fake_limits())
     first, second, third = TakeOne(), TakeOne(), Pause()
-    broken = assembly.composed(lambda actors: replace(actors, scheduler=Broken()))
+    broken = loaded_engine.composed(lambda actors: replace(actors, scheduler=Broken()))
     engines: list[Engine] = []
 
     async def run() -> None:
@@ -213,7 +213,7 @@ async def test_an_error_in_a_step_comes_out_of_the_engine_as_it_does_otherwise()
         assert not unanswered.answer.items
 
 
-class Ordered(Feed[Handled]):
+class Ordered(Feed[MessageRecord]):
     """A feed that adds its name to a list when it is closed."""
 
     def __init__(self, name: str, closed: list[str]):
@@ -227,7 +227,7 @@ class Ordered(Feed[Handled]):
 
 async def test_commands_are_done_in_the_order_in_which_they_were_told() -> None:
     settler, done = Telling(), list[str]()
-    async with running(fake_assembly(fake_limits(overlap=False), settler=settler)) as one:
+    async with running(fake_loaded_engine(fake_limits(overlap=False), settler=settler)) as one:
         await one.submit(0)
         for name, kind in (
             ("pause", Pause),
@@ -266,7 +266,7 @@ async def test_what_is_submitted_while_a_session_is_paused_waits(session: Sessio
 
 async def test_it_is_paused_from_the_call_on_and_no_longer_from_the_resume_on() -> None:
     settler = Telling()
-    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
         await settler.took.grown(0)
         async with anyio.create_task_group() as tasks:
@@ -279,9 +279,9 @@ async def test_it_is_paused_from_the_call_on_and_no_longer_from_the_resume_on() 
 
 
 async def test_what_is_cached_is_written_by_a_close_right_after_a_resume() -> None:
-    assembly = fake_assembly(fake_limits(page_size=16))
-    disk: Any = assembly.lanes[0].actors.disk_tier
-    with fake_session(assembly) as session:
+    loaded_engine = fake_loaded_engine(fake_limits(page_size=16))
+    disk: Any = loaded_engine.lanes[0].actors.disk_tier
+    with fake_session(loaded_engine) as session:
         await session.pause()
         handle = session.submit(token_ids=[1] * 40, max_tokens=1)
         while not handle.done:

@@ -14,9 +14,9 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.engine.conductor import Command, Conductor, Pause, Resume, TakeOne
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import EngineFailed, QueueFull, SessionClosed
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.session.session import Session
-from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.telling import Telling, run_to_the_end
 from tests.waiting import PATIENCE
 
@@ -34,7 +34,7 @@ COMMANDS: list[Callable[[Session], Any]] = [lambda session: session.pause(), lam
 @pytest.mark.parametrize("call", COMMANDS, ids=["pause", "step"])
 async def test_leaving_a_command_early_leaves_the_engine_usable(call: Callable[[Session], Any]) -> None:
     settler = Telling()
-    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         handle = session.submit(token_ids=PROMPT, max_tokens=4)
         await settler.took.grown(0)
 
@@ -94,7 +94,7 @@ async def with_waiters(session: Session, settler: Telling, outcomes: Outcomes, e
 
 async def test_a_close_ends_all_who_wait_with_the_sessions_error() -> None:
     settler, outcomes = Telling(), Outcomes()
-    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         await with_waiters(session, settler, outcomes, session.close)
         assert [type(error) for error in outcomes.got] == [SessionClosed] * (len(WAITERS) + 1)
         assert {*map(id, outcomes.got)} == {id(session._engine.error)}
@@ -106,7 +106,7 @@ async def test_a_failure_ends_all_who_wait_with_the_sessions_error() -> None:
     async def fail() -> None:
         settler.step()
 
-    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         await with_waiters(session, settler, outcomes, fail)
         assert [type(error) for error in outcomes.got] == [EngineFailed] * (len(WAITERS) + 1)
         assert {*map(id, outcomes.got)} == {id(session._engine.error)}
@@ -116,7 +116,7 @@ async def test_a_failure_ends_all_who_wait_with_the_sessions_error() -> None:
 async def test_an_error_in_a_step_is_that_of_the_session_for_all() -> None:
     settler, outcomes = Telling(fails=True), Outcomes()
     settler.release()
-    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         await session.pause()
         handle = session.submit(token_ids=PROMPT)
         with pytest.raises(EngineFailed, match="ZeroDivisionError: the device is gone") as caught:
@@ -143,7 +143,7 @@ async def test_a_closed_session_can_be_neither_paused_nor_stepped(
         session.resume()
 
 
-class Witness(Feed[Handled]):
+class Witness(Feed[MessageRecord]):
     """A feed that records its engine thread's error when it is closed."""
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class Witness(Feed[Handled]):
 async def test_who_waits_is_let_go_only_once_the_error_is_known(kind: type[Command], fails: bool) -> None:
     """Check this because a command that was never done would otherwise look like one that was."""
     settler, witnesses = Telling(fails=fails), [Witness(), Witness()]
-    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         session.submit(token_ids=PROMPT)
         await settler.took.grown(0)
         for witness in witnesses:  # one command is being done, one is still to be done
@@ -199,7 +199,7 @@ def test_a_command_to_an_engine_that_never_ran_is_answered_at_its_end() -> None:
 
 async def test_threads_that_pause_and_step_while_others_close_all_come_to_an_end() -> None:
     for _ in range(10):
-        seen: Feed[Handled] = Feed()
+        seen: Feed[MessageRecord] = Feed()
         with fake_session() as session, session.watch(seen.put):
             outcomes: list[object] = []
             with anyio.fail_after(PATIENCE):

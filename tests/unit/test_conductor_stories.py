@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rekindle.client.handle import Handle
 from rekindle.core.errors import RequestCancelled
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_session
 from tests.unit.limits import WAYS
@@ -42,7 +42,10 @@ class Do:
 
 
 ASK = st.builds(
-    Ask, length=st.integers(1, 50), max_tokens=st.sampled_from([1, 2, 5, 20]), seed=st.sampled_from([None, None, 7])
+    Ask,
+    length=st.integers(1, 50),
+    max_tokens=st.sampled_from([1, 2, 5, 20]),
+    seed=st.sampled_from([None, None, 7]),
 )
 DO = st.builds(
     Do,
@@ -58,7 +61,7 @@ async def told(story: list[Ask | Do], limits: dict[str, Any], ending: str) -> No
     session = fake_session(**limits)
     asked: list[tuple[Ask, Handle]] = []
     cancelled: set[Handle] = set()
-    seen: list[Handled] = []
+    seen: list[MessageRecord] = []
     with session.watch(seen.append):
         for event in story:
             if isinstance(event, Ask):
@@ -169,8 +172,8 @@ def test_stepping_takes_the_same_messages_in_the_same_order_whoever_steps(overla
 
 
 async def test_threads_and_loops_step_pause_and_resume_at_once_and_nothing_is_lost(session: Session) -> None:
-    seen: list[Handled] = []
-    taken: list[Handled] = []  # appending is atomic, so threads need no lock
+    seen: list[MessageRecord] = []
+    taken: list[MessageRecord] = []  # appending is atomic, so threads need no lock
 
     def step(times: int) -> None:
         taken.extend(handled for _ in range(times) if (handled := session.step_sync()) is not None)

@@ -15,7 +15,7 @@ from rekindle.core.errors import BatchFailed, ConstraintFailed, InvalidBatch, In
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import fake_assembly, fake_limits, fake_session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 
 
 class City(pydantic.BaseModel):
@@ -39,7 +39,7 @@ class Color(Enum):
 
 @pytest.fixture(scope="module")
 def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
-    with fake_session(fake_assembly(fake_limits(max_context=128), tokenizer=byte_tokenizer)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(max_context=128), tokenizer=byte_tokenizer)) as session:
         yield session
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from rekindle.core.errors import RequestCancelled
 from rekindle.core.messages import Rejected, Settled, Submit
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.core.scheduler.scheduler import CONTINUED_ELSEWHERE
 from rekindle.testing import ByHand, FakeStepper, expected_tokens, fake_limits, fake_session
-from rekindle.testing.session import fake_assembly
+from rekindle.testing.session import fake_loaded_engine
 
 SHARED = list(range(48))
 PAGE_BYTES = 128
@@ -56,7 +56,7 @@ def test_one_that_waits_for_copies_of_a_prefix_whose_first_pages_are_lost_comput
     engine.drain()
     engine.admit(1, list(range(100, 132)), max_tokens=15)  # which evicts the last page of what came before
     engine.drain()
-    colder = [node.page is None for node in engine.scheduler.roster.groups[0].cache.tree.match("", SHARED)]
+    colder = [node.page is None for node in engine.scheduler.table.groups[0].cache.tree.match("", SHARED)]
     assert colder == [False, False, True]
     engine.admit(2, [5], max_tokens=30)
     engine.admit(3, [*SHARED, 7])
@@ -95,14 +95,14 @@ def test_what_is_deterministic_and_has_tokens_is_not_computed_in_another_way() -
 @pytest.mark.parametrize("settled", range(8))
 async def test_each_log_probability_of_a_prompt_is_told_once(settled: int) -> None:
     limits = fake_limits(page_size=16, num_pages=40, max_running=2, max_prefill_tokens=16, prefill_chunk=16)
-    assembly, turns = fake_assembly(limits), count()
+    loaded_engine, turns = fake_loaded_engine(limits), count()
 
-    def lose(handled: Handled) -> None:
+    def lose(handled: MessageRecord) -> None:
         """Lose the device after so many ticks have settled, on the engine's thread, between two messages."""
         if isinstance(handled.message, Submit | Settled) and next(turns) == settled:
-            cast(FakeStepper, assembly.lanes[0].actors.stepper).lose()
+            cast(FakeStepper, loaded_engine.lanes[0].actors.stepper).lose()
 
-    async with fake_session(assembly) as session:
+    async with fake_session(loaded_engine) as session:
         with session.watch(lose):
             answer = await session.generate(token_ids=SHARED, max_tokens=3, prompt_logprobs=1, logprobs=0)
         assert answer.token_ids == expected_tokens(SHARED, 3)

@@ -35,7 +35,7 @@ from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +58,7 @@ async def answer_to(actors: Actors, submit: Submit) -> Message:
 
 
 async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> None:
-    actors = fake_assembly(fake_limits(overlap=False), tokenizer=byte_tokenizer).lanes[0].actors
+    actors = fake_loaded_engine(fake_limits(overlap=False), tokenizer=byte_tokenizer).lanes[0].actors
     settler: Any = actors.settler
     prompt = tuple(byte_tokenizer.encode("hi"))
     first, second = expected_tokens(prompt, 2)
@@ -88,7 +88,7 @@ async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> N
 
 
 async def test_the_intake_turns_away_what_cannot_be_served_and_says_why(byte_tokenizer: Tokenizer) -> None:
-    actors = fake_assembly(fake_limits(max_context=8), tokenizer=byte_tokenizer).lanes[0].actors
+    actors = fake_loaded_engine(fake_limits(max_context=8), tokenizer=byte_tokenizer).lanes[0].actors
     for prompt, kind, message in (
         ("12345678", PromptTooLong, "the prompt has 8 tokens; at most 7 fit with one token of output"),
         (tuple(range(9)), PromptTooLong, "the prompt has 9 tokens"),
@@ -106,14 +106,14 @@ async def test_the_intake_turns_away_what_cannot_be_served_and_says_why(byte_tok
 
 
 async def test_the_prompt_may_be_no_longer_than_the_pool_can_ever_hold() -> None:
-    actors = fake_assembly(fake_limits(page_size=16, num_pages=3)).lanes[0].actors
+    actors = fake_loaded_engine(fake_limits(page_size=16, num_pages=3)).lanes[0].actors
     rejected = await answer_to(actors, Submit(0, (1,) * 32, TWO_TOKENS))
     assert isinstance(rejected, Rejected)
     assert "the prompt has 32 tokens; at most 31 fit" in str(rejected.error)
 
 
 async def test_a_model_without_a_tokenizer_takes_token_ids_alone() -> None:
-    actors = fake_assembly(fake_limits()).lanes[0].actors
+    actors = fake_loaded_engine(fake_limits()).lanes[0].actors
     rejected = await answer_to(actors, Submit(0, "hi", TWO_TOKENS))
     assert isinstance(rejected, Rejected)
     assert "it takes token_ids" in str(rejected.error)
@@ -122,7 +122,7 @@ async def test_a_model_without_a_tokenizer_takes_token_ids_alone() -> None:
 async def test_tools_and_variables_of_a_conversation_reach_the_models_template(byte_tokenizer: Tokenizer) -> None:
     template = "{{ bos_token }}{{ messages[0].content }} {{ tools[0].name }} {{ mood }}"
     tokenizer = Tokenizer(byte_tokenizer.backend, chat_template=template, bos_token="<")
-    actors = fake_assembly(fake_limits(), tokenizer=tokenizer).lanes[0].actors
+    actors = fake_loaded_engine(fake_limits(), tokenizer=tokenizer).lanes[0].actors
     prompt = Conversation([{"role": "user", "content": "hi"}], [{"name": "now"}], {"mood": "calm"})
     admit = await answer_to(actors, Submit(0, prompt, TWO_TOKENS))
     assert isinstance(admit, Admit)
@@ -131,7 +131,7 @@ async def test_tools_and_variables_of_a_conversation_reach_the_models_template(b
 
 async def test_a_request_whose_own_template_fails_fails_alone(byte_tokenizer: Tokenizer) -> None:
     tokenizer = Tokenizer(byte_tokenizer.backend, chat_template="{{ 1 // 0 }}")
-    actors = fake_assembly(fake_limits(), tokenizer=tokenizer).lanes[0].actors
+    actors = fake_loaded_engine(fake_limits(), tokenizer=tokenizer).lanes[0].actors
     rejected = await answer_to(
         actors, Submit(0, Conversation([{"role": "user", "content": "hi"}], None, {}), TWO_TOKENS)
     )
@@ -145,14 +145,14 @@ async def test_a_request_whose_own_template_fails_fails_alone(byte_tokenizer: To
      ({"ignore_eos": True, "stop_token_ids": frozenset({9})}, {9})],
 )  # fmt: skip
 async def test_a_request_ends_at_the_models_end_tokens_and_its_own(options: dict[str, Any], ends: set[int]) -> None:
-    actors = fake_assembly(fake_limits(), eos_ids=(5, 6)).lanes[0].actors
+    actors = fake_loaded_engine(fake_limits(), eos_ids=(5, 6)).lanes[0].actors
     admit = await answer_to(actors, Submit(0, (1,), SamplingParams(**options)))
     assert isinstance(admit, Admit)
     assert admit.request.end_ids == ends
 
 
 async def test_a_request_without_a_seed_gets_one_and_another_one_each_time() -> None:
-    actors = fake_assembly(fake_limits()).lanes[0].actors
+    actors = fake_loaded_engine(fake_limits()).lanes[0].actors
     seeds = set()
     for request_id in range(8):
         admit = await answer_to(actors, Submit(request_id, (1,), TWO_TOKENS))
@@ -174,26 +174,26 @@ async def test_a_request_without_a_seed_gets_one_and_another_one_each_time() -> 
 async def test_a_bad_word_is_banned_at_the_start_of_a_text_and_after_a_space(
     words: list[str], spellings: list[str], byte_tokenizer: Tokenizer
 ) -> None:
-    actors = fake_assembly(fake_limits(), tokenizer=byte_tokenizer).lanes[0].actors
+    actors = fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer).lanes[0].actors
     admit = await answer_to(actors, Submit(0, "x", SamplingParams(bad_words=((1, 2), *words))))
     assert isinstance(admit, Admit)
     assert admit.request.bad_words == ((1, 2), *(tuple(byte_tokenizer.encode(text)) for text in spellings))
 
 
 def test_a_cancel_takes_the_same_way_as_its_submit() -> None:
-    actors = fake_assembly(fake_limits()).lanes[0].actors
+    actors = fake_loaded_engine(fake_limits()).lanes[0].actors
     assert said_by(actors.intake, Cancel(4)) == [Withdraw(4)]
 
 
 async def test_each_actor_refuses_the_messages_of_others() -> None:
-    actors = fake_assembly(fake_limits()).lanes[0].actors
+    actors = fake_loaded_engine(fake_limits()).lanes[0].actors
     for actor in (actors.intake, actors.tokenizer, actors.scheduler, actors.detokenizer):
         with pytest.raises(TypeError, match=r"takes .*, got Dispatched"):
             await answers(actor, Dispatched(1, (), (), []))
 
 
 def test_the_bytes_of_half_a_character_come_with_the_end(byte_tokenizer: Tokenizer) -> None:
-    detokenizer = fake_assembly(fake_limits(), tokenizer=byte_tokenizer).lanes[0].actors.detokenizer
+    detokenizer = fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer).lanes[0].actors.detokenizer
     begin, *_ = byte_tokenizer.encode("é")
     request = Request(0, (1,), TWO_TOKENS, frozenset(), 9)
     for output, text in (
@@ -209,8 +209,8 @@ def test_the_bytes_of_half_a_character_come_with_the_end(byte_tokenizer: Tokeniz
 
 async def test_requests_are_answered_in_full_and_nothing_is_left() -> None:
     answers: list[Message] = []
-    assembly = fake_assembly(fake_limits(max_running=2, page_size=16, num_pages=5))
-    engine = Engine([assembly.lanes[0].actors], answers.append)
+    loaded_engine = fake_loaded_engine(fake_limits(max_running=2, page_size=16, num_pages=5))
+    engine = Engine([loaded_engine.lanes[0].actors], answers.append)
     prompts = {request_id: (request_id,) * 15 for request_id in range(5)}
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run)
@@ -226,7 +226,7 @@ async def test_requests_are_answered_in_full_and_nothing_is_left() -> None:
         (started,) = [each for each in answers if isinstance(each, Started) and each.request_id == request_id]
         assert (started.prompt, started.cached) == (prompt, CachedTokens())
         assert answers.index(started) < answers.index(told[0])
-    stats = assembly.stats().scheduler
+    stats = loaded_engine.stats().scheduler
     assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, 4)
     assert stats.preemptions > 0
 
@@ -234,7 +234,7 @@ async def test_requests_are_answered_in_full_and_nothing_is_left() -> None:
 async def test_a_cancel_ends_a_request_while_its_tick_is_in_flight() -> None:
     answers: list[Message] = []
     settler = FakeSettler(held=True)
-    engine = Engine([fake_assembly(fake_limits(), settler=settler).lanes[0].actors], answers.append)
+    engine = Engine([fake_loaded_engine(fake_limits(), settler=settler).lanes[0].actors], answers.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run)
         engine.post(Submit(0, (1, 2), SamplingParams()))
@@ -253,7 +253,7 @@ async def test_a_cancel_ends_a_request_while_its_tick_is_in_flight() -> None:
 
 async def test_one_that_is_turned_away_does_not_disturb_the_others() -> None:
     answers: list[Message] = []
-    engine = Engine([fake_assembly(fake_limits()).lanes[0].actors], answers.append)
+    engine = Engine([fake_loaded_engine(fake_limits()).lanes[0].actors], answers.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run)
         engine.post(Submit(0, (999,), TWO_TOKENS))
@@ -272,7 +272,7 @@ class Broken:
 
 @pytest.mark.parametrize("stage", ["intake", "scheduler", "stepper", "settler", "detokenizer"])
 async def test_an_error_in_any_actor_ends_the_engine_and_comes_out(stage: str) -> None:
-    actors = replace(fake_assembly(fake_limits()).lanes[0].actors, **{stage: Broken()})
+    actors = replace(fake_loaded_engine(fake_limits()).lanes[0].actors, **{stage: Broken()})
     engine = Engine([actors], lambda message: None)
     engine.post(Submit(0, (1,), TWO_TOKENS))
     with pytest.raises(ExceptionGroup) as caught:
@@ -298,7 +298,7 @@ class Tap:
 
 async def test_actors_of_ones_own_may_be_unhashable_and_equal() -> None:
     said: list[Message] = []
-    actors = fake_assembly(fake_limits()).lanes[0].actors
+    actors = fake_loaded_engine(fake_limits()).lanes[0].actors
     tapped = replace(actors, settler=Tap(actors.settler), detokenizer=Tap(actors.detokenizer))
     engine = Engine([tapped], said.append)
     async with anyio.create_task_group() as tasks:

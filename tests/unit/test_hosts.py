@@ -28,7 +28,7 @@ from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.hosts import following, joining, meeting
 from rekindle.hosts.address import Address
 from rekindle.hosts.agreement import of_code
-from rekindle.hosts.crew import Crew
+from rekindle.hosts.follower_group import FollowerGroup
 from rekindle.hosts.link import Link
 from rekindle.hosts.members import Members
 from rekindle.hosts.opening import require_shareable, weights_asked
@@ -235,39 +235,39 @@ def test_nobody_can_listen_where_somebody_does(monkeypatch: pytest.MonkeyPatch) 
 def test_the_loss_of_a_follower_is_told_to_all(links: tuple[list[Link], list[Link]]) -> None:
     leaders, followers = links
     members = Members(leaders)
-    crew, told = Crew(members, 1), SimpleQueue[HostLost]()
+    group, told = FollowerGroup(members, 1), SimpleQueue[HostLost]()
     members.when_lost(told.put)
-    crew.send(Gather(3))
+    group.send(Gather(3))
     assert [order_of(link.receive()) for link in followers] == [Gather(3), Gather(3)]
     followers[1].close()
     lost = told.get(timeout=PATIENCE)
     assert "process 2 of 3" in str(lost)
     assert followers[0].receive().header["say"] == "over", "what cannot go on ends"
-    assert crew.reason(ValueError()) is lost
-    for each in (crew, Crew(members, 2)):
+    assert group.reason(ValueError()) is lost
+    for each in (group, FollowerGroup(members, 2)):
         with pytest.raises(HostLost, match="process 2 of 3"):
             each.wait(silent)
 
 
 def test_a_follower_that_cannot_open_the_model_says_why(links: tuple[list[Link], list[Link]]) -> None:
     leaders, followers = links
-    crew = Crew(Members(leaders), 7)
-    crew.open({"model": "m"})
+    group = FollowerGroup(Members(leaders), 7)
+    group.open({"model": "m"})
     assert [link.receive().header for link in followers] == [{"say": "open", "session": 7, "model": "m"}] * 2
     followers[0].send({"say": "refused", "session": 6, "load": 0, "why": "of a session that was given up"})
     followers[0].send({"say": "ready", "session": 7, "load": 0})
     followers[1].send({"say": "refused", "session": 7, "load": 0, "why": "no model 'm'"})
     with pytest.raises(HostRefused, match="process 2 of 3 cannot follow: no model 'm'"):
-        crew.wait(silent)
-    crew.close()
+        group.wait(silent)
+    group.close()
     assert [link.receive().header["say"] for link in followers] == ["close", "close"]
 
 
 def test_weights_are_there_when_all_have_read_them(links: tuple[list[Link], list[Link]]) -> None:
     leaders, followers = links
-    crew, array = Crew(Members(leaders), 1), jnp.ones(3)
+    group, array = FollowerGroup(Members(leaders), 1), jnp.ones(3)
     with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(crew.load, {"model": "m"}, lambda: [array])
+        loading = pool.submit(group.load, {"model": "m"}, lambda: [array])
         for link in followers:
             assert link.receive().header == {"say": "load", "session": 1, "load": 1, "model": "m"}
             assert not loading.done()
@@ -275,7 +275,7 @@ def test_weights_are_there_when_all_have_read_them(links: tuple[list[Link], list
         weights = loading.result()
         assert isinstance(weights, SharedWeights)
         assert (list(weights), weights.number) == ([array], 1)
-        loading = pool.submit(crew.load, {"model": "m"}, lambda: [array])
+        loading = pool.submit(group.load, {"model": "m"}, lambda: [array])
         followers[0].send({"say": "refused", "session": 1, "load": 2, "why": "there is no m here"})
         with pytest.raises(HostRefused, match="process 1 of 3 cannot follow: there is no m here"):
             loading.result()
@@ -285,31 +285,31 @@ def test_weights_are_there_when_all_have_read_them(links: tuple[list[Link], list
 
 def test_a_follower_that_fails_says_why(links: tuple[list[Link], list[Link]]) -> None:
     leaders, followers = links
-    crew = Crew(Members(leaders), 1)
+    group = FollowerGroup(Members(leaders), 1)
     followers[0].send({"say": "failed", "why": "OSError: it is broken"})
     with pytest.raises(HostLost, match=r"process 1 of 3.* it has failed: OSError: it is broken"):
-        crew.wait(silent)
+        group.wait(silent)
 
 
 def test_the_failure_of_a_session_ends_its_followers(links: tuple[list[Link], list[Link]]) -> None:
     leaders, followers = links
     members = Members(leaders)
     error = ValueError("it is broken")
-    assert Crew(members, 1).reason(error) is error
+    assert FollowerGroup(members, 1).reason(error) is error
     for link in followers:
         assert link.receive().header == {
             "say": "over",
             "why": "a session over these hosts has failed (ValueError: it is broken)",
         }
     with pytest.raises(HostLost, match=r"it is broken.*; restart this process"):
-        Crew(members, 2).wait(silent)
+        FollowerGroup(members, 2).wait(silent)
 
 
 def test_hosts_that_are_closed_let_followers_go(links: tuple[list[Link], list[Link]]) -> None:
     leaders, followers = links
     members, told = Members(leaders), list[HostLost]()
     members.when_lost(told.append)
-    Crew(members, 1).send(Gather(1))
+    FollowerGroup(members, 1).send(Gather(1))
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(members.end)
         for link in followers:

@@ -13,7 +13,7 @@ import rekindle
 from rekindle.core import markup
 from rekindle.core.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import submitted
 from tests.waiting import PATIENCE, until
 
@@ -22,7 +22,7 @@ PROMPT = [3, 1, 4]
 
 def held(settler: FakeSettler, **settings: Any) -> Session:
     """Open a session whose ticks settle when the settler is told to."""
-    return fake_session(fake_assembly(fake_limits(**settings), settler=settler))
+    return fake_session(fake_loaded_engine(fake_limits(**settings), settler=settler))
 
 
 async def cancelled(task: "asyncio.Task[Any]") -> asyncio.CancelledError:

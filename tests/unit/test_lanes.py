@@ -13,10 +13,10 @@ from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.errors import ConfigError, EngineFailed, WeightsChanged
 from rekindle.core.messages import Dispatched, Message
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.cards import picture
 from tests.waiting import until
 
@@ -41,7 +41,7 @@ def held() -> tuple[Session, list[FakeSettler]]:
         settlers.append(FakeSettler(held=True))
         return replace(actors, settler=settlers[-1])
 
-    return fake_session(fake_assembly(fake_limits(**SMALL)).composed(compose)), settlers
+    return fake_session(fake_loaded_engine(fake_limits(**SMALL)).composed(compose)), settlers
 
 
 def step(settlers: list[FakeSettler]) -> None:
@@ -74,8 +74,8 @@ async def test_lanes_preempt_apart(settings: SettingsOptions) -> None:
 
 
 async def test_stop_strings_end_requests_in_the_lane_that_has_them(byte_tokenizer: Tokenizer) -> None:
-    assembly = fake_assembly(fake_limits(**SMALL), tokenizer=byte_tokenizer)
-    with fake_session(assembly) as session:
+    loaded_engine = fake_loaded_engine(fake_limits(**SMALL), tokenizer=byte_tokenizer)
+    with fake_session(loaded_engine) as session:
         for prompt in PROMPTS:
             text = (await session.generate(token_ids=prompt, max_tokens=12, ignore_eos=True)).text
             stopped = await session.generate(token_ids=prompt, max_tokens=12, ignore_eos=True, stop=text[2:4])
@@ -101,7 +101,7 @@ async def test_a_cancelled_request_leaves_its_lane() -> None:
 async def test_weights_are_exchanged_in_all_lanes_before_the_caller_goes_on(session: Session) -> None:
     await session.generate(token_ids=PROMPTS, max_tokens=2)
     assert session.stats.scheduler.cached_pages
-    seen: list[Handled] = []
+    seen: list[MessageRecord] = []
     with session.watch(seen.append):
         await session.update_weights({})
     assert Counter(each.lane for each in seen if type(each.message).__name__ == "UseWeights") == {0: 1, 1: 1, 2: 1}
@@ -216,9 +216,9 @@ async def test_a_stuck_tick_of_one_lane_fails_its_requests_alone() -> None:
         settlers.append(FakeSettler(held=len(settlers) == 1))
         return replace(actors, settler=settlers[-1])
 
-    assembly = fake_assembly(fake_limits(**SMALL)).composed(compose)
-    assembly = replace(assembly, settings=replace(assembly.settings, watchdog_timeout=0.2))
-    async with fake_session(assembly) as session:
+    loaded_engine = fake_loaded_engine(fake_limits(**SMALL)).composed(compose)
+    loaded_engine = replace(loaded_engine, settings=replace(loaded_engine.settings, watchdog_timeout=0.2))
+    async with fake_session(loaded_engine) as session:
         handles = [session.submit(token_ids=prompt, max_tokens=3) for prompt in PROMPTS[:3]]
         with pytest.raises(rekindle.StepTimeout):
             await handles[1]
@@ -237,7 +237,7 @@ async def test_an_error_in_one_lane_ends_the_engine_and_nobody_waits() -> None:
                 raise RuntimeError("the device is gone")
             return await super().handle(message)
 
-    async with fake_session(fake_assembly(fake_limits(**SMALL), settler=Failing())) as session:
+    async with fake_session(fake_loaded_engine(fake_limits(**SMALL), settler=Failing())) as session:
         handles = [session.submit(token_ids=prompt, max_tokens=400, ignore_eos=True) for prompt in PROMPTS]
         for handle in handles:
             with pytest.raises(EngineFailed, match="the device is gone"):

@@ -14,11 +14,11 @@ from rekindle.core.errors import BatchFailed, InvalidRequest, PromptTooLong, Req
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping.pending import PendingMap
 from rekindle.mapping.results import MapResults
-from rekindle.notebook import pace as bars
+from rekindle.notebook import batch_progress as bars
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import assert_all_is_free
 from tests.waiting import PATIENCE
 
@@ -42,13 +42,13 @@ class Counted:
 @pytest.fixture
 def one_by_one(settler: FakeSettler) -> Iterator[Session]:
     """Open a session with one slot; a tick settles when it is told to."""
-    with fake_session(fake_assembly(fake_limits(max_running=1), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(max_running=1), settler=settler)) as session:
         yield session
 
 
 @pytest.fixture
 def short(byte_tokenizer: Tokenizer) -> Iterator[Session]:
-    with fake_session(fake_assembly(fake_limits(max_context=64), tokenizer=byte_tokenizer)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(max_context=64), tokenizer=byte_tokenizer)) as session:
         yield session
 
 
@@ -272,7 +272,7 @@ async def test_a_map_that_is_closed_meanwhile_is_no_success(session: Session) ->
 
 async def test_a_session_that_is_closed_ends_it(settler: FakeSettler) -> None:
     items = Counted(10**6)
-    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         pending = session.map(token_ids=items, max_tokens=1)
         settler.step()
         await anext(pending)

@@ -13,7 +13,7 @@ from rekindle.mapping.answer_file import AnswerFile
 from rekindle.mapping.items import Item
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ ITEMS = [[3, 1], [4], [1, 5]]
 
 @pytest.fixture
 def short(byte_tokenizer: Tokenizer) -> Iterator[Session]:
-    with fake_session(fake_assembly(fake_limits(max_context=64), tokenizer=byte_tokenizer)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(max_context=64), tokenizer=byte_tokenizer)) as session:
         yield session
 
 
@@ -163,7 +163,7 @@ async def test_two_maps_do_not_write_one_file(session: Session, tmp_path: Path) 
 
 async def test_what_ended_is_in_the_file_when_the_loop_is_left(settler: FakeSettler, tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
-    with fake_session(fake_assembly(fake_limits(max_running=1), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(max_running=1), settler=settler)) as session:
         pending = session.map(token_ids=ITEMS, max_tokens=1, path=path, window=3)
         settler.step()
         await anext(pending)

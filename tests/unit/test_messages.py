@@ -75,14 +75,14 @@ from rekindle.core.messages import (
     Write,
     Written,
 )
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.core.page import NewPage
 from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.testing import fake_assembly, fake_limits, fake_session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 
 LONGEST = 2000
 """The most characters of a message's description, which has no line breaks."""
@@ -167,7 +167,7 @@ def test_every_kind_of_message_is_among_these_and_somebody_takes_it() -> None:
     kinds = [getattr(messages, name) for name in messages.__all__]
     public = {kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Message)} - {Message}
     assert {*map(type, HUGE)} == public
-    known = {*fake_assembly(fake_limits()).lanes[0].actors.by_message(), *TO_CALLER, *JOINED}
+    known = {*fake_loaded_engine(fake_limits()).lanes[0].actors.by_message(), *TO_CALLER, *JOINED}
     assert known | {FromLane, ToLane, RemoteOutputs} == public
 
 
@@ -194,7 +194,7 @@ def test_whatever_a_message_carries_its_words_are_one_line_without_an_array(mess
 
 def test_what_was_handled_is_a_line_and_one_more_for_each_answer() -> None:
     for message in HUGE:
-        lines = repr(Handled("scheduler", message, tuple(HUGE), 0.0, 1.0)).splitlines()
+        lines = repr(MessageRecord("scheduler", message, tuple(HUGE), 0.0, 1.0)).splitlines()
         assert lines[0] == f"scheduler took {message}"
         assert lines[1:] == [f"  said {said}" for said in HUGE]
 

@@ -11,10 +11,10 @@ from anyio import to_thread
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.errors import InvalidRequest
-from rekindle.notebook import pace as paces
-from rekindle.notebook.pace import BatchPace, in_words
+from rekindle.notebook import batch_progress as paces
+from rekindle.notebook.batch_progress import BatchPace, in_words
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +58,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def one_by_one(settler: FakeSettler) -> Iterator[Session]:
     """Open a session with one slot; a tick settles when it is told to."""
-    with fake_session(fake_assembly(fake_limits(max_running=1), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(max_running=1), settler=settler)) as session:
         yield session
 
 
@@ -99,9 +99,9 @@ async def test_a_quick_batch_prints_nothing(
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("opened", [False, True])
 async def test_the_default_is_what_open_was_told(opened: bool, settler: FakeSettler, bars: Bars) -> None:
-    assembly = fake_assembly(fake_limits(), settler=settler)
-    with fake_session(assembly) as quiet:
-        session = Session(quiet._engine, assembly, quiet._callers, progress=opened)
+    loaded_engine = fake_loaded_engine(fake_limits(), settler=settler)
+    with fake_session(loaded_engine) as quiet:
+        session = Session(quiet._engine, loaded_engine, quiet._client, progress=opened)
         prefix = await to_thread.run_sync(lambda: _held(session, settler))
         for holder in (session, prefix):
             for told in (None, not opened):

@@ -443,7 +443,7 @@ def test_the_check_finds_a_field_that_is_off(tree: Letters, field: str, value: o
 
 def test_the_check_finds_a_node_that_is_chosen_though_it_must_not_be(tree: Letters) -> None:
     tree.use("aa")
-    tree.tip("aa").archiving = True
+    tree.tip("aa").writeback = True
     with pytest.raises(AssertionError, match="not due"):
         tree.check()
 

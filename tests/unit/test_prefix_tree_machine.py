@@ -489,7 +489,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         nodes = []
         for node in self.tree.walk():
             prefix = tuple(token for each in self.tree.path(node) for token in self.tree.tokens_of(each))
-            nodes.append((prefix, node.page, node.host, node.disk, node.archiving, bool(node.locks)))
+            nodes.append((prefix, node.page, node.host, node.disk, node.writeback, bool(node.locks)))
         rows = [(r.prefix, r.page, r.host, r.disk, r.archiving, self.locked(r)) for r in self.rows()]
         assert len(nodes) == len(rows)
         assert set(nodes) == set(rows)

@@ -4,6 +4,8 @@ import re
 from dataclasses import fields
 from typing import Any
 
+import pytest
+
 import rekindle
 from rekindle import SamplingParams, Settings
 from rekindle.core import errors
@@ -12,12 +14,12 @@ from rekindle.core.request.params import _CHECKS, SamplingOptions
 
 PUBLIC = """
 Answers BatchFailed CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification ConfigError
-ConstraintFailed EngineFailed Family Generation Handle Handled HostLost HostRefused Hosts InvalidBatch InvalidData
-InvalidRequest LaneLoad LogitsNotFinite LogitsRow MapResults ModelError ModelNotFound ModelTooLarge NotRestored
-ParametersIgnored Part Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray RekindleError ReplicaLost
-RequestCancelled
-SamplingParams Scores Session SessionClosed SessionError Settings Stats StepTimeout StorageError Stream Timings
-TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync
+ConstraintFailed EngineFailed Family Generation Handle HostLost HostRefused Hosts InvalidBatch InvalidData
+InvalidRequest LaneLoad LogitsNotFinite LogitsRow MapResults MessageRecord ModelError ModelNotFound ModelTooLarge
+NotRestored ParametersIgnored Part Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray RekindleError
+ReplicaLost RequestCancelled SamplingParams Scores Session SessionClosed SessionError Settings Stats StepTimeout
+StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage
+WeightsChanged open open_sync
 """
 
 
@@ -25,6 +27,13 @@ def test_these_names_are_public() -> None:
     assert rekindle.__all__ == PUBLIC.split()
     assert sorted(rekindle.__all__) == rekindle.__all__
     assert all(hasattr(rekindle, name) for name in rekindle.__all__)
+
+
+def test_former_names_say_the_new_ones() -> None:
+    with pytest.warns(DeprecationWarning, match=r"rekindle.Handled is now rekindle.MessageRecord"):
+        assert rekindle.Handled is rekindle.MessageRecord
+    with pytest.raises(AttributeError):
+        rekindle.Handed  # noqa: B018
 
 
 def test_every_error_is_public_and_in_the_tree_of_its_module() -> None:

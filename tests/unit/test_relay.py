@@ -39,7 +39,7 @@ from rekindle.core.request.request import Request
 from rekindle.core.routing.relay import DECODE, PREFILL, Relay
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import FakeGrammar, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeGrammar, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asks import ASK, Asks, check
 from tests.unit.machines import run, run_deep
 
@@ -101,15 +101,15 @@ def test_any_of_many_mixes_is_the_same(alone: Session, apart: Session, crowded: 
 
 
 async def test_texts_constraints_prefixes_and_branches(byte_tokenizer: Tokenizer) -> None:
-    with fake_session(fake_assembly(fake_limits(page_size=16), tokenizer=byte_tokenizer)) as alone:
+    with fake_session(fake_loaded_engine(fake_limits(page_size=16), tokenizer=byte_tokenizer)) as alone:
         limits = fake_limits(**APART)
-        assembly = fake_assembly(limits, tokenizer=byte_tokenizer)
-        assembly = replace(
-            assembly,
-            deployment=replace(assembly.deployment, apart=True),
-            settings=replace(assembly.settings, prefill_from=16),
+        loaded_engine = fake_loaded_engine(limits, tokenizer=byte_tokenizer)
+        loaded_engine = replace(
+            loaded_engine,
+            deployment=replace(loaded_engine.deployment, apart=True),
+            settings=replace(loaded_engine.settings, prefill_from=16),
         )
-        with fake_session(assembly) as apart:
+        with fake_session(loaded_engine) as apart:
             for prompt in ("a" * 20, "abcd" * 30):
                 for options in (
                     {"stop": ["a"], "max_tokens": 40},

@@ -20,7 +20,7 @@ import rekindle
 from rekindle.__main__ import main
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.config import Settings
-from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.wiring import Compose
 from rekindle.core.messages import Admit, Cancel, Dispatched, Message, Plan
 from rekindle.core.request.constraint import Constraint
@@ -33,7 +33,7 @@ from rekindle.replicas.attachments import SPAN, Attachments
 from rekindle.replicas.group import Group
 from rekindle.replicas.recipe import Recipe
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from rekindle.testing.device import settled
 from tests.unit.asks import ASK, Asks, check
 from tests.unit.fake_ray import Actor, FakeRay
@@ -63,13 +63,13 @@ class SlowSettler(FakeSettler):
 def ray(byte_tokenizer: Tokenizer) -> Iterator[FakeRay]:
     """Have replicas build engines on the fake device, and sessions find them through a stand-in for Ray."""
 
-    def build(model: str, settings: Settings, report: Report, *, compose: Compose, **given: Any) -> Assembly:
+    def build(model: str, settings: Settings, report: Report, *, compose: Compose, **given: Any) -> LoadedEngine:
         if model == "missing":
             raise rekindle.ModelNotFound("there is no such model")
         limits = fake_limits(**{name: getattr(settings, name) for name in NAMES})
-        return fake_assembly(limits, tokenizer=byte_tokenizer, settler=SlowSettler()).composed(compose)
+        return fake_loaded_engine(limits, tokenizer=byte_tokenizer, settler=SlowSettler()).composed(compose)
 
-    checkpoint = fake_assembly(fake_limits(), tokenizer=byte_tokenizer).checkpoint
+    checkpoint = fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer).checkpoint
     fake = FakeRay()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replica, "build", build)
@@ -95,12 +95,12 @@ def session(ray: FakeRay) -> Iterator[Session]:
 
 @pytest.fixture(scope="module")
 def alone(byte_tokenizer: Tokenizer) -> Iterator[Session]:
-    with fake_session(fake_assembly(fake_limits(page_size=16), tokenizer=byte_tokenizer)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(page_size=16), tokenizer=byte_tokenizer)) as session:
         yield session
 
 
 def actors(ray: FakeRay, session: Session) -> list[Actor]:
-    return list(session._assembly.programs._actors)  # type: ignore[attr-defined]
+    return list(session._loaded_engine.programs._actors)  # type: ignore[attr-defined]
 
 
 @settings(max_examples=25)
@@ -186,7 +186,7 @@ def test_a_session_knows_its_replicas(ray: FakeRay, session: Session) -> None:
 def test_new_weights_are_those_of_all_replicas_also_of_one_that_dies(ray: FakeRay) -> None:
     with opened(2) as session:
         session.update_weights_sync({})
-        weights = [lane.weights for lane in session._assembly.schedulers]  # type: ignore[attr-defined]
+        weights = [lane.weights for lane in session._loaded_engine.schedulers]  # type: ignore[attr-defined]
         assert all(weights)
         (first, second), loaded = actors(ray, session), weights[0][0].number
         ray.kill(first, no_restart=False)
@@ -219,7 +219,7 @@ def test_a_replica_that_is_lost_and_found_while_the_engine_is_paused_computes_no
         handle = session.submit(token_ids=[1] * 20, max_tokens=50, ignore_eos=True)
         for _ in range(2):  # then the lane has the request in its mailbox
             session.step_sync()
-        (way,) = session._assembly.replicas._links  # type: ignore[union-attr]
+        (way,) = session._loaded_engine.replicas._links  # type: ignore[union-attr]
         before = way._session
         ray.kill(actors(ray, session)[0], no_restart=False)
         until_blocking(lambda: way._session != before, "it is found")
@@ -302,7 +302,7 @@ def test_a_session_that_is_not_heard_of_is_detached_and_attaches_itself_again(
         handle = session.submit(token_ids=[1] * 20, max_tokens=200, ignore_eos=True)
         until_blocking(lambda: handle.record.pieces.items, "it has begun")
         monkeypatch.setattr(replica, "SILENCE_SECONDS", 0.0)
-        until_blocking(lambda: session._assembly.schedulers[0]._lost, "it is detached")  # type: ignore[attr-defined]
+        until_blocking(lambda: session._loaded_engine.schedulers[0]._lost, "it is detached")  # type: ignore[attr-defined]
         monkeypatch.undo()
         assert handle.result().token_ids == expected_tokens([1] * 20, 200)
         assert actors(ray, session)[0].deaths == 0

@@ -17,7 +17,7 @@ from rekindle import CachedTokens, Generation, Stats, Timings, Usage
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.notebook import front_end
 from rekindle.session.about import Memory
-from rekindle.testing import fake_assembly, fake_limits, fake_session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.compilations import programs_of
 
 pretty: Callable[[object], str] = untyped.pretty
@@ -71,11 +71,11 @@ def preparing(ready: int, wanted: int) -> list[Future[Any]]:
 @pytest.mark.parametrize(("compiled", "how"), [(True, "compiled"), (False, "loaded")])
 def test_a_session_says_that_programs_are_being_made_only_as_long_as_they_are(compiled: bool, how: str) -> None:
     programs = preparing(4, 13)
-    assembly = fake_assembly(fake_limits())
-    assembly = replace(assembly, programs=replace(programs_of(assembly), preparing=programs))
-    programs_of(assembly).executables[0].making.compilations = int(compiled)
+    loaded_engine = fake_loaded_engine(fake_limits())
+    loaded_engine = replace(loaded_engine, programs=replace(programs_of(loaded_engine), preparing=programs))
+    programs_of(loaded_engine).executables[0].making.compilations = int(compiled)
     said = f"4 of 13 programs ready, the others are being {how}"
-    with fake_session(assembly) as session:
+    with fake_session(loaded_engine) as session:
         assert said in repr(session)
         early = session.generate_sync(token_ids=[1], max_tokens=1)
         for program in programs[4:-1]:
@@ -100,10 +100,12 @@ def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pyt
     monkeypatch.setattr(front_end, "kernel", object)
     monkeypatch.setattr(front_end, "CellOutput", FakeOutput)
     for compiled, ready, progress in ((True, 4, True), (True, 4, False), (False, 4, True), (True, 13, True)):
-        assembly = fake_assembly(fake_limits())
-        assembly = replace(assembly, programs=replace(programs_of(assembly), preparing=preparing(ready, 13)))
-        programs_of(assembly).executables[0].making.compilations = int(compiled)
-        monkeypatch.setattr("rekindle.session.opening.build", lambda *_, made=assembly, **__: made)
+        loaded_engine = fake_loaded_engine(fake_limits())
+        loaded_engine = replace(
+            loaded_engine, programs=replace(programs_of(loaded_engine), preparing=preparing(ready, 13))
+        )
+        programs_of(loaded_engine).executables[0].making.compilations = int(compiled)
+        monkeypatch.setattr("rekindle.session.opening.build", lambda *_, made=loaded_engine, **__: made)
         rekindle.open_sync("a-model", progress=progress).close_sync()
     assert drawn == [
         "4 of 13 programs ready, the others are being compiled. Until then a call may wait for its program. "
@@ -114,7 +116,7 @@ def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pyt
 @pytest.mark.parametrize("model", ["a-model", "owner/name"])
 def test_a_session_is_named_as_it_was_opened(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_session() as fake:
-        monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: fake._assembly)
+        monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: fake._loaded_engine)
         with rekindle.open_sync(model, progress=False) as session:
             assert repr(session).startswith(f"<rekindle.Session {model} (int on cpu:0): 0 running, 0 waiting, ")
 

@@ -8,8 +8,8 @@ import pytest
 from rekindle.core.messages import Advanced, Cancel, Plan, Row, Stopped, Withdraw
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
-from rekindle.core.scheduler.requests.tracked import Tracked
-from rekindle.core.scheduler.requests.turning import Turning
+from rekindle.core.scheduler.requests.rope_rule import RopeLengthRule
+from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_limits
 from tests.unit.silences import Silences
 
@@ -385,7 +385,11 @@ def test_what_comes_after_a_stop_string_is_not_counted_and_what_was_given_never_
 
 
 def test_tokens_turn_otherwise_from_the_one_on_with_which_a_request_is_long() -> None:
-    by_place, by_prompt, never = Turning(8, grows=False), Turning(8, grows=True), Turning(None, grows=False)
+    by_place, by_prompt, never = (
+        RopeLengthRule(8, grows=False),
+        RopeLengthRule(8, grows=True),
+        RopeLengthRule(None, grows=False),
+    )
     assert [by_place.length(4, known) for known in (7, 8, 9)] == [0, 0, 9]
     assert [by_place.outgrown(computed) for computed in (7, 8, 9)] == [False, True, False]
     assert [by_prompt.length(prompt, 20) for prompt in (8, 9)] == [0, 9]
@@ -398,9 +402,9 @@ def test_tokens_turn_otherwise_from_the_one_on_with_which_a_request_is_long() ->
 @pytest.mark.parametrize(("forced", "stays"), [(4, True), (5, False), (9, False)])
 def test_forced_tokens_turn_as_those_before_unless_the_request_is_long_with_them(forced: int, stays: bool) -> None:
     limits = replace(fake_limits(), long_from=8)
-    tracked = Tracked.of(Request(0, (1, 2, 3, 4), SamplingParams(), frozenset(), 32), limits)
-    assert tracked.jump([7] * forced) is stays
-    assert tracked.tokens == [1, 2, 3, 4, *[7] * forced]
+    state = RequestState.of(Request(0, (1, 2, 3, 4), SamplingParams(), frozenset(), 32), limits)
+    assert state.jump([7] * forced) is stays
+    assert state.tokens == [1, 2, 3, 4, *[7] * forced]
 
 
 def test_another_actors_message_is_refused() -> None:

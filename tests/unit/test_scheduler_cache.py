@@ -165,8 +165,8 @@ def engine_with_a_prefix_in_the_host_tier_alone() -> ByHand:
     engine.drain()
     engine.admit(1, OTHER, max_tokens=40)
     engine.drain()
-    assert all(node.page is None for node in engine.scheduler.roster.groups[0].cache.tree.match("", SHARED))
-    assert len(engine.scheduler.roster.groups[0].cache.tree.match("", SHARED)) == 3
+    assert all(node.page is None for node in engine.scheduler.table.groups[0].cache.tree.match("", SHARED))
+    assert len(engine.scheduler.table.groups[0].cache.tree.match("", SHARED)) == 3
     return engine
 
 
@@ -249,7 +249,7 @@ def engine_with_a_page_that_is_being_offloaded_and_is_on_disk(host_pages: int) -
     )
     engine.admit(0, SHARED[:16], max_tokens=1)
     engine.drain()
-    (node,) = engine.scheduler.roster.groups[0].cache.tree.match("", SHARED[:16])
+    (node,) = engine.scheduler.table.groups[0].cache.tree.match("", SHARED[:16])
     engine.admit(1, OTHER[:17], max_tokens=1)
     assert (node.page, node.host is None, node.disk) == (None, False, 0)
     return engine, node
@@ -264,12 +264,12 @@ def test_a_copy_that_the_host_tier_did_not_keep_leaves_the_one_on_disk(pruned: b
         assert node.host is None, "the copy made room for another, before it was there"
     engine.settle_offload(ok=False)
     assert (node.host, node.disk) == (None, 0)
-    assert engine.scheduler.roster.groups[0].cache.tree.match("", SHARED[:16]) == [node]
+    assert engine.scheduler.table.groups[0].cache.tree.match("", SHARED[:16]) == [node]
 
 
 def test_a_copy_that_the_host_tier_did_not_keep_leaves_a_later_one() -> None:
     engine, node = engine_with_a_page_that_is_being_offloaded_and_is_on_disk(host_pages=1)
-    cache = engine.scheduler.roster.groups[0].cache
+    cache = engine.scheduler.table.groups[0].cache
     cache._free(cache.tree.prune(1))
     cache.tree.attach([node], [99])
     cache.offload([node])
@@ -282,7 +282,7 @@ def test_whether_a_copy_is_offloading_is_found_without_a_look_at_the_others(monk
     engine = ByHand(page_size=16, num_pages=257, host_cache_bytes=64 * PAGE_BYTES, disk_cache_bytes=0)
     engine.admit(0, [place % 7 for place in range(64 * 16 - 1)], max_tokens=1)
     engine.drain()
-    cache, compared = engine.scheduler.roster.groups[0].cache, []
+    cache, compared = engine.scheduler.table.groups[0].cache, []
     nodes = list(cache.tree.walk())
     cache.offload(nodes)
 
@@ -395,7 +395,7 @@ def test_the_block_that_is_computed_again_is_of_the_disk_if_the_last_page_is(pag
     engine.admit(1, [8] * (4 * page - 1), max_tokens=1)
     engine.settle_offload()
     assert [
-        (node.page, node.host is None) for node in engine.scheduler.roster.groups[0].cache.tree.match("", prompt)
+        (node.page, node.host is None) for node in engine.scheduler.table.groups[0].cache.tree.match("", prompt)
     ] == [
         (None, False),
         (None, True),
@@ -417,7 +417,7 @@ def test_a_request_that_starts_again_is_no_other_request_that_found_a_prefix() -
     assert engine.scheduler.stats.preemptions
     assert not [
         node.hits
-        for node in engine.scheduler.roster.groups[0].cache.tree.walk()
+        for node in engine.scheduler.table.groups[0].cache.tree.walk()
         if node.hits and node.parent is not None
     ]
 
@@ -511,7 +511,7 @@ def test_one_that_lost_its_pages_goes_on_before_new_weights_however_many_are_bef
         engine.settle()
     while engine.fetching:  # staged pages go before it
         engine.settle_fetch()
-    assert [tracked.started for tracked in engine.scheduler.roster.waiting] == [False] * 5 + [True]
+    assert [state.started for state in engine.scheduler.table.waiting] == [False] * 5 + [True]
     engine.say(NewWeights(1, [], fail=False))
     engine.drain()
     assert len(engine.ends) == 7
@@ -527,7 +527,7 @@ def test_a_deterministic_engine_caches_what_prompts_computed_and_nothing_that_wa
         engine = ByHand(page_size=16, num_pages=12, deterministic=deterministic)
         engine.admit(0, SHARED[:32], max_tokens=40)
         engine.drain()
-        answers[deterministic] = engine.scheduler.roster.groups[0].cache.tree.device_pages
+        answers[deterministic] = engine.scheduler.table.groups[0].cache.tree.device_pages
     assert answers == {False: 4, True: 2}
 
 

@@ -38,7 +38,7 @@ def test_a_request_goes_to_the_group_that_has_its_prefix_cached() -> None:
     engine.admit(0, [1] * 40, 2)
     engine.admit(1, prefix, 2)
     engine.drain()
-    holder = next(group for group in engine.scheduler.roster.groups if len(group.cache.tree.match("", prefix)) == 3)
+    holder = next(group for group in engine.scheduler.table.groups if len(group.cache.tree.match("", prefix)) == 3)
     assert holder.number == 1, "the first group was busy with another prompt"
     for request in range(2, 5):
         engine.admit(request, [*prefix, request], 2)
@@ -54,7 +54,7 @@ def test_who_waits_for_a_full_group_moves_to_one_that_has_room() -> None:
     for request in range(1, 9):
         engine.admit(request, [*prefix, request], 12)
     engine.drain()
-    running = [len(group.running) for group in engine.scheduler.roster.groups]
+    running = [len(group.running) for group in engine.scheduler.table.groups]
     assert running == [0, 0]
     assert len(engine.started) == 9
     stats = engine.scheduler.stats
@@ -69,7 +69,7 @@ def test_who_would_wait_for_the_next_tick_moves_to_a_group_that_has_as_much_to_c
     engine.admit(0, [1])  # it keeps the device busy while the others come
     for request, tokens in ((1, 32), (2, 48), (3, 32)):
         engine.admit(request, [request] * tokens)
-    first, second = engine.scheduler.roster.groups
+    first, second = engine.scheduler.table.groups
     assert (first.owed, second.owed) == (48, 64)
     engine.say(Withdraw(2))
     (plan,) = engine.settle()
@@ -87,7 +87,7 @@ def test_who_waits_for_the_group_that_has_its_prefix_holds_up_nobody_behind_it()
     engine.admit(2, [2] * 32)
     engine.admit(3, [*[5] * 48, 9])
     engine.admit(4, [3] * 16)
-    assert [tracked.group for tracked in engine.scheduler.roster.waiting] == [1, 1, 0]
+    assert [state.group for state in engine.scheduler.table.waiting] == [1, 1, 0]
     (plan,) = engine.settle()
     assert [(chunk.request_id, chunk.group) for chunk in plan.chunks] == [(2, 1), (4, 0)]
     (plan,) = engine.settle()
@@ -108,7 +108,7 @@ def test_who_has_copies_for_a_busy_group_holds_up_nobody_behind_it() -> None:
     engine.say(Withdraw(1))
     engine.settle_fetch()
     engine.admit(3, [7] * 16)
-    assert [(tracked.request.id, tracked.group) for tracked in engine.scheduler.roster.waiting] == [(0, 0), (3, 1)]
+    assert [(state.request.id, state.group) for state in engine.scheduler.table.waiting] == [(0, 0), (3, 1)]
     (plan,) = engine.settle()
     assert [(chunk.request_id, chunk.group) for chunk in plan.chunks] == [(2, 0), (3, 1)]
 
@@ -118,7 +118,7 @@ def test_a_prefix_that_is_held_in_the_way_of_a_request_lets_it_move(tokens: int)
     engine = groups()
     engine.admit(0, [3] * (12 * PAGE), hold=True)
     engine.drain()
-    (holder,) = [group for group in engine.scheduler.roster.groups if group.cache.held]
+    (holder,) = [group for group in engine.scheduler.table.groups if group.cache.held]
     engine.admit(1, [*[3] * PAGE, *[4] * tokens], 2)
     engine.drain()
     assert engine.ends == {0: "held", 1: "length"}
@@ -133,7 +133,7 @@ def test_copies_of_both_groups_come_back_from_host_and_disk() -> None:
             engine.admit(request, prompt, 4)
         engine.drain()
     stats = engine.scheduler.stats
-    assert all(group.cache.tree.host_pages for group in engine.scheduler.roster.groups)
+    assert all(group.cache.tree.host_pages for group in engine.scheduler.table.groups)
     assert stats.host_hit_tokens + stats.disk_hit_tokens > 0
     again = ByHand(engine.disk_tier, page_size=PAGE, num_pages=17, max_running=4, data=1)
     again.admit(0, [*prompts[0], 1], 2)
@@ -145,5 +145,5 @@ def test_pages_on_disk_are_those_that_the_group_knows_of_that_knows_of_most() ->
     engine = groups(host_cache_bytes=1 << 20)
     engine.admit(0, [1] * (3 * PAGE))
     engine.drain()
-    assert sorted(group.cache.tree.disk_pages for group in engine.scheduler.roster.groups) == [0, 3]
+    assert sorted(group.cache.tree.disk_pages for group in engine.scheduler.table.groups) == [0, 3]
     assert engine.scheduler.stats.disk_pages == 3

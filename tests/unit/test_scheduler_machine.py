@@ -76,8 +76,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.silences = Silences()
 
     def see(self, plans: list[Plan]) -> None:
-        running = self.engine.scheduler.roster.running
-        self.silences.see(plans, [tracked.request.id for tracked in running if tracked.masking.late])
+        running = self.engine.scheduler.table.running
+        self.silences.see(plans, [state.request.id for state in running if state.masking.late])
 
     @rule(
         lengths=st.lists(st.integers(1, 15) | st.integers(1, 70), min_size=1, max_size=4),
@@ -139,7 +139,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def find_overdue(self) -> None:
         """Tell of the oldest tick that it takes too long: who runs fails now, who waits at the second time."""
-        running = {tracked.request.id for tracked in self.engine.scheduler.roster.running}
+        running = {state.request.id for state in self.engine.scheduler.table.running}
         self.see(self.engine.say(Overdue(self.engine.in_flight[0].tick, StepTimeout("it hangs"))))
         assert running <= self.engine.rejected.keys()
         self.timed_out |= {number for number, error in self.engine.rejected.items() if isinstance(error, StepTimeout)}

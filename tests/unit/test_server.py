@@ -18,7 +18,7 @@ from rekindle.server.application import short_name
 from rekindle.server.writing.common import dumped
 from rekindle.server.writing.logprobs import TextLogprobs, chat_logprobs
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import Caller, ask
 from tests.unit.scripted import scripted_session
 from tests.unit.sessions import assert_all_is_free, submitted
@@ -353,8 +353,8 @@ async def test_a_body_may_have_as_many_bytes_as_the_bound_and_none_more(texts: S
 
 async def test_a_full_queue_is_told_with_when_to_come_again(settler: FakeSettler, byte_tokenizer: Tokenizer) -> None:
     limits = fake_limits(max_running=1)
-    assembly = fake_assembly(limits, settler=settler, tokenizer=byte_tokenizer)
-    with fake_session(assembly, max_waiting=2) as session:
+    loaded_engine = fake_loaded_engine(limits, settler=settler, tokenizer=byte_tokenizer)
+    with fake_session(loaded_engine, max_waiting=2) as session:
         served = app(session)
         async with anyio.create_task_group() as tasks:
             first = [Caller(served, TEXT, {"prompt": [3, 1], "max_tokens": 2}) for _ in range(3)]
@@ -381,9 +381,9 @@ async def test_a_closed_session_is_unavailable(texts: Session) -> None:
 
 
 async def test_a_stuck_engine_is_unavailable_and_health_says_in_which_tick(settler: FakeSettler) -> None:
-    assembly = fake_assembly(fake_limits(), settler=settler)
-    settings = replace(assembly.settings, watchdog_timeout=0.05)
-    async with fake_session(replace(assembly, settings=settings)) as session:
+    loaded_engine = fake_loaded_engine(fake_limits(), settler=settler)
+    settings = replace(loaded_engine.settings, watchdog_timeout=0.05)
+    async with fake_session(replace(loaded_engine, settings=settings)) as session:
         served = app(session)
         reply = await ask(served, TEXT, {"prompt": [3], "max_tokens": 5})
         assert (reply.status, reply.error["message"]) == (
@@ -398,13 +398,13 @@ async def test_a_stuck_engine_is_unavailable_and_health_says_in_which_tick(settl
 
 
 async def test_requests_that_end_with_the_session_are_told_so(held: Session, settler: FakeSettler) -> None:
-    callers = [Caller(app(held), TEXT, {"prompt": [3], "max_tokens": 50, "stream": each}) for each in (False, True)]
+    client = [Caller(app(held), TEXT, {"prompt": [3], "max_tokens": 50, "stream": each}) for each in (False, True)]
     async with anyio.create_task_group() as tasks:
-        for caller in callers:
+        for caller in client:
             tasks.start_soon(caller.run)
         await submitted(held, 2)
         await held.close()
-    assert [(caller.reply.status, caller.reply.error["type"]) for caller in callers] == [
+    assert [(caller.reply.status, caller.reply.error["type"]) for caller in client] == [
         (503, "service_unavailable_error")
     ] * 2
 

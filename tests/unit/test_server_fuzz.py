@@ -13,7 +13,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import Limits, app
 from rekindle.server.reading.call import NEUTRAL, SAMPLING
 from rekindle.session.session import Session
-from rekindle.testing import fake_assembly, fake_limits, fake_session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import ask
 from tests.unit.sessions import assert_all_is_free, ended_blocking
 
@@ -190,7 +190,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
     limits = fake_limits(max_context=256, num_pages=64, page_size=16)
-    with fake_session(fake_assembly(limits, tokenizer=byte_tokenizer)) as session:
+    with fake_session(fake_loaded_engine(limits, tokenizer=byte_tokenizer)) as session:
         yield session
 
 

@@ -12,7 +12,7 @@ from anyio import to_thread
 
 import rekindle
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import assert_all_ends_free, assert_all_is_free, submitted
 from tests.unit.sockets import ask, asking, connected
 from tests.waiting import PATIENCE, until
@@ -93,7 +93,7 @@ async def test_closing_lets_requests_under_way_end_and_takes_no_other(held: Sess
 async def test_requests_that_do_not_end_in_time_are_cancelled_and_told_so(
     settler: FakeSettler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with fake_session(fake_assembly(fake_limits(max_running=2), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(max_running=2), settler=settler)) as session:
         server = await session.serve(port=0, grace=0.1)
         body = {"prompt": [3, 1, 4], "max_tokens": 4000, "logprobs": 0}
         whole, stream = (asking(server.url, TEXT, {**body, "stream": streams}) for streams in (False, True))

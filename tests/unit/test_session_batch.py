@@ -20,7 +20,7 @@ from rekindle.core.errors import (
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import assert_all_is_free
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +39,7 @@ def tokenizer(byte_tokenizer: Tokenizer) -> Tokenizer:
 
 @pytest.fixture
 def texts(tokenizer: Tokenizer) -> Iterator[Session]:
-    with fake_session(fake_assembly(fake_limits(max_context=64), tokenizer=tokenizer)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(max_context=64), tokenizer=tokenizer)) as session:
         yield session
 
 
@@ -72,7 +72,7 @@ async def test_all_bad_prompts_are_named_by_index_in_one_error_and_nothing_is_co
         with pytest.raises(InvalidBatch, match=f"\n  prompt {index}: .*{said}"):
             raise caught.value
     assert texts.stats.scheduler.prompt_tokens == 0
-    assert not texts._callers._handles
+    assert not texts._client._handles
 
 
 async def test_beyond_ten_bad_prompts_are_counted(texts: Session) -> None:
@@ -95,8 +95,8 @@ async def test_bad_token_ids_are_named_too_and_parameters_are_of_the_call(sessio
 
 
 async def test_a_batch_larger_than_the_queue_is_checked_before_any_of_it_enters(tokenizer: Tokenizer) -> None:
-    assembly = fake_assembly(fake_limits(max_context=64), tokenizer=tokenizer)
-    async with fake_session(assembly, max_waiting=4) as session:
+    loaded_engine = fake_loaded_engine(fake_limits(max_context=64), tokenizer=tokenizer)
+    async with fake_session(loaded_engine, max_waiting=4) as session:
         with pytest.raises(InvalidBatch, match=r"1 of 301 prompts .*\n  prompt 300: "):
             await session.generate([*["a"] * 300, "b" * 64])
         assert session.stats.scheduler.prompt_tokens == 0
@@ -113,8 +113,8 @@ async def test_a_prompt_of_several_draws_is_tokenized_once_and_fails_as_it_would
             encoded.append(text)
             return super().encode(text, add_special_tokens)
 
-    assembly = fake_assembly(fake_limits(max_context=64), tokenizer=Counts(tokenizer.backend))
-    async with fake_session(assembly) as session:
+    loaded_engine = fake_loaded_engine(fake_limits(max_context=64), tokenizer=Counts(tokenizer.backend))
+    async with fake_session(loaded_engine) as session:
         assert len(await session.generate("abc", n=5, max_tokens=2)) == 5
         assert encoded == ["abc"]
         assert [len(group) for group in await session.generate(["d", "e"], n=3, max_tokens=2)] == [3, 3]
@@ -141,7 +141,7 @@ class Slow(Tokenizer):
 
 async def test_leaving_the_check_leaves_nothing_behind_and_the_loop_turns_meanwhile(tokenizer: Tokenizer) -> None:
     slow = Slow(tokenizer)
-    async with fake_session(fake_assembly(fake_limits(), tokenizer=slow)) as session:
+    async with fake_session(fake_loaded_engine(fake_limits(), tokenizer=slow)) as session:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.generate, ["a"] * 50)
             await anyio.to_thread.run_sync(slow.asked.wait)
@@ -152,7 +152,7 @@ async def test_leaving_the_check_leaves_nothing_behind_and_the_loop_turns_meanwh
         slow.permits.release(50)
         await anyio.to_thread.run_sync(checking.join)
         assert slow.encoded == 1, "the rest is not looked at any more"
-        assert not session._callers._handles
+        assert not session._client._handles
         assert_all_is_free(session)
 
 
@@ -189,7 +189,7 @@ async def test_errors_are_returned_or_raised_and_only_a_list_has_places_for_them
 @pytest.fixture
 def one_by_one(settler: FakeSettler) -> Iterator[Session]:
     """Open a session with one slot; a tick settles when it is told to."""
-    with fake_session(fake_assembly(fake_limits(max_running=1), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(max_running=1), settler=settler)) as session:
         yield session
 
 

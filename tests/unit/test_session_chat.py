@@ -8,7 +8,7 @@ import pytest
 from rekindle.core.errors import InvalidRequest, PromptTooLong
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import expected_tokens, fake_limits, fake_loaded_engine, fake_session
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ def tokenizer(byte_tokenizer: Tokenizer) -> Tokenizer:
 
 @pytest.fixture
 def chats(tokenizer: Tokenizer) -> Iterator[Session]:
-    with fake_session(fake_assembly(fake_limits(page_size=16), tokenizer=tokenizer)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(page_size=16), tokenizer=tokenizer)) as session:
         yield session
 
 

@@ -12,15 +12,15 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.client.callers import Callers
+from rekindle.client.engine_client import EngineClient
 from rekindle.client.submission import Submission
-from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import EngineFailed, InvalidRequest, QueueFull, SessionClosed
 from rekindle.core.messages import Message, Rejected, Text, Texts
 from rekindle.core.request.params import SamplingParams
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import reason, thread_of
 from tests.waiting import PATIENCE, until_blocking
 
@@ -49,9 +49,9 @@ def freed() -> list[str]:
     return []
 
 
-def machine_of(settler: FakeSettler, freed: list[str]) -> Assembly:
+def machine_of(settler: FakeSettler, freed: list[str]) -> LoadedEngine:
     limits = fake_limits(max_running=1)
-    return fake_assembly(limits, settler=settler, free=lambda: freed.append(threading.current_thread().name))
+    return fake_loaded_engine(limits, settler=settler, free=lambda: freed.append(threading.current_thread().name))
 
 
 @pytest.fixture
@@ -221,22 +221,22 @@ def test_a_session_that_is_dropped_after_an_error_stops_its_engine(stepped: bool
 
 async def test_one_that_comes_while_the_session_ends_is_answered_too() -> None:
     """Post a request that saw the session open, and finds the queue full when no request leaves it any more."""
-    callers = Callers(max_waiting=1)
+    client = EngineClient(max_waiting=1)
     posted: list[Message] = []
-    inside = callers.submit(Submission((1,), SamplingParams()), posted.append, wait=True)
+    inside = client.submit(Submission((1,), SamplingParams()), posted.append, wait=True)
     closed = SessionClosed("closed")
-    callers.fail_all(closed)
-    outside = callers.submit(Submission((1,), SamplingParams()), posted.append, wait=True)
+    client.fail_all(closed)
+    outside = client.submit(Submission((1,), SamplingParams()), posted.append, wait=True)
     for handle in (inside, outside):
         assert handle.done
         with pytest.raises(SessionClosed) as caught:
             await handle
         assert caught.value is closed
     with pytest.raises(QueueFull):
-        callers.submit(Submission((1,), SamplingParams()), posted.append, wait=False)
-    assert not callers._handles
-    callers.deliver(Texts((Text(0, "late", (1,), "length"),)))
-    callers.deliver(Rejected(1, closed))
+        client.submit(Submission((1,), SamplingParams()), posted.append, wait=False)
+    assert not client._handles
+    client.deliver(Texts((Text(0, "late", (1,), "length"),)))
+    client.deliver(Rejected(1, closed))
 
 
 # Failed
@@ -302,7 +302,7 @@ async def test_the_failure_of_one_session_does_not_touch_another(failing: tuple[
 async def test_an_error_of_building_reaches_whoever_opens_as_it_is() -> None:
     told: list[Exception] = []
 
-    def build(report: object) -> Assembly:
+    def build(report: object) -> LoadedEngine:
         raise ZeroDivisionError("no model")
 
     host = EngineThread(build, lambda message: None, told.append)
@@ -315,7 +315,7 @@ async def test_an_error_of_building_reaches_whoever_opens_as_it_is() -> None:
 async def test_a_session_closed_while_it_opens_frees_what_was_built(freed: list[str]) -> None:
     building, stopped = threading.Event(), threading.Event()
 
-    def build(report: object) -> Assembly:
+    def build(report: object) -> LoadedEngine:
         building.set()
         stopped.wait()
         return machine_of(FakeSettler(), freed)

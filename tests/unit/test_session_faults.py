@@ -17,12 +17,12 @@ from anyio import to_thread
 
 import rekindle
 from rekindle.core.engine.actor import Actor
-from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.errors import EngineFailed, ModelError, RequestCancelled, SessionClosed
 from rekindle.core.messages import Message
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ ENDLESS = 4000
 
 def held_session(free: Callable[[], None] = lambda: None) -> Session:
     """Open a session in which nothing ever settles."""
-    return fake_session(fake_assembly(fake_limits(), settler=FakeSettler(held=True), free=free))
+    return fake_session(fake_loaded_engine(fake_limits(), settler=FakeSettler(held=True), free=free))
 
 
 async def test_a_session_that_is_left_by_a_timeout_stops_though_nothing_can_be_awaited_any_more() -> None:
@@ -56,7 +56,7 @@ def test_a_device_that_cannot_be_freed_does_not_keep_close_waiting() -> None:
     hook = threading.excepthook
     threading.excepthook = lambda failure: failed.append(failure.exc_value)
     try:
-        fake_session(fake_assembly(fake_limits(), free=free)).close_sync()
+        fake_session(fake_loaded_engine(fake_limits(), free=free)).close_sync()
         engine = [thread for thread in threading.enumerate() if thread.name == "rekindle-engine"]
         for thread in engine:
             thread.join(PATIENCE)
@@ -67,10 +67,10 @@ def test_a_device_that_cannot_be_freed_does_not_keep_close_waiting() -> None:
 
 def test_an_open_that_fails_after_the_engine_began_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     freed = threading.Event()
-    assembly = replace(fake_assembly(fake_limits(), free=freed.set), unserved=("num_beams",))
+    loaded_engine = replace(fake_loaded_engine(fake_limits(), free=freed.set), unserved=("num_beams",))
 
-    def build(*_: object, **__: object) -> Assembly:
-        return assembly
+    def build(*_: object, **__: object) -> LoadedEngine:
+        return loaded_engine
 
     monkeypatch.setattr("rekindle.session.opening.build", build)
     with warnings.catch_warnings():
@@ -109,7 +109,7 @@ async def test_weights_that_are_left_at_the_moment_of_a_close_are_left_quietly()
     await until(lambda: request.record.standing.state != "waiting", "the request had started")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(session.update_weights, {})
-        await until(lambda: session._callers._answers, "the engine was asked to use them")
+        await until(lambda: session._client._answers, "the engine was asked to use them")
         tasks.cancel_scope.cancel()
         session.close_sync()
 
@@ -188,9 +188,9 @@ class Saying:
     ],
 )
 def test_an_actor_that_says_something_else_than_messages_is_named(said: object, told: str) -> None:
-    assembly = fake_assembly(fake_limits())
+    loaded_engine = fake_loaded_engine(fake_limits())
     speaking = cast(Actor, Saying(said))
-    with fake_session(assembly.composed(lambda actors: replace(actors, detokenizer=speaking))) as session:
+    with fake_session(loaded_engine.composed(lambda actors: replace(actors, detokenizer=speaking))) as session:
         with pytest.raises(EngineFailed, match=told) as failed:
             session.generate_sync(token_ids=PROMPT, max_tokens=2)
         cause = failed.value.__cause__
@@ -202,9 +202,9 @@ def test_an_actor_that_says_something_else_than_messages_is_named(said: object, 
 
 
 def test_a_watcher_is_told_nothing_once_its_with_statement_was_left() -> None:
-    inside, go, told = threading.Event(), threading.Event(), list[Handled]()
+    inside, go, told = threading.Event(), threading.Event(), list[MessageRecord]()
 
-    def wait(_: Handled) -> None:
+    def wait(_: MessageRecord) -> None:
         inside.set()
         assert go.wait(PATIENCE)
 
@@ -220,7 +220,7 @@ def test_a_watcher_is_told_nothing_once_its_with_statement_was_left() -> None:
 def test_a_watch_can_be_entered_again_after_its_function_has_raised() -> None:
     fails = True
 
-    def see(_: Handled) -> None:
+    def see(_: MessageRecord) -> None:
         if fails:
             raise ZeroDivisionError
 
@@ -238,7 +238,7 @@ def test_a_prefix_that_is_held_counts_as_no_first_token() -> None:
     with fake_session() as session:
         session.prefix_sync(token_ids=PROMPT * 20).release()
         session.generate_sync(token_ids=PROMPT, max_tokens=2)
-        assert len(session._callers.first_tokens) == 1
+        assert len(session._client.first_tokens) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are of POSIX")

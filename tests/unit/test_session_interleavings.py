@@ -15,7 +15,14 @@ from rekindle.core.errors import BatchFailed, QueueFull, RequestCancelled, Sessi
 from rekindle.core.messages import Withdraw
 from rekindle.core.request.params import SamplingOptions
 from rekindle.session.session import Session
-from rekindle.testing import CheckedScheduler, FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import (
+    CheckedScheduler,
+    FakeSettler,
+    expected_tokens,
+    fake_limits,
+    fake_loaded_engine,
+    fake_session,
+)
 from tests.unit.limits import WAYS
 from tests.unit.sessions import reason
 from tests.waiting import PATIENCE
@@ -110,38 +117,38 @@ class Caller:
 
 async def told(story: list[Ask | Do], limits: dict[str, Any]) -> None:
     settler, freed = FakeSettler(held=True), []
-    assembly = fake_assembly(fake_limits(**limits), settler=settler, free=lambda: freed.append(True))
-    session = fake_session(assembly, max_waiting=4)
-    callers: list[Caller] = []
+    loaded_engine = fake_loaded_engine(fake_limits(**limits), settler=settler, free=lambda: freed.append(True))
+    session = fake_session(loaded_engine, max_waiting=4)
+    client: list[Caller] = []
     async with anyio.create_task_group() as tasks:
         for event in story:
             if isinstance(event, Ask):
-                callers.append(Caller(event))
-                tasks.start_soon(callers[-1].run, session)
+                client.append(Caller(event))
+                tasks.start_soon(client[-1].run, session)
             else:
-                await happen(event, session, settler, callers)
+                await happen(event, session, settler, client)
             await checkpoint()
         settler.release()
     closed = session._engine.error is not None
-    for caller in callers:
+    for caller in client:
         caller.check(closed)
     if not closed:
         await let_the_engine_catch_up(session)
-    scheduler = assembly.lanes[0].actors.scheduler
+    scheduler = loaded_engine.lanes[0].actors.scheduler
     await session.close()
     assert freed == [True]
     assert isinstance(scheduler, CheckedScheduler)
     if closed:  # the scheduler was stopped in the middle, but its pages add up, and come free
-        for request_id in [tracked.request.id for tracked in scheduler.roster]:
+        for request_id in [state.request.id for state in scheduler.table]:
             scheduler.handle(Withdraw(request_id))
     scheduler.check()
     stats = scheduler.stats
     assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
-    assert not session._callers._handles, "nobody is kept who was answered"
+    assert not session._client._handles, "nobody is kept who was answered"
 
 
-async def happen(event: Do, session: Session, settler: FakeSettler, callers: list[Caller]) -> None:
-    caller = callers[event.whom % len(callers)] if callers else None
+async def happen(event: Do, session: Session, settler: FakeSettler, client: list[Caller]) -> None:
+    caller = client[event.whom % len(client)] if client else None
     match event.what:
         case "settle":
             settler.step()

@@ -16,7 +16,7 @@ from rekindle.core.errors import InvalidRequest, QueueFull, RequestCancelled, Se
 from rekindle.core.messages import Cancel, Message, Submit
 from rekindle.core.request.params import SamplingParams
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import assert_all_is_free, ended
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
@@ -210,9 +210,9 @@ class Recorded:
 
 
 async def test_generate_waits_for_room_and_enters_in_order(settler: FakeSettler) -> None:
-    assembly = fake_assembly(fake_limits(max_running=1), settler=settler)
-    intake = Recorded(assembly.lanes[0].actors.intake)
-    session = fake_session(assembly.composed(lambda actors: replace(actors, intake=intake)), max_waiting=2)
+    loaded_engine = fake_loaded_engine(fake_limits(max_running=1), settler=settler)
+    intake = Recorded(loaded_engine.lanes[0].actors.intake)
+    session = fake_session(loaded_engine.composed(lambda actors: replace(actors, intake=intake)), max_waiting=2)
     async with session, anyio.create_task_group() as tasks:
         for number in range(12):
             tasks.start_soon(partial(session.generate, token_ids=[number], max_tokens=3))
@@ -261,8 +261,8 @@ async def test_leaving_an_enqueue_leaves_nothing_behind(held: Session) -> None:
             last = [*held.requests.values()][-1]
             tasks.cancel_scope.cancel()
         assert repr(last) == "<rekindle.Handle cancelled, 0 tokens>"
-        assert len(held._callers._handles) == 3
-        assert not held._callers._places._outside
+        assert len(held._client._handles) == 3
+        assert not held._client._gate._outside
 
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
@@ -294,15 +294,15 @@ async def test_one_who_waits_outside_can_leave_and_nothing_is_kept_of_it(held: S
         with pytest.raises(RequestCancelled, match="before it was submitted"):
             await anext(stream)
     assert [*held.requests.values()] == [stream._handle for stream in outside[:3]]
-    assert len(held._callers._handles) == 3, "nothing is kept of those that left, though no place came free"
-    assert len(held._callers._places._outside) <= 1, "the third waits outside unless the first has begun to run"
+    assert len(held._client._handles) == 3, "nothing is kept of those that left, though no place came free"
+    assert len(held._client._gate._outside) <= 1, "the third waits outside unless the first has begun to run"
     settler.release()
     for stream in outside[:3]:
         assert [piece.token_ids async for piece in stream]
     assert_all_is_free(held)
     await held.generate(token_ids=PROMPT, max_tokens=1)
-    assert not held._callers._handles
-    assert not held._callers._places._inside
+    assert not held._client._handles
+    assert not held._client._gate._inside
 
 
 @pytest.mark.parametrize("call", ["embed", "perplexity"])

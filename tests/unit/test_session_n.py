@@ -12,7 +12,7 @@ from rekindle.core.errors import InvalidRequest, ParametersIgnored
 from rekindle.core.request.params import SamplingParams, draws
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import VOCAB_SIZE, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import VOCAB_SIZE, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +79,7 @@ async def test_draws_at_temperature_0_are_alike_and_the_line_that_asks_for_them_
 async def test_n_is_a_count_and_nothing_is_left_of_a_call_that_says_otherwise(session: Session, n: Any) -> None:
     with pytest.raises(InvalidRequest, match="n must be an integer from 1"):
         await session.generate(token_ids=PROMPT, n=n)
-    assert not session._callers._handles
+    assert not session._client._handles
 
 
 async def test_one_stream_and_one_handle_are_of_one_draw(session: Session) -> None:
@@ -96,7 +96,7 @@ async def test_an_unknown_keyword_is_named_at_the_call_with_the_one_that_was_mea
             call(**misspelled)
     with pytest.raises(InvalidRequest, match=r"unknown keyword 'temprature'; did you mean temperature\?"):
         await session.generate(token_ids=PROMPT, temprature=1.0)  # type: ignore[call-overload]
-    assert not session._callers._handles
+    assert not session._client._handles
 
 
 # Defaults
@@ -106,7 +106,7 @@ async def test_an_unknown_keyword_is_named_at_the_call_with_the_one_that_was_mea
 def recommended() -> Iterator[Session]:
     """Open a session on a model whose authors recommend sampling parameters."""
     defaults = {"temperature": 1.0, "seed": 5, "max_tokens": 4, "stop_token_ids": [250]}
-    with fake_session(replace(fake_assembly(fake_limits()), defaults=defaults)) as session:
+    with fake_session(replace(fake_loaded_engine(fake_limits()), defaults=defaults)) as session:
         yield session
 
 
@@ -129,8 +129,8 @@ async def test_a_model_that_recommends_nothing_has_our_defaults(session: Session
 
 
 def test_what_a_model_recommends_and_rekindle_has_not_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assembly = replace(fake_assembly(fake_limits()), unserved=("num_beams", "typical_p"))
-    monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: assembly)
+    loaded_engine = replace(fake_loaded_engine(fake_limits()), unserved=("num_beams", "typical_p"))
+    monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: loaded_engine)
     with pytest.warns(UserWarning, match="a-model: .* num_beams, typical_p, which Rekindle does not have") as told:
         session = rekindle.open_sync("a-model", progress=False)
     with session:
@@ -159,7 +159,7 @@ async def test_token_ids_outside_the_vocabulary_are_an_error_at_the_call(
             call(**ask)
     with pytest.raises(InvalidRequest, match=name):
         await session.generate(n=2, **ask)
-    assert not session._callers._handles
+    assert not session._client._handles
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ async def test_bans_that_leave_nothing_fail_alone(session: Session) -> None:
 
 async def test_a_bad_word_is_banned_at_the_start_and_after_a_space(byte_tokenizer: Tokenizer) -> None:
     space, a, b = (byte_tokenizer.encode(letter)[0] for letter in " A~")
-    with fake_session(fake_assembly(fake_limits(), tokenizer=byte_tokenizer)) as texts:
+    with fake_session(fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer)) as texts:
         ask: dict[str, Any] = {"allowed_token_ids": [space, a, b], "max_tokens": 40}
         free = await texts.generate("x", **ask)
         assert " ~" in free.text

@@ -12,7 +12,7 @@ from rekindle.core.errors import InvalidRequest, SessionClosed
 from rekindle.core.request.params import SamplingParams, draws
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from rekindle.views.cache.hottest import RUN_TOKENS
 from tests.waiting import PATIENCE
 
@@ -32,7 +32,7 @@ def session() -> Iterator[Session]:
 @pytest.fixture
 def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
     limits = fake_limits(page_size=16, num_pages=1 + PAGES)
-    with fake_session(fake_assembly(limits, tokenizer=byte_tokenizer)) as session:
+    with fake_session(fake_loaded_engine(limits, tokenizer=byte_tokenizer)) as session:
         yield session
 
 
@@ -244,7 +244,7 @@ async def test_a_handle_may_outlive_its_session() -> None:
 @pytest.fixture
 def slow(settler: FakeSettler) -> Iterator[Session]:
     limits = fake_limits(page_size=16, num_pages=1 + PAGES, max_running=1)
-    with fake_session(fake_assembly(limits, settler=settler)) as session:
+    with fake_session(fake_loaded_engine(limits, settler=settler)) as session:
         yield session
 
 
@@ -287,15 +287,15 @@ def test_the_engine_does_not_wait_while_the_texts_of_the_cache_are_made(byte_tok
         def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
             if len(ids := list(ids)) > RUN_TOKENS:
                 looked.append(
-                    look.submit(lambda: assembly.lanes[0].scheduler.look(lambda trees: trees[0].nodes)).result(
+                    look.submit(lambda: loaded_engine.lanes[0].scheduler.look(lambda trees: trees[0].nodes)).result(
                         timeout=PATIENCE
                     )
                 )
             return super().decode(ids, skip_special_tokens)
 
     looked: list[int] = []
-    assembly = fake_assembly(fake_limits(page_size=16), tokenizer=Asking(byte_tokenizer.backend))
-    with fake_session(assembly) as session, ThreadPoolExecutor(1) as look:
+    loaded_engine = fake_loaded_engine(fake_limits(page_size=16), tokenizer=Asking(byte_tokenizer.backend))
+    with fake_session(loaded_engine) as session, ThreadPoolExecutor(1) as look:
         session.generate_sync(token_ids=list(range(96)), max_tokens=1)
         (path,) = session.cache.hottest
         assert path.text == byte_tokenizer.decode(path.tokens)

@@ -10,16 +10,16 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.client.callers import Callers
+from rekindle.client.engine_client import EngineClient
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.errors import EngineFailed, SessionClosed, StorageError
 from rekindle.core.messages import CacheSaved, CacheSaving, Message, SaveCache, Write, Written
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.session import operations
 from rekindle.session.session import Session
-from rekindle.testing import FakeDiskTier, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeDiskTier, fake_limits, fake_loaded_engine, fake_session
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -71,11 +71,11 @@ async def paused_with_pages(session: Session) -> None:
         await session.step()
 
 
-def answers_of(seen: list[Handled]) -> dict[int, list[CacheSaving | CacheSaved]]:
+def answers_of(seen: list[MessageRecord]) -> dict[int, list[CacheSaving | CacheSaved]]:
     """Return the answers to each ticket, in order."""
     told: dict[int, list[CacheSaving | CacheSaved]] = {}
     for handled in seen:
-        for said in handled.said:
+        for said in handled.answers:
             if isinstance(said, CacheSaving | CacheSaved):
                 told.setdefault(said.ticket, []).append(said)
     return told
@@ -116,12 +116,12 @@ async def test_nothing_is_drawn_that_nobody_wants_to_see(paged: Session, shown: 
 
 
 async def test_each_who_asks_is_told_of_what_was_written_since(paged: Session) -> None:
-    seen: list[Handled] = []
+    seen: list[MessageRecord] = []
     with paged.watch(seen.append):
         await paused_with_pages(paged)
         feeds = []
         for _ in range(3):
-            feeds.append(paged._callers.ask(SaveCache, paged._engine.post)[1])
+            feeds.append(paged._client.ask(SaveCache, paged._engine.post)[1])
             for _ in range(12):
                 await paged.step()
         while await paged.step() is not None:
@@ -148,8 +148,8 @@ class NoRoom(FakeDiskTier):
 async def test_what_could_not_be_written_is_an_error_and_the_bar_does_not_come_to_its_end(
     shown: list[Progress],
 ) -> None:
-    assembly = fake_assembly(fake_limits(page_size=PAGE, max_context=100 * PAGE))
-    with fake_session(assembly.composed(lambda actors: replace(actors, disk_tier=NoRoom()))) as session:
+    loaded_engine = fake_loaded_engine(fake_limits(page_size=PAGE, max_context=100 * PAGE))
+    with fake_session(loaded_engine.composed(lambda actors: replace(actors, disk_tier=NoRoom()))) as session:
         await paused_with_pages(session)
         session.resume()
         with pytest.raises(StorageError, match="others could not be"):
@@ -166,10 +166,10 @@ async def test_a_session_that_closes_or_fails_meanwhile_ends_a_save_with_its_err
         def handle(self, message: Message) -> list[Written]:
             raise OSError("no disk")
 
-    assembly = fake_assembly(fake_limits(page_size=PAGE, max_context=100 * PAGE))
+    loaded_engine = fake_loaded_engine(fake_limits(page_size=PAGE, max_context=100 * PAGE))
     if fails:
-        assembly = assembly.composed(lambda actors: replace(actors, disk_tier=Failing()))
-    with fake_session(assembly) as session:
+        loaded_engine = loaded_engine.composed(lambda actors: replace(actors, disk_tier=Failing()))
+    with fake_session(loaded_engine) as session:
         await paused_with_pages(session)
         got: list[Exception] = []
 
@@ -199,21 +199,21 @@ async def test_leaving_a_save_early_leaves_the_session_usable(paged: Session) ->
     paged.resume()
     assert await paged.save(progress=False) <= PAGES
     assert paged.stats.scheduler.disk_pages == PAGES
-    assert not paged._callers._answers, "nobody is kept who was answered"
+    assert not paged._client._answers, "nobody is kept who was answered"
 
 
 def test_one_who_asks_while_the_engine_ends_does_not_disturb_its_end() -> None:
     """Ask from another thread while the engine's thread tells one caller after the other."""
-    callers = Callers(max_waiting=1)
+    client = EngineClient(max_waiting=1)
     closed = SessionClosed("closed")
     late: list[Feed[Any]] = []
 
     def ask() -> Feed[Any]:
-        return callers.ask(SaveCache, lambda message: None)[1]
+        return client.ask(SaveCache, lambda message: None)[1]
 
     early = [ask(), ask()]
     for feed in early:
         feed._waiting.append((lambda: late.append(ask()), 1))
-    callers.fail_all(closed)
+    client.fail_all(closed)
     assert len(late) == 2
     assert all(feed.closed for feed in (*early, *late))

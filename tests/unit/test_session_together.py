@@ -12,7 +12,7 @@ from rekindle.core.errors import BatchFailed, InvalidBatch, InvalidRequest, Requ
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import assert_all_is_free
 from tests.waiting import until
 
@@ -24,14 +24,14 @@ ENDLESS = 4000
 
 @pytest.fixture
 def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
-    with fake_session(fake_assembly(fake_limits(max_context=64), tokenizer=byte_tokenizer)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(max_context=64), tokenizer=byte_tokenizer)) as session:
         yield session
 
 
 @pytest.fixture
 def one_by_one(settler: FakeSettler) -> Iterator[Session]:
     """Open a session with one slot; a tick settles when it is told to."""
-    with fake_session(fake_assembly(fake_limits(max_running=1), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(max_running=1), settler=settler)) as session:
         yield session
 
 
@@ -55,8 +55,8 @@ LOOPS: list[Callable[[Session], Any]] = [
 async def test_a_second_loop_over_the_same_items_is_told_that_there_is_one(
     begin: Callable[[Session], Any], settler: FakeSettler, byte_tokenizer: Tokenizer
 ) -> None:
-    assembly = fake_assembly(fake_limits(max_context=64), tokenizer=byte_tokenizer, settler=settler)
-    with fake_session(assembly) as texts:
+    loaded_engine = fake_loaded_engine(fake_limits(max_context=64), tokenizer=byte_tokenizer, settler=settler)
+    with fake_session(loaded_engine) as texts:
         loop = begin(texts)
         ended: list[int] = []
         refused: list[str] = []
@@ -206,7 +206,7 @@ async def test_pieces_come_from_any_of_a_list_each_with_its_place(texts: Session
 
 async def test_pieces_of_several_requests_come_side_by_side(settler: FakeSettler) -> None:
     seen: set[int] = set()
-    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         async with aclosing(session.stream(token_ids=PROMPTS, max_tokens=ENDLESS)) as stream:
             while len(seen) < 3:
                 settler.step()

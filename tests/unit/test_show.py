@@ -30,7 +30,7 @@ from rekindle.notebook import front_end, live_text
 from rekindle.notebook.front_end import EMPTY
 from rekindle.notebook.live_text import PrintedText, drawing
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 from tests.waiting import until, until_blocking
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -129,7 +129,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
 @pytest.fixture
 def held(settler: FakeSettler, byte_tokenizer: Tokenizer) -> Iterator[Session]:
     """Open a session that writes text, and says nothing before the settler is released."""
-    with fake_session(fake_assembly(fake_limits(), tokenizer=byte_tokenizer, settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer, settler=settler)) as session:
         yield session
 
 

@@ -24,7 +24,7 @@ from rekindle.results.answer_table import MOST_ROWS
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import assert_all_is_free
 from tests.unit.test_show import Kernel, Page
 from tests.waiting import PATIENCE, until
@@ -47,7 +47,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Page:
 @pytest.fixture
 def held(settler: FakeSettler, byte_tokenizer: Tokenizer) -> Iterator[Session]:
     """Open a session that writes text, and says nothing before the settler is released."""
-    with fake_session(fake_assembly(fake_limits(), tokenizer=byte_tokenizer, settler=settler)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer, settler=settler)) as session:
         yield session
 
 
@@ -254,7 +254,9 @@ async def test_in_a_terminal_each_answer_is_printed_as_it_ends(
     settler: FakeSettler, byte_tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settler.release()
-    with fake_session(fake_assembly(fake_limits(max_running=1), tokenizer=byte_tokenizer, settler=settler)) as session:
+    with fake_session(
+        fake_loaded_engine(fake_limits(max_running=1), tokenizer=byte_tokenizer, settler=settler)
+    ) as session:
         shown = await session.show(["ab", "", "c\nd"], max_tokens=3, errors="return")
         blocking = await to_thread.run_sync(lambda: session.show_sync(["ab"], max_tokens=3))
     first, _, last = shown

@@ -16,7 +16,7 @@ from rekindle.core.request.params import SamplingOptions
 from rekindle.core.request.tokens import EndReason, TokenLogprob
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import ByHand, expected_of, expected_tokens, fake_assembly, fake_limits
+from rekindle.testing import ByHand, expected_of, expected_tokens, fake_limits, fake_loaded_engine
 from tests.unit.stages import Stages, request_of
 
 PROMPT = (3, 1, 4)
@@ -96,7 +96,7 @@ def said_by(actor: Actor, message: Message) -> list[Message]:
 
 @pytest.fixture
 def detokenizer(byte_tokenizer: Tokenizer) -> Actor:
-    return fake_assembly(fake_limits(), tokenizer=byte_tokenizer).lanes[0].actors.detokenizer
+    return fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer).lanes[0].actors.detokenizer
 
 
 def output_of(ids: tuple[int, ...], end: EndReason | None, stop: str, tokenizer: Tokenizer) -> Outputs:
@@ -148,7 +148,7 @@ def texts_of(
     tokenizer: Tokenizer, written: str, end: EndReason | None, **options: Unpack[SamplingOptions]
 ) -> tuple[list[Text], bool]:
     """Detokenize a text token by token; return what callers are told, and whether the request was stopped."""
-    detokenizer = fake_assembly(fake_limits(), tokenizer=tokenizer).lanes[0].actors.detokenizer
+    detokenizer = fake_loaded_engine(fake_limits(), tokenizer=tokenizer).lanes[0].actors.detokenizer
     request, ids = request_of(PROMPT, options, capacity=100), tokenizer.encode(written)
     ends = [None] * (len(ids) - 1) + [end]
     said = [

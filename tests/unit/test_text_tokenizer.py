@@ -16,7 +16,7 @@ from rekindle.core.errors import CheckpointError, InvalidRequest, UnsupportedMod
 from rekindle.core.messages import Conversation
 from rekindle.core.text.chat import render
 from rekindle.core.text.tokenizer import Tokenizer, wrap
-from rekindle.testing import fake_assembly, fake_limits, fake_session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 TEXTS = ["Hello  world's 12345 days\n\n  end ", "naïve — 東京 🚀", "a<|end|>b", "IT'S + 3.14 == ½", "\t x\r\n y"]
@@ -305,7 +305,7 @@ def test_a_text_that_begins_with_the_tokens_before_every_text_has_them_once() ->
 
 def test_a_rendered_chat_and_a_text_with_its_own_tokens_are_tokenized_as_they_are() -> None:
     tokenizer = with_bos()
-    with fake_session(fake_assembly(fake_limits(), tokenizer=tokenizer)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), tokenizer=tokenizer)) as session:
         ask: dict[str, Any] = {"max_tokens": 1}
         messages = [{"role": "user", "content": "ab"}]
         chat = session.generate_sync(messages, **ask)

@@ -8,11 +8,11 @@ import pytest
 from _pytest.logging import LogCaptureFixture
 
 from rekindle.core.messages import Message, Started
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.session.session import Session
-from rekindle.testing import fake_assembly, fake_limits, fake_session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from rekindle.views import tick_log
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ def numbers(log: LogCaptureFixture, kind: re.Pattern[str]) -> list[tuple[int, ..
 
 async def test_prefills_tell_what_is_new_computed_and_cached(logged: LogCaptureFixture) -> None:
     prompt = list(range(1, 44))  # its two whole pages are found again
-    with fake_session(fake_assembly(fake_limits(page_size=16))) as session:
+    with fake_session(fake_loaded_engine(fake_limits(page_size=16))) as session:
         for _ in range(2):
             await session.generate(token_ids=prompt, max_tokens=1)
     told = [(new, computed, cached) for new, computed, cached, *_ in numbers(logged, PREFILL)]
@@ -47,7 +47,7 @@ async def test_prefills_tell_what_is_new_computed_and_cached(logged: LogCaptureF
 
 async def test_all_lines_together_account_for_every_token(logged: LogCaptureFixture) -> None:
     with fake_session(
-        fake_assembly(fake_limits(max_running=3, num_pages=14, page_size=16, prefill_chunk=32))
+        fake_loaded_engine(fake_limits(max_running=3, num_pages=14, page_size=16, prefill_chunk=32))
     ) as session:
         await session.generate(token_ids=[[n] * 40 for n in range(1, 9)], max_tokens=80)
         await session.generate(token_ids=[[n] * 40 for n in range(7, 9)], max_tokens=7)
@@ -79,5 +79,5 @@ def test_one_that_is_asked_for_in_the_middle_counts_from_there(logged: LogCaptur
     """Check that a request that ends before a tick was seen causes no division by zero."""
     log = tick_log.TickLog(lambda: SchedulerStats(pages=4, free_pages=4, generated_tokens=9))
     said: tuple[Message, ...] = (Started(1, (1, 2, 3), None, CachedTokens()),)
-    log(Handled("scheduler", said[0], said, 0.0, 0.0))
+    log(MessageRecord("scheduler", said[0], said, 0.0, 0.0))
     assert logged.records == []

@@ -106,9 +106,7 @@ def test_what_waits_for_room_is_not_staged_beside_the_pool_without_bound() -> No
     while second.fetching:
         second.settle_fetch()
     staged = [
-        tracked.queued.fetching.nodes
-        for tracked in second.scheduler.roster.waiting
-        if tracked.queued.fetching is not None
+        state.queued.fetching.nodes for state in second.scheduler.table.waiting if state.queued.fetching is not None
     ]
     assert sum(map(len, staged)) <= 8, "what one request needs, or a quarter of the pool"
     second.drain()
@@ -121,7 +119,7 @@ def test_a_page_that_comes_back_to_the_device_leaves_the_host_tier() -> None:
         one.admit(number, document(number, 12), max_tokens=1)
         one.drain()
     assert found_of(one, document(0, 12)) == 12
-    assert one.scheduler.roster.groups[0].cache.tree.in_both <= 16 // 8, (
+    assert one.scheduler.table.groups[0].cache.tree.in_both <= 16 // 8, (
         "those alone that are offloaded ahead of their eviction"
     )
 

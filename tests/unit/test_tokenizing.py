@@ -21,7 +21,7 @@ from rekindle.core.messages import Admit, Cancel, Message, Rejected, Submit, Tok
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import VOCAB_SIZE, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import VOCAB_SIZE, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import assert_all_is_free
 from tests.waiting import PATIENCE
 
@@ -60,7 +60,7 @@ def slow(byte_tokenizer: Tokenizer) -> SlowTokenizer:
 
 @pytest.fixture
 def session(slow: SlowTokenizer) -> Iterator[Session]:
-    with fake_session(fake_assembly(fake_limits(), tokenizer=slow)) as session:
+    with fake_session(fake_loaded_engine(fake_limits(), tokenizer=slow)) as session:
         yield session
 
 
@@ -109,7 +109,7 @@ async def test_a_callers_requests_keep_their_order_though_some_need_no_tokenizin
     started: list[int] = []
 
     def see(handled: Any) -> None:
-        started.extend(each.request.id for each in handled.said if isinstance(each, Admit))
+        started.extend(each.request.id for each in handled.answers if isinstance(each, Admit))
 
     with session.watch(see):
         handles = [session.submit("first", max_tokens=1), session.submit(token_ids=[5], max_tokens=1)]
@@ -179,18 +179,18 @@ async def test_a_session_closes_though_a_text_is_being_tokenized(session: Sessio
 
 
 async def test_the_tasks_and_threads_that_run_are_callers_of_their_own() -> None:
-    callers: set[int] = {current_caller()}
-    assert current_caller() in callers
+    client: set[int] = {current_caller()}
+    assert current_caller() in client
 
     async def note() -> None:
-        callers.add(current_caller())
+        client.add(current_caller())
         await anyio.wait_all_tasks_blocked()
 
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
             tasks.start_soon(note)
-        await to_thread.run_sync(lambda: callers.add(current_caller()))
-    assert len(callers) == 5
+        await to_thread.run_sync(lambda: client.add(current_caller()))
+    assert len(client) == 5
 
 
 def test_other_threads_go_on_while_a_text_is_encoded(smollm2_tokenizer: Tokenizer) -> None:

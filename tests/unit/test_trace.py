@@ -20,10 +20,10 @@ from rekindle.core.messages import (
     UseWeights,
     Write,
 )
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_session
-from rekindle.views.records import seen
+from rekindle.views.records import trace_record
 from tests.unit.cards import HOSTILE, shown
 from tests.unit.traces import traced
 from tests.waiting import until_blocking
@@ -32,34 +32,34 @@ PROMPT = [3, 1, 4]
 
 
 def test_each_message_that_is_handled_is_recorded_once_in_order(session: Session) -> None:
-    watched: list[Handled] = []
+    watched: list[MessageRecord] = []
     with session.watch(watched.append), session.trace() as trace:
         session.generate_sync(token_ids=[PROMPT, [7] * 40], max_tokens=20)
         session.pause_sync()
-    assert [repr(one) for one in trace.handled] == [repr(each) for each in watched]
-    assert [one.kind for one in trace.handled] == [type(each.message).__name__ for each in watched]
-    kinds = [one.kind for one in trace.handled]
+    assert [repr(one) for one in trace.records] == [repr(each) for each in watched]
+    assert [one.kind for one in trace.records] == [type(each.message).__name__ for each in watched]
+    kinds = [one.kind for one in trace.records]
     assert kinds[:2] == ["Submit", "Submit"] or kinds[:2] == ["Submit", "Admit"]
     assert kinds.count("Plan") == session.stats.scheduler.ticks
     assert 20 <= kinds.count("Outputs") <= 40
-    assert all(0 <= one.began <= one.ended <= trace.seconds for one in trace.handled)
+    assert all(0 <= one.began <= one.ended <= trace.seconds for one in trace.records)
 
 
 def test_nothing_is_recorded_after_the_with_and_tracing_changes_nothing(session: Session) -> None:
     with session.trace() as trace:
         generation = session.generate_sync(token_ids=PROMPT, max_tokens=5)
     assert generation.token_ids == expected_tokens(PROMPT, 5)
-    recorded, seconds = trace.handled, trace.seconds
-    trace._see(Handled("intake", Cancel(0), (), 0.0, 1.0))  # the engine may have been about to do this
+    recorded, seconds = trace.records, trace.seconds
+    trace._observe(MessageRecord("intake", Cancel(0), (), 0.0, 1.0))  # the engine may have been about to do this
     session.generate_sync(token_ids=PROMPT, max_tokens=5)
-    assert (trace.handled, trace.seconds) == (recorded, seconds)
+    assert (trace.records, trace.seconds) == (recorded, seconds)
     assert {request for one in recorded for request in one.requests} == {0}
 
 
 def test_it_can_be_looked_at_while_it_records(held: Session, settler: FakeSettler) -> None:
     with held.trace() as trace:
         handle = held.submit(token_ids=PROMPT, max_tokens=5)
-        until_blocking(lambda: any(one.kind == "Plan" for one in trace.handled), "a plan is seen")
+        until_blocking(lambda: any(one.kind == "Plan" for one in trace.records), "a plan is seen")
         assert "recording" in repr(trace)
         assert "goes on" in trace.timeline().text
         settler.release()
@@ -72,9 +72,9 @@ def test_of_more_messages_than_are_kept_the_oldest_are_dropped_and_that_is_said(
     with session.trace() as whole, session.trace(most=20) as trace:
         session.generate_sync(token_ids=PROMPT, max_tokens=50)
         session.pause_sync()
-    assert len(trace.handled) == 20
-    assert [one[:4] for one in trace.handled] == [one[:4] for one in whole.handled[-20:]]
-    assert trace.dropped == len(whole.handled) - 20
+    assert len(trace.records) == 20
+    assert [one[:4] for one in trace.records] == [one[:4] for one in whole.records[-20:]]
+    assert trace.dropped == len(whole.records) - 20
     assert f"(the oldest {trace.dropped} dropped)" in repr(trace)
     assert f"the oldest {trace.dropped} messages dropped" in trace.timeline().text
     assert whole.dropped == 0
@@ -83,7 +83,7 @@ def test_of_more_messages_than_are_kept_the_oldest_are_dropped_and_that_is_said(
 def test_it_says_how_much_it_saw(session: Session) -> None:
     with session.trace() as trace:
         session.generate_sync(token_ids=[PROMPT, [5]], max_tokens=4)
-    counts = f"recorded: {len(trace.handled)} messages, {session.stats.scheduler.ticks} ticks, 2 requests, "
+    counts = f"recorded: {len(trace.records)} messages, {session.stats.scheduler.ticks} ticks, 2 requests, "
     assert counts in repr(trace)
     assert counts in shown(trace).text
     with session.trace() as trace:
@@ -106,7 +106,7 @@ def test_a_trace_is_of_one_with_statement_and_of_an_open_session(session: Sessio
     with pytest.raises(SessionClosed), kept:
         pass
     assert repr(kept) == "<rekindle.Trace not begun: 0 messages, 0 ticks, 0 requests, 0.0 ms>"
-    assert closed.trace().handled == ()
+    assert closed.trace().records == ()
 
 
 class Array:
@@ -139,10 +139,10 @@ def test_a_record_holds_none_of_what_a_message_carries() -> None:
     for message in messages:
         assert any(one is array for one in reachable(message)), "the walk does not find what it is to find"
         for handled in (
-            Handled("stepper", message, (), 0.0, 1.0),
-            Handled("stepper", messages[0], (message,), 0.0, 1.0),
+            MessageRecord("stepper", message, (), 0.0, 1.0),
+            MessageRecord("stepper", messages[0], (message,), 0.0, 1.0),
         ):
-            kept = reachable(seen(handled, 0.0))
+            kept = reachable(trace_record(handled, 0.0))
             assert not any(isinstance(one, Array) for one in kept)
             assert not any(isinstance(one, Message) for one in kept)
 
@@ -156,5 +156,5 @@ def test_a_trace_that_has_ended_keeps_nothing_of_its_session() -> None:
 
 def test_what_it_keeps_of_a_long_text_is_its_beginning() -> None:
     texts = Texts((Text(1, HOSTILE * 1000, (), None),))
-    record = seen(Handled("detokenizer", texts, (texts,), 0.0, 1.0), 0.0)
+    record = trace_record(MessageRecord("detokenizer", texts, (texts,), 0.0, 1.0), 0.0)
     assert len(repr(record)) < 500

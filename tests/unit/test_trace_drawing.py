@@ -12,11 +12,11 @@ import pytest
 from rekindle.core.errors import ConfigError
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import fake_assembly, fake_limits, fake_session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from rekindle.views.drawing import CHARACTER, WIDTH
 from rekindle.views.records import ChunkRecord, Given, JoinRecord, Over, Planned, StartRecord
-from rekindle.views.timeline.courses import Timeline
 from rekindle.views.timeline.drawing import BAR_HEIGHT, draw
+from rekindle.views.timeline.requests import Timeline
 from rekindle.views.timeline.view import MAX_COLUMNS, MAX_ROWS, view
 from rekindle.views.timeline.words import LETTERS, SUMMARY_HEAD
 from tests.unit.cards import HOSTILE, SPELLED, picture
@@ -39,7 +39,7 @@ def test_a_request_is_named_with_its_group_where_there_are_several() -> None:
         session.resume()
         for handle in asked:
             handle.result()
-    groups = [course.group for course in Timeline(trace.handled).courses.values()]
+    groups = [request_timeline.group for request_timeline in Timeline(trace.records).request_timelines.values()]
     assert groups.count(0) == groups.count(1) == 2
     drawn = trace.timeline()
     assert drawn.text.count(", group 1") == drawn.text.count(", group 0") == 2
@@ -50,9 +50,9 @@ def test_any_end_of_a_trace_makes_a_timeline(session: Session) -> None:
     """Check also a trace whose oldest messages were dropped."""
     with session.trace() as trace:
         session.generate_sync(token_ids=[[number] * 20 for number in range(4)], max_tokens=6)
-    for first in range(len(trace.handled)):
-        picture(draw(Timeline(trace.handled[first:])).svg)
-        draw(Timeline(trace.handled[:first]))
+    for first in range(len(trace.records)):
+        picture(draw(Timeline(trace.records[first:])).svg)
+        draw(Timeline(trace.records[:first]))
 
 
 def test_what_is_to_be_drawn_is_told_by_collections_of_numbers(session: Session) -> None:
@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_counted_and_long_runs_share_columns() -> None:
     assert len(drawing.svg) < 200_000
     part = draw(timeline, [3, 7], range(40, 60))
     assert part.text.splitlines()[0].startswith("2 requests over 20 ticks")
-    kinds = timeline.courses[7].kinds(range(40, 60))
+    kinds = timeline.request_timelines[7].kinds(range(40, 60))
     assert row(part.text, "request 7") == "".join(LETTERS[kind] if kind else " " for kind in kinds).strip()
     assert f"{ticks - 20} ticks not drawn" in part.text
 
@@ -143,8 +143,8 @@ def test_the_spans_of_a_row_are_its_ticks_in_order_whatever_shares_a_column(
         monkeypatch.setattr("rekindle.views.timeline.view.MAX_COLUMNS", -(-len(timeline.ticks) // share))
         drawn = view(timeline, None, None)
         assert drawn.share == share
-        for course in timeline.courses.values():
-            spans, end = list(drawn.spans(course)), 0
+        for request_timeline in timeline.request_timelines.values():
+            spans, end = list(drawn.spans(request_timeline)), 0
             for span in spans:
                 assert span.at >= end
                 end = span.at + span.ticks
@@ -156,8 +156,8 @@ def test_the_spans_of_a_row_are_its_ticks_in_order_whatever_shares_a_column(
             counts: Counter[str] = Counter()
             for span in spans:
                 counts[span.kind] += span.ticks
-            assert counts == Counter(kind for kind in course.kinds(drawn.ticks) if kind)
-            assert sum(span.tokens for span in spans) == sum(cell.tokens for cell in course.cells.values())
+            assert counts == Counter(kind for kind in request_timeline.kinds(drawn.ticks) if kind)
+            assert sum(span.tokens for span in spans) == sum(cell.tokens for cell in request_timeline.cells.values())
 
 
 def test_hostile_text_stays_text(byte_tokenizer: Tokenizer) -> None:
@@ -167,7 +167,7 @@ def test_hostile_text_stays_text(byte_tokenizer: Tokenizer) -> None:
         def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
             raise ValueError(HOSTILE)
 
-    assembly = fake_assembly(fake_limits(), tokenizer=Refuses(byte_tokenizer.backend))
-    with fake_session(assembly) as session, session.trace() as trace, suppress(ValueError):
+    loaded_engine = fake_loaded_engine(fake_limits(), tokenizer=Refuses(byte_tokenizer.backend))
+    with fake_session(loaded_engine) as session, session.trace() as trace, suppress(ValueError):
         session.generate_sync("x")
     assert SPELLED in "".join(picture(trace.timeline().svg).itertext())

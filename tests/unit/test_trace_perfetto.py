@@ -14,12 +14,12 @@ import pytest
 
 from rekindle.core.errors import StorageError
 from rekindle.core.messages import Text, Texts
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.session.session import Session
-from rekindle.views.records import ChunkRecord, Given, JoinRecord, Over, Planned, Seen, seen
+from rekindle.views.records import ChunkRecord, Given, JoinRecord, Over, Planned, TraceRecord, trace_record
 from rekindle.views.timeline import perfetto
-from rekindle.views.timeline.courses import Timeline
 from rekindle.views.timeline.perfetto import ACTORS, DEVICE, REQUESTS, phases
+from rekindle.views.timeline.requests import Timeline
 from tests.unit.cards import HOSTILE
 from tests.unit.traces import SEEDS, crowded, recorded, traced
 from tests.waiting import until_blocking
@@ -39,10 +39,10 @@ def slices(events: list[Event], pid: int) -> dict[str, list[Event]]:
 
 @pytest.fixture(scope="module")
 def events() -> list[Event]:
-    return events_of(traced()[0].handled, traced()[0].seconds)
+    return events_of(traced()[0].records, traced()[0].seconds)
 
 
-def events_of(records: Sequence[Seen], seconds: float) -> list[Event]:
+def events_of(records: Sequence[TraceRecord], seconds: float) -> list[Event]:
     whole = json.loads(perfetto.as_json(records, seconds, 0))
     assert set(whole) == {"traceEvents", "displayTimeUnit", "otherData"}
     found: list[Event] = whole["traceEvents"]
@@ -52,7 +52,7 @@ def events_of(records: Sequence[Seen], seconds: float) -> list[Event]:
 @pytest.mark.parametrize("seed", [None, *SEEDS])
 def test_slices_of_a_track_never_overlap_and_every_event_is_well_formed(seed: int | None) -> None:
     """Check a session's trace, and those of its scheduler alone with any requests."""
-    records: Sequence[Seen] = traced()[0].handled if seed is None else crowded(seed).records
+    records: Sequence[TraceRecord] = traced()[0].records if seed is None else crowded(seed).records
     seconds = traced()[0].seconds if seed is None else float(len(records))
     needed = {"X": {"name", "pid", "tid", "ts", "dur", "args"}, "C": {"name", "pid", "ts", "args"}}
     needed["i"] = {"name", "pid", "tid", "ts", "s", "args"}
@@ -78,14 +78,14 @@ def test_slices_of_a_track_never_overlap_and_every_event_is_well_formed(seed: in
 def test_each_message_is_a_slice_of_its_actor_and_each_tick_one_of_the_device(events: list[Event]) -> None:
     trace, _ = traced()
     actors = slices(events, ACTORS)
-    assert sum(map(len, actors.values())) == len(trace.handled)
+    assert sum(map(len, actors.values())) == len(trace.records)
     assert {"intake", "scheduler", "stepper", "settler", "detokenizer"} <= actors.keys()
-    for record in trace.handled:
+    for record in trace.records:
         near = [event for event in actors[record.actor] if abs(event["ts"] - 1e6 * record.began) <= 1]
         assert any(event["args"]["took"] == record.words for event in near)
         assert all(abs(event["dur"] - 1e6 * (record.ended - record.began)) <= 2 for event in near[:1] if len(near) == 1)
     ticks = slices(events, DEVICE)["ticks"]
-    timeline = Timeline(trace.handled)
+    timeline = Timeline(trace.records)
     done = [tick.number for tick in timeline.ticks.values() if tick.ended is not None]
     assert [event["name"] for event in ticks] == [f"tick {number}" for number in done]
     assert len(done) >= len(timeline.ticks) - 2, "all but those that a trace ends in"
@@ -93,17 +93,19 @@ def test_each_message_is_a_slice_of_its_actor_and_each_tick_one_of_the_device(ev
 
 def test_the_phases_of_a_request_follow_each_other_without_a_gap_to_its_end(events: list[Event]) -> None:
     trace, _ = traced()
-    timeline, shown = Timeline(trace.handled), slices(events, REQUESTS)
-    for course in timeline.courses.values():
-        spans = list(phases(course, timeline, trace.seconds))
-        assert [span.doing for span in spans] == [event["name"] for event in shown[f"request {course.request}"]]
-        if not course.cells:
+    timeline, shown = Timeline(trace.records), slices(events, REQUESTS)
+    for request_timeline in timeline.request_timelines.values():
+        spans = list(phases(request_timeline, timeline, trace.seconds))
+        assert [span.doing for span in spans] == [
+            event["name"] for event in shown[f"request {request_timeline.request}"]
+        ]
+        if not request_timeline.cells:
             continue
         assert all(one.ended == other.began for one, other in pairwise(spans))
-        assert (spans[0].began, spans[-1].ended) == (course.at["joined"], course.at["ended"])
+        assert (spans[0].began, spans[-1].ended) == (request_timeline.at["joined"], request_timeline.at["ended"])
         assert [span.doing for span in spans][:2] == ["queued", "prefill"]
         # A request that gets pages again in the tick in which it lost them does not wait.
-        assert sum(span.doing == "preempted" for span in spans) <= len(course.lost)
+        assert sum(span.doing == "preempted" for span in spans) <= len(request_timeline.lost)
     assert any(event["name"] == "preempted" for track in shown.values() for event in track)
 
 
@@ -116,8 +118,13 @@ def test_a_request_that_is_turned_away_is_an_instant_that_says_why(events: list[
 
 
 def test_counters_are_how_many_did_what_in_each_tick_and_end_with_none(events: list[Event]) -> None:
-    timeline = Timeline(traced()[0].handled)
-    kinds = list(zip(*(course.kinds(list(timeline.ticks)) for course in timeline.courses.values()), strict=True))
+    timeline = Timeline(traced()[0].records)
+    kinds = list(
+        zip(
+            *(request_timeline.kinds(list(timeline.ticks)) for request_timeline in timeline.request_timelines.values()),
+            strict=True,
+        )
+    )
     expected = {
         "waiting": [sum(kind in {"queued", "preempted"} for kind in tick) for tick in kinds],
         "running": [sum(kind in {"prefill", "decode", "idle"} for kind in tick) for tick in kinds],
@@ -130,7 +137,7 @@ def test_counters_are_how_many_did_what_in_each_tick_and_end_with_none(events: l
 
 
 def test_twice_as_many_requests_are_twice_the_work_however_long_they_wait() -> None:
-    def crowd(requests: int) -> list[Seen]:
+    def crowd(requests: int) -> list[TraceRecord]:
         """Record requests that come at once, each of which is computed in a tick of its own."""
         joined = [JoinRecord(request, 3, False) for request in range(requests)]
         ticks = [
@@ -166,7 +173,7 @@ def calls(work: Callable[[], object]) -> int:
 
 
 def test_hostile_text_is_text_of_whole_characters() -> None:
-    record = seen(Handled(HOSTILE, Texts((Text(1, HOSTILE, (), None),)), (), 0.0, 1.0), 0.0)
+    record = trace_record(MessageRecord(HOSTILE, Texts((Text(1, HOSTILE, (), None),)), (), 0.0, 1.0), 0.0)
     data = perfetto.as_json([record], 1.0, 0)
     events = json.loads(data)["traceEvents"]
     json.dumps(events, ensure_ascii=False).encode()  # half a character would fail here
@@ -189,7 +196,7 @@ def test_an_empty_trace_and_one_that_records_are_files_too(session: Session, tmp
     assert all(event["ph"] == "M" for event in written())
     with trace:
         handle = session.submit(token_ids=[1, 2, 3], max_tokens=100)
-        until_blocking(lambda: any(record.kind == "Settled" for record in trace.handled), "a tick has settled")
+        until_blocking(lambda: any(record.kind == "Settled" for record in trace.records), "a tick has settled")
         assert slices(written(), REQUESTS)["request 0"]
         handle.result()
 

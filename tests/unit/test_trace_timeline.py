@@ -9,9 +9,9 @@ from rekindle.core.errors import RekindleError
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_session
 from rekindle.views.records import ChunkRecord, Cut, Fact, Given, JoinRecord, Over, Planned
-from rekindle.views.timeline.courses import Kind, Timeline
 from rekindle.views.timeline.drawing import RED, draw
 from rekindle.views.timeline.perfetto import phases
+from rekindle.views.timeline.requests import Kind, Timeline
 from rekindle.views.timeline.words import LETTERS, MEANT, facts
 from rekindle.views.trace import Trace
 from tests.unit.traces import SEEDS, crowded, recorded, traced
@@ -21,18 +21,23 @@ PROMPT = [3, 1, 4]
 
 
 def timeline_of(trace: Trace) -> Timeline:
-    return Timeline(trace.handled)
+    return Timeline(trace.records)
 
 
 def kinds_of(timeline: Timeline) -> dict[int, dict[int, Kind | None]]:
     """Return what each request did, by tick."""
     ticks = list(timeline.ticks)
-    return {name: dict(zip(ticks, course.kinds(ticks), strict=True)) for name, course in timeline.courses.items()}
+    return {
+        name: dict(zip(ticks, request_timeline.kinds(ticks), strict=True))
+        for name, request_timeline in timeline.request_timelines.items()
+    }
 
 
 def losses(timeline: Timeline) -> list[tuple[int, int]]:
     """Return (request, tick) of each loss, ordered."""
-    return sorted((name, tick) for name, course in timeline.courses.items() for tick in course.lost)
+    return sorted(
+        (name, tick) for name, request_timeline in timeline.request_timelines.items() for tick in request_timeline.lost
+    )
 
 
 # Whatever is asked of the scheduler
@@ -42,16 +47,16 @@ def losses(timeline: Timeline) -> list[tuple[int, int]]:
 def test_what_each_tick_computed_and_who_lost_its_pages_is_what_the_scheduler_did(seed: int) -> None:
     truth = crowded(seed)
     stats, timeline, kinds = truth.stats, Timeline(truth.records), kinds_of(Timeline(truth.records))
-    courses = timeline.courses
+    request_timelines = timeline.request_timelines
     assert list(timeline.ticks) == [plan.tick for plan in truth.plans] == list(range(1, stats.ticks + 1))
     for plan in truth.plans:
-        of_kind = {name: kinds[name][plan.tick] for name in courses}
+        of_kind = {name: kinds[name][plan.tick] for name in request_timelines}
         chunks = {chunk.request_id: len(chunk.tokens) for chunk in plan.chunks}
         assert {name for name, kind in of_kind.items() if kind == "prefill"} == set(chunks)
-        assert {name: courses[name].cells[plan.tick].tokens for name in chunks} == chunks
+        assert {name: request_timelines[name].cells[plan.tick].tokens for name in chunks} == chunks
         decoded = {name for name, kind in of_kind.items() if kind in {"decode", "surplus"}}
         assert decoded == {each.request_id for each in plan.rows}
-    cells = [cell for course in courses.values() for cell in course.cells.values()]
+    cells = [cell for request_timeline in request_timelines.values() for cell in request_timeline.cells.values()]
     assert sum(cell.tokens for cell in cells if cell.prefill) == stats.computed_tokens + stats.recomputed_tokens
     assert sum(cell.given for cell in cells) == stats.generated_tokens
     assert losses(timeline) == sorted(truth.lost)
@@ -74,8 +79,8 @@ def test_a_request_waits_in_a_timeline_in_the_ticks_in_which_it_waits_in_the_sch
             if name not in truth.known[tick]:
                 continue
             if kind is None:
-                assert timeline.courses[name].how, "that it had ended by itself was known later"
-                assert tick > timeline.courses[name].last
+                assert timeline.request_timelines[name].how, "that it had ended by itself was known later"
+                assert tick > timeline.request_timelines[name].last
                 continue
             lost = any(loser == name and at <= tick for loser, at in truth.lost)
             waits = {"preempted"} if lost else {"queued"}
@@ -89,17 +94,23 @@ def test_a_trace_that_begins_or_ends_anywhere_knows_each_loss_in_it_of_whoever_i
     for first in range(0, len(truth.records), 7):
         timeline = Timeline(truth.records[first:])
         ticks = list(timeline.ticks)
-        seen_of = [(name, tick) for name, tick in truth.lost if tick in timeline.ticks and name in timeline.courses]
+        seen_of = [
+            (name, tick) for name, tick in truth.lost if tick in timeline.ticks and name in timeline.request_timelines
+        ]
         assert losses(timeline) == sorted(seen_of)
-        for name, course in timeline.courses.items():
-            kinds, expected = (list(each.kinds(ticks)) for each in (course, whole.courses[name]))
-            if course.lost and "surplus" not in expected:
-                at = ticks.index(course.lost[0])
+        for name, request_timeline in timeline.request_timelines.items():
+            kinds, expected = (list(each.kinds(ticks)) for each in (request_timeline, whole.request_timelines[name]))
+            if request_timeline.lost and "surplus" not in expected:
+                at = ticks.index(request_timeline.lost[0])
                 assert kinds[at:] == expected[at:], "from its loss on all is known"
-            for span in phases(course, timeline, float(len(truth.records))):
+            for span in phases(request_timeline, timeline, float(len(truth.records))):
                 assert span.began < span.ended
-        computed = {name for name, course in whole.courses.items() if course.cells.keys() & timeline.ticks.keys()}
-        assert computed <= timeline.courses.keys()
+        computed = {
+            name
+            for name, request_timeline in whole.request_timelines.items()
+            if request_timeline.cells.keys() & timeline.ticks.keys()
+        }
+        assert computed <= timeline.request_timelines.keys()
     planning = [last for last, record in enumerate(truth.records, 1) if "Plan:" in "".join(record.said)]
     for last in planning[::5]:
         tick = max(Timeline(truth.records[:last]).ticks)
@@ -110,11 +121,17 @@ def test_a_trace_that_begins_or_ends_anywhere_knows_each_loss_in_it_of_whoever_i
 def test_what_other_actors_say_is_no_other_course_and_adds_up_to_the_counts_of_a_session() -> None:
     trace, stats = traced()
     timeline = timeline_of(trace)
-    alone = Timeline(record for record in trace.handled if record.actor == "scheduler")
+    alone = Timeline(record for record in trace.records if record.actor == "scheduler")
     assert kinds_of(alone).items() <= kinds_of(timeline).items()
-    assert {timeline.courses[name].how for name in timeline.courses.keys() - alone.courses.keys()} == {"rejected"}
+    assert {
+        timeline.request_timelines[name].how
+        for name in timeline.request_timelines.keys() - alone.request_timelines.keys()
+    } == {"rejected"}
     assert list(timeline.ticks) == list(range(1, stats.ticks + 1))
-    assert sum(course.generated for course in timeline.courses.values()) == stats.generated_tokens
+    assert (
+        sum(request_timeline.generated for request_timeline in timeline.request_timelines.values())
+        == stats.generated_tokens
+    )
     assert len(losses(timeline)) == stats.preemptions
 
 
@@ -128,7 +145,7 @@ def test_each_end_is_at_its_tick_and_surplus_tokens_are_not_its_own(session: Ses
         session.generate_sync(token_ids=[9], max_tokens=3)
         with suppress(RekindleError):
             session.generate_sync("the fake model has no tokenizer")
-    stop, length, rejected = (timeline_of(trace).courses[name] for name in range(3))
+    stop, length, rejected = (timeline_of(trace).request_timelines[name] for name in range(3))
     assert (stop.how, stop.generated, length.how, length.generated) == ("stop", 5, "length", 3)
     kinds = [kind for kind in kinds_of(timeline_of(trace))[0].values() if kind]
     assert kinds == ["prefill", *["decode"] * 4, "surplus"], "the end is seen a tick late"
@@ -141,11 +158,11 @@ def test_a_stop_string_ends_a_request_where_the_text_is_complete(texts: Session)
     stop = texts.generate_sync("hi", max_tokens=40).text[5:7]
     with texts.trace() as trace:
         generation = texts.generate_sync("hi", max_tokens=40, stop=stop)
-        until_blocking(lambda: any(one.kind == "Stopped" for one in trace.handled), "the scheduler hears of the stop")
+        until_blocking(lambda: any(one.kind == "Stopped" for one in trace.records), "the scheduler hears of the stop")
         stats = texts.stats.scheduler
-    (course,) = timeline_of(trace).courses.values()
-    assert (course.how, course.generated) == ("stop", len(generation.token_ids))
-    assert course.generated == stats.generated_tokens - 40
+    (request_timeline,) = timeline_of(trace).request_timelines.values()
+    assert (request_timeline.how, request_timeline.generated) == ("stop", len(generation.token_ids))
+    assert request_timeline.generated == stats.generated_tokens - 40
 
 
 def test_a_cancelled_request_is_there_until_then_and_its_last_tokens_are_surplus(
@@ -161,8 +178,13 @@ def test_a_cancelled_request_is_there_until_then_and_its_last_tokens_are_surplus
             with suppress(RekindleError):
                 handle.result()
     timeline, kinds = timeline_of(trace), kinds_of(timeline_of(trace))
-    assert [course.how for course in timeline.courses.values()] == ["cancelled", "cancelled"]
-    assert held.stats.scheduler.generated_tokens == sum(course.generated for course in timeline.courses.values())
+    assert [request_timeline.how for request_timeline in timeline.request_timelines.values()] == [
+        "cancelled",
+        "cancelled",
+    ]
+    assert held.stats.scheduler.generated_tokens == sum(
+        request_timeline.generated for request_timeline in timeline.request_timelines.values()
+    )
     assert kinds[0][1] == "prefill"
     assert set(kinds[1].values()) <= {"queued", None}
 
@@ -170,7 +192,7 @@ def test_a_cancelled_request_is_there_until_then_and_its_last_tokens_are_surplus
 def test_a_held_prefix_ends_when_it_is_computed_and_what_follows_finds_it(session: Session) -> None:
     with session.trace() as trace, session.prefix_sync(token_ids=[7] * 130) as held:
         held.generate_sync(token_ids=[1, 2], max_tokens=4)
-    prefix, request = timeline_of(trace).courses.values()
+    prefix, request = timeline_of(trace).request_timelines.values()
     assert (prefix.hold, prefix.how, prefix.prompt) == (True, "held", 130)
     assert sum(cell.tokens for cell in prefix.cells.values()) == 128
     assert (request.cached, next(iter(request.cells.values())).start) == (128, 128)
@@ -187,12 +209,15 @@ def test_pages_are_copied_in_by_the_tick_that_uses_them_and_a_prefix_that_is_fou
         with session.trace() as trace:
             found = session.generate_sync(token_ids=[5] * 64, max_tokens=2)
     assert found.cached.host == 48, "the last page is found, and its last block computed again"
-    ((course,), ticks) = (timeline_of(trace).courses.values(), timeline_of(trace).ticks)
-    assert ticks[next(iter(course.cells))].onloaded == 4
+    ((request_timeline,), ticks) = (timeline_of(trace).request_timelines.values(), timeline_of(trace).ticks)
+    assert ticks[next(iter(request_timeline.cells))].onloaded == 4
     assert "copied in" in trace.timeline().svg
-    ((course,), (tick,)) = (timeline_of(holding).courses.values(), timeline_of(holding).ticks.values())
+    ((request_timeline,), (tick,)) = (
+        timeline_of(holding).request_timelines.values(),
+        timeline_of(holding).ticks.values(),
+    )
     assert (tick.onloaded, tick.chunks, tick.rows) == (4, (), ())
-    assert (course.how, course.cells, course.last) == ("held", {}, tick.number)
+    assert (request_timeline.how, request_timeline.cells, request_timeline.last) == ("held", {}, tick.number)
     assert "1 request over 1 tick" in holding.timeline().text
 
 
@@ -207,10 +232,10 @@ def test_a_trace_that_begins_in_the_middle_shows_what_it_saw(held: Session, sett
         waits.result()
     timeline, kinds = timeline_of(trace), kinds_of(timeline_of(trace))
     assert min(timeline.ticks) > 2
-    assert timeline.courses[0].prompt is None
+    assert timeline.request_timelines[0].prompt is None
     assert set(kinds[0].values()) <= {"decode", None}
     assert next(iter(kinds[1].values())) == "queued", "it left the waiting queue in the trace, so it was there before"
-    drawing, seen = trace.timeline(), timeline.courses[0].generated
+    drawing, seen = trace.timeline(), timeline.request_timelines[0].generated
     assert 0 < seen < 9
     assert f"? + ≥{seen}, length" in drawing.text
     assert f"at least {seen} tokens generated" in drawing.svg
@@ -240,16 +265,18 @@ def test_tokens_after_a_stop_string_are_surplus_though_they_were_given() -> None
     first = (JoinRecord(1, 3, False), planned(1, chunks=(ChunkRecord(1, 0, 3, True),)), Given(1, (1,)))
     end = (Cut(1, 3), Over(1, "stop", ""))
     assert letters(*first, *DECODED, *end, end[-1]) == {1: "Pddss"}
-    (course,) = Timeline(recorded(*first, *DECODED, *end, end[-1])).courses.values()
-    assert (course.generated, course.last, course.how) == (3, 3, "stop")
-    (course,) = Timeline(recorded(*DECODED, *end)).courses.values()
-    assert (course.joined, course.generated) == (None, 3), "of one that began before no more are said to be its own"
+    (request_timeline,) = Timeline(recorded(*first, *DECODED, *end, end[-1])).request_timelines.values()
+    assert (request_timeline.generated, request_timeline.last, request_timeline.how) == (3, 3, "stop")
+    (request_timeline,) = Timeline(recorded(*DECODED, *end)).request_timelines.values()
+    assert (request_timeline.joined, request_timeline.generated) == (None, 3), (
+        "of one that began before no more are said to be its own"
+    )
 
 
 def test_of_some_of_the_ticks_what_happened_in_the_others_is_known_too() -> None:
     first = (JoinRecord(1, 3, False), planned(1, chunks=(ChunkRecord(1, 0, 3, True),)), Given(1, (1,)))
-    course = Timeline(recorded(*first, *(planned(tick, 2) for tick in range(2, 10)))).courses[1]
-    assert list(course.kinds(range(0, 10, 2))) == ["queued", *["idle"] * 4]
+    request_timeline = Timeline(recorded(*first, *(planned(tick, 2) for tick in range(2, 10)))).request_timelines[1]
+    assert list(request_timeline.kinds(range(0, 10, 2))) == ["queued", *["idle"] * 4]
 
 
 def test_one_that_ran_since_before_the_trace_waits_from_its_loss_on() -> None:
@@ -267,9 +294,9 @@ def test_one_whose_last_token_comes_after_its_loss_ended_before_that() -> None:
     facts = (planned(1, 3, 7), planned(2, 3, preempted=(7,)), Given(1, (3, 7)), Over(7, "stop", ""), planned(3, 3))
     assert letters(*facts) == {3: "ddd", 7: "d  "}
     timeline = Timeline(recorded(*facts))
-    assert timeline.courses[7].lost == [2]
+    assert timeline.request_timelines[7].lost == [2]
     assert MARK not in draw(timeline).svg
-    spans = [(span.doing, span.began, span.ended) for span in phases(timeline.courses[7], timeline, 9.0)]
+    spans = [(span.doing, span.began, span.ended) for span in phases(timeline.request_timelines[7], timeline, 9.0)]
     assert spans == [("decode", 0.5, 1.5), ("preempted", 1.5, 3.5)], "in seconds it did wait"
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.core.scheduler.requests.turning import Turning
+from rekindle.core.scheduler.requests.rope_rule import RopeLengthRule
 
 SALTS = st.text("\0long1 ", max_size=8) | st.sampled_from(["\0long", "\x000", "\0\0long", "\0100"])
 LENGTHS = st.sampled_from([0, 1, 100])
@@ -13,12 +13,12 @@ LENGTHS = st.sampled_from([0, 1, 100])
 def test_no_words_of_a_salt_name_the_namespace_of_another(
     grows: bool, one: tuple[str, int], other: tuple[str, int]
 ) -> None:
-    turning = Turning(0, grows)
+    rope_rule = RopeLengthRule(0, grows)
     if not grows:  # all long requests turn alike
         one, other = ((salt, min(length, 1)) for salt, length in (one, other))
-    assert (turning.namespace(*one) == turning.namespace(*other)) == (one == other)
+    assert (rope_rule.namespace(*one) == rope_rule.namespace(*other)) == (one == other)
 
 
 def test_a_salt_names_the_namespace_that_is_on_disk_already() -> None:
-    assert Turning(None, False).namespace("team", 0) == "team"
-    assert Turning(64, False).namespace("team", 65) == "team\0long"
+    assert RopeLengthRule(None, False).namespace("team", 0) == "team"
+    assert RopeLengthRule(64, False).namespace("team", 65) == "team\0long"

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from rekindle.core.device.packing import pack_adjustments, pack_sampling
 from rekindle.core.errors import InvalidRequest, ParametersIgnored
 from rekindle.core.messages import Admit
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.request.request import Request
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import VOCAB_SIZE, fake_assembly, fake_limits, fake_session
+from rekindle.testing import VOCAB_SIZE, fake_limits, fake_loaded_engine, fake_session
 
 PROMPT = [3, 1, 4]
 NAMES = sorted(SamplingOptions.__annotations__)
@@ -55,7 +55,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 @pytest.fixture(scope="module")
 def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
     limits = fake_limits(max_context=24, logits_processor=lambda logits, row: logits)
-    with fake_session(fake_assembly(limits, tokenizer=byte_tokenizer)) as session:
+    with fake_session(fake_loaded_engine(limits, tokenizer=byte_tokenizer)) as session:
         yield session
 
 
@@ -68,8 +68,8 @@ def served(session: Session, options: dict[str, Any]) -> bool:
     """Return whether a call with these options is served; pack its request as for the real device."""
     admitted: list[Request] = []
 
-    def see(handled: Handled) -> None:
-        admitted.extend(said.request for said in handled.said if isinstance(said, Admit))
+    def see(handled: MessageRecord) -> None:
+        admitted.extend(said.request for said in handled.answers if isinstance(said, Admit))
 
     with session.watch(see):
         try:

@@ -18,7 +18,7 @@ from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.session.session import Session
 from rekindle.testing.by_hand import fake_limits
 from rekindle.testing.device import FakeSettler
-from rekindle.testing.session import fake_assembly, fake_session
+from rekindle.testing.session import fake_loaded_engine, fake_session
 from tests.waiting import PATIENCE, until_blocking
 
 SHORT = 0.05
@@ -191,9 +191,9 @@ def test_a_tick_that_settles_meanwhile_fails_nobody() -> None:
 
 @contextmanager
 def stuck_session(settler: FakeSettler) -> Iterator[Session]:
-    assembly = fake_assembly(fake_limits(), settler=settler)
-    assembly = replace(assembly, settings=replace(assembly.settings, watchdog_timeout=SHORT))
-    with fake_session(assembly) as session:
+    loaded_engine = fake_loaded_engine(fake_limits(), settler=settler)
+    loaded_engine = replace(loaded_engine, settings=replace(loaded_engine.settings, watchdog_timeout=SHORT))
+    with fake_session(loaded_engine) as session:
         yield session
 
 
@@ -229,12 +229,12 @@ def test_a_device_that_raises_ends_the_engine_as_ever() -> None:
         def handle(self, message: Message) -> list[Message]:
             raise RuntimeError("the device is gone")
 
-    assembly = fake_assembly(fake_limits())
-    assembly = replace(
-        assembly.composed(lambda actors: replace(actors, settler=Broken())),
-        settings=replace(assembly.settings, watchdog_timeout=SHORT),
+    loaded_engine = fake_loaded_engine(fake_limits())
+    loaded_engine = replace(
+        loaded_engine.composed(lambda actors: replace(actors, settler=Broken())),
+        settings=replace(loaded_engine.settings, watchdog_timeout=SHORT),
     )
-    with fake_session(assembly) as session, pytest.raises(EngineFailed, match="the device is gone"):
+    with fake_session(loaded_engine) as session, pytest.raises(EngineFailed, match="the device is gone"):
         session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
     until_blocking(lambda: not watchdogs(), "it has ended")
 

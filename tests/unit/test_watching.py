@@ -14,22 +14,22 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.engine.actor import Actor
 from rekindle.core.errors import ConfigError, EngineFailed, SessionClosed
 from rekindle.core.messages import Message, Outputs, Submit, Texts
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 PROMPT = [3, 1, 4]
 
 
-def tokens_of(handled: list[Handled]) -> list[int]:
+def tokens_of(handled: list[MessageRecord]) -> list[int]:
     """Return the tokens of the texts that were said."""
     texts = [text for each in handled for said in each.said if isinstance(said, Texts) for text in said.texts]
     return [token for text in texts for token in text.token_ids]
 
 
-def nothing(handled: Handled) -> None:
+def nothing(handled: MessageRecord) -> None:
     pass
 
 
@@ -37,9 +37,11 @@ def nothing(handled: Handled) -> None:
 
 
 async def test_every_message_is_seen_once_in_order_with_all_that_was_said_to_it(session: Session) -> None:
-    seen: list[Handled] = []
+    seen: list[MessageRecord] = []
     takers = {
-        kind: name for name, actor in vars(session._assembly.lanes[0].actors).items() for kind in _kinds(session, actor)
+        kind: name
+        for name, actor in vars(session._loaded_engine.lanes[0].actors).items()
+        for kind in _kinds(session, actor)
     }
     with session.watch(seen.append):
         await session.generate(token_ids=[PROMPT, [7] * 40], max_tokens=20)
@@ -47,7 +49,7 @@ async def test_every_message_is_seen_once_in_order_with_all_that_was_said_to_it(
     said: dict[str, list[Message]] = {name: [] for name in takers.values()}
     for handled in seen:
         assert handled.actor == takers[type(handled.message)]
-        for message in handled.said:
+        for message in handled.answers:
             if type(message) in takers:
                 said[takers[type(message)]].append(message)
     for actor, messages in said.items():
@@ -62,11 +64,11 @@ async def test_every_message_is_seen_once_in_order_with_all_that_was_said_to_it(
 
 
 def _kinds(session: Session, actor: Actor) -> list[type]:
-    return [kind for kind, taker in session._assembly.lanes[0].actors.by_message().items() if taker is actor]
+    return [kind for kind, taker in session._loaded_engine.lanes[0].actors.by_message().items() if taker is actor]
 
 
 async def test_all_that_led_to_an_answer_is_seen_before_the_answer_comes(session: Session) -> None:
-    seen: list[Handled] = []
+    seen: list[MessageRecord] = []
     with session.watch(seen.append):
         for _ in range(20):
             seen.clear()
@@ -75,8 +77,8 @@ async def test_all_that_led_to_an_answer_is_seen_before_the_answer_comes(session
 
 
 async def test_it_may_begin_and_end_in_the_middle_of_a_request() -> None:
-    settler, seen = FakeSettler(held=True), Feed[Handled]()
-    with fake_session(fake_assembly(fake_limits(overlap=False), settler=settler)) as session:
+    settler, seen = FakeSettler(held=True), Feed[MessageRecord]()
+    with fake_session(fake_loaded_engine(fake_limits(overlap=False), settler=settler)) as session:
         handle = session.submit(token_ids=PROMPT, max_tokens=6)
         stream = aiter(handle)
         settler.step()
@@ -93,7 +95,7 @@ async def test_it_may_begin_and_end_in_the_middle_of_a_request() -> None:
 
 
 async def test_one_function_in_two_blocks_is_told_twice_and_then_once(session: Session) -> None:
-    seen: list[Handled] = []
+    seen: list[MessageRecord] = []
     with session.watch(seen.append):
         with session.watch(seen.append):
             await session.generate(token_ids=PROMPT, max_tokens=2)
@@ -116,7 +118,7 @@ async def test_watching_changes_no_token(session: Session) -> None:
 
 
 async def test_steps_are_seen_too(session: Session) -> None:
-    seen: list[Handled] = []
+    seen: list[MessageRecord] = []
     await session.pause()
     handle = session.submit(token_ids=PROMPT, max_tokens=3)
     with session.watch(seen.append):
@@ -131,10 +133,10 @@ async def test_steps_are_seen_too(session: Session) -> None:
 
 
 async def test_one_that_raises_is_told_no_more_and_its_error_comes_out_of_the_block(session: Session) -> None:
-    told: list[Handled] = []
-    others: list[Handled] = []
+    told: list[MessageRecord] = []
+    others: list[MessageRecord] = []
 
-    def see(handled: Handled) -> None:
+    def see(handled: MessageRecord) -> None:
         told.append(handled)
         if isinstance(handled.message, Outputs):
             raise ZeroDivisionError("seen enough")
@@ -149,7 +151,7 @@ async def test_one_that_raises_is_told_no_more_and_its_error_comes_out_of_the_bl
 
 
 async def test_an_error_of_the_block_itself_is_not_hidden_by_that_of_who_watches(session: Session) -> None:
-    def see(handled: Handled) -> None:
+    def see(handled: MessageRecord) -> None:
         raise ZeroDivisionError
 
     async def block() -> None:
@@ -173,8 +175,8 @@ async def test_a_message_whose_actor_fails_is_not_seen_and_the_block_is_left_wit
         async def handle(self, message: Message) -> list[Message]:
             raise OSError("the device is gone")
 
-    seen: list[Handled] = []
-    with fake_session(fake_assembly(fake_limits(), settler=Failing())) as session:
+    seen: list[MessageRecord] = []
+    with fake_session(fake_loaded_engine(fake_limits(), settler=Failing())) as session:
         with pytest.raises(EngineFailed, match="the device is gone"), session.watch(seen.append):
             await session.generate(token_ids=PROMPT)
         assert {each.actor for each in seen} == {"intake", "scheduler", "stepper"}

@@ -6,19 +6,19 @@ from contextlib import suppress
 from functools import cache, partial
 
 from rekindle.core.messages import Message, Plan, Stopped, Withdraw
-from rekindle.core.messages.handled import Handled
-from rekindle.core.scheduler.requests.tracked import Tracked
+from rekindle.core.messages.record import MessageRecord
+from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.testing import VOCAB_SIZE, ByHand, CheckedScheduler, fake_session
-from rekindle.views.records import Fact, Seen, seen
+from rekindle.views.records import Fact, TraceRecord, trace_record
 from rekindle.views.trace import Trace
 
 SEEDS = range(8)
 
 
-def recorded(*facts: Fact) -> list[Seen]:
+def recorded(*facts: Fact) -> list[TraceRecord]:
     """Make a record of each fact, a second after the other."""
-    return [Seen("scheduler", "", "", (), None, (), at, at + 0.5, (fact,)) for at, fact in enumerate(facts)]
+    return [TraceRecord("scheduler", "", "", (), None, (), at, at + 0.5, (fact,)) for at, fact in enumerate(facts)]
 
 
 class Truth(CheckedScheduler):
@@ -31,7 +31,7 @@ class Truth(CheckedScheduler):
         waiting, known: the requests that wait, and that have not ended, when the plan of each tick is made.
     """
 
-    records: list[Seen]
+    records: list[TraceRecord]
     plans: list[Plan]
     lost: list[tuple[int, int]]
     waiting: dict[int, set[int]]
@@ -40,23 +40,23 @@ class Truth(CheckedScheduler):
     def handle(self, message: Message) -> list[Message]:
         if not hasattr(self, "records"):
             self.records, self.plans, self.lost, self.waiting, self.known = [], [], [], {}, {}
-            self.roster.preempt = partial(self._preempt, self.roster.preempt)  # type: ignore[method-assign]
+            self.table.preempt = partial(self._preempt, self.table.preempt)  # type: ignore[method-assign]
         said = super().handle(message)
         at = float(len(self.records))
-        self.records.append(seen(Handled("scheduler", message, tuple(said), at, at + 0.5), 0.0))
+        self.records.append(trace_record(MessageRecord("scheduler", message, tuple(said), at, at + 0.5), 0.0))
         return said
 
     def _plans(self) -> Iterator[Message]:
         for said in super()._plans():
             if isinstance(said, Plan):
                 self.plans.append(said)
-                self.waiting[said.tick] = {tracked.request.id for tracked in self.roster.waiting}
-                self.known[said.tick] = {tracked.request.id for tracked in self.roster}
+                self.waiting[said.tick] = {state.request.id for state in self.table.waiting}
+                self.known[said.tick] = {state.request.id for state in self.table}
             yield said
 
-    def _preempt(self, preempt: Callable[[Tracked], None], tracked: Tracked) -> None:
-        preempt(tracked)
-        self.lost.append((tracked.request.id, self.roster.counts.ticks + 1))
+    def _preempt(self, preempt: Callable[[RequestState], None], state: RequestState) -> None:
+        preempt(state)
+        self.lost.append((state.request.id, self.table.counts.ticks + 1))
 
 
 @cache

@@ -4,6 +4,9 @@ session = await rekindle.open("smollm2-135m-instruct")
 print(await session.generate("Once upon a time"))
 """
 
+from typing import Any
+from warnings import warn
+
 from rekindle.core.concurrency.collector import collector_paused
 
 with collector_paused():
@@ -41,7 +44,7 @@ with collector_paused():
         UnsupportedModel,
         WeightsChanged,
     )
-    from rekindle.core.messages.handled import Handled
+    from rekindle.core.messages.record import MessageRecord
     from rekindle.core.models.families.reading import Family
     from rekindle.core.policy import Candidate
     from rekindle.core.ray import Ray
@@ -83,7 +86,6 @@ __all__ = [
     "Family",
     "Generation",
     "Handle",
-    "Handled",
     "HostLost",
     "HostRefused",
     "Hosts",
@@ -94,6 +96,7 @@ __all__ = [
     "LogitsNotFinite",
     "LogitsRow",
     "MapResults",
+    "MessageRecord",
     "ModelError",
     "ModelNotFound",
     "ModelTooLarge",
@@ -133,6 +136,17 @@ __all__ = [
     "open",
     "open_sync",
 ]
+
+_RENAMED = {"Handled": "MessageRecord"}
+"""The public names of earlier versions, and the names that they have now."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return what a former public name stands for, with a warning."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module 'rekindle' has no attribute {name!r}")
+    warn(f"rekindle.{name} is now rekindle.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+    return globals()[_RENAMED[name]]
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from rekindle.chats.known import NOTHING, Known
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import ASK_DEFAULTS, Ask, PromptOptions, one_chat
+from rekindle.client.prompts import GENERATE_DEFAULTS, GenerateOptions, PromptOptions, one_chat
 from rekindle.client.requests import Requests
 from rekindle.core import markup
 from rekindle.core.concurrency.waits import Waits
@@ -31,7 +31,7 @@ class TurnOptions(SamplingOptions, total=False):
     chat_template_kwargs: Mapping[str, Any] | None
 
 
-TURN_DEFAULTS: dict[str, Any] = {name: ASK_DEFAULTS[name] for name in TurnOptions.__annotations__}
+TURN_DEFAULTS: dict[str, Any] = {name: GENERATE_DEFAULTS[name] for name in TurnOptions.__annotations__}
 
 
 class Turns:
@@ -69,7 +69,7 @@ class Turns:
         chat = one_chat(messages, about)
         self._rendered = self._requests.rendered(chat)
         prompt = self.known.prompt(self._rendered)
-        ask = cast(Ask[Any], {**self._options, "tool_choice": choice})
+        ask = cast(GenerateOptions[Any], {**self._options, "tool_choice": choice})
         return self._requests.answer(chat, ask, prompt)
 
     def take(self, answer: Generation) -> None:

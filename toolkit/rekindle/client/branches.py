@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import Ask, Told
+from rekindle.client.prompts import GenerateOptions, ToolSchemas
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.markup import counted
 from rekindle.core.messages import Begun
@@ -23,9 +23,14 @@ class Maker(Protocol):
     def tokenizer(self) -> Tokenizer | None: ...
     @property
     def vocab_size(self) -> int: ...
-    def params(self, ask: Ask[Any]) -> SamplingParams: ...
+    def params(self, ask: GenerateOptions[Any]) -> SamplingParams: ...
     def begin(
-        self, prompt: tuple[int, ...], params: SamplingParams, ask: Ask[Any], begun: Begun, told: Told | None
+        self,
+        prompt: tuple[int, ...],
+        params: SamplingParams,
+        ask: GenerateOptions[Any],
+        begun: Begun,
+        told: ToolSchemas | None,
     ) -> Handle: ...
 
 
@@ -43,7 +48,7 @@ class Branches:
     maker: Callable[[], Maker]
     options: SamplingOptions
     meanwhile: str
-    told: Told | None
+    told: ToolSchemas | None
 
     def branch(self, generation: Generation, at: int, token: int | str, options: SamplingOptions) -> Handle:
         """See `Generation.branch`."""
@@ -63,12 +68,13 @@ class Branches:
             begun = replace(begun, logprobs=(*scores[:at], _score(chosen, at, scores)))
         return maker.begin(generation.prompt_token_ids, params, asked, begun, self.told)
 
-    def _asked(self, generation: Generation, options: SamplingOptions) -> Ask[Any]:
+    def _asked(self, generation: Generation, options: SamplingOptions) -> GenerateOptions[Any]:
         """Return the keywords of a branch: those of the generation, with the same draws, and what is asked anew."""
         check_keywords(options, SamplingOptions.__annotations__)
         seed = None if options.get("temperature") == 0 else generation.seed
         return cast(
-            Ask[Any], {**self.options, "seed": seed, "prompt_logprobs": None, "prompt_logprobs_from": 0, **options}
+            GenerateOptions[Any],
+            {**self.options, "seed": seed, "prompt_logprobs": None, "prompt_logprobs_from": 0, **options},
         )
 
 

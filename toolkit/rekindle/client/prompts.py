@@ -18,14 +18,14 @@ from rekindle.core.text.chat import (
     copied,
     with_more,
 )
-from rekindle.results.answer_table import Asked
+from rekindle.results.answer_table import PromptLabel
 from rekindle.tools.tool import AnyTool, schemas_of
 
 Messages = Sequence[Mapping[str, Any]]
 TokenIds = Sequence[int]
 OnePrompt = str | Messages | None
 Prompts = list[str] | list[Messages] | None
-Told = Sequence[Mapping[str, Any]]
+ToolSchemas = Sequence[Mapping[str, Any]]
 """The JSON schemas of the tools that a model is told of."""
 
 Ids = TypeVar("Ids")
@@ -53,17 +53,17 @@ class PromptOptions(TypedDict, Generic[Ids], total=False):
     add_special_tokens: bool
 
 
-class Ask(PromptOptions[Ids], SamplingOptions, total=False):
-    """The keywords of `generate` beside the prompt and `n`; their names are `Ask.__annotations__`."""
+class GenerateOptions(PromptOptions[Ids], SamplingOptions, total=False):
+    """The keywords of `generate` beside the prompt and `n`; their names are `GenerateOptions.__annotations__`."""
 
 
-class Raising(Ask[Ids], total=False):
+class Raising(GenerateOptions[Ids], total=False):
     """The keywords of a call that raises the first error of a list."""
 
     errors: Literal["raise"]
 
 
-class Returning(Ask[Ids], total=False):
+class Returning(GenerateOptions[Ids], total=False):
     """The keywords of a call that returns errors in their places in a list."""
 
     errors: Required[Literal["return"]]
@@ -75,15 +75,18 @@ PROMPT_DEFAULTS: dict[str, Any] = {
     "continue_final_message": False,
     "add_special_tokens": True,
 }
-ASK_DEFAULTS: dict[str, Any] = {**PROMPT_DEFAULTS, **{field.name: field.default for field in fields(SamplingParams)}}
+GENERATE_DEFAULTS: dict[str, Any] = {
+    **PROMPT_DEFAULTS,
+    **{field.name: field.default for field in fields(SamplingParams)},
+}
 """The defaults of the keywords, where the model recommends no other."""
 
-AskOne = Ask[TokenIds]
+OnePromptOptions = GenerateOptions[TokenIds]
 RaisingOne = Raising[TokenIds]
 RaisingMany = Raising[Sequence[TokenIds]]
 ReturningMany = Returning[Sequence[TokenIds]]
-AskMany = Ask[Sequence[TokenIds]]
-AskEach = Ask[Iterable[TokenIds]]
+ManyPromptsOptions = GenerateOptions[Sequence[TokenIds]]
+EachPromptOptions = GenerateOptions[Iterable[TokenIds]]
 
 
 def all_prompts(
@@ -194,7 +197,7 @@ def continued(prefix: Prompt, more: Prompt) -> Prompt:
     return Continued(prefix, more)
 
 
-def tools_in(prompt: Prompt | Exception) -> Told | None:
+def tools_in(prompt: Prompt | Exception) -> ToolSchemas | None:
     """Return the tools that a conversation tells of; None for a prompt that is no conversation."""
     match prompt:
         case Conversation(tools=tools):
@@ -216,7 +219,7 @@ def as_text(prompt: Prompt) -> str:
     return " ".join(map(str, prompt))
 
 
-def asked(prompt: Prompt | Exception, given: Any) -> Asked:
+def asked(prompt: Prompt | Exception, given: Any) -> PromptLabel:
     """Return what a table shows of a prompt: the text or the token ids, and of a conversation the user's last message.
 
     Args:

@@ -11,13 +11,13 @@ from rekindle.client.batches.batch import Batch, check_errors, check_progress
 from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Shape
 from rekindle.client.branches import Branches
-from rekindle.client.callers import Callers
 from rekindle.client.drawing import Drawer, Report, until_over
+from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.prompts import (
-    Ask,
+    GenerateOptions,
     PromptOptions,
-    Told,
+    ToolSchemas,
     all_prompts,
     as_it_is,
     asked,
@@ -29,7 +29,7 @@ from rekindle.client.prompts import (
 )
 from rekindle.client.submission import Reader, Submission
 from rekindle.core.concurrency.waits import Waits
-from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionClosed
 from rekindle.core.messages import Begun, Conversation, Prompt, goes_on
@@ -61,7 +61,7 @@ class _Call:
         shape: that of what is returned.
     """
 
-    ask: Ask[Any]
+    ask: GenerateOptions[Any]
     params: SamplingParams
     prompts: Sequence[Prompt | InvalidRequest]
     given: Sequence[Any]
@@ -78,22 +78,22 @@ class Requests:
         prefix: what all prompts continue; None for those of the session itself.
 
     Attributes:
-        assembly: the engine's parts and the model.
+        loaded_engine: the engine's parts and the model.
     """
 
     def __init__(
         self,
         engine: EngineThread,
-        assembly: Assembly,
-        callers: Callers,
+        loaded_engine: LoadedEngine,
+        client: EngineClient,
         options: Mapping[str, Any],
         draw: Callable[[Report], Drawer],
         progress: bool,
         prefix: Prompt | None = None,
     ):
-        self._engine, self.assembly, self._callers = engine, assembly, callers
+        self._engine, self.loaded_engine, self._client = engine, loaded_engine, client
         self._options, self._draw, self._progress, self._prefix = options, draw, progress, prefix
-        self._drawing = draw(assembly.programs.awaited)
+        self._drawing = draw(loaded_engine.programs.awaited)
 
     @property
     def served(self) -> bool:
@@ -103,17 +103,17 @@ class Requests:
     def continuing(self, prefix: Prompt, cache_salt: str) -> "Requests":
         """Return what makes the requests that continue a prefix, with the cached prefixes of this salt."""
         options = {**self._options, "cache_salt": cache_salt}
-        return Requests(self._engine, self.assembly, self._callers, options, self._draw, self._progress, prefix)
+        return Requests(self._engine, self.loaded_engine, self._client, options, self._draw, self._progress, prefix)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer of the model, if it has one."""
-        return self.assembly.tokenizer
+        return self.loaded_engine.tokenizer
 
     @property
     def vocab_size(self) -> int:
         """The bound that token ids are below."""
-        return self.assembly.model.vocab_size
+        return self.loaded_engine.model.vocab_size
 
     def draws(self, progress: bool | None) -> bool:
         """Tell whether a call draws how far it is; None leaves that to what `open` was told.
@@ -124,7 +124,12 @@ class Requests:
         return self._progress if progress is None else boolean("progress", progress)
 
     def begin(
-        self, prompt: tuple[int, ...], params: SamplingParams, ask: Ask[Any], begun: Begun, told: Told | None
+        self,
+        prompt: tuple[int, ...],
+        params: SamplingParams,
+        ask: GenerateOptions[Any],
+        begun: Begun,
+        told: ToolSchemas | None,
     ) -> Handle:
         """Make a request whose output begins with given tokens.
 
@@ -145,7 +150,7 @@ class Requests:
         """Return the prompt of a call that takes one; raises as `all_prompts` and `one_prompt`."""
         return one_prompt(*self.prompts(prompt, options))
 
-    def one(self, prompt: Any, ask: Ask[Any], *, wait: bool) -> Handle:
+    def one(self, prompt: Any, ask: GenerateOptions[Any], *, wait: bool) -> Handle:
         """Make one request; if it is to wait, it waits outside while the waiting queue is full."""
         params = self.params(ask)  # a keyword that is misspelt is told before a prompt that it lacks
         return self.made(self.prompt(prompt, ask), params, ask, wait=wait)
@@ -154,7 +159,7 @@ class Requests:
         self,
         prompt: Prompt,
         params: SamplingParams,
-        ask: Ask[Any],
+        ask: GenerateOptions[Any],
         *,
         wait: bool = True,
         progress: bool | None = None,
@@ -164,19 +169,19 @@ class Requests:
         params = params if held is ask else self.params(held)
         return self._submit(self._submission(prompt, params, held, tools_in(prompt), progress), wait=wait)
 
-    def answer(self, chat: Conversation, ask: Ask[Any], prompt: Prompt | None) -> Handle:
+    def answer(self, chat: Conversation, ask: GenerateOptions[Any], prompt: Prompt | None) -> Handle:
         """Make a request for the answer to a conversation; its prompt is given where it is tokenized in part."""
         held = self._held(ask, [chat])
         return self._submit(self._submission(prompt or chat, self.params(held), held, chat.tools or ()))
 
     def rendered(self, chat: Conversation) -> str:
         """Return a conversation as the model's chat template writes it; raises InvalidRequest if it cannot."""
-        return self.assembly.preparer.rendered(chat)
+        return self.loaded_engine.preparer.rendered(chat)
 
     def call(
         self,
         prompt: Any,
-        ask: Ask[Any],
+        ask: GenerateOptions[Any],
         *,
         n: int | None = None,
         errors: Errors = "raise",
@@ -190,25 +195,27 @@ class Requests:
             return self._batch(call, errors, progress)
         return self.made(one_prompt(call.prompts, call.shape.several), call.params, ask, progress=progress)
 
-    def all(self, prompt: Any, ask: Ask[Any], n: int | None, errors: Errors, progress: bool | None) -> Waits[Any]:
+    def all(
+        self, prompt: Any, ask: GenerateOptions[Any], n: int | None, errors: Errors, progress: bool | None
+    ) -> Waits[Any]:
         """Check a call for generations now, and return the wait for them; they wait outside while the queue is full."""
         called = self.call(prompt, ask, n=n, errors=errors, progress=progress)
         if isinstance(called, Handle):
             return called.ended()
         return called.ended(self._drawing.batch(called.variants[0].max_tokens) if self.draws(progress) else until_over)
 
-    def stream(self, prompt: Any, ask: Ask[Any]) -> Stream | Streams:
+    def stream(self, prompt: Any, ask: GenerateOptions[Any]) -> Stream | Streams:
         """Return the pieces of one request, which is made now, or of several, which are made when the loop begins."""
         called = self.call(prompt, ask)
         return Stream(called) if isinstance(called, Handle) else Streams(called)
 
-    def submitted(self, prompt: Any, ask: Ask[Any], n: int | None) -> Waits[list[Handle]]:
+    def submitted(self, prompt: Any, ask: GenerateOptions[Any], n: int | None) -> Waits[list[Handle]]:
         """Check a call for generations now, and return the wait for their requests; see `Session.submit_all`."""
         batch = self._batch(self._call(prompt, ask, n), "raise", progress=False)
-        self._callers.check_room()
+        self._client.check_room()
         return batch.submitted()
 
-    def as_completed(self, prompt: Any, ask: Ask[Any], errors: Errors) -> AsCompleted[Any]:
+    def as_completed(self, prompt: Any, ask: GenerateOptions[Any], errors: Errors) -> AsCompleted[Any]:
         """Return the outcomes of several requests as they come."""
         call = self._call(prompt, ask)
         check_errors(errors, call.shape)
@@ -216,7 +223,7 @@ class Requests:
             raise InvalidRequest("as_completed() takes a list of prompts, and got one prompt; generate() takes one")
         return AsCompleted(self._batch(call, errors, None))
 
-    def _call(self, prompt: Any, ask: Ask[Any], n: int | None = None) -> "_Call":
+    def _call(self, prompt: Any, ask: GenerateOptions[Any], n: int | None = None) -> "_Call":
         """Check the keywords and the prompts of a call."""
         params = self.params(ask, 1 if n is None else check_draws(n))  # a misspelt keyword before a missing prompt
         prompts, several = self.prompts(prompt, ask)
@@ -230,22 +237,22 @@ class Requests:
         self.check_engine()
         labels = [asked(*each) for each in zip(call.prompts, call.given, strict=True)]
 
-        def submit(prompt: Prompt, params: SamplingParams, told: Told | None) -> Handle:
+        def submit(prompt: Prompt, params: SamplingParams, told: ToolSchemas | None) -> Handle:
             return self._submit(self._submission(prompt, params, ask, told, progress))
 
-        return Batch(call.prompts, labels, variants, call.shape, errors, self.assembly.preparer, submit)
+        return Batch(call.prompts, labels, variants, call.shape, errors, self.loaded_engine.preparer, submit)
 
-    def params(self, ask: Ask[Any], n: int = 1) -> SamplingParams:
+    def params(self, ask: GenerateOptions[Any], n: int = 1) -> SamplingParams:
         """Return the sampling parameters of a call; raises as `SamplingParams.from_options`."""
         params = SamplingParams.from_options(ask, self._options, n=n, beside=PromptOptions.__annotations__)
-        limits = self.assembly.limits
+        limits = self.loaded_engine.limits
         self.check_predicts()
         params.check_against(self.vocab_size, limits.max_logprobs)
         if params.processor_args is not None and not limits.processes_logits:
             raise InvalidRequest("processor_args are for a logits processor, and open() was given no logits_processor")
         return params
 
-    def _held(self, ask: Ask[Any], prompts: Sequence[Prompt | Exception]) -> Ask[Any]:
+    def _held(self, ask: GenerateOptions[Any], prompts: Sequence[Prompt | Exception]) -> GenerateOptions[Any]:
         """Return the keywords of a call, with the grammar of the calls that its `tool_choice` asks for.
 
         Raises:
@@ -271,7 +278,7 @@ class Requests:
         if chat.tools is None:
             raise InvalidRequest(f"tool_choice={choice!r} needs tools, and none were given")
         grammar = grammar_of_choice(choice, chat.tools, self.rendered(chat), self.tokenizer)
-        return cast(Ask[Any], {**ask, "grammar": grammar})
+        return cast(GenerateOptions[Any], {**ask, "grammar": grammar})
 
     def prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt | InvalidRequest], bool]:
         """Return the prompts of a call, and whether they came as a list; see `all_prompts`."""
@@ -288,13 +295,13 @@ class Requests:
         Raises:
             InvalidRequest: it has no head for that.
         """
-        uses = self.assembly.checkpoint.uses
+        uses = self.loaded_engine.checkpoint.uses
         if not uses.generates:
             labels = 0 if uses.classifier is None else len(uses.classifier.labels)
             others = {0: "", 1: ", classify() and rerank()"}.get(labels, " and classify()")
             raise InvalidRequest(
-                f"{self.assembly.source} has no head that predicts tokens, so it generates and scores nothing: it is "
-                f"for embed(){others}"
+                f"{self.loaded_engine.source} has no head that predicts tokens, so it generates and scores nothing: it "
+                f"is for embed(){others}"
             )
 
     def check_engine(self) -> None:
@@ -306,8 +313,8 @@ class Requests:
         self,
         prompt: Prompt,
         params: SamplingParams,
-        ask: Ask[Any],
-        told: Told | None,
+        ask: GenerateOptions[Any],
+        told: ToolSchemas | None,
         progress: bool | None = None,
     ) -> Submission:
         """Return a checked request, which `ask` has the keywords of.
@@ -328,10 +335,10 @@ class Requests:
         self.check_engine()
         if isinstance(submission.prompt, tuple):  # text has to be tokenized first, which the intake does
             tokens = submission.prompt + submission.begun.token_ids
-            check_length(tokens, self.assembly.limits.max_context, submission.params.max_tokens != 0)
-        return self._callers.submit(submission, self._engine.post, wait=wait)
+            check_length(tokens, self.loaded_engine.limits.max_context, submission.params.max_tokens != 0)
+        return self._client.submit(submission, self._engine.post, wait=wait)
 
-    def _reader(self, params: SamplingParams, told: Told, goes_on: bool) -> Reader | None:
+    def _reader(self, params: SamplingParams, told: ToolSchemas, goes_on: bool) -> Reader | None:
         """Return what takes answers apart; None if there is nothing to be taken apart.
 
         A schema, a regular expression or choices leave no room for reasoning and calls, and their text is the answer.
@@ -351,16 +358,16 @@ class Requests:
             salt=token_hex(),  # so that no two answers have calls of the same id
         )
 
-    def _origin(self, ask: Ask[Any], told: Told | None) -> Branches:
-        engine, callers, options = ref(self._engine), self._callers, self._options
+    def _origin(self, ask: GenerateOptions[Any], told: ToolSchemas | None) -> Branches:
+        engine, client, options = ref(self._engine), self._client, self._options
         draw, progress = self._draw, self._progress
 
         def maker() -> Requests:
             found = engine()
-            if found is None or found.assembly is None:
+            if found is None or found.loaded_engine is None:
                 raise SessionClosed("the session that made this generation is gone; open it again, and ask again")
-            return Requests(found, found.assembly, callers, options, draw, progress)
+            return Requests(found, found.loaded_engine, client, options, draw, progress)
 
-        programs, names = self.assembly.programs.readiness(), SamplingOptions.__annotations__
+        programs, names = self.loaded_engine.programs.readiness(), SamplingOptions.__annotations__
         sampling = cast(SamplingOptions, {name: value for name, value in ask.items() if name in names})
         return Branches(maker, sampling, programs.said if programs.compiled else "", told)

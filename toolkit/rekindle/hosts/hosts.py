@@ -7,7 +7,7 @@ from rekindle.core.concurrency.progress import Report
 from rekindle.core.config import Settings
 from rekindle.core.errors import ConfigError
 from rekindle.hosts.address import LISTEN, Address
-from rekindle.hosts.crew import Crew
+from rekindle.hosts.follower_group import FollowerGroup
 from rekindle.hosts.meeting import meet
 from rekindle.hosts.members import Members
 from rekindle.hosts.opening import require_shareable
@@ -45,7 +45,7 @@ class Hosts:
         self.followers, self.listen = followers, Address.of(listen)
         self._secret = secret
         self._members: Members | None = None
-        self._crew: Crew | None = None
+        self._group: FollowerGroup | None = None
         self._sessions = 0
         self._lock = threading.Lock()
 
@@ -59,7 +59,7 @@ class Hosts:
         """Check that a session can be opened over these hosts; raises as `require_shareable`."""
         require_shareable(settings, family, self.followers + 1)
 
-    def crew(self, report: Report) -> Crew:
+    def group(self, report: Report) -> FollowerGroup:
         """Return the followers for a session; the first time, wait until they have come.
 
         Raises:
@@ -73,11 +73,11 @@ class Hosts:
                 atexit.register(self.close)
             if (lost := self._members.lost()) is not None:
                 raise lost
-            if self._crew is not None and not self._crew.closed:
+            if self._group is not None and not self._group.closed:
                 raise ConfigError("these hosts serve another session, and one at a time: close that one first")
             self._sessions += 1
-            self._crew = Crew(self._members, self._sessions)
-            return self._crew
+            self._group = FollowerGroup(self._members, self._sessions)
+            return self._group
 
     def close(self) -> None:
         """Let the followers go; their processes end. A session that they serve fails."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rekindle.client.batches.run import Errors, Outcome
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import Ask, one_chat
+from rekindle.client.prompts import GenerateOptions, one_chat
 from rekindle.client.requests import Requests
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
@@ -38,7 +38,7 @@ class MapCall:
     """
 
     requests: Requests
-    ask: Ask[Any]
+    ask: GenerateOptions[Any]
     params: SamplingParams
     template: Template | None
     file: AnswerFile | None
@@ -49,7 +49,7 @@ class MapCall:
     def of(
         cls,
         requests: Requests,
-        ask: Ask[Any],
+        ask: GenerateOptions[Any],
         template: Any,
         path: str | os.PathLike[str] | None,
         errors: Any,
@@ -69,7 +69,7 @@ class MapCall:
         if template is not None and ask.get("token_ids") is not None:
             raise InvalidRequest("a template is filled with items; token_ids are prompts already")
         most = (
-            WINDOWS * requests.assembly.limits.groups * requests.assembly.limits.max_running
+            WINDOWS * requests.loaded_engine.limits.groups * requests.loaded_engine.limits.max_running
             if window is None
             else integer("window", window, 1, MOST_TOKENS)
         )
@@ -77,7 +77,7 @@ class MapCall:
         requests.check_engine()
         file = None
         if path is not None:
-            file = AnswerFile(path, shaping(requests.assembly.source, params, _options(ask)), params.constraint)
+            file = AnswerFile(path, shaping(requests.loaded_engine.source, params, _options(ask)), params.constraint)
         filled = None if template is None else Template.of(template)
         return cls(requests, ask, params, filled, file, errors, most)
 
@@ -87,7 +87,7 @@ class MapCall:
 
     def open(self) -> None:
         """Check what takes a while to check, and read the file."""
-        self.requests.assembly.preparer.check(self.params)
+        self.requests.loaded_engine.preparer.check(self.params)
         if self.file is not None:
             self.file.open()
 
@@ -110,7 +110,7 @@ class MapCall:
             self.file.close()
 
 
-def _options(ask: Ask[Any]) -> dict[str, Any]:
+def _options(ask: GenerateOptions[Any]) -> dict[str, Any]:
     """Return what of a call shapes its prompts and is not their own."""
     tools, choice = ask.get("tools"), ask.get("tool_choice", "auto")
     return {

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from rekindle.client.prompts import Ask, PromptOptions, as_text, asked
+from rekindle.client.prompts import GenerateOptions, PromptOptions, as_text, asked
 from rekindle.client.requests import Requests
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation, Prompt
 from rekindle.core.request.checks import shown
 from rekindle.mapping.template import Template
-from rekindle.results.answer_table import Asked
+from rekindle.results.answer_table import PromptLabel
 
 LOOKED_AT = 8
 """Items that are looked at for one that fits the template."""
@@ -33,7 +33,7 @@ class Item:
     place: int
     given: Any
     prompt: Prompt | InvalidRequest
-    asked: Asked
+    asked: PromptLabel
 
     @property
     def digest(self) -> str | None:
@@ -67,7 +67,9 @@ def checked(items: Any, token_ids: Any) -> Iterable[Any]:
     return given
 
 
-def read(items: Iterable[Any], template: Template | None, ask: Ask[Any], requests: Requests) -> Iterator[Item]:
+def read(
+    items: Iterable[Any], template: Template | None, ask: GenerateOptions[Any], requests: Requests
+) -> Iterator[Item]:
     """Yield each item as it is asked for, with its prompt or the error for which it has none.
 
     Args:
@@ -94,7 +96,9 @@ def read(items: Iterable[Any], template: Template | None, ask: Ask[Any], request
     yield from made
 
 
-def _read(items: Iterable[Any], template: Template | None, ask: Ask[Any], requests: Requests) -> Iterator[Item]:
+def _read(
+    items: Iterable[Any], template: Template | None, ask: GenerateOptions[Any], requests: Requests
+) -> Iterator[Item]:
     given_options: Mapping[str, Any] = ask
     options: Any = {name: value for name, value in given_options.items() if name in PromptOptions.__annotations__}
     ids = options.pop("token_ids", None) is not None

@@ -3,21 +3,21 @@
 from time import perf_counter
 
 from rekindle.core.concurrency.progress import Progress
-from rekindle.mapping.flight import Flight
-from rekindle.notebook.pace import Pace, in_words
+from rekindle.mapping.in_flight import InFlight
+from rekindle.notebook.batch_progress import BatchProgress, in_words
 
 
 class MapPace:
     """The progress of a map.
 
     Args:
-        flight: its requests.
+        in_flight: its requests.
         total: how many items there are; None if nobody knows.
     """
 
-    def __init__(self, flight: Flight, total: int | None):
-        self._flight, self._total = flight, total
-        self._pace = Pace("mapping")
+    def __init__(self, in_flight: InFlight, total: int | None):
+        self._in_flight, self._total = in_flight, total
+        self._pace = BatchProgress("mapping")
         self._done = self._stored = 0
 
     def count(self, *, stored: bool) -> None:
@@ -35,4 +35,4 @@ class MapPace:
         if self._total is not None and made and self._done < self._total:
             seconds = (self._total - self._done) * (perf_counter() - self._pace.began) / made
             left = f"{in_words(seconds)} left"
-        return self._pace.report(self._done, self._total, self._flight.tokens, left)
+        return self._pace.report(self._done, self._total, self._in_flight.tokens, left)

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from rekindle.client.batches.run import Errors, Outcome
-from rekindle.client.prompts import ASK_DEFAULTS, Ask, AskEach, Messages
+from rekindle.client.prompts import GENERATE_DEFAULTS, EachPromptOptions, GenerateOptions, Messages
 from rekindle.client.requests import Asker
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.loops import Loop
@@ -16,11 +16,11 @@ from rekindle.core.errors import BatchFailed, InvalidRequest, RequestCancelled, 
 from rekindle.core.keywords import spelled_out
 from rekindle.core.markup import counted
 from rekindle.mapping.call import MapCall
-from rekindle.mapping.flight import EndedItem, Flight
+from rekindle.mapping.in_flight import EndedItem, InFlight
 from rekindle.mapping.items import checked
 from rekindle.mapping.pace import MapPace
 from rekindle.mapping.results import MapResults
-from rekindle.notebook.pace import LateBar
+from rekindle.notebook.batch_progress import LateBar
 from rekindle.results.generation import Generation
 
 
@@ -37,8 +37,8 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         self._state = "not begun"
         self._call = call
         self._items = call.read(items)
-        self._flight = Flight(call.submit)
-        self._pace = MapPace(self._flight, len(items) if isinstance(items, Sized) else None)
+        self._in_flight = InFlight(call.submit)
+        self._pace = MapPace(self._in_flight, len(items) if isinstance(items, Sized) else None)
         self._bar = LateBar(self._pace.report, enabled=progress)
         self._ready: deque[EndedItem] = deque()
 
@@ -102,11 +102,11 @@ class PendingMap(Loop[tuple[int, Outcome]]):
             raise
         if self._state == "closed":
             raise RequestCancelled(f"the map was closed after {counted(len(done), 'answer')}")
-        return _results(done, self._flight)
+        return _results(done, self._in_flight)
 
     def _so_far(self, done: dict[int, EndedItem]) -> MapResults:
         with self._lock:
-            return _results({**done, **{ended.item.place: ended for ended in self._ready}}, self._flight)
+            return _results({**done, **{ended.item.place: ended for ended in self._ready}}, self._in_flight)
 
     def _following(self) -> Waits[EndedItem | None]:
         """Wait for the next end, and keep the window full; return None where there is no other."""
@@ -119,10 +119,12 @@ class PendingMap(Loop[tuple[int, Outcome]]):
                 with self._lock:
                     self._land()
                     self._fill()
-                    if not self._ready and not len(self._flight):
+                    if not self._ready and not len(self._in_flight):
                         break
                     timeout = 0.0 if self._ready else self._bar.timeout
-                yield self._flight.wait(timeout)  # with answers at hand too, so that an interrupt is heard among them
+                yield self._in_flight.wait(
+                    timeout
+                )  # with answers at hand too, so that an interrupt is heard among them
                 with self._lock:
                     self._bar.look()
                     if self._ready:
@@ -142,7 +144,7 @@ class PendingMap(Loop[tuple[int, Outcome]]):
             try:
                 self._land()
             finally:
-                self._flight.cancel()
+                self._in_flight.cancel()
                 if state == "ended":
                     self._pace.complete()
                 self._bar.close()
@@ -150,19 +152,19 @@ class PendingMap(Loop[tuple[int, Outcome]]):
 
     def _land(self) -> None:
         """Take what has ended, and write it down."""
-        for ended in self._flight.landed():
+        for ended in self._in_flight.landed():
             self._keep(ended)
 
     def _fill(self) -> None:
         """Read items until the window is full, or there are no others."""
-        while len(self._flight) + len(self._ready) < self._call.window:
+        while len(self._in_flight) + len(self._ready) < self._call.window:
             item = next(self._items, None)
             if item is None or self._state == "closed":  # by what gives the items
                 return
             if (stored := self._call.stored(item)) is not None:
                 self._pace.count(stored=True)
                 self._ready.append(EndedItem(item, stored))
-            elif (ended := self._flight.enter(item)) is not None:
+            elif (ended := self._in_flight.enter(item)) is not None:
                 self._keep(ended)
 
     def _keep(self, ended: EndedItem) -> None:
@@ -186,7 +188,7 @@ class PendingMap(Loop[tuple[int, Outcome]]):
             ) from outcome
 
 
-@spelled_out(Ask, ASK_DEFAULTS)
+@spelled_out(GenerateOptions, GENERATE_DEFAULTS)
 def map(  # noqa: A001
     session: Asker,
     items: Iterable[Any] | None = None,
@@ -196,7 +198,7 @@ def map(  # noqa: A001
     errors: Errors = "return",
     window: int | None = None,
     progress: bool | None = None,
-    **ask: Unpack[AskEach],
+    **ask: Unpack[EachPromptOptions],
 ) -> PendingMap:
     """Answer thousands of prompts: `await session.map(texts, ...)`, or `async for place, answer in` it.
 
@@ -238,9 +240,9 @@ def map(  # noqa: A001
     return PendingMap(call, given, progress=session._requests.draws(progress))
 
 
-def _results(done: dict[int, EndedItem], flight: Flight) -> MapResults:
+def _results(done: dict[int, EndedItem], in_flight: InFlight) -> MapResults:
     """Return what came of the items by place; None for each that had been begun and had not ended."""
-    items = {item.place: item for item in flight.unfinished} | {place: each.item for place, each in done.items()}
+    items = {item.place: item for item in in_flight.unfinished} | {place: each.item for place, each in done.items()}
     places = sorted(items)
     outcomes = [done[place].outcome if place in done else None for place in places]
     return MapResults(outcomes, [items[place].asked for place in places], [items[place].given for place in places])

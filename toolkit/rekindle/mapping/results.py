@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rekindle.results.answer_table import AnswerRow, Asked
+from rekindle.results.answer_table import AnswerRow, PromptLabel
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 
@@ -27,7 +27,7 @@ class MapResults(Answers[Generation | Exception | None]):
     def __init__(
         self,
         outcomes: Iterable[Generation | Exception | None] = (),
-        prompts: Iterable[Asked | None] = (),
+        prompts: Iterable[PromptLabel | None] = (),
         items: Sequence[Any] = (),
     ):
         super().__init__(outcomes, prompts)

@@ -7,14 +7,14 @@ from rekindle.client.batches.batch import Batch
 from rekindle.client.batches.run import BatchRun, Errors
 from rekindle.client.drawing import Report, Watch
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import Ask
+from rekindle.client.prompts import GenerateOptions
 from rekindle.client.requests import Requests
 from rekindle.core import markup
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.waits import Waits, way
 from rekindle.notebook import awaited_programs, live_table, live_text
+from rekindle.notebook.batch_progress import BatchPace, drawn
 from rekindle.notebook.live_text import Cell
-from rekindle.notebook.pace import BatchPace, drawn
 from rekindle.results.generation import Generation
 
 
@@ -41,7 +41,7 @@ class Showing:
         live_text.display(handle)
 
 
-def show(requests: Requests, prompt: Any, ask: Ask[Any], errors: Errors) -> Waits[Any]:
+def show(requests: Requests, prompt: Any, ask: GenerateOptions[Any], errors: Errors) -> Waits[Any]:
     """Check a call for generations, wait for them, and draw them meanwhile; see `Session.show`."""
     __tracebackhide__ = True  # a cell shows errors without such frames
     cell, called = (yield from way()), requests.call(prompt, ask, errors=errors)

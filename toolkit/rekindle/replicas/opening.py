@@ -14,8 +14,8 @@ from rekindle.core.config import Settings
 from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.tokenizing import Tokenizing
-from rekindle.core.engine.assembly import Assembly, Lane
 from rekindle.core.engine.building import defaults_of, opened
+from rekindle.core.engine.loaded_engine import Lane, LoadedEngine
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.errors import ConfigError
@@ -42,7 +42,7 @@ def build_over(
     family: Family | None = None,
     revision: str | None = None,
     chat_template: str | None = None,
-) -> Assembly:
+) -> LoadedEngine:
     """Find or start the replicas of a model, and return an engine whose lanes they are. It uses no device itself.
 
     Args:
@@ -73,7 +73,7 @@ def build_over(
         limits = replace(about.limits, lanes=len(actors))
         defaults, unserved = defaults_of(checkpoint, settings, limits)
         preparer = Preparer.of(checkpoint, limits.max_context)
-        assembly = Assembly(
+        loaded_engine = LoadedEngine(
             checkpoint=checkpoint,
             family=family,
             settings=replace(about.settings, replicas=ray, route=settings.route, max_waiting=settings.max_waiting),
@@ -87,7 +87,7 @@ def build_over(
             resources=ExitStack(),
             replicas=group,
         )
-        return replace(assembly, resources=resources.pop_all())
+        return replace(loaded_engine, resources=resources.pop_all())
 
 
 def _actors(ray: Ray, recipe: Recipe, resources: ExitStack) -> list[Any]:

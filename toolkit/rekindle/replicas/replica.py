@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.concurrency.feed import TO_THE_END
 from rekindle.core.concurrency.progress import Report
-from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.building import build
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import EngineFailed, SessionError
 from rekindle.core.messages import CacheSaved, Lost, Message, NewWeights, Received, SaveCache, WeightsUsed
@@ -54,16 +54,16 @@ class Replica:
 
     async def about(self) -> About:
         """Return what the replica is, once it has opened the model; raises as `open` does."""
-        assembly = await self._opened()
+        loaded_engine = await self._opened()
         await self._detach_silent()
         return About(
             model=self._recipe.model,
             digest=self._recipe.digest,
-            limits=assembly.limits,
-            settings=assembly.settings,
-            deployment=assembly.deployment,
-            restored=assembly.programs.restored(),
-            status=ReplicaStatus.of(self._engine, assembly),
+            limits=loaded_engine.limits,
+            settings=loaded_engine.settings,
+            deployment=loaded_engine.deployment,
+            restored=loaded_engine.programs.restored(),
+            status=ReplicaStatus.of(self._engine, loaded_engine),
             since=self._since,
             host=socket.gethostname(),
             process=os.getpid(),
@@ -116,9 +116,9 @@ class Replica:
             await self._detach_silent()
 
     async def load(self, number: int, weights: Weights) -> None:
-        """Read weights, which a later `NewWeights` names by this number; raises as `Assembly.load`."""
-        assembly = await self._opened()
-        self._weights[number] = await asyncio.to_thread(assembly.load, weights)
+        """Read weights, which a later `NewWeights` names by this number; raises as `LoadedEngine.load`."""
+        loaded_engine = await self._opened()
+        self._weights[number] = await asyncio.to_thread(loaded_engine.load, weights)
 
     async def forget(self, number: int) -> None:
         """Delete weights that nobody will use."""
@@ -149,7 +149,7 @@ class Replica:
 
     # The engine
 
-    def _build(self, report: Report) -> Assembly:
+    def _build(self, report: Report) -> LoadedEngine:
         recipe = self._recipe
         return build(
             recipe.model,
@@ -161,12 +161,12 @@ class Replica:
             chat_template=recipe.chat_template,
         )
 
-    async def _opened(self) -> Assembly:
+    async def _opened(self) -> LoadedEngine:
         await self._engine.opening.grown(TO_THE_END)
         if self._engine.error is not None:
             raise self._engine.error.with_traceback(None)
-        assert self._engine.assembly is not None, "an engine that serves has an assembly"
-        return self._engine.assembly
+        assert self._engine.loaded_engine is not None, "an engine that serves is loaded"
+        return self._engine.loaded_engine
 
     def _say(self, message: Message) -> None:
         """Pass on what the engine says, on its thread."""

@@ -5,8 +5,8 @@ from typing import Any
 
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.readiness import Readiness
-from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.deployment import Deployment
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.stats import SchedulerStats
@@ -37,11 +37,11 @@ class ReplicaStatus:
     workspace: int
 
     @classmethod
-    def of(cls, engine: EngineThread, assembly: Assembly) -> "ReplicaStatus":
+    def of(cls, engine: EngineThread, loaded_engine: LoadedEngine) -> "ReplicaStatus":
         """Return the state of an engine now."""
-        programs = assembly.programs
+        programs = loaded_engine.programs
         return cls(
-            scheduler=assembly.stats().scheduler,
+            scheduler=loaded_engine.stats().scheduler,
             stuck=engine.stuck,
             held=len(programs),
             loads=programs.loads,
@@ -49,7 +49,7 @@ class ReplicaStatus:
             unexpected=programs.unexpected,
             readiness=programs.readiness(),
             awaited=programs.awaited(),
-            workspace=programs.workspace(assembly.deployment.devices),
+            workspace=programs.workspace(loaded_engine.deployment.devices),
         )
 
 
@@ -59,7 +59,7 @@ class About:
 
     Attributes:
         model, digest: of its recipe.
-        limits, settings, deployment: of its engine, as `Assembly` has them.
+        limits, settings, deployment: of its engine, as `LoadedEngine` has them.
         restored: what it found of earlier sessions.
         status: how it stands.
         since: when its process began, in seconds since the epoch.

@@ -26,7 +26,7 @@ COLUMNS = {"": "3.6em", "prompt": "25%", "answer": "auto", "ended": "5.8em", "to
 NUMBERS = ("tokens", "time")
 """The columns that are right-aligned."""
 
-Asked = str | tuple[int, ...]
+PromptLabel = str | tuple[int, ...]
 """What was asked: a text, or token ids."""
 
 
@@ -41,7 +41,7 @@ class AnswerRow:
     """
 
     place: tuple[int, ...]
-    prompt: Asked | None
+    prompt: PromptLabel | None
     outcome: object
 
     @property
@@ -133,7 +133,7 @@ def answer_html(row: AnswerRow, shaded: bool) -> str:
     return _unfolding(shown, (parts or said_html(text, "", heat)) + (unshaded if logprobs and not shaded else ""))
 
 
-def prompt_html(prompt: Asked | None, before: Asked | None) -> str:
+def prompt_html(prompt: PromptLabel | None, before: PromptLabel | None) -> str:
     """Return the beginning of a prompt, which unfolds; what was asked in the row before is not said again."""
     if prompt is not None and prompt is before:
         return '<span style="opacity:0.75">the same</span>'
@@ -172,7 +172,7 @@ def _unfolding(shown: str, whole: str = "") -> str:
     return f'<details><summary dir="auto" style="cursor:pointer">{visible(shown)}</summary>{whole}</details>'
 
 
-def _in_words(prompt: Asked | None) -> str:
+def _in_words(prompt: PromptLabel | None) -> str:
     if prompt is None or isinstance(prompt, str):
         return prompt or ""
     return ids_in_words(prompt)

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any, SupportsIndex, TypeVar, overload
 
 from rekindle.core import markup
-from rekindle.results.answer_table import AnswerRow, Asked, table_html, table_text, total
+from rekindle.results.answer_table import AnswerRow, PromptLabel, table_html, table_text, total
 from rekindle.results.generation import Generation
 
 T = TypeVar("T")
@@ -27,15 +27,17 @@ class Answers(list[T]):
         drawn_in: the number of the cell of a notebook that has drawn them already; they are not shown there again.
     """
 
-    def __init__(self, outcomes: Iterable[T] = (), prompts: Iterable[Asked | None] = (), drawn_in: int | None = None):
+    def __init__(
+        self, outcomes: Iterable[T] = (), prompts: Iterable[PromptLabel | None] = (), drawn_in: int | None = None
+    ):
         super().__init__(outcomes)
         self._asked = tuple(zip(self, prompts, strict=False))
         self.drawn_in = drawn_in
 
     @property
-    def prompts(self) -> list[Asked | None]:
+    def prompts(self) -> list[PromptLabel | None]:
         """The prompt of each: a text as it was given, the last message of the user, or token ids; None if unknown."""
-        known: dict[int, Asked | None] = {}
+        known: dict[int, PromptLabel | None] = {}
         for outcome, prompt in self._asked:  # requests that failed together share one error, which tells no prompt
             known[id(outcome)] = prompt if known.setdefault(id(outcome), prompt) is prompt else None
         stayed = [outcome is before for outcome, (before, _) in zip(self, self._asked, strict=False)]

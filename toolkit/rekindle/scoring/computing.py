@@ -11,7 +11,7 @@ from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.notebook.pace import drawn
+from rekindle.notebook.batch_progress import drawn
 from rekindle.results.generation import Generation
 
 

@@ -12,7 +12,7 @@ from rekindle.client.prompts import OnePrompt, Prompts, TokenIds, asked
 from rekindle.client.requests import Asker, Requests
 from rekindle.core.checkpoints.uses import Embedding
 from rekindle.core.concurrency.waits import Waits
-from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
 from rekindle.core.request import checks
@@ -41,13 +41,15 @@ class EmbedOptions:
     before: str
 
     @classmethod
-    def of(cls, assembly: Assembly, pooling: Any, normalize: Any, dimensions: Any, instruction: Any) -> "EmbedOptions":
+    def of(
+        cls, loaded_engine: LoadedEngine, pooling: Any, normalize: Any, dimensions: Any, instruction: Any
+    ) -> "EmbedOptions":
         """Check the keywords of a call.
 
         Raises:
             InvalidRequest: one is none of the accepted values, or the model's own way is not served.
         """
-        own, hidden = assembly.checkpoint.uses.embedding, assembly.model.hidden_size
+        own, hidden = loaded_engine.checkpoint.uses.embedding, loaded_engine.model.hidden_size
         if pooling is not None and pooling not in get_args(Pooling):
             raise InvalidRequest(
                 f'pooling must be "last" or "mean", got {checks.shown(pooling)}; the first token of a model that reads '
@@ -55,8 +57,8 @@ class EmbedOptions:
             )
         if pooling is None and own.unserved:
             raise InvalidRequest(
-                f"{assembly.source} makes embeddings in a way that is not served: {own.unserved}. With pooling= they "
-                "are made without that"
+                f"{loaded_engine.source} makes embeddings in a way that is not served: {own.unserved}. With pooling= "
+                "they are made without that"
             )
         normalised = checks.unless_none(checks.boolean)("normalize", normalize)
         if normalised is None:
@@ -124,7 +126,7 @@ def embed(
     """
     __tracebackhide__ = True  # a cell shows errors without such frames
     requests = session._requests
-    options = EmbedOptions.of(requests.assembly, pooling, normalize, dimensions, instruction)
+    options = EmbedOptions.of(requests.loaded_engine, pooling, normalize, dimensions, instruction)
     bar = ScoringBar("embedding", "texts", requests.draws(progress))
     prompts, several = requests.prompts(texts, {"token_ids": token_ids})
     instructed = [_instructed(prompt, options.before) for prompt in prompts]
@@ -154,12 +156,12 @@ def last_states(
         variants=[params],
         shape=Shape(several, None),
         errors="raise",
-        preparer=requests.assembly.preparer,
+        preparer=requests.loaded_engine.preparer,
         submit=lambda prompt, params, _: requests.compute(prompt, params, pooling),
     )
     handles = yield from ended((yield from batch.begun()), bar)
     if not handles:
-        return np.zeros((0, requests.assembly.model.hidden_size))
+        return np.zeros((0, requests.loaded_engine.model.hidden_size))
     return np.stack([handle.record.mean_state() for handle in handles])
 
 

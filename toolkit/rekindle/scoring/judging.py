@@ -59,12 +59,12 @@ def classify(session: Asker, texts: Any = None, *, token_ids: Any = None, progre
     requests = session._requests
     bar, head = (
         ScoringBar("classifying", "texts", requests.draws(progress)),
-        requests.assembly.checkpoint.uses.classifier,
+        requests.loaded_engine.checkpoint.uses.classifier,
     )
     if head is None:
         raise InvalidRequest(
-            f"{requests.assembly.source} has no head that classifies texts; score() compares options, and rerank() "
-            "documents"
+            f"{requests.loaded_engine.source} has no head that classifies texts; score() compares options, and "
+            "rerank() documents"
         )
     prompts, several = requests.prompts(texts, {"token_ids": token_ids})
     states = yield from last_states(requests, prompts, several, "last", "", bar)
@@ -105,15 +105,15 @@ def rerank(
     texts = checks.judged("documents", documents)
     told = INSTRUCTION if instruction is None else checks.text("instruction", instruction)
     requests.check_engine()
-    if requests.assembly.tokenizer is not None and requests.assembly.tokenizer.chat_template is None:
+    if requests.loaded_engine.tokenizer is not None and requests.loaded_engine.tokenizer.chat_template is None:
         raise InvalidRequest(
             "rerank() asks in the model's chat format, and the model has no chat template: give open() one as "
             "chat_template=, or write the texts yourself for classify() or score()"
         )
-    prompts: list[Prompt] = [question(requests.assembly.tokenizer, told, query, document) for document in texts]
-    head = requests.assembly.checkpoint.uses.classifier
+    prompts: list[Prompt] = [question(requests.loaded_engine.tokenizer, told, query, document) for document in texts]
+    head = requests.loaded_engine.checkpoint.uses.classifier
     if head is None:
-        scores = yield from _by_answer(requests, requests.assembly.preparer, prompts, bar)
+        scores = yield from _by_answer(requests, requests.loaded_engine.preparer, prompts, bar)
         return Ranking(query, texts, tuple(scores))
     if len(head.labels) > 1:
         raise InvalidRequest(

@@ -56,7 +56,7 @@ def score(
         raise InvalidRequest("options is empty; give at least one text")
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
     requests.check_engine()
-    asked = yield from in_a_thread(partial(options_after, requests.assembly.preparer, given, texts), "score")
+    asked = yield from in_a_thread(partial(options_after, requests.loaded_engine.preparer, given, texts), "score")
     answers = yield from scored(requests, asked, bar, salt)
     made = [Option(text, scores_of(answer)) for text, answer in zip(texts, answers, strict=True)]
     return Scores(tuple(made), sum(answer.cached_tokens for answer in answers))
@@ -125,7 +125,7 @@ def perplexity(
     """
     __tracebackhide__ = True  # a cell shows errors without such frames
     requests = session._requests
-    prompt, preparer = requests.prompt(text, {"token_ids": token_ids}), requests.assembly.preparer
+    prompt, preparer = requests.prompt(text, {"token_ids": token_ids}), requests.loaded_engine.preparer
     bar = ScoringBar("scoring", "windows", requests.draws(progress))
     requests.check_predicts()
     most = preparer.capacity - 1

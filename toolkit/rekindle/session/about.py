@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 
 from rekindle.core import markup
-from rekindle.core.engine.assembly import Assembly
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.models.wire import Wire
 from rekindle.core.scheduler.stats import SchedulerStats, of_them_cached, prompt_shares
 
@@ -35,13 +35,13 @@ class Memory:
     disk_limit: int
 
     @classmethod
-    def of(cls, assembly: Assembly) -> "Memory":
+    def of(cls, loaded_engine: LoadedEngine) -> "Memory":
         """Return the memory that an engine has now."""
-        limits, counts, deployment = assembly.limits, assembly.stats().scheduler, assembly.deployment
+        limits, counts, deployment = loaded_engine.limits, loaded_engine.stats().scheduler, loaded_engine.deployment
         page, groups = limits.pool.page_bytes, limits.groups
         return cls(
             weights=deployment.copies * deployment.weight_bytes,
-            workspace=assembly.programs.workspace(deployment.devices),
+            workspace=loaded_engine.programs.workspace(deployment.devices),
             pool=groups * limits.pool.num_pages * page,
             devices=deployment.devices,
             token=page // limits.pool.page_size,
@@ -49,7 +49,7 @@ class Memory:
             host=counts.host_pages * page,
             host_limit=groups * limits.pool.host_pages * page,
             disk=counts.disk_pages * page,
-            disk_limit=assembly.settings.disk_cache_bytes if limits.pool.snapshots else 0,
+            disk_limit=loaded_engine.settings.disk_cache_bytes if limits.pool.snapshots else 0,
         )
 
     def said(self) -> dict[str, str | None]:
@@ -85,13 +85,13 @@ class About:
 
     Attributes:
         name: of the model, as it was given to `open`.
-        assembly: what serves it.
+        loaded_engine: what serves it.
         error: why it serves no more; None while it does.
         state: why the engine does nothing now, "paused" or the tick that it is stuck in; None while it runs.
     """
 
     name: str
-    assembly: Assembly
+    loaded_engine: LoadedEngine
     error: Exception | None
     state: str | None
 
@@ -99,11 +99,12 @@ class About:
         """Return the session on one line."""
         if self.error is not None:
             return f"<rekindle.Session {self.name}: {self.error}>"
+        deployment = self.loaded_engine.deployment
         counts, state = self._counts, f"{self.state}, " if self.state else ""
-        preparing = f"; {said}" if (said := self.assembly.programs.readiness().said) else ""
+        preparing = f"; {said}" if (said := self.loaded_engine.programs.readiness().said) else ""
         free = f"{self._free()} pages free{of_them_cached(counts)}"
         return (
-            f"<rekindle.Session {self.name} ({self.assembly.deployment.dtype} on {self.assembly.deployment}): "
+            f"<rekindle.Session {self.name} ({deployment.dtype} on {deployment}): "
             f"{state}{counts.running} running, {counts.waiting} waiting, {free}{preparing}>"
         )
 
@@ -111,7 +112,7 @@ class About:
         """Return the line, and what is known beside it."""
         if self.error is not None:
             return self.line()
-        rows = {"model": self._model(), "memory": Memory.of(self.assembly).said()}
+        rows = {"model": self._model(), "memory": Memory.of(self.loaded_engine).said()}
         return "\n".join([self.line(), *(f"  {name:8}{_in_words(known)}" for name, known in rows.items())])
 
     def html(self) -> str:
@@ -125,15 +126,15 @@ class About:
             "waiting": f"{counts.waiting:,}",
             "pages free": self._free() + of_them_cached(counts),
             "generated": markup.counted(counts.generated_tokens, "token"),
-            "meanwhile": self.assembly.programs.readiness().said or None,
+            "meanwhile": self.loaded_engine.programs.readiness().said or None,
         }
-        memory = Memory.of(self.assembly).said()
+        memory = Memory.of(self.loaded_engine).said()
         parts = (*map(markup.facts, (self._model(), memory, now)), prompt_shares(counts))
         return markup.card("Session", self.name, *parts)
 
     @property
     def _counts(self) -> SchedulerStats:
-        return self.assembly.stats().scheduler
+        return self.loaded_engine.stats().scheduler
 
     def _free(self) -> str:
         """Return how many pages can be had."""
@@ -141,16 +142,20 @@ class About:
 
     def _model(self) -> dict[str, str | None]:
         """Return what the session computes with."""
-        assembly = self.assembly
-        programs, wire = assembly.programs.readiness(), Wire.of(assembly.model, assembly.deployment.tensor)
+        loaded_engine = self.loaded_engine
+        limits = loaded_engine.limits
+        programs, wire = (
+            loaded_engine.programs.readiness(),
+            Wire.of(loaded_engine.model, loaded_engine.deployment.tensor),
+        )
         sent = markup.size_text(wire.computed + wire.drawn)
         return {
-            "on": ", ".join(filter(None, [str(assembly.deployment), assembly.deployment.spread])),
+            "on": ", ".join(filter(None, [str(loaded_engine.deployment), loaded_engine.deployment.spread])),
             "sending": None if wire.devices == 1 else f"{sent} from each device to decode a token",
-            "with": assembly.deployment.kernels or None,
-            "computes in": assembly.deployment.dtype,
-            "context": markup.counted(assembly.limits.max_context, "token"),
-            "serves": f"{markup.counted(assembly.limits.groups * assembly.limits.max_running, 'request')} at once",
+            "with": loaded_engine.deployment.kernels or None,
+            "computes in": loaded_engine.deployment.dtype,
+            "context": markup.counted(limits.max_context, "token"),
+            "serves": f"{markup.counted(limits.groups * limits.max_running, 'request')} at once",
             "programs": f"{programs.ready} of {programs.wanted} ready"
             if programs.wanted and not programs.said
             else None,

@@ -2,9 +2,9 @@
 
 from itertools import islice
 
-from rekindle.client.callers import Callers
-from rekindle.core.engine.assembly import Assembly
+from rekindle.client.engine_client import EngineClient
 from rekindle.core.engine.conductor import Pause, Resume
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import SessionClosed
 from rekindle.notebook.board.board import Facts, Source
@@ -17,21 +17,21 @@ LISTED = 8
 class EngineView(Source):
     """The engine of a session. It does not hold the session, which may be dropped while a dashboard looks at this."""
 
-    def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers, name: str):
-        self._engine, self._assembly, self._callers, self._name = engine, assembly, callers, name
-        self._restored = assembly.programs.restored().nodes
+    def __init__(self, engine: EngineThread, loaded_engine: LoadedEngine, client: EngineClient, name: str):
+        self._engine, self._loaded_engine, self._client, self._name = engine, loaded_engine, client, name
+        self._restored = loaded_engine.programs.restored().nodes
 
     def look(self, at: float) -> Facts:
         """See `Source`."""
-        requests, programs = self._callers.under_way, self._assembly.programs.readiness()
-        first_tokens = tuple(self._callers.first_tokens)
+        requests, programs = self._client.under_way, self._loaded_engine.programs.readiness()
+        first_tokens = tuple(self._client.first_tokens)
         return Facts(
             name=self._name,
             dtype=self._computes(),
             state=self._state(),
             ended=self._engine.error is not None,
-            stats=self._assembly.stats(),
-            slots=self._assembly.limits.groups * self._assembly.limits.max_running,
+            stats=self._loaded_engine.stats(),
+            slots=self._loaded_engine.limits.groups * self._loaded_engine.limits.max_running,
             first_tokens=tuple(waited for when, waited in first_tokens if when >= at - SECONDS),
             ready=programs.ready,
             wanted=programs.wanted,
@@ -50,14 +50,14 @@ class EngineView(Source):
 
     def cancel(self, request_id: int) -> None:
         """See `Source`."""
-        handle = self._callers.under_way.get(request_id)
+        handle = self._client.under_way.get(request_id)
         if handle is not None:
             handle.cancel()
 
     def _computes(self) -> str:
         """Return what the model computes in, and on which devices if there are several."""
-        deployment = self._assembly.deployment
-        several = deployment.devices > 1 or self._assembly.limits.lanes > 1
+        deployment = self._loaded_engine.deployment
+        several = deployment.devices > 1 or self._loaded_engine.limits.lanes > 1
         return deployment.dtype + (f" on {deployment}" if several else "")
 
     def _state(self) -> str:

@@ -91,7 +91,7 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
     @property
     def max_length(self) -> int:
         """The most tokens before one that is scored: a request has room for that one, and for one of output."""
-        return self._session._assembly.limits.max_context - 2
+        return self._session._loaded_engine.limits.max_context - 2
 
     @property
     def tokenizer_name(self) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from os import PathLike
 from typing import Any, Unpack
 
-from rekindle.client.callers import Callers
+from rekindle.client.engine_client import EngineClient
 from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.concurrency.twins import blocking
@@ -160,9 +160,9 @@ class Opening(Eventual[Session]):
         too_late = ModelError(f"{self._name}: {TOO_LATE}")
         if ending():
             raise too_late
-        callers = Callers(self._max_waiting)
+        client = EngineClient(self._max_waiting)
         try:
-            engine = EngineThread(self._build, callers.deliver, callers.fail_all)
+            engine = EngineThread(self._build, client.deliver, client.fail_all)
         except RuntimeError as error:
             if ending():  # it has begun to end just now, and no thread can be started any more
                 raise too_late from error
@@ -171,12 +171,12 @@ class Opening(Eventual[Session]):
             with ProgressBars(self._progress) as bars:
                 yield from shown(engine.opening, bars)
                 if (
-                    engine.assembly is not None
-                    and (programs := engine.assembly.programs.readiness()).compiled
+                    engine.loaded_engine is not None
+                    and (programs := engine.loaded_engine.programs.readiness()).compiled
                     and programs.said
                 ):
                     bars.say(f"{programs.said}. {PREPARING}")
-            session = _session(engine, callers, self._name, self._progress)
+            session = _session(engine, client, self._name, self._progress)
             if self._progress and (session.restored.stored or session.restored.nodes):
                 tell(session.restored)
             return session
@@ -185,14 +185,14 @@ class Opening(Eventual[Session]):
             raise
 
 
-def _session(engine: EngineThread, callers: Callers, name: str, progress: bool) -> Session:
-    if engine.assembly is None or engine.error is not None:
-        assert engine.error is not None, "an engine without an assembly has an error"
+def _session(engine: EngineThread, client: EngineClient, name: str, progress: bool) -> Session:
+    if engine.loaded_engine is None or engine.error is not None:
+        assert engine.error is not None, "an engine that is not loaded has an error"
         raise engine.error
-    if unserved := engine.assembly.unserved:
+    if unserved := engine.loaded_engine.unserved:
         warnings.warn(
             f"{name}: generation_config.json asks for {', '.join(unserved)}, which Rekindle does not have; its other "
             "recommendations are followed",
             stacklevel=2,
         )
-    return Session(engine, engine.assembly, callers, name, progress=progress)
+    return Session(engine, engine.loaded_engine, client, name, progress=progress)

@@ -4,19 +4,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
-from rekindle.client.callers import Callers
+from rekindle.client.engine_client import EngineClient
 from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.threads import ending
 from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread
 from rekindle.core.device.programs.readiness import followed, raise_first
-from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.conductor import Command, Pause, TakeOne
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionError, StorageError
 from rekindle.core.messages import CacheSaved, CacheSaving, KeepWeights, NewWeights, SaveCache
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.notebook.progress_bars import ProgressBars, shown
 
 CLOSE_SECONDS = 3.0
@@ -28,8 +28,8 @@ InFlight = Literal["finish", "fail"]
 class Operations:
     """The operations of one session. Each can be awaited or blocked for; see `rekindle.core.concurrency.waits`."""
 
-    def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers):
-        self._engine, self._assembly, self._callers = engine, assembly, callers
+    def __init__(self, engine: EngineThread, loaded_engine: LoadedEngine, client: EngineClient):
+        self._engine, self._loaded_engine, self._client = engine, loaded_engine, client
         self._followers: dict[Feed[None], Callable[[], None]] = {}
         engine.stopped.when_closed(self._stop_followers)
 
@@ -49,9 +49,9 @@ class Operations:
         """See `Session.update_weights`."""
         if in_flight not in ("finish", "fail"):
             raise InvalidRequest(f"in_flight must be 'finish' or 'fail', got {in_flight!r}")
-        loaded = yield from in_a_thread(lambda: self._assembly.load(weights), "weights")
+        loaded = yield from in_a_thread(lambda: self._loaded_engine.load(weights), "weights")
         fail = in_flight == "fail"
-        ticket, used = self._callers.ask(lambda ticket: NewWeights(ticket, loaded, fail), self._engine.post)
+        ticket, used = self._client.ask(lambda ticket: NewWeights(ticket, loaded, fail), self._engine.post)
         try:
             yield Wait(used)
         except BaseException:
@@ -63,13 +63,13 @@ class Operations:
 
     def save(self, progress: bool) -> Waits[int]:
         """See `Session.save`."""
-        if not self._assembly.limits.pool.snapshots:
+        if not self._loaded_engine.limits.pool.snapshots:
             raise StorageError(
                 'this session writes no prefixes to disk; open one with restore="auto" or "require", '
                 "prefix_cache=True, disk_cache_bytes above 0, and host_cache_bytes of at least one page, which is "
-                f"{self._assembly.limits.pool.page_bytes:,} bytes here"
+                f"{self._loaded_engine.limits.pool.page_bytes:,} bytes here"
             )
-        _, saving = self._callers.ask(SaveCache, self._engine.post)
+        _, saving = self._client.ask(SaveCache, self._engine.post)
         seen = 0
         with ProgressBars(progress) as bars:
             while not saving.closed or seen < len(saving.items):
@@ -96,18 +96,20 @@ class Operations:
     def precompiled(self, progress: bool) -> Waits[None]:
         """See `Session.precompiled`."""
         with ProgressBars(progress) as bars:
-            yield from shown(followed(self._assembly.programs.preparing, self._assembly.programs.stored()), bars)
-        raise_first(self._assembly.programs.preparing)
+            yield from shown(
+                followed(self._loaded_engine.programs.preparing, self._loaded_engine.programs.stored()), bars
+            )
+        raise_first(self._loaded_engine.programs.preparing)
 
     def pause(self) -> Waits[None]:
         """See `Session.pause`."""
         yield from self._command(Pause())
 
-    def step(self) -> Waits[Handled | None]:
+    def step(self) -> Waits[MessageRecord | None]:
         """See `Session.step`."""
         return self._command(TakeOne())
 
-    def _command(self, command: Command) -> Waits[Handled | None]:
+    def _command(self, command: Command) -> Waits[MessageRecord | None]:
         """Have the conductor do something; return what an actor handled, if it was a step and a message waited."""
         self._engine.command(command)
         try:
@@ -124,9 +126,9 @@ class Operations:
     def close(self) -> Waits[None]:
         """See `Session.close`."""
         try:
-            if self._engine.error is None and self._assembly.limits.pool.snapshots and not self._engine.paused:
+            if self._engine.error is None and self._loaded_engine.limits.pool.snapshots and not self._engine.paused:
                 with suppress(SessionError):
-                    yield Wait(self._callers.ask(SaveCache, self._engine.post)[1], timeout=CLOSE_SECONDS)
+                    yield Wait(self._client.ask(SaveCache, self._engine.post)[1], timeout=CLOSE_SECONDS)
         finally:  # also where a cancelled scope does not let the wait begin
             self._engine.stop()
         if not self._engine.elsewhere:

@@ -7,11 +7,11 @@ from typing import Any, Unpack, overload
 from rekindle.client.batches.run import Errors
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.prompts import (
-    ASK_DEFAULTS,
+    GENERATE_DEFAULTS,
     PROMPT_DEFAULTS,
-    Ask,
-    AskOne,
+    GenerateOptions,
     OnePrompt,
+    OnePromptOptions,
     PromptOptions,
     Prompts,
     TokenIds,
@@ -70,7 +70,9 @@ class Prefix:
         return markup.bundle(repr(self), shown)
 
     @overload
-    async def generate(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
+    async def generate(
+        self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[OnePromptOptions]
+    ) -> Generation: ...
     @overload
     async def generate(
         self,
@@ -79,10 +81,10 @@ class Prefix:
         n: int | None = None,
         errors: Errors = "raise",
         progress: bool | None = None,
-        **ask: Unpack[Ask[Any]],
+        **ask: Unpack[GenerateOptions[Any]],
     ) -> Answers[Any]: ...
     @awaitable("await doc.generate(...)")
-    @spelled_out(Ask, ASK_DEFAULTS)
+    @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
     def generate(
         self,
         prompt: Any = None,
@@ -90,7 +92,7 @@ class Prefix:
         n: int | None = None,
         errors: Errors = "raise",
         progress: bool | None = None,
-        **ask: Unpack[Ask[Any]],
+        **ask: Unpack[GenerateOptions[Any]],
     ) -> Waits[Any]:
         """Continue the prefix, and generate to the end.
 
@@ -111,8 +113,8 @@ class Prefix:
 
     generate_sync = blocking(generate)
 
-    @spelled_out(Ask, ASK_DEFAULTS)
-    def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
+    @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
+    def stream(self, prompt: OnePrompt = None, **ask: Unpack[OnePromptOptions]) -> Stream:
         """Continue the prefix, and return the pieces as they come: `async for` or, blocking, `for`."""
         self._check(ask)
         return Stream(self._requests.one(prompt, ask, wait=True))
@@ -195,7 +197,7 @@ def prefix(
     Raises:
         InvalidRequest: as `generate`, or the session was opened with `prefix_cache=False`.
     """
-    if not session._requests.assembly.limits.prefix_cache:
+    if not session._requests.loaded_engine.limits.prefix_cache:
         raise InvalidRequest("this session keeps no prefixes: it was opened with prefix_cache=False")
     check_keywords(options, ("cache_salt", *PromptOptions.__annotations__))
     if options.get("tool_choice", "auto") not in ("auto", "none"):

@@ -11,16 +11,16 @@ import jax
 from rekindle.chats import conversations
 from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Outcome
-from rekindle.client.callers import Callers
+from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.prompts import (
-    ASK_DEFAULTS,
+    GENERATE_DEFAULTS,
     PROMPT_DEFAULTS,
-    Ask,
-    AskMany,
-    AskOne,
+    GenerateOptions,
+    ManyPromptsOptions,
     Messages,
     OnePrompt,
+    OnePromptOptions,
     PromptOptions,
     Prompts,
     RaisingMany,
@@ -36,13 +36,13 @@ from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.config import Settings
-from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.conductor import Resume
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.replicas import LaneState
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionError, not_installed
 from rekindle.core.keywords import spelled_out
-from rekindle.core.messages.handled import Handled, Pending, See
+from rekindle.core.messages.record import MessageRecord, Observer, Pending
 from rekindle.core.request.checks import shown
 from rekindle.core.request.params import SamplingParams, check_keywords
 from rekindle.core.scheduler.stats import SchedulerStats, Stats
@@ -77,22 +77,30 @@ class Session:
     """
 
     def __init__(
-        self, engine: EngineThread, assembly: Assembly, callers: Callers, name: str = "", *, progress: bool = False
+        self,
+        engine: EngineThread,
+        loaded_engine: LoadedEngine,
+        client: EngineClient,
+        name: str = "",
+        *,
+        progress: bool = False,
     ):
         self._engine = engine
-        self._name = name or assembly.source
-        self._assembly = assembly
-        self._callers = callers
-        self._requests = Requests(engine, assembly, callers, assembly.defaults, Showing, progress)
-        self._operations = Operations(engine, assembly, callers)
+        self._name = name or loaded_engine.source
+        self._loaded_engine = loaded_engine
+        self._client = client
+        self._requests = Requests(engine, loaded_engine, client, loaded_engine.defaults, Showing, progress)
+        self._operations = Operations(engine, loaded_engine, client)
         self._dashboard: Dashboard | None = None
         with suppress(SessionError):  # an engine that has ended has nothing to log
-            for lane, scheduler in enumerate(assembly.schedulers):
-                engine.watch(TickLog(partial(_stats_of, scheduler), lane if len(assembly.lanes) > 1 else None))
+            for lane, scheduler in enumerate(loaded_engine.schedulers):
+                engine.watch(TickLog(partial(_stats_of, scheduler), lane if len(loaded_engine.lanes) > 1 else None))
         weakref.finalize(self, engine.stop)
 
     @overload
-    async def generate(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
+    async def generate(
+        self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[OnePromptOptions]
+    ) -> Generation: ...
     @overload
     async def generate(
         self, prompt: Prompts = None, *, n: None = None, progress: bool | None = None, **ask: Unpack[RaisingMany]
@@ -114,7 +122,7 @@ class Session:
         self, prompt: OnePrompt | Prompts = None, *, n: int, progress: bool | None = None, **ask: Unpack[Returning[Any]]
     ) -> Answers[Any]: ...
     @awaitable("await session.generate(...)")
-    @spelled_out(Ask, ASK_DEFAULTS)
+    @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
     def generate(
         self,
         prompt: Any = None,
@@ -122,7 +130,7 @@ class Session:
         n: int | None = None,
         errors: Errors = "raise",
         progress: bool | None = None,
-        **ask: Unpack[Ask[Any]],
+        **ask: Unpack[GenerateOptions[Any]],
     ) -> Waits[Any]:
         """Generate to the end. Leaving the await early, by an interrupt or a timeout, cancels the request.
 
@@ -175,9 +183,9 @@ class Session:
     def as_completed(self, prompt: Prompts = None, **ask: Unpack[RaisingMany]) -> AsCompleted[Generation]: ...
     @overload
     def as_completed(self, prompt: Prompts = None, **ask: Unpack[ReturningMany]) -> AsCompleted[Outcome]: ...
-    @spelled_out(Ask, ASK_DEFAULTS)
+    @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
     def as_completed(
-        self, prompt: Prompts = None, *, errors: Errors = "raise", **ask: Unpack[AskMany]
+        self, prompt: Prompts = None, *, errors: Errors = "raise", **ask: Unpack[ManyPromptsOptions]
     ) -> AsCompleted[Any]:
         """Return the answers of a list of prompts as each ends: `async for place, answer in session.as_completed(...)`.
 
@@ -199,11 +207,11 @@ class Session:
     map_sync = blocking(map)  # noqa: A003
 
     @overload
-    def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream: ...
+    def stream(self, prompt: OnePrompt = None, **ask: Unpack[OnePromptOptions]) -> Stream: ...
     @overload
-    def stream(self, prompt: Prompts = None, **ask: Unpack[AskMany]) -> Streams: ...
-    @spelled_out(Ask, ASK_DEFAULTS)
-    def stream(self, prompt: Any = None, **ask: Unpack[Ask[Any]]) -> Any:
+    def stream(self, prompt: Prompts = None, **ask: Unpack[ManyPromptsOptions]) -> Streams: ...
+    @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
+    def stream(self, prompt: Any = None, **ask: Unpack[GenerateOptions[Any]]) -> Any:
         """Return the pieces of one generation as they come: `async for piece in session.stream(...)`.
 
         Those of a list of prompts come from any of them, each with the place of its prompt in the list:
@@ -218,14 +226,14 @@ class Session:
     stream_sync = stream
 
     @overload
-    async def show(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation: ...
+    async def show(self, prompt: OnePrompt = None, **ask: Unpack[OnePromptOptions]) -> Generation: ...
     @overload
     async def show(self, prompt: Prompts = None, **ask: Unpack[RaisingMany]) -> Answers[Generation]: ...
     @overload
     async def show(self, prompt: Prompts = None, **ask: Unpack[ReturningMany]) -> Answers[Outcome]: ...
     @awaitable("await session.show(...)")
-    @spelled_out(Ask, ASK_DEFAULTS)
-    def show(self, prompt: Any = None, *, errors: Errors = "raise", **ask: Unpack[Ask[Any]]) -> Waits[Any]:
+    @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
+    def show(self, prompt: Any = None, *, errors: Errors = "raise", **ask: Unpack[GenerateOptions[Any]]) -> Waits[Any]:
         """Generate to the end, and show the text in the output of the cell as it comes; in a terminal, print it.
 
         A list of prompts is a table whose rows fill side by side, each with its button; in a terminal, each answer is
@@ -244,8 +252,8 @@ class Session:
 
     show_sync = blocking(show)
 
-    @spelled_out(Ask, ASK_DEFAULTS)
-    def submit(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
+    @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
+    def submit(self, prompt: OnePrompt = None, **ask: Unpack[OnePromptOptions]) -> Handle:
         """Put a request on its way and return at once, with a handle to await, to stream, or to cancel.
 
         Raises:
@@ -255,9 +263,9 @@ class Session:
         return self._requests.one(prompt, ask, wait=False)
 
     @awaitable("await session.submit_all(...)")
-    @spelled_out(Ask, ASK_DEFAULTS)
+    @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
     def submit_all(
-        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]
+        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[GenerateOptions[Any]]
     ) -> Waits[list[Handle]]:
         """Check prompts as a whole, put a request for each on its way, and return their handles.
 
@@ -283,11 +291,11 @@ class Session:
 
     def check_room(self) -> None:
         """Raise QueueFull if `submit` would now: for calls that would wait for room, such as `embed`."""
-        self._callers.check_room()
+        self._client.check_room()
 
     @awaitable("await session.enqueue(...)")
-    @spelled_out(Ask, ASK_DEFAULTS)
-    def enqueue(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Waits[Handle]:
+    @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
+    def enqueue(self, prompt: OnePrompt = None, **ask: Unpack[OnePromptOptions]) -> Waits[Handle]:
         """Wait until there is room in the waiting queue, put a request into it, and return its handle as `submit` does.
 
         Who waits first enters first. Leaving the wait leaves nothing behind. Arguments and errors are those of
@@ -400,7 +408,7 @@ class Session:
         self._engine.command(Resume())
 
     @awaitable("await session.step()")
-    def step(self) -> Waits[Handled | None]:
+    def step(self) -> Waits[MessageRecord | None]:
         """Have the actor that the oldest waiting message is for handle it. This pauses the engine, if it runs.
 
         Leaving the wait leaves the engine paused; the message stays where it is, unless it was taken by then.
@@ -434,7 +442,7 @@ class Session:
         """
         return self._engine.pending
 
-    def watch(self, see: See) -> Watching:
+    def watch(self, see: Observer) -> Watching:
         """Have a function told of each message once an actor has handled it: `with session.watch(see): ...`.
 
         The function is called on the engine's thread, between two messages, so it has to be quick. If it raises, it is
@@ -465,7 +473,7 @@ class Session:
         """
         if self._dashboard is not None:
             self._dashboard.stop()
-        self._dashboard = Dashboard(EngineView(self._engine, self._assembly, self._callers, self._name))
+        self._dashboard = Dashboard(EngineView(self._engine, self._loaded_engine, self._client, self._name))
         return self._dashboard
 
     def explore(self, generation: Generation) -> Explorer:
@@ -482,12 +490,12 @@ class Session:
     @property
     def requests(self) -> dict[int, Handle]:
         """The handles of all requests that have not ended, by the request ids of messages."""
-        return self._callers.under_way
+        return self._client.under_way
 
     @property
     def restored(self) -> Restored:
         """The programs and prefixes of earlier sessions that were found until now; programs load in the background."""
-        return self._assembly.programs.restored()
+        return self._loaded_engine.programs.restored()
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without the special tokens that the tokenizer puts around a whole prompt.
@@ -528,7 +536,7 @@ class Session:
             "chat_template_kwargs": chat_template_kwargs,
             "continue_final_message": continue_final_message,
         }
-        return self._assembly.preparer.rendered(one_chat(messages, options))
+        return self._loaded_engine.preparer.rendered(one_chat(messages, options))
 
     @spelled_out(PromptOptions, PROMPT_DEFAULTS)
     def count_tokens(self, prompt: OnePrompt = None, **options: Unpack[PromptOptions[TokenIds]]) -> int:
@@ -542,7 +550,7 @@ class Session:
             InvalidRequest: as `generate`.
         """
         check_keywords(options, PromptOptions.__annotations__)
-        return len(self._assembly.preparer.token_ids(self._requests.prompt(prompt, options)))
+        return len(self._loaded_engine.preparer.token_ids(self._requests.prompt(prompt, options)))
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -552,7 +560,7 @@ class Session:
     @property
     def tokenizer(self) -> Tokenizer | None:
         """The model's tokenizer with its chat template; None for a model without one."""
-        return self._assembly.tokenizer
+        return self._loaded_engine.tokenizer
 
     @property
     def name(self) -> str:
@@ -567,17 +575,18 @@ class Session:
     @property
     def cache(self) -> CacheView:
         """The content of the prefix cache, now."""
-        tokenizer, page_bytes = self._assembly.tokenizer, self._assembly.limits.pool.page_bytes
+        tokenizer, page_bytes = self._loaded_engine.tokenizer, self._loaded_engine.limits.pool.page_bytes
         text_of = tokenizer.decode if tokenizer else lambda tokens: ""
         lanes = [
-            scheduler.look(lambda trees: view(trees, page_bytes, text_of)) for scheduler in self._assembly.schedulers
+            scheduler.look(lambda trees: view(trees, page_bytes, text_of))
+            for scheduler in self._loaded_engine.schedulers
         ]
         return joined(lanes).with_texts(text_of)
 
     @property
     def sampling_defaults(self) -> SamplingParams:
         """The sampling parameters of a call that gives none: our defaults, or what the model's authors recommend."""
-        return SamplingParams.from_options({}, self._assembly.defaults)
+        return SamplingParams.from_options({}, self._loaded_engine.defaults)
 
     @property
     def device(self) -> jax.Device:
@@ -586,25 +595,27 @@ class Session:
         Raises:
             InvalidRequest: they belong to replicas in other processes.
         """
-        place = self._assembly.lanes[0].place
+        place = self._loaded_engine.lanes[0].place
         if place is None:
-            raise InvalidRequest(f"the devices of this session, {self._assembly.deployment}, are in other processes")
+            raise InvalidRequest(
+                f"the devices of this session, {self._loaded_engine.deployment}, are in other processes"
+            )
         return place.first
 
     @property
     def settings(self) -> Settings:
         """All settings as they were chosen: those that `open` was given, and for the others what they have become."""
-        return self._assembly.settings
+        return self._loaded_engine.settings
 
     @property
     def memory(self) -> Memory:
         """The memory of weights and pages, now."""
-        return Memory.of(self._assembly)
+        return Memory.of(self._loaded_engine)
 
     @property
     def stats(self) -> Stats:
         """The counters of the engine, now."""
-        return self._assembly.stats()
+        return self._loaded_engine.stats()
 
     def serve(
         self,
@@ -651,7 +662,7 @@ class Session:
         Counters are those of `stats` under the same names, after "rekindle_". The times are seconds until a request
         left the queue, until its first token, between its tokens, and until its end.
         """
-        return metrics_text(self.stats, self._callers.latencies)
+        return metrics_text(self.stats, self._client.latencies)
 
     @awaitable("await session.close()")
     def close(self) -> Waits[None]:
@@ -677,7 +688,9 @@ class Session:
         self.close_sync()
 
     def _about(self) -> About:
-        return About(self._name, self._assembly, self._engine.error, self.stuck or ("paused" if self.paused else None))
+        return About(
+            self._name, self._loaded_engine, self._engine.error, self.stuck or ("paused" if self.paused else None)
+        )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         about = self._about()

@@ -21,7 +21,7 @@ from rekindle.testing.model import (
     score_of,
     state_of,
 )
-from rekindle.testing.session import fake_assembly, fake_session
+from rekindle.testing.session import fake_loaded_engine, fake_session
 from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
 __all__ = [
@@ -39,8 +39,8 @@ __all__ = [
     "draw_of",
     "expected_of",
     "expected_tokens",
-    "fake_assembly",
     "fake_limits",
+    "fake_loaded_engine",
     "fake_session",
     "next_token",
     "score_of",

@@ -7,7 +7,7 @@ from typing import Any, Unpack, cast
 
 import jax
 
-from rekindle.client.callers import Callers
+from rekindle.client.engine_client import EngineClient
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.config import Settings, SettingsOptions
@@ -19,8 +19,8 @@ from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.grammars import Grammars, jumps_on
 from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.tokenizing import Tokenizing
-from rekindle.core.engine.assembly import Assembly, Lane
 from rekindle.core.engine.deployment import Deployment
+from rekindle.core.engine.loaded_engine import Lane, LoadedEngine
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.engine.wiring import Actors
@@ -35,21 +35,21 @@ from rekindle.testing.model import FAKE_MODEL
 from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
 
-class _FakeAssembly(Assembly):
+class _FakeAssembly(LoadedEngine):
     def load(self, weights: Weights) -> list[Any]:
         """Return the weights of the fake device, which has none."""
         return [[] for _ in self.lanes] if len(self.lanes) > 1 else []
 
 
-def fake_assembly(
+def fake_loaded_engine(
     limits: EngineLimits,
     *,
     tokenizer: Tokenizer | None = None,
     eos_ids: Collection[int] = (),
     settler: FakeSettler | None = None,
     free: Callable[[], None] = lambda: None,
-) -> Assembly:
-    """Build an assembly around the fake device, at once; `free` is called when it would free the real one.
+) -> LoadedEngine:
+    """Build a loaded engine around the fake device, at once; `free` is called when it would free the real one.
 
     Lanes share a settler that is given.
     """
@@ -91,17 +91,17 @@ def _fake_lane(limits: EngineLimits, preparer: Preparer, settler: FakeSettler | 
     return Lane(scheduler, actors, Place((jax.devices("cpu")[0],)), executables)
 
 
-def fake_session(assembly: Assembly | None = None, **settings: Unpack[SettingsOptions]) -> Session:
-    """Return a session that serves on a `fake_assembly`, by default on one with these settings."""
+def fake_session(loaded_engine: LoadedEngine | None = None, **settings: Unpack[SettingsOptions]) -> Session:
+    """Return a session that serves on a `fake_loaded_engine`, by default on one with these settings."""
     parsed = Settings(**settings)
-    made = assembly or fake_assembly(fake_limits(**settings))
-    if assembly is None:
+    made = loaded_engine or fake_loaded_engine(fake_limits(**settings))
+    if loaded_engine is None:
         made = replace(
             made,
             settings=replace(made.settings, route=parsed.route, prefill_from=parsed.prefill_from),
             deployment=replace(made.deployment, apart=parsed.prefill is not None),
         )
-    callers = Callers(parsed.max_waiting)
-    engine = EngineThread(lambda report: made, callers.deliver, callers.fail_all)
+    client = EngineClient(parsed.max_waiting)
+    engine = EngineThread(lambda report: made, client.deliver, client.fail_all)
     engine.opening.grown_blocking(0)
-    return Session(engine, made, callers)
+    return Session(engine, made, client)

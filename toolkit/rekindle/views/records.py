@@ -18,7 +18,7 @@ from rekindle.core.messages import (
     Texts,
     ToLane,
 )
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 
 
 class JoinRecord(NamedTuple):
@@ -97,7 +97,7 @@ Fact = JoinRecord | StartRecord | Planned | Sent | Read | Given | Cut | Over
 """Any fact; timelines are made of them."""
 
 
-class Seen(NamedTuple):
+class TraceRecord(NamedTuple):
     """The record of one message that an actor took.
 
     Attributes:
@@ -132,7 +132,7 @@ class Seen(NamedTuple):
         return "\n".join([f"{self.place} took {self.words}", *(f"  said {each}" for each in self.said)])
 
 
-def seen(handled: Handled, since: float) -> Seen:
+def trace_record(record: MessageRecord, since: float) -> TraceRecord:
     """Return the record of a message.
 
     A message is seen when it is said and again when it is taken; each of its facts is of one of the two.
@@ -140,21 +140,21 @@ def seen(handled: Handled, since: float) -> Seen:
     Args:
         since: when the trace began, in seconds of `time.perf_counter`.
     """
-    message, said = handled.message, handled.said
+    message, said = record.message, record.answers
     facts: tuple[Fact, ...] = ()
     if not any(isinstance(each, FromLane | ToLane) for each in (message, *said)):  # a router passes on what lanes tell
         facts = sum(map(_facts_said, said), _facts_taken(message))
-    return Seen(
-        handled.actor,
+    return TraceRecord(
+        record.actor,
         type(message).__name__,
         str(message),
         tuple(map(str, said)),
         message.tick if isinstance(message, (Plan, Dispatched, Settled, Overdue)) else None,
         message.requests,
-        handled.began - since,
-        handled.ended - since,
+        record.began - since,
+        record.ended - since,
         facts,
-        handled.lane,
+        record.lane,
     )
 
 

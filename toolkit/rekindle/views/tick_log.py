@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from rekindle.core.markup import counted
 from rekindle.core.messages import Plan, Started
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.core.scheduler.stats import SchedulerStats
 
 LOG = logging.getLogger("rekindle.ticks")
@@ -27,21 +27,21 @@ class TickLog:
         self._ticks = 0
         self._since: tuple[float, int] | None = None  # since when tokens are counted, and how many there were then
 
-    def __call__(self, handled: Handled) -> None:
-        """See `rekindle.core.messages.handled.See`."""
-        if (handled.actor, handled.lane) != ("scheduler", self._lane) or not LOG.isEnabledFor(logging.INFO):
+    def __call__(self, record: MessageRecord) -> None:
+        """See `rekindle.core.messages.record.Observer`."""
+        if (record.actor, record.lane) != ("scheduler", self._lane) or not LOG.isEnabledFor(logging.INFO):
             return
-        plans = [each for each in handled.said if isinstance(each, Plan)]
+        plans = [each for each in record.answers if isinstance(each, Plan)]
         stats = self._stats()
         if any(plan.chunks for plan in plans):
-            self._prefill(plans, [each for each in handled.said if isinstance(each, Started)], stats)
+            self._prefill(plans, [each for each in record.answers if isinstance(each, Started)], stats)
         if self._since is None and plans:
-            self._since = handled.ended, stats.generated_tokens
+            self._since = record.ended, stats.generated_tokens
         self._ticks += len([plan for plan in plans if plan.rows])
         idle = not stats.running and not stats.waiting
         if self._since is not None and (self._ticks >= EVERY or idle):
-            self._decode(handled.ended, *self._since, stats)
-            self._since = None if idle else (handled.ended, stats.generated_tokens)
+            self._decode(record.ended, *self._since, stats)
+            self._since = None if idle else (record.ended, stats.generated_tokens)
             self._ticks = 0
 
     def _prefill(self, plans: list[Plan], started: list[Started], stats: SchedulerStats) -> None:

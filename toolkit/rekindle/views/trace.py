@@ -5,22 +5,23 @@ from collections import deque
 from collections.abc import Collection
 from pathlib import Path
 from time import perf_counter
+from warnings import warn
 
 from rekindle.core import markup
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import ConfigError, SessionError, StorageError
 from rekindle.core.markup import counted
 from rekindle.core.messages import Received
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 from rekindle.core.store.directory import atomic_write
 from rekindle.views.drawing import Drawing, stacked, words
-from rekindle.views.records import Seen, seen
+from rekindle.views.records import TraceRecord, trace_record
 from rekindle.views.timeline import drawing as timeline_drawing
 from rekindle.views.timeline import perfetto
 from rekindle.views.timeline.lanes import timelines
 from rekindle.views.watching import Watching
 
-ELSEWHERE = "replicas tick in processes of their own, of which no tick was traced; trace.handled has the messages"
+ELSEWHERE = "replicas tick in processes of their own, of which no tick was traced; trace.records has the messages"
 
 
 class Trace:
@@ -39,9 +40,9 @@ class Trace:
     def __init__(self, engine: EngineThread, most: int):
         if type(most) is not int or most < 1:
             raise ConfigError(f"most must be a positive integer, the messages to keep; got {most!r:.80}")
-        self._watching: Watching | None = Watching(engine, self._see)
+        self._watching: Watching | None = Watching(engine, self._observe)
         self._lock = threading.Lock()
-        self._kept: deque[Seen] = deque(maxlen=most)
+        self._kept: deque[TraceRecord] = deque(maxlen=most)
         self._count = 0
         self._began: float | None = None
         self._ended: float | None = None
@@ -66,10 +67,16 @@ class Trace:
             watching.__exit__(kind, error, at)
 
     @property
-    def handled(self) -> tuple[Seen, ...]:
+    def records(self) -> tuple[TraceRecord, ...]:
         """The recorded messages that are kept, oldest first."""
         with self._lock:
             return tuple(self._kept)
+
+    @property
+    def handled(self) -> tuple[TraceRecord, ...]:
+        """The records, by their former name."""
+        warn("Trace.handled is now Trace.records", DeprecationWarning, stacklevel=2)
+        return self.records
 
     @property
     def dropped(self) -> int:
@@ -102,7 +109,7 @@ class Trace:
         for name, (given, example) in wanted.items():
             if isinstance(given, str) or not isinstance(given, Collection | None):
                 raise ConfigError(f"{name} must be a collection of numbers, such as {example}, got {given!r:.80}")
-        records = self.handled
+        records = self.records
         if any(record.kind == Received.__name__ for record in records):
             return Drawing(ELSEWHERE, 30, words(4, 20, ELSEWHERE), ELSEWHERE)
         dropped = self.dropped
@@ -119,7 +126,7 @@ class Trace:
         Raises:
             StorageError: the file cannot be written.
         """
-        written = perfetto.as_json(self.handled, self.seconds, self.dropped)
+        written = perfetto.as_json(self.records, self.seconds, self.dropped)
         try:
             with atomic_write(Path(path)) as file:
                 file.write(written)
@@ -129,9 +136,9 @@ class Trace:
                 "and that you can write to"
             ) from error
 
-    def _see(self, handled: Handled) -> None:
+    def _observe(self, message: MessageRecord) -> None:
         assert self._began is not None, "it watches before it has begun"
-        record = seen(handled, self._began)
+        record = trace_record(message, self._began)
         with self._lock:
             if self._ended is None:
                 self._kept.append(record)
@@ -140,12 +147,12 @@ class Trace:
     def _summary(self) -> str:
         """Return how far it is and what it recorded, in words."""
         state = "not begun" if self._began is None else "recording" if self._ended is None else "recorded"
-        handled, dropped = self.handled, self.dropped
-        ticks = {record.tick for record in handled if record.tick is not None}
-        requests = {request for record in handled for request in record.requests}
+        records, dropped = self.records, self.dropped
+        ticks = {record.tick for record in records if record.tick is not None}
+        requests = {request for record in records for request in record.requests}
         gone = f" (the oldest {dropped:,} dropped)" if dropped else ""
         counts = f"{counted(len(ticks), 'tick')}, {counted(len(requests), 'request')}"
-        messages = f"{counted(len(handled) + dropped, 'message')}{gone}"
+        messages = f"{counted(len(records) + dropped, 'message')}{gone}"
         return f"{state}: {messages}, {counts}, {markup.seconds(self.seconds)}"
 
     def __repr__(self) -> str:

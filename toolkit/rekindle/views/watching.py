@@ -4,7 +4,7 @@ import threading
 
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import ConfigError
-from rekindle.core.messages.handled import Handled, See
+from rekindle.core.messages.record import MessageRecord, Observer
 
 
 class Watching:
@@ -18,7 +18,7 @@ class Watching:
         ConfigError: `see` is not a function.
     """
 
-    def __init__(self, engine: EngineThread, see: See):
+    def __init__(self, engine: EngineThread, see: Observer):
         if not callable(see):
             raise ConfigError(f"see must be a function that takes a rekindle.Handled, got {see!r:.80}")
         self._engine, self._function = engine, see
@@ -32,21 +32,21 @@ class Watching:
 
     def __enter__(self) -> "Watching":
         self._error = None
-        self._engine.watch(self._see)
+        self._engine.watch(self._observe)
         self._watches = True
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
-        self._engine.unwatch(self._see)
+        self._engine.unwatch(self._observe)
         with self._lock:  # the engine's thread may be calling the function at this moment
             self._watches = False
         if self._error is not None and error is None:
             raise self._error
 
-    def _see(self, handled: Handled) -> None:
+    def _observe(self, record: MessageRecord) -> None:
         with self._lock:
             if self._watches and self._error is None:
                 try:
-                    self._function(handled)
+                    self._function(record)
                 except Exception as error:
                     self._error = error

@@ -9,7 +9,7 @@ from typing import Any
 from rekindle.client.batches.run import BatchRun, Errors, Shape
 from rekindle.client.drawing import Watch, until_over
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import Told, tools_in
+from rekindle.client.prompts import ToolSchemas, tools_in
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import InvalidBatch, InvalidRequest
@@ -17,7 +17,7 @@ from rekindle.core.messages import Prompt
 from rekindle.core.request.checks import boolean
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import check_length
-from rekindle.results.answer_table import Asked
+from rekindle.results.answer_table import PromptLabel
 from rekindle.results.answers import Answers
 
 NAMED = 10
@@ -39,12 +39,12 @@ class Batch:
     """
 
     prompts: Sequence[Prompt | Exception]
-    asked: Sequence[Asked]
+    asked: Sequence[PromptLabel]
     variants: Sequence[SamplingParams]
     shape: Shape
     errors: Errors
     preparer: Preparer
-    submit: Callable[[Prompt, SamplingParams, Told | None], Handle]
+    submit: Callable[[Prompt, SamplingParams, ToolSchemas | None], Handle]
 
     def __len__(self) -> int:
         return len(self.prompts) * len(self.variants)

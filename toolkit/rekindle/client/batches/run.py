@@ -10,7 +10,7 @@ from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import BatchFailed, RequestCancelled
 from rekindle.core.markup import counted
-from rekindle.results.answer_table import Asked
+from rekindle.results.answer_table import PromptLabel
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 
@@ -37,7 +37,7 @@ class Shape:
         """Tell whether a list is returned."""
         return self.several or self.n is not None
 
-    def of(self, outcomes: Sequence[Any], asked: Sequence[Asked]) -> Answers[Any]:
+    def of(self, outcomes: Sequence[Any], asked: Sequence[PromptLabel]) -> Answers[Any]:
         """Return the outcomes, which come draw by draw of each prompt, in this shape; `asked` has each prompt."""
         if self.n is None:
             return Answers(outcomes, asked)
@@ -67,7 +67,7 @@ class BatchRun:
 
     def __init__(
         self,
-        asked: Sequence[Asked],
+        asked: Sequence[PromptLabel],
         shape: Shape,
         made: Sequence[Handle | Exception],
         errors: Errors,

@@ -8,7 +8,7 @@ import anyio
 
 from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.messages import Message
-from rekindle.core.messages.handled import Handled, See
+from rekindle.core.messages.record import MessageRecord, Observer
 
 
 class Actor(Protocol):
@@ -37,7 +37,7 @@ class Stage:
         name: the actor's name.
         post: takes each message that the actor says.
         take: told of each message that the actor begins to handle.
-        see: told of each message once it is handled.
+        observe: told of each message once it is handled.
         lane: the number of its lane; None where there is one, or if lanes share the actor.
 
     Attributes:
@@ -52,10 +52,10 @@ class Stage:
         actor: Actor,
         post: Callable[[Message], None],
         take: Callable[[Message], None],
-        see: See,
+        observe: Observer,
         lane: int | None = None,
     ):
-        self._actor, self._post, self._take, self._see, self._lane = actor, post, take, see, lane
+        self._actor, self._post, self._take, self._observe, self._lane = actor, post, take, observe, lane
         self._busy = 0
         self._freed: anyio.Event | None = None
         self.name = name
@@ -67,7 +67,7 @@ class Stage:
         while True:
             await self._handle(await self.mailbox.receive())
 
-    async def step(self) -> Handled:
+    async def step(self) -> MessageRecord:
         """Handle the next message, even if the mailbox is paused."""
         message = self.mailbox.take()
         assert message is not None, "a step without a message"
@@ -79,7 +79,7 @@ class Stage:
             self._freed = anyio.Event()
             await self._freed.wait()
 
-    async def _handle(self, message: Message) -> Handled:
+    async def _handle(self, message: Message) -> MessageRecord:
         began = perf_counter()
         self._busy += 1
         self._take(message)
@@ -91,11 +91,11 @@ class Stage:
         self._busy -= 1  # an error leaves it busy: it ends the engine, and nothing more is taken
         if self._freed is not None:
             self._freed.set()
-        handled = Handled(self.name, message, said, began, perf_counter(), self._lane)
-        self._see(handled)
+        record = MessageRecord(self.name, message, said, began, perf_counter(), self._lane)
+        self._observe(record)
         for answer in said:
             self._send(answer)
-        return handled
+        return record
 
     def _send(self, message: Message) -> None:
         try:

@@ -31,9 +31,9 @@ from rekindle.core.engine.assembling.blueprint import Blueprint
 from rekindle.core.engine.assembling.filling import distinct, filled, settle
 from rekindle.core.engine.assembling.planning import fewest, plan
 from rekindle.core.engine.assembling.stores import Stores, open_stores, store_directory
-from rekindle.core.engine.assembly import Assembly, Lane
 from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.followers import FollowerHosts
+from rekindle.core.engine.loaded_engine import Lane, LoadedEngine
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.wiring import Actors, Compose
 from rekindle.core.errors import CheckpointError, ConfigError, InvalidRequest
@@ -56,7 +56,7 @@ def build(
     revision: str | None = None,
     chat_template: str | None = None,
     hosts: FollowerHosts | None = None,
-) -> Assembly:
+) -> LoadedEngine:
     """Load a model, allocate its pages, and make the programs that `settings.precompile` says.
 
     While the weights are read, programs are loaded or compiled, and pages allocated, on threads of their own.
@@ -79,20 +79,20 @@ def build(
     with ExitStack() as resources:
         if hosts is not None:
             hosts.check(settings, family)
-        crew = None if hosts is None else resources.enter_context(hosts.crew(report))
-        lanes, spread = _lanes(checkpoint, settings, directory, report, over=crew is not None)
+        followers = None if hosts is None else resources.enter_context(hosts.group(report))
+        lanes, spread = _lanes(checkpoint, settings, directory, report, over=followers is not None)
         blueprint = lanes[0]
         limits = blueprint.limits
         defaults, unserved = defaults_of(checkpoint, settings, limits)
         stores = open_stores(directory, lanes, settings)
         complete = all(each.complete for each in stores)
         first, later, wait = blueprint.in_turn(settings.precompile, stores[0].wanted, stored=complete)
-        if crew is not None:
-            crew.open_model(model, revision, blueprint.chosen(settings), blueprint)
+        if followers is not None:
+            followers.open_model(model, revision, blueprint.chosen(settings), blueprint)
         executables = _executables(lanes, stores, settings, resources)
         preparing = [ready for each in executables.values() for ready in each.prepare(first)]
         states = filled([(executables[lane.place], lane) for lane in lanes], report)
-        send = None if crew is None else crew.send
+        send = None if followers is None else followers.send
         steppers = [
             Stepper(executables[lane.place], state, limits, send) for lane, state in zip(lanes, states, strict=True)
         ]
@@ -102,14 +102,14 @@ def build(
             wait_for(preparing, report)
         preparing += [ready for each in executables.values() for ready in each.prepare(later, patient=True)]
         resources.callback(settle(distinct([state.weights for state in states]), preparing))
-        if crew is not None:
-            crew.wait(report)
+        if followers is not None:
+            followers.wait(report)
         preparer = Preparer.of(checkpoint, limits.max_context)
         made = [
-            _lane(lane, store, stepper, preparer, executables[lane.place], resources, alone=crew is None)
+            _lane(lane, store, stepper, preparer, executables[lane.place], resources, alone=followers is None)
             for lane, store, stepper in zip(lanes, stores, steppers, strict=True)
         ]
-        assembly = Assembly(
+        loaded_engine = LoadedEngine(
             checkpoint=checkpoint,
             family=family,
             settings=blueprint.chosen(settings),
@@ -126,9 +126,9 @@ def build(
                 sum(each.data * blueprint.budget.workspace for each in executables),
             ),
             resources=ExitStack(),
-            crew=crew,
+            followers=followers,
         ).composed(compose)
-        return replace(assembly, resources=resources.pop_all())
+        return replace(loaded_engine, resources=resources.pop_all())
 
 
 def _lanes(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.engine.actor import Stage
-from rekindle.core.messages.handled import Handled
+from rekindle.core.messages.record import MessageRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Command:
             has stopped and its error is known.
     """
 
-    answer: Feed[Handled] = field(default_factory=Feed)
+    answer: Feed[MessageRecord] = field(default_factory=Feed)
 
 
 class Pause(Command):

@@ -11,7 +11,7 @@ from rekindle.core.engine.conductor import Conductor
 from rekindle.core.engine.watchdog import Watchdog
 from rekindle.core.engine.wiring import OWN, ROUTER, SHARED, Actors, Deliver, Wiring, full_name
 from rekindle.core.messages import Message
-from rekindle.core.messages.handled import Handled, Pending, See
+from rekindle.core.messages.record import MessageRecord, Observer, Pending
 
 
 class Engine:
@@ -41,7 +41,7 @@ class Engine:
             Watchdog(timeout, partial(self._send, lane), partial(wait_ended, lane)) for lane in range(len(lanes))
         ]
         self._stages = dict(self._made(lanes, router))
-        self._watchers: dict[See, None] = {}  # ordered, and changed in one step by any thread
+        self._watchers: dict[Observer, None] = {}  # ordered, and changed in one step by any thread
         self.conductor = Conductor(tuple(dict.fromkeys(self._stages.values())))
         self._wiring = Wiring({name: stage.mailbox.put for name, stage in self._stages.items()}, len(lanes), deliver)
 
@@ -66,13 +66,13 @@ class Engine:
         """
         self._wiring.post(message, None)
 
-    def watch(self, see: See) -> None:
-        """Tell `see` of every message from now on. Any thread may call this."""
-        self._watchers[see] = None
+    def watch(self, observe: Observer) -> None:
+        """Tell `observe` of every message from now on. Any thread may call this."""
+        self._watchers[observe] = None
 
-    def unwatch(self, see: See) -> None:
-        """Tell `see` no more. Any thread may call this."""
-        self._watchers.pop(see, None)
+    def unwatch(self, observe: Observer) -> None:
+        """Tell `observe` no more. Any thread may call this."""
+        self._watchers.pop(observe, None)
 
     async def run(self) -> None:
         """Serve until cancelled. An error in any actor ends the engine and is raised here."""
@@ -93,8 +93,8 @@ class Engine:
         def stage(name: str, actor: Actor, lane: int | None = None) -> tuple[str, Stage]:
             if (lane, id(actor)) not in stages:
                 watchdog = self._watchdogs[lane or 0]
-                see = partial(self._tell, watchdog)
-                stages[lane, id(actor)] = Stage(name, actor, partial(self._send, lane), watchdog.begin, see, lane)
+                observe = partial(self._tell, watchdog)
+                stages[lane, id(actor)] = Stage(name, actor, partial(self._send, lane), watchdog.begin, observe, lane)
             return full_name(name, lane), stages[lane, id(actor)]
 
         if router is None:
@@ -108,7 +108,7 @@ class Engine:
     def _send(self, lane: int | None, message: Message) -> None:
         self._wiring.post(message, lane)
 
-    def _tell(self, watchdog: Watchdog, handled: Handled) -> None:
-        watchdog.end(handled.message)
-        for see in tuple(self._watchers):
-            see(handled)
+    def _tell(self, watchdog: Watchdog, record: MessageRecord) -> None:
+        watchdog.end(record.message)
+        for observe in tuple(self._watchers):
+            observe(record)

@@ -15,7 +15,7 @@ from rekindle.core.engine.assembling.blueprint import Blueprint
 
 
 class Followers(AbstractContextManager[Any], Protocol):
-    """The processes that follow one session; a context manager that lets them go. See `rekindle.hosts.crew.Crew`."""
+    """The follower processes of one session, released by a `with` statement. See `rekindle.hosts.follower_group`."""
 
     def open_model(
         self, model: str | PathLike[str], revision: str | None, settings: Settings, blueprint: Blueprint
@@ -44,5 +44,5 @@ class FollowerHosts(Protocol):
     def check(self, settings: Settings, family: object) -> None:
         """Check that a session can be opened over these hosts, as far as that is known before they have come."""
 
-    def crew(self, report: Report) -> Followers:
+    def group(self, report: Report) -> Followers:
         """Return the followers for a session; the first time, wait until they have come."""

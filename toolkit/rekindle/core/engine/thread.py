@@ -1,4 +1,4 @@
-"""The daemon thread that one engine lives on: it builds the assembly, then serves until it is told to stop."""
+"""The daemon thread that one engine lives on: it loads the engine, then serves until it is stopped."""
 
 import asyncio
 import os
@@ -12,15 +12,15 @@ from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work
 from rekindle.core.device.jax_settings import JaxSettings
-from rekindle.core.engine.assembly import Assembly
 from rekindle.core.engine.conductor import Command
 from rekindle.core.engine.engine import Engine
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.wiring import Deliver
 from rekindle.core.errors import EngineFailed, SessionClosed
 from rekindle.core.messages import Message
-from rekindle.core.messages.handled import Pending, See
+from rekindle.core.messages.record import Observer, Pending
 
-Build = Callable[[Report], Assembly]
+Build = Callable[[Report], LoadedEngine]
 
 
 class EngineThread:
@@ -32,21 +32,21 @@ class EngineThread:
     `rekindle.core.concurrency.threads`.
 
     Args:
-        build: makes the assembly, on the engine's thread.
+        build: loads the engine, on the engine's thread.
         deliver: takes the messages for callers, on the engine's thread.
         ended: told once, with an error for all who still wait, when the engine has stopped for any reason.
 
     Attributes:
         opening: the progress of building; closed when the engine serves or has failed.
         stopped: closed when the device memory is freed.
-        assembly: None until it is built.
+        loaded_engine: None until it is built.
     """
 
     def __init__(self, build: Build, deliver: Deliver, ended: Callable[[Exception], None]):
         self.opening: Feed[Progress] = Feed()
         self.stopped: Feed[None] = Feed()
         self._error: Exception | None = None
-        self.assembly: Assembly | None = None
+        self.loaded_engine: LoadedEngine | None = None
         self._engine: Engine | None = None
         self._build, self._deliver, self._ended = build, deliver, ended
         self._jax_settings = JaxSettings.here()
@@ -69,14 +69,14 @@ class EngineThread:
         """Give the engine's conductor a command; raises as `post`."""
         self._serving().conductor.tell(command)
 
-    def watch(self, see: See) -> None:
-        """Tell `see` of every message from now on; raises as `post`."""
-        self._serving().watch(see)
+    def watch(self, observe: Observer) -> None:
+        """Tell `observe` of every message from now on; raises as `post`."""
+        self._serving().watch(observe)
 
-    def unwatch(self, see: See) -> None:
-        """Tell `see` no more."""
+    def unwatch(self, observe: Observer) -> None:
+        """Tell `observe` no more."""
         if self._engine is not None:
-            self._engine.unwatch(see)
+            self._engine.unwatch(observe)
 
     @property
     def error(self) -> Exception | None:
@@ -101,9 +101,9 @@ class EngineThread:
     @property
     def stuck(self) -> str | None:
         """The tick that the engine is stuck in, in words; None if it is not."""
-        if self.error is not None or self._engine is None or self.assembly is None:
+        if self.error is not None or self._engine is None or self.loaded_engine is None:
             return None
-        replicas = self.assembly.replicas
+        replicas = self.loaded_engine.replicas
         return self._engine.stuck or (None if replicas is None else replicas.stuck)
 
     @property
@@ -125,8 +125,8 @@ class EngineThread:
     def _main(self) -> None:
         try:
             with self._jax_settings.applied():
-                self.assembly = self._build(self._report)
-                self._engine = self.assembly.engine(self._deliver)
+                self.loaded_engine = self._build(self._report)
+                self._engine = self.loaded_engine.engine(self._deliver)
                 anyio.run(self._serve)
             self._error = SessionClosed(
                 "the session is closed, by close() or because nothing held it any more; open another with "
@@ -138,8 +138,8 @@ class EngineThread:
         if self._engine is not None:
             self._engine.conductor.close()
         try:
-            if self.assembly is not None:
-                self.assembly.free()
+            if self.loaded_engine is not None:
+                self.loaded_engine.free()
         finally:  # freeing may fail on a device that has failed, and nobody is kept waiting
             self.opening.close()
             self.stopped.close()
@@ -151,10 +151,10 @@ class EngineThread:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._engine.run)
-                if self.assembly is not None and self.assembly.crew is not None:
-                    tasks.start_soon(self.assembly.crew.watch)
-                if self.assembly is not None and self.assembly.replicas is not None:
-                    tasks.start_soon(self.assembly.replicas.listen, self._engine.post)
+                if self.loaded_engine is not None and self.loaded_engine.followers is not None:
+                    tasks.start_soon(self.loaded_engine.followers.watch)
+                if self.loaded_engine is not None and self.loaded_engine.replicas is not None:
+                    tasks.start_soon(self.loaded_engine.replicas.listen, self._engine.post)
                 self.opening.close()
                 await self._stop.receive()
                 tasks.cancel_scope.cancel()
@@ -173,8 +173,8 @@ class EngineThread:
             return error
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        if self.assembly is not None and self.assembly.crew is not None:
-            error = self.assembly.crew.reason(error)
+        if self.loaded_engine is not None and self.loaded_engine.followers is not None:
+            error = self.loaded_engine.followers.reason(error)
         if isinstance(error, EngineFailed):
             return error
         failed = EngineFailed(f"the engine stopped because of {type(error).__name__}: {error}. Open another session")

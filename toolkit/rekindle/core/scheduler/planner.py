@@ -5,13 +5,13 @@ from operator import attrgetter
 
 from rekindle.core.errors import PromptTooLong
 from rekindle.core.messages import Output, Started
-from rekindle.core.scheduler.archiving import Archiving
 from rekindle.core.scheduler.cache.nodes import Node
-from rekindle.core.scheduler.draft import Draft
 from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.core.scheduler.plan_builder import PlanBuilder
 from rekindle.core.scheduler.requests.lease import Lease
-from rekindle.core.scheduler.requests.roster import Roster
-from rekindle.core.scheduler.requests.tracked import Tracked
+from rekindle.core.scheduler.requests.state import RequestState
+from rekindle.core.scheduler.requests.table import RequestTable
+from rekindle.core.scheduler.writeback import DiskWriteback
 
 
 class Planner:
@@ -19,170 +19,170 @@ class Planner:
 
     Args:
         limits: the budgets of a tick, and the order of chunks and rows.
-        roster: the requests; who is admitted gets slot and pages there.
-        archiving: is told which cached pages are used.
+        table: the requests; who is admitted gets slot and pages there.
+        writeback: is told which cached pages are used.
     """
 
-    def __init__(self, limits: EngineLimits, roster: Roster, archiving: Archiving):
+    def __init__(self, limits: EngineLimits, table: RequestTable, writeback: DiskWriteback):
         self._limits = limits
-        self._roster = roster
-        self._archiving = archiving
+        self._table = table
+        self._writeback = writeback
         self._last_had_rows = False
 
-    def draft(self, *, only_started: bool) -> Draft:
+    def builder(self, *, only_started: bool) -> PlanBuilder:
         """Decide on the next tick.
 
         Args:
             only_started: admit nobody who has not started.
         """
-        draft, ticks = Draft(self._limits.max_prefill_tokens, len(self._roster.groups)), self._limits.ticks
+        builder, ticks = PlanBuilder(self._limits.max_prefill_tokens, len(self._table.groups)), self._limits.ticks
         rows_first = ticks == "combined" or (ticks == "alternate" and not self._last_had_rows)
         if rows_first:
-            self._add_rows(draft)
-        if ticks == "combined" or not draft.rows:
-            self._add_chunks(draft, only_started)
-        if not rows_first and not draft.chunks:
-            self._add_rows(draft)
-        if not draft.empty:
-            self._last_had_rows = bool(draft.rows)
-        return draft
+            self._add_rows(builder)
+        if ticks == "combined" or not builder.rows:
+            self._add_chunks(builder, only_started)
+        if not rows_first and not builder.chunks:
+            self._add_rows(builder)
+        if not builder.empty:
+            self._last_had_rows = bool(builder.rows)
+        return builder
 
-    def make_room(self, first: Tracked) -> PromptTooLong | None:
+    def make_room(self, first: RequestState) -> PromptTooLong | None:
         """Make room for who comes next, when nothing runs and only staged or held pages are in its way.
 
         Returns:
             What it is to be rejected with if no room can be made.
         """
-        if self._roster.waiting.give_up_staged(first) or self._moved(first):
+        if self._table.waiting.give_up_staged(first) or self._moved(first):
             return None
-        assert self._roster.group_of(first).cache.held, "a request has no room though nobody holds any"
+        assert self._table.group_of(first).cache.held, "a request has no room though nobody holds any"
         return PromptTooLong.of("prompt", self._held_up(first))
 
     # Rows
 
-    def _add_rows(self, draft: Draft) -> None:
+    def _add_rows(self, builder: PlanBuilder) -> None:
         """Add a decode row for each request that can have one, rows of similar context side by side."""
-        draft.steps = steps = self._steps()
-        wanting = [tracked for tracked in self._roster.running if tracked.wants_token]
-        able = [tracked for tracked in wanting if self._reserve_next(tracked, steps)]
-        kept = [tracked for tracked in able if tracked.lease is not None]  # a later one may have taken an earlier one's
-        for tracked in sorted(kept, key=attrgetter("computed")):
-            slot = self._roster.group_of(tracked).running.slots[tracked]
-            draft.rows.append(tracked.next_row(slot) if steps == 1 else tracked.next_rows(slot, steps))
+        builder.steps = steps = self._steps()
+        wanting = [state for state in self._table.running if state.wants_token]
+        able = [state for state in wanting if self._reserve_next(state, steps)]
+        kept = [state for state in able if state.lease is not None]  # a later one may have taken an earlier one's
+        for state in sorted(kept, key=attrgetter("computed")):
+            slot = self._table.group_of(state).running.slots[state]
+            builder.rows.append(state.next_row(slot) if steps == 1 else state.next_rows(slot, steps))
 
     def _steps(self) -> int:
         """Return how many tokens each row of the next tick may get.
 
         It is one where somebody waits for a turn or for a page, or where the host has to see each token first.
         """
-        steps, roster = self._limits.decode_steps, self._roster
-        if steps == 1 or len(roster.waiting) or self._limits.long_from is not None:
+        steps, table = self._limits.decode_steps, self._table
+        if steps == 1 or len(table.waiting) or self._limits.long_from is not None:
             return 1
-        if any(tracked.in_prefill or tracked.masking.constrained for tracked in roster.running):
+        if any(state.in_prefill or state.masking.constrained for state in table.running):
             return 1
-        for group in roster.groups:
-            wanting = [tracked for tracked in group.running if tracked.wants_token and tracked.lease is not None]
-            if sum(tracked.missing_pages(tracked.steps(steps)) for tracked in wanting) > group.cache.available:
+        for group in table.groups:
+            wanting = [state for state in group.running if state.wants_token and state.lease is not None]
+            if sum(state.missing_pages(state.steps(steps)) for state in wanting) > group.cache.available:
                 return 1
         return steps
 
-    def _reserve_next(self, tracked: Tracked, steps: int) -> bool:
-        """See that the next positions have pages, as `Roster.reserve` does.
+    def _reserve_next(self, state: RequestState, steps: int) -> bool:
+        """See that the next positions have pages, as `RequestTable.reserve` does.
 
         Return False also if the request was preempted because it has to be computed again: its tokens turn otherwise
         from now on, once all of them are known.
         """
-        if tracked.outgrown:
-            if not tracked.pending:
-                self._roster.preempt(tracked)
+        if state.outgrown:
+            if not state.pending:
+                self._table.preempt(state)
             return False
-        return self._roster.reserve(tracked, tracked.computed + (1 if steps == 1 else tracked.steps(steps)))
+        return self._table.reserve(state, state.computed + (1 if steps == 1 else state.steps(steps)))
 
     # Chunks
 
-    def _add_chunks(self, draft: Draft, only_started: bool) -> None:
+    def _add_chunks(self, builder: PlanBuilder, only_started: bool) -> None:
         """Add chunks of prompts within the token budget, those that are already under way first."""
-        roster = self._roster
-        for tracked in roster.running:
-            if tracked.in_prefill and draft.budgets[tracked.group]:
-                self._add_chunk(draft, tracked)
-        roomy = {group.number for group in roster.groups if group.running.free_slots}
-        able = {number for number in roomy if draft.budgets[number]}
+        table = self._table
+        for state in table.running:
+            if state.in_prefill and builder.budgets[state.group]:
+                self._add_chunk(builder, state)
+        roomy = {group.number for group in table.groups if group.running.free_slots}
+        able = {number for number in roomy if builder.budgets[number]}
         next_tick = roomy - able
-        ready = roster.waiting.ready(able, next_tick, draft.coming, draft.said, only_started=only_started)
+        ready = table.waiting.ready(able, next_tick, builder.coming, builder.said, only_started=only_started)
         while able and (candidate := next(ready, None)):
-            tracked, nodes = candidate
-            admitted = self._admit(tracked, nodes, draft)
-            if admitted and tracked.in_prefill:
-                self._add_chunk(draft, tracked)
+            state, nodes = candidate
+            admitted = self._admit(state, nodes, builder)
+            if admitted and state.in_prefill:
+                self._add_chunk(builder, state)
             elif admitted:
-                roster.hold(tracked)
-            full = not draft.budgets[tracked.group]
-            if not admitted or full or not roster.group_of(tracked).running.free_slots:
-                able.discard(tracked.group)
-            if admitted and full and roster.group_of(tracked).running.free_slots:
-                next_tick.add(tracked.group)
+                table.hold(state)
+            full = not builder.budgets[state.group]
+            if not admitted or full or not table.group_of(state).running.free_slots:
+                able.discard(state.group)
+            if admitted and full and table.group_of(state).running.free_slots:
+                next_tick.add(state.group)
 
-    def _add_chunk(self, draft: Draft, tracked: Tracked) -> None:
-        most = min(self._limits.prefill_chunk, draft.budgets[tracked.group])
-        chunk = tracked.next_chunk(self._roster.group_of(tracked).running.slots[tracked], most)
-        if tracked.request.hold and not tracked.in_prefill:
-            tracked.held_at = self._roster.counts.ticks + 1
-        draft.add(chunk, tracked)
+    def _add_chunk(self, builder: PlanBuilder, state: RequestState) -> None:
+        most = min(self._limits.prefill_chunk, builder.budgets[state.group])
+        chunk = state.next_chunk(self._table.group_of(state).running.slots[state], most)
+        if state.request.hold and not state.in_prefill:
+            state.held_at = self._table.counts.ticks + 1
+        builder.add(chunk, state)
 
     # Admission
 
-    def _admit(self, tracked: Tracked, nodes: Sequence[Node], draft: Draft) -> bool:
+    def _admit(self, state: RequestState, nodes: Sequence[Node], builder: PlanBuilder) -> bool:
         """Give a request a slot and pages for all its tokens, the cached ones first; return False if there is no room.
 
         A page is left for each running request, or its admission would soon preempt it.
         """
-        roster, group = self._roster, self._roster.group_of(tracked)
+        table, group = self._table, self._table.group_of(state)
         warm = [node for node in nodes if node.page is not None]
-        lease = Lease(group.cache, tracked.namespace, warm)
-        needed = self._pages_for(tracked) - len(warm)
+        lease = Lease(group.cache, state.namespace, warm)
+        needed = self._pages_for(state) - len(warm)
         if needed + len(group.running) > group.cache.available or not lease.reserve(needed):
             lease.release()
             return False
-        onload = roster.waiting.onload(tracked, nodes[len(warm) :], lease)
+        onload = table.waiting.onload(state, nodes[len(warm) :], lease)
         if onload is not None:
-            draft.onloads.append(onload)
-        tracked.begin(lease)
-        cached = tracked.cached(onload)
-        roster.waiting.leave(tracked)
-        group.running.join(tracked)
-        self._archiving.use(group.cache, lease.tip)
-        roster.counts.admitted(tracked.prefill_end, cached, again=tracked.started)
-        if not tracked.started:
-            tracked.started = True
+            builder.onloads.append(onload)
+        state.begin(lease)
+        cached = state.cached(onload)
+        table.waiting.leave(state)
+        group.running.join(state)
+        self._writeback.use(group.cache, lease.tip)
+        table.counts.admitted(state.prefill_end, cached, again=state.started)
+        if not state.started:
+            state.started = True
             group.cache.tree.hit(lease.tip)
-            request = tracked.request
-            draft.said.append(Started(request.id, request.prompt, request.params.seed, cached, roster.exchanges))
+            request = state.request
+            builder.said.append(Started(request.id, request.prompt, request.params.seed, cached, table.exchanges))
             if request.given:
-                roster.counts.forced(len(request.given) - len(request.begun))
-                roster.outputs.append(Output(request, request.given, None))
+                table.counts.forced(len(request.given) - len(request.begun))
+                table.outputs.append(Output(request, request.given, None))
         return True
 
-    def _pages_for(self, tracked: Tracked) -> int:
+    def _pages_for(self, state: RequestState) -> int:
         """Return how many pages a request needs before it starts."""
         # One that was preempted would compute its output again by another program, with other last digits.
-        tokens = tracked.final_length if self._limits.one_shape else len(tracked.tokens)
+        tokens = state.final_length if self._limits.one_shape else len(state.tokens)
         return -(-tokens // self._limits.pool.page_size)
 
-    def _moved(self, tracked: Tracked) -> bool:
+    def _moved(self, state: RequestState) -> bool:
         """Let a request that its own group has no room for wait for one that has; return False if there is none."""
-        roomiest = max(self._roster.groups, key=lambda group: group.cache.available)
-        if self._pages_for(tracked) > roomiest.cache.available:
+        roomiest = max(self._table.groups, key=lambda group: group.cache.available)
+        if self._pages_for(state) > roomiest.cache.available:
             return False
-        assert roomiest is not self._roster.group_of(tracked), "a request has no room though it fits"
-        self._roster.waiting.move(tracked, roomiest)
+        assert roomiest is not self._table.group_of(state), "a request has no room though it fits"
+        self._table.waiting.move(state, roomiest)
         return True
 
-    def _held_up(self, tracked: Tracked) -> str:
+    def _held_up(self, state: RequestState) -> str:
         """Say that a request has no room beside the prefixes that are held, and what the caller can do."""
-        then = "go on, with the tokens that it has generated" if tracked.started else "start"
-        left = max(group.cache.available for group in self._roster.groups)
+        then = "go on, with the tokens that it has generated" if state.started else "start"
+        left = max(group.cache.available for group in self._table.groups)
         return (
-            f"the request needs {self._pages_for(tracked)} pages to {then}, and prefixes that are held leave "
+            f"the request needs {self._pages_for(state)} pages to {then}, and prefixes that are held leave "
             f"{left} of {self._limits.pool.num_pages - 1}; release one, or raise num_pages in open()"
         )

@@ -36,13 +36,13 @@ from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
-from rekindle.core.scheduler.archiving import Archiving
-from rekindle.core.scheduler.cache.errands import Errands
+from rekindle.core.scheduler.cache.outbox import HostTierOutbox
 from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.planner import Planner
-from rekindle.core.scheduler.requests.roster import Roster
-from rekindle.core.scheduler.requests.tracked import Tracked
+from rekindle.core.scheduler.requests.state import RequestState
+from rekindle.core.scheduler.requests.table import RequestTable
+from rekindle.core.scheduler.writeback import DiskWriteback
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Scheduler:
     """The scheduling actor: it says when a tick is planned, and decides every end.
 
     Attributes:
-        roster: the requests, with the groups' pages and prefix trees. Other threads look at trees through `look`.
+        table: the requests, with the groups' pages and prefix trees. Other threads look at trees through `look`.
         stats: a snapshot, replaced after each message; safe to read from any thread.
     """
 
@@ -68,11 +68,11 @@ class Scheduler:
         self._overdue = False
         self._kept_waiting: Collection[int] = ()  # the requests that waited when a tick was last overdue
         self._new_weights: deque[NewWeights] = deque()
-        self._errands = Errands()
-        self.roster = Roster(limits, self._errands)
-        self._archiving = Archiving(limits, [group.cache for group in self.roster.groups])
-        self._planner = Planner(limits, self.roster, self._archiving)
-        self.stats = self.roster.stats()
+        self._outbox = HostTierOutbox()
+        self.table = RequestTable(limits, self._outbox)
+        self._writeback = DiskWriteback(limits, [group.cache for group in self.table.groups])
+        self._planner = Planner(limits, self.table, self._writeback)
+        self.stats = self.table.stats()
 
     def handle(self, message: Message) -> list[Message]:
         """Take in a message and plan as far ahead as the depth allows."""
@@ -85,47 +85,47 @@ class Scheduler:
         Any thread may ask; the engine waits.
         """
         with self._lock:
-            return at([group.cache.tree for group in self.roster.groups])
+            return at([group.cache.tree for group in self.table.groups])
 
     def uncached(self, request: Request) -> int:
         """Return the number of a request's known tokens that the group with fewest would have to compute now."""
-        tracked = Tracked.of(request, self._limits)
-        return min(group.uncached(tracked) for group in self.roster.groups)
+        state = RequestState.of(request, self._limits)
+        return min(group.uncached(state) for group in self.table.groups)
 
     def pages_on_device(self, request: Request) -> int:
         """Return the number of pages of a request's known tokens that are cached on the devices."""
-        tracked = Tracked.of(request, self._limits)
-        return len(self.roster.group_of(tracked).cache.on_device(tracked.namespace, tracked.tokens))
+        state = RequestState.of(request, self._limits)
+        return len(self.table.group_of(state).cache.on_device(state.namespace, state.tokens))
 
     def remaining(self, request_id: int) -> int | None:
         """Return the number of tokens that a running request has to compute until its next one; None for others."""
-        tracked = self.roster.get(request_id)
-        return None if tracked is None or tracked.lease is None else max(0, tracked.prefill_end - tracked.computed)
+        state = self.table.get(request_id)
+        return None if state is None or state.lease is None else max(0, state.prefill_end - state.computed)
 
     def restore(self, pages: Iterable[StoredPage]) -> None:
         """Know of the pages that an earlier session wrote to disk, parents before children."""
         pages = list(pages)
         with self._lock:
-            for group in self.roster.groups:
+            for group in self.table.groups:
                 group.cache.tree.restore(pages)
-            self.stats = self.roster.stats()
+            self.stats = self.table.stats()
 
     def check(self) -> None:
         """Assert the invariants: every page and slot has exactly one holder, every request one place."""
-        self.roster.check()
+        self.table.check()
 
     def _handle(self, message: Message) -> list[Message]:
         said = list(self._take_in(message))
         said += [*self._change_weights(), *self._plans(), *self._unblock()]
-        said += self.roster.advances.said(self.roster.running)
-        if self.roster.outputs:  # after the plans, so that the device does not wait for what callers are told
-            said.append(Outputs(tuple(self.roster.outputs)))
-            self.roster.outputs.clear()
-        for group in self.roster.groups:
+        said += self.table.grammar_outbox.said(self.table.running)
+        if self.table.outputs:  # after the plans, so that the device does not wait for what callers are told
+            said.append(Outputs(tuple(self.table.outputs)))
+            self.table.outputs.clear()
+        for group in self.table.groups:
             group.cache.offload_ahead()
-        said += self._archiving.go_on(self.roster.counts.ticks, idle=not len(self.roster) and not self._in_flight)
-        said += self._errands.said()
-        self.stats = self.roster.stats()
+        said += self._writeback.go_on(self.table.counts.ticks, idle=not len(self.table) and not self._in_flight)
+        said += self._outbox.said()
+        self.stats = self.table.stats()
         return said
 
     def _take_in(self, message: Message) -> Iterator[Message]:
@@ -133,28 +133,28 @@ class Scheduler:
             case Admit(request, started) if request.complete:
                 yield from self._answer(request, started)
             case Admit(request, started):
-                self.roster.join(request, started=started)
+                self.table.join(request, started=started)
                 if started:
                     self._tell_forced(request, None)
             case Withdraw(request_id):
-                if not self.roster.release(request_id) and (tracked := self.roster.get(request_id)):
-                    self.roster.end(tracked, "cancelled")
+                if not self.table.release(request_id) and (state := self.table.get(request_id)):
+                    self.table.end(state, "cancelled")
             case Stopped(request_id, tokens):
-                if tracked := self.roster.get(request_id):
-                    self._stop(tracked, tokens)
+                if state := self.table.get(request_id):
+                    self._stop(state, tokens)
             case Advanced(outcomes, late):
                 for request_id, outcome in outcomes:
-                    if tracked := self.roster.get(request_id):
-                        yield from self._advance(tracked, outcome)
+                    if state := self.table.get(request_id):
+                        yield from self._advance(state, outcome)
                 for request_id in late:
-                    if tracked := self.roster.get(request_id):
-                        tracked.masking.late = True
-                        self.roster.advances.late.append(request_id)
+                    if state := self.table.get(request_id):
+                        state.masking.late = True
+                        self.table.grammar_outbox.late.append(request_id)
             case Overdue(tick, error):
                 if tick > self._settled:
                     yield from self._give_up(error)
             case Settled(losses=losses):
-                if losses > self.roster.losses:
+                if losses > self.table.losses:
                     yield from self._lose_device()
                 yield from self._settle(message)
             case NewWeights():
@@ -165,14 +165,14 @@ class Scheduler:
                     self._new_weights.remove(new)
                     yield WeightsKept(ticket)
             case Offloaded():
-                for group in self.roster.groups:
+                for group in self.table.groups:
                     group.cache.offloaded(message)
             case Written():
-                self._archiving.written(message)
+                self._writeback.written(message)
             case SaveCache(ticket):
-                self._archiving.ask(ticket)
+                self._writeback.ask(ticket)
             case Fetched():
-                self.roster.waiting.fetched(message)
+                self.table.waiting.fetched(message)
             case SendPages():
                 yield self._send_pages(message)
             case TakePages(request, first, contents):
@@ -192,32 +192,32 @@ class Scheduler:
         where ticks go on without it. While new weights are to come, who has not started waits for them. Nothing is
         planned behind a tick that is overdue.
         """
-        roster = self.roster
+        table = self.table
         if self._overdue:
             return
-        while self._in_flight < self._limits.depth and not any(tracked.waited_for for tracked in roster.running):
-            changes, draft = roster.waiting.changes, self._planner.draft(only_started=bool(self._new_weights))
-            if not draft.empty:
+        while self._in_flight < self._limits.depth and not any(state.waited_for for state in table.running):
+            changes, builder = table.waiting.changes, self._planner.builder(only_started=bool(self._new_weights))
+            if not builder.empty:
                 self._in_flight += 1
-                roster.counts.ticks += 1
-                yield from self._errands.said()
-                yield draft.plan(roster.counts.ticks, roster.preempted(), roster.losses)
-            yield from draft.said
+                table.counts.ticks += 1
+                yield from self._outbox.said()
+                yield builder.plan(table.counts.ticks, table.preempted(), table.losses)
+            yield from builder.said
             # After the plan, so that a page is found only by ticks that come after the one that computes it.
-            for tracked in draft.computing:
-                tracked.publish()
+            for state in builder.computing:
+                state.publish()
             # If the queue changed meanwhile, the next draft may have work though this one has none.
-            if draft.empty and roster.waiting.changes == changes:
+            if builder.empty and table.waiting.changes == changes:
                 return
 
     def _unblock(self) -> Iterator[Message]:
         """Make room for the first who waits, when nothing runs and only staged or held pages are in its way."""
-        while not self._in_flight and not self.roster.running:
-            first = self.roster.waiting.blocked(only_started=bool(self._new_weights))
+        while not self._in_flight and not self.table.running:
+            first = self.table.waiting.blocked(only_started=bool(self._new_weights))
             if first is None:
                 return
             if (error := self._planner.make_room(first)) is not None:
-                yield self.roster.reject(first, error)
+                yield self.table.reject(first, error)
             yield from self._change_weights()
             yield from self._plans()
 
@@ -225,136 +225,136 @@ class Scheduler:
 
     def _answer(self, request: Request, started: bool) -> Iterator[Message]:
         """End a request whose whole output is given."""
-        self.roster.counts.ended += 1
+        self.table.counts.ended += 1
         if started:
             self._tell_forced(request, "stop")
             return
-        self.roster.counts.forced(len(request.given) - len(request.begun))
+        self.table.counts.forced(len(request.given) - len(request.begun))
         by_token = request.given[-1] in request.end_ids
-        self.roster.outputs.append(Output(request, request.given, "stop" if by_token else None))
-        self.roster.outputs += [] if by_token else [Output(request, (), "stop")]
+        self.table.outputs.append(Output(request, request.given, "stop" if by_token else None))
+        self.table.outputs += [] if by_token else [Output(request, (), "stop")]
         yield Started(request.id, request.prompt, request.params.seed, CachedTokens())
 
     def _tell_forced(self, request: Request, end: EndReason | None) -> None:
         """Tell the end of a request that began elsewhere, and the tokens that its constraint forces now."""
         forced = request.given[len(request.begun) :]
         if forced or end is not None:
-            self.roster.counts.forced(len(forced))
-            self.roster.outputs.append(Output(request, forced, end))
+            self.table.counts.forced(len(forced))
+            self.table.outputs.append(Output(request, forced, end))
 
     def _settle(self, settled: Settled) -> Iterator[Message]:
         """Take in what one tick gave; what is of requests that ended meanwhile is surplus and dropped."""
-        roster = self.roster
+        table = self.table
         self._in_flight -= 1
         self._settled, self._overdue, self._kept_waiting = settled.tick, False, ()
-        for held in [tracked for tracked in roster.running if tracked.held_at == settled.tick]:
-            roster.hold(held)
+        for held in [state for state in table.running if state.held_at == settled.tick]:
+            table.hold(held)
         for request_id, scores in settled.prompt_logprobs.items():
-            if tracked := roster.get(request_id):
-                tracked.observed.scores_settled += len(scores)
-                roster.outputs.append(Output(tracked.request, (), None, prompt_logprobs=scores))
+            if state := table.get(request_id):
+                state.observed.scores_settled += len(scores)
+                table.outputs.append(Output(state.request, (), None, prompt_logprobs=scores))
         for request_id, states in settled.sums.items():
-            if tracked := roster.get(request_id):
-                tracked.observed.sums_settled += states.count
-                roster.outputs.append(Output(tracked.request, (), None, states=states))
+            if state := table.get(request_id):
+                state.observed.sums_settled += states.count
+                table.outputs.append(Output(state.request, (), None, states=states))
         logprobs = {request_id: iter(scores) for request_id, scores in settled.logprobs.items()}
         for request_id, token in settled.tokens:
-            if tracked := roster.get(request_id):
-                if tracked.final_length == len(tracked.tokens):  # its prompt was to be computed, and nothing more
-                    roster.end(tracked, "length")
+            if state := table.get(request_id):
+                if state.final_length == len(state.tokens):  # its prompt was to be computed, and nothing more
+                    table.end(state, "length")
                     continue
-                end = tracked.take(token)
+                end = state.take(token)
                 logprob = next(logprobs[request_id]) if request_id in logprobs else None
-                roster.counts.generated_tokens += 1
-                roster.outputs.append(Output(tracked.request, (token,), end, (logprob,) if logprob else ()))
-                if tracked.masking.asked:
-                    roster.advances.taken.append((tracked.request, token))
+                table.counts.generated_tokens += 1
+                table.outputs.append(Output(state.request, (token,), end, (logprob,) if logprob else ()))
+                if state.masking.asked:
+                    table.grammar_outbox.taken.append((state.request, token))
                 if end is not None:
-                    roster.leave(tracked)
+                    table.leave(state)
         for request_id, error in settled.failures.items():
-            if tracked := roster.get(request_id):
-                yield roster.reject(tracked, error)
+            if state := table.get(request_id):
+                yield table.reject(state, error)
 
-    def _advance(self, tracked: Tracked, outcome: Allowed | RekindleError) -> Iterator[Message]:
+    def _advance(self, state: RequestState, outcome: Allowed | RekindleError) -> Iterator[Message]:
         """Go on with a constrained request, now that it is known what may follow."""
-        tracked.masking.asked = tracked.masking.late = False
+        state.masking.asked = state.masking.late = False
         if isinstance(outcome, RekindleError):
-            yield self.roster.reject(tracked, outcome)
+            yield self.table.reject(state, outcome)
             return
-        tracked.masking.allowed = outcome
+        state.masking.allowed = outcome
         if outcome.forced:
-            self.roster.outputs.append(Output(tracked.request, outcome.forced, None))
-            self.roster.counts.forced(len(outcome.forced))
-            turned = not tracked.jump(outcome.forced)
-        if outcome.complete or tracked.full:
-            self.roster.end(tracked, "stop" if outcome.complete else "length")
-        elif outcome.forced and tracked.lease is not None:
+            self.table.outputs.append(Output(state.request, outcome.forced, None))
+            self.table.counts.forced(len(outcome.forced))
+            turned = not state.jump(outcome.forced)
+        if outcome.complete or state.full:
+            self.table.end(state, "stop" if outcome.complete else "length")
+        elif outcome.forced and state.lease is not None:
             if turned:
-                self.roster.preempt(tracked)
+                self.table.preempt(state)
             else:
-                self.roster.reserve(tracked, len(tracked.tokens))
+                self.table.reserve(state, len(state.tokens))
 
-    def _stop(self, tracked: Tracked, tokens: int) -> None:
+    def _stop(self, state: RequestState, tokens: int) -> None:
         """End a request after this many tokens, which complete a stop string; those settled since are surplus."""
-        request = tracked.request
+        request = state.request
         length = len(request.prompt) + tokens
-        surplus = len(tracked.tokens) - max(length, len(request.prompt) + len(request.begun))
-        self.roster.counts.generated_tokens -= surplus
-        del tracked.tokens[length:]
-        self.roster.end(tracked, "stop")
+        surplus = len(state.tokens) - max(length, len(request.prompt) + len(request.begun))
+        self.table.counts.generated_tokens -= surplus
+        del state.tokens[length:]
+        self.table.end(state, "stop")
 
     def _give_up(self, error: RekindleError) -> Iterator[Message]:
         """Fail all requests that run, and those that wait since the tick was overdue before."""
-        for tracked in self.roster:
-            if tracked.lease is not None or tracked.request.id in self._kept_waiting:
-                yield self.roster.reject(tracked, error)
-        self._overdue, self._kept_waiting = True, {tracked.request.id for tracked in self.roster}
+        for state in self.table:
+            if state.lease is not None or state.request.id in self._kept_waiting:
+                yield self.table.reject(state, error)
+        self._overdue, self._kept_waiting = True, {state.request.id for state in self.table}
 
     # Pages of prompts that one lane computes and another needs
 
     def _send_pages(self, asked: SendPages) -> Message:
         """Have the pages of a prompt collected, as far as they are on the device."""
-        tracked = Tracked.of(asked.request, self._limits)
-        pages = self.roster.group_of(tracked).cache.on_device(tracked.namespace, tracked.tokens)[asked.first :]
-        if not pages or asked.exchanges != self.roster.exchanges:
+        state = RequestState.of(asked.request, self._limits)
+        pages = self.table.group_of(state).cache.on_device(state.namespace, state.tokens)[asked.first :]
+        if not pages or asked.exchanges != self.table.exchanges:
             return Collected(asked.request.id, ())
-        return Collect(asked.request.id, pages, self.roster.losses)
+        return Collect(asked.request.id, pages, self.table.losses)
 
     def _take_pages(self, request: Request, first: int, contents: Sequence[Any]) -> Iterator[Message]:
         """Put pages of a prompt into the cache, if there is room for them, so that the request finds them there."""
-        tracked = Tracked.of(request, self._limits)
-        cache = self.roster.group_of(tracked).cache
-        known, pages = cache.receive(tracked.namespace, tracked.tokens, first, len(contents))
+        state = RequestState.of(request, self._limits)
+        cache = self.table.group_of(state).cache
+        known, pages = cache.receive(state.namespace, state.tokens, first, len(contents))
         if pages:
-            self.roster.counts.moved_pages += len(pages)
-            yield from self._errands.said()  # pages that make room are copied before they are written to
-            yield PutPages(pages, tuple(contents[known - first :]), self.roster.losses)
+            self.table.counts.moved_pages += len(pages)
+            yield from self._outbox.said()  # pages that make room are copied before they are written to
+            yield PutPages(pages, tuple(contents[known - first :]), self.table.losses)
 
     # The device state is lost, or has new weights
 
     def _lose_device(self) -> Iterator[Message]:
         """Let all requests that run begin again from their tokens, since nothing is left of the pages on the device."""
-        for tracked in self.roster:
-            tracked.lose_dispatched()
-            if self._limits.one_shape and len(tracked.tokens) > len(tracked.request.known):
-                yield self.roster.reject(tracked, RequestCancelled(CONTINUED_ELSEWHERE))
-        for tracked in self.roster.running[::-1]:
-            self.roster.preempt(tracked)
-        self.roster.waiting.forget_cache()
-        for group in self.roster.groups:
+        for state in self.table:
+            state.lose_dispatched()
+            if self._limits.one_shape and len(state.tokens) > len(state.request.known):
+                yield self.table.reject(state, RequestCancelled(CONTINUED_ELSEWHERE))
+        for state in self.table.running[::-1]:
+            self.table.preempt(state)
+        self.table.waiting.forget_cache()
+        for group in self.table.groups:
             group.cache.lose_device()
 
     def _change_weights(self) -> Iterator[Message]:
         """Use new weights once no request is left that started on the old ones; what those computed is forgotten."""
         if any(new.fail for new in self._new_weights):
-            for tracked in [tracked for tracked in self.roster if tracked.started]:
+            for state in [state for state in self.table if state.started]:
                 error = WeightsChanged("the request was ended by update_weights; submit it again")
-                yield self.roster.reject(tracked, error)
-        while self._new_weights and not any(tracked.started for tracked in self.roster):
+                yield self.table.reject(state, error)
+        while self._new_weights and not any(state.started for state in self.table):
             new = self._new_weights.popleft()
-            self.roster.waiting.forget_cache()
-            for group in self.roster.groups:
+            self.table.waiting.forget_cache()
+            for group in self.table.groups:
                 group.cache.forget()
-            self._archiving.stop()
-            self.roster.exchanges += 1
+            self._writeback.stop()
+            self.table.exchanges += 1
             yield UseWeights(new.ticket, new.weights)

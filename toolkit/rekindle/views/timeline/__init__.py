@@ -1,1 +1,1 @@
-"""The course of each request, tick by tick, and its pictures."""
+"""Timelines of requests, tick by tick, and their pictures."""

@@ -8,7 +8,7 @@ from statistics import median
 from rekindle.core.markup import seconds
 from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, tooltip, words
 from rekindle.views.timeline import words as say
-from rekindle.views.timeline.courses import Course, Kind, Tick, Timeline
+from rekindle.views.timeline.requests import Kind, RequestTimeline, Tick, Timeline
 from rekindle.views.timeline.view import TickSpan, View, mean_seconds, view
 
 MIN_LEFT, MIN_RIGHT = 96, 240
@@ -64,11 +64,19 @@ class _Frame:
         top = min(longest, SLOW * median(took)) if took else 0.0
         cut = f", cut at {seconds(top)}" if top < longest else ""
         said = f"longest: {seconds(longest)}{cut}" if took else ""
-        left = max([MIN_LEFT, *(4 + CHARACTER * (len(say.named(course)) + 1) for course in drawn.courses)])
-        words_right = max(map(len, [say.SUMMARY_HEAD, said, *map(say.summary, drawn.courses)]))
+        left = max(
+            [
+                MIN_LEFT,
+                *(
+                    4 + CHARACTER * (len(say.named(request_timeline)) + 1)
+                    for request_timeline in drawn.request_timelines
+                ),
+            ]
+        )
+        words_right = max(map(len, [say.SUMMARY_HEAD, said, *map(say.summary, drawn.request_timelines)]))
         beside = WIDTH - max(MIN_RIGHT - 12, CHARACTER * words_right + 4)
         wide = min(MAX_TICK_WIDTH, (beside - 12 - left) / max(1, len(drawn.ticks)))
-        return cls(left, beside, wide, AXIS + 8 + ROW_HEIGHT * len(drawn.courses), top, said)
+        return cls(left, beside, wide, AXIS + 8 + ROW_HEIGHT * len(drawn.request_timelines), top, said)
 
     def at(self, place: int) -> float:
         """Return where a tick begins; `place` is the number of drawn ticks left of it."""
@@ -89,16 +97,16 @@ def draw(
 
 def _text(drawn: View, below: str) -> str:
     keys = [f"{letter} {say.MEANT[kind]}" for kind, letter in say.LETTERS.items()]
-    names = [say.named(course) for course in drawn.courses]
+    names = [say.named(request_timeline) for request_timeline in drawn.request_timelines]
     wide, columns = max(map(len, [*names, "tick"])), drawn.columns
     lines = [say.title(drawn), "  ".join(keys[:3]), "  ".join(keys[3:])]
     ruler = ""
     for at in range(0, len(columns), 10):
         ruler = f"{ruler:{at}}{columns[at][0].number}"
     lines.append(f"{'tick':{wide}}  {ruler:{len(columns)}}  {say.SUMMARY_HEAD}")
-    for name, course in zip(names, drawn.courses, strict=True):
-        row = "".join(_letter(kinds) for kinds in drawn.column_kinds(course))
-        lines.append(f"{name:{wide}}  {row:{len(ruler)}}  {say.summary(course)}")
+    for name, request_timeline in zip(names, drawn.request_timelines, strict=True):
+        row = "".join(_letter(kinds) for kinds in drawn.column_kinds(request_timeline))
+        lines.append(f"{name:{wide}}  {row:{len(ruler)}}  {say.summary(request_timeline)}")
     return "\n".join([*lines, below] if below else lines)
 
 
@@ -112,8 +120,8 @@ def _letter(kinds: Sequence[Kind | None]) -> str:
 def _drawing(drawn: View, below: str) -> Drawing:
     frame = _Frame.of(drawn)
     parts = [words(4, 15, say.title(drawn)), *_legend(), *_axis(drawn, frame)]
-    for place, course in enumerate(drawn.courses):
-        parts += _row(drawn, course, AXIS + 8 + place * ROW_HEIGHT, frame)
+    for place, request_timeline in enumerate(drawn.request_timelines):
+        parts += _row(drawn, request_timeline, AXIS + 8 + place * ROW_HEIGHT, frame)
     if below:
         parts.append(words(4, frame.bottom + 18, below))
     title, height = f"timeline of {say.headline(drawn)}", frame.bottom + (26 if below else 6)
@@ -169,24 +177,25 @@ def _numbers(drawn: View, frame: _Frame) -> Iterator[tuple[float, int]]:
     return ((left, tick) for left, tick in numbers if left + CHARACTER * (len(str(tick)) + 1) <= frame.beside)
 
 
-def _row(drawn: View, course: Course, top: int, frame: _Frame) -> Iterator[str]:
-    yield f"<g>{tooltip(say.facts(course, drawn.timeline))}{words(4, top + 12, say.named(course))}</g>"
-    for span in drawn.spans(course):
-        yield _span(course, span, frame.at(span.at), top, frame.tick)
-    for lost in course.lost:
-        if lost in drawn.ticks and course.there(lost):
+def _row(drawn: View, request_timeline: RequestTimeline, top: int, frame: _Frame) -> Iterator[str]:
+    name, facts = say.named(request_timeline), say.facts(request_timeline, drawn.timeline)
+    yield f"<g>{tooltip(facts)}{words(4, top + 12, name)}</g>"
+    for span in drawn.spans(request_timeline):
+        yield _span(request_timeline, span, frame.at(span.at), top, frame.tick)
+    for lost in request_timeline.lost:
+        if lost in drawn.ticks and request_timeline.there(lost):
             x = frame.at(drawn.ticks.index(lost))
             yield f'<path d="M{x:.1f} {top - 1}v16" stroke="rgb({RED})" stroke-width="2.5"/>'
-    if course.how and (not drawn.ticks or course.last <= drawn.ticks[-1]):
-        how = course.how if course.how in ENDS else "ended"
-        yield _mark(how, frame.at(bisect_right(drawn.ticks, course.last)), top + BOX_HEIGHT / 2)
-    yield words(frame.beside, top + 12, say.summary(course))
+    if request_timeline.how and (not drawn.ticks or request_timeline.last <= drawn.ticks[-1]):
+        how = request_timeline.how if request_timeline.how in ENDS else "ended"
+        yield _mark(how, frame.at(bisect_right(drawn.ticks, request_timeline.last)), top + BOX_HEIGHT / 2)
+    yield words(frame.beside, top + 12, say.summary(request_timeline))
 
 
-def _span(course: Course, span: TickSpan, left: float, top: float, tick: float) -> str:
+def _span(request_timeline: RequestTimeline, span: TickSpan, left: float, top: float, tick: float) -> str:
     apart = span.tokens and tick >= MIN_BOX_WIDTH
     count, wide = (span.ticks, tick) if apart else (1, span.ticks * tick)
-    return _boxes(span.kind, left, top, count, wide, say.span_facts(course, span))
+    return _boxes(span.kind, left, top, count, wide, say.span_facts(request_timeline, span))
 
 
 def _boxes(kind: Kind, left: float, top: float, count: int, wide: float, said: str) -> str:

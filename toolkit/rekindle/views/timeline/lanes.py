@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from rekindle.views.records import Over, Seen
-from rekindle.views.timeline.courses import Timeline
+from rekindle.views.records import Over, TraceRecord
+from rekindle.views.timeline.requests import Timeline
 
 
-def timelines(records: Sequence[Seen]) -> list[tuple[str, Timeline]]:
+def timelines(records: Sequence[TraceRecord]) -> list[tuple[str, Timeline]]:
     """Return the timeline of each lane after the name of that; one without a name where there is one lane.
 
     A request that ended before it had a lane is on the first timeline.
@@ -18,7 +18,7 @@ def timelines(records: Sequence[Seen]) -> list[tuple[str, Timeline]]:
     return [(f"lane {lane}", Timeline(_of_lane(records, lane, lane_of, lanes[0]))) for lane in lanes]
 
 
-def _of_lane(records: Sequence[Seen], lane: int, lane_of: dict[int, int], first: int) -> Iterator[Seen]:
+def _of_lane(records: Sequence[TraceRecord], lane: int, lane_of: dict[int, int], first: int) -> Iterator[TraceRecord]:
     """Yield the records of a lane, and what those of shared actors tell of its requests."""
     for record in records:
         if record.lane == lane:

@@ -15,9 +15,9 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from rekindle.core.markup import counted
-from rekindle.views.records import Seen
-from rekindle.views.timeline.courses import Course, TickWork, Timeline
+from rekindle.views.records import TraceRecord
 from rekindle.views.timeline.lanes import timelines
+from rekindle.views.timeline.requests import RequestTimeline, TickWork, Timeline
 from rekindle.views.timeline.words import SUMMARY_HEAD, named, summary
 
 Event = dict[str, object]
@@ -40,7 +40,7 @@ class Phase(NamedTuple):
     ended: float
 
 
-def as_json(records: Sequence[Seen], now: float, dropped: int) -> bytes:
+def as_json(records: Sequence[TraceRecord], now: float, dropped: int) -> bytes:
     """Return the whole file.
 
     Args:
@@ -60,7 +60,7 @@ def as_json(records: Sequence[Seen], now: float, dropped: int) -> bytes:
     return re.sub("[\ud800-\udfff]", lambda half: f"\\\\u{ord(half[0]):x}", text).encode()
 
 
-def _actors(records: Sequence[Seen], tracks: Iterator[int]) -> Iterator[Event]:
+def _actors(records: Sequence[TraceRecord], tracks: Iterator[int]) -> Iterator[Event]:
     """Yield a track for each actor, and on it a slice for each message that the actor took."""
     by_actor = {actor: next(tracks) for actor in dict.fromkeys(record.place for record in records)}
     for actor, track in by_actor.items():
@@ -95,8 +95,8 @@ def _counters(timeline: Timeline, lane: str) -> Iterator[Event]:
     numbers = list(timeline.ticks)
     # The change of each count from tick to tick, so that a request that waits for long costs no more than another.
     changes = {name: [0] * (len(numbers) + 1) for name in ("running", "waiting")}
-    for course in timeline.courses.values():
-        for kind, first, after in course.stretches():
+    for request_timeline in timeline.request_timelines.values():
+        for kind, first, after in request_timeline.intervals():
             if kind != "surplus":
                 changed = changes["waiting" if kind in {"queued", "preempted"} else "running"]
                 changed[bisect_left(numbers, first)] += 1
@@ -104,41 +104,55 @@ def _counters(timeline: Timeline, lane: str) -> Iterator[Event]:
     counts = {name: list(accumulate(changed)) for name, changed in changes.items()}
     for place, tick in enumerate(timeline.ticks.values()):
         yield from (_counter(_named(lane, name), tick.planned, each[place]) for name, each in counts.items())
-    if timeline.ticks and timeline.courses and all(course.how for course in timeline.courses.values()):
-        last = max(course.at["ended"] for course in timeline.courses.values())
+    if (
+        timeline.ticks
+        and timeline.request_timelines
+        and all(request_timeline.how for request_timeline in timeline.request_timelines.values())
+    ):
+        last = max(request_timeline.at["ended"] for request_timeline in timeline.request_timelines.values())
         yield from (_counter(_named(lane, name), last, 0) for name in counts)
 
 
 def _requests(lanes: Sequence[Timeline], now: float, tracks: Iterator[int]) -> Iterator[Event]:
     """Yield a track for each request, and on it its phases; if it was rejected at once, the instant of its end."""
-    courses = [(course, timeline) for timeline in lanes for course in timeline.courses.values()]
-    for course, timeline in sorted(courses, key=lambda each: each[0].request):
+    request_timelines = [
+        (request_timeline, timeline) for timeline in lanes for request_timeline in timeline.request_timelines.values()
+    ]
+    for request_timeline, timeline in sorted(request_timelines, key=lambda each: each[0].request):
         track = next(tracks)
-        yield from _track(REQUESTS, track, named(course))
-        args: Event = {SUMMARY_HEAD: summary(course)}
-        spans = list(phases(course, timeline, now))
+        yield from _track(REQUESTS, track, named(request_timeline))
+        args: Event = {SUMMARY_HEAD: summary(request_timeline)}
+        spans = list(phases(request_timeline, timeline, now))
         for phase in spans:
             yield _slice(REQUESTS, track, phase.doing, phase.began, phase.ended, args)
-        if course.how and not spans:
-            yield _instant(REQUESTS, track, course.how, course.at["ended"], args | {"why": course.why})
+        if request_timeline.how and not spans:
+            yield _instant(
+                REQUESTS,
+                track,
+                request_timeline.how,
+                request_timeline.at["ended"],
+                args | {"why": request_timeline.why},
+            )
 
 
-def phases(course: Course, timeline: Timeline, now: float) -> Iterator[Phase]:
+def phases(request_timeline: RequestTimeline, timeline: Timeline, now: float) -> Iterator[Phase]:
     """Yield what a request did, from when it was first seen to its end, or until `now`. There are no gaps."""
-    end = course.at.get("ended", now)
-    changes = [next(same) for _, same in groupby(_changes(course, timeline), key=itemgetter(0))]
+    end = request_timeline.at.get("ended", now)
+    changes = [next(same) for _, same in groupby(_changes(request_timeline, timeline), key=itemgetter(0))]
     times = accumulate([*(min(at, end) for _, at in changes), end], max)
     for (doing, _), (began, ended) in zip(changes, pairwise(times), strict=True):
         if began < ended:
             yield Phase(doing, began, ended)
 
 
-def _changes(course: Course, timeline: Timeline) -> Iterator[tuple[Doing, float]]:
+def _changes(request_timeline: RequestTimeline, timeline: Timeline) -> Iterator[tuple[Doing, float]]:
     """Yield what a request did, and since when."""
-    if course.joined is not None:
-        yield "queued", course.at.get("joined", 0.0)
-    losses: list[tuple[int, TickWork | None]] = [(tick, None) for tick in course.lost]
-    for number, cell in merge(losses, course.cells.items(), key=itemgetter(0)):  # a loss comes before its tick's cell
+    if request_timeline.joined is not None:
+        yield "queued", request_timeline.at.get("joined", 0.0)
+    losses: list[tuple[int, TickWork | None]] = [(tick, None) for tick in request_timeline.lost]
+    for number, cell in merge(
+        losses, request_timeline.cells.items(), key=itemgetter(0)
+    ):  # a loss comes before its tick's cell
         tick = timeline.ticks[number]
         if cell is None:
             yield "preempted", tick.planned

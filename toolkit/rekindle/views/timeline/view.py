@@ -7,7 +7,7 @@ from math import ceil
 from typing import TypeVar
 
 from rekindle.core.markup import counted
-from rekindle.views.timeline.courses import Course, Kind, Tick, Timeline
+from rekindle.views.timeline.requests import Kind, RequestTimeline, Tick, Timeline
 
 T = TypeVar("T")
 
@@ -46,14 +46,14 @@ class View:
 
     Attributes:
         timeline: the timeline that they are part of.
-        courses: the requests, one for each row.
+        request_timelines: the requests, one for each row.
         ticks: the numbers of the ticks, in order.
         share: how many ticks share a column.
         hidden: what is not drawn, in words.
     """
 
     timeline: Timeline
-    courses: Sequence[Course]
+    request_timelines: Sequence[RequestTimeline]
     ticks: Sequence[int]
     share: int
     hidden: Sequence[str]
@@ -63,18 +63,18 @@ class View:
         """The ticks of each column."""
         return list(self._by_column([self.timeline.ticks[tick] for tick in self.ticks]))
 
-    def column_kinds(self, course: Course) -> Iterator[Sequence[Kind | None]]:
+    def column_kinds(self, request_timeline: RequestTimeline) -> Iterator[Sequence[Kind | None]]:
         """Yield for each column what a request did in its ticks."""
-        return self._by_column(course.kinds(self.ticks))
+        return self._by_column(request_timeline.kinds(self.ticks))
 
-    def spans(self, course: Course) -> Iterator[TickSpan]:
+    def spans(self, request_timeline: RequestTimeline) -> Iterator[TickSpan]:
         """Yield the row of a request from left to right. Ticks that share a column are sorted by kind in it."""
-        row = list(zip(course.kinds(self.ticks), self.ticks, strict=True))
+        row = list(zip(request_timeline.kinds(self.ticks), self.ticks, strict=True))
         at, parts = 0, chain.from_iterable(map(_by_kind, self._by_column(row)))
         for (kind, _), same in groupby(parts, key=self._alike):
             numbers = [number for _, number in same]
             if kind is not None:
-                cells = [course.cells[number] for number in numbers if number in course.cells]
+                cells = [request_timeline.cells[number] for number in numbers if number in request_timeline.cells]
                 start = cells[0].start if cells else None
                 tokens = sum(cell.tokens for cell in cells)
                 yield TickSpan(kind, at, len(numbers), min(numbers), max(numbers), start, tokens)
@@ -103,15 +103,27 @@ def view(timeline: Timeline, requests: Collection[int] | None, ticks: range | No
         ticks: the numbers of the ticks to draw. None stands for all, or if not all requests are drawn, for those in
             which the drawn requests were there.
     """
-    wanted = [course for name, course in sorted(timeline.courses.items()) if requests is None or name in requests]
-    courses = wanted[:MAX_ROWS]
+    wanted = [
+        request_timeline
+        for name, request_timeline in sorted(timeline.request_timelines.items())
+        if requests is None or name in requests
+    ]
+    request_timelines = wanted[:MAX_ROWS]
     numbers = [tick for tick in timeline.ticks if ticks is None or tick in ticks]
-    if ticks is None and len(courses) < len(timeline.courses):
-        there = {at for course in courses for at, kind in enumerate(course.kinds(numbers)) if kind is not None}
+    if ticks is None and len(request_timelines) < len(timeline.request_timelines):
+        there = {
+            at
+            for request_timeline in request_timelines
+            for at, kind in enumerate(request_timeline.kinds(numbers))
+            if kind is not None
+        }
         numbers = numbers[min(there) : max(there) + 1] if there else []
-    left_out = {"request": len(timeline.courses) - len(courses), "tick": len(timeline.ticks) - len(numbers)}
+    left_out = {
+        "request": len(timeline.request_timelines) - len(request_timelines),
+        "tick": len(timeline.ticks) - len(numbers),
+    }
     hidden = [f"{counted(count, what)} not drawn" for what, count in left_out.items() if count]
-    return View(timeline, courses, numbers, max(1, ceil(len(numbers) / MAX_COLUMNS)), hidden)
+    return View(timeline, request_timelines, numbers, max(1, ceil(len(numbers) / MAX_COLUMNS)), hidden)
 
 
 def mean_seconds(ticks: Sequence[Tick]) -> float | None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rekindle.core.markup import counted, seconds
-from rekindle.views.timeline.courses import Course, Kind, Tick, Timeline
+from rekindle.views.timeline.requests import Kind, RequestTimeline, Tick, Timeline
 from rekindle.views.timeline.view import TickSpan, View, mean_seconds
 
 LETTERS: dict[Kind, str] = {
@@ -32,7 +32,7 @@ def headline(view: View) -> str:
     ticks = [view.timeline.ticks[tick] for tick in view.ticks]
     ends = [tick.ended for tick in ticks if tick.ended is not None]
     took = f" in {seconds(ends[-1] - ticks[0].planned)}" if ends else ""
-    return f"{counted(len(view.courses), 'request')} over {counted(len(ticks), 'tick')}{took}"
+    return f"{counted(len(view.request_timelines), 'request')} over {counted(len(ticks), 'tick')}{took}"
 
 
 def title(view: View) -> str:
@@ -40,60 +40,68 @@ def title(view: View) -> str:
     return f"{headline(view)}; a column is {f'{view.share} ticks' if view.share > 1 else 'a tick'}"
 
 
-def named(course: Course) -> str:
+def named(request_timeline: RequestTimeline) -> str:
     """Return the name of a row, with the group of devices where there are several."""
-    group = "" if course.group is None else f", group {course.group}"
-    return f"{'prefix' if course.hold else 'request'} {course.request}{group}"
+    group = "" if request_timeline.group is None else f", group {request_timeline.group}"
+    return f"{'prefix' if request_timeline.hold else 'request'} {request_timeline.request}{group}"
 
 
-def summary(course: Course) -> str:
+def summary(request_timeline: RequestTimeline) -> str:
     """Return the prompt and new tokens of a request and how it ended, as they stand right of its row."""
-    how = course.how or "goes on"
-    if course.how == "rejected" and not course.cells:
+    how = request_timeline.how or "goes on"
+    if request_timeline.how == "rejected" and not request_timeline.cells:
         return how
-    prompt = "?" if course.prompt is None else f"{course.prompt}"
-    cached = f" ({course.cached} cached)" if course.cached else ""
-    least = "" if course.whole else "≥"
-    return f"{prompt}{cached}{'' if course.hold else f' + {least}{course.generated}'}, {how}"
+    prompt = "?" if request_timeline.prompt is None else f"{request_timeline.prompt}"
+    cached = f" ({request_timeline.cached} cached)" if request_timeline.cached else ""
+    least = "" if request_timeline.whole else "≥"
+    return f"{prompt}{cached}{'' if request_timeline.hold else f' + {least}{request_timeline.generated}'}, {how}"
 
 
-def facts(course: Course, timeline: Timeline) -> str:
+def facts(request_timeline: RequestTimeline, timeline: Timeline) -> str:
     """Return all that is known of a request, on several lines."""
-    why = f": {course.why}" if course.why else ""
-    lines = [f"{named(course)}, {course.how or 'goes on'}{why}"]
-    if course.prompt is not None:
-        lines.append(f"prompt of {counted(course.prompt, 'token')}, {course.cached or 0:,} of them cached")
-    if not course.hold:
-        least = "" if course.whole else "at least "
-        lines.append(f"{least}{counted(course.generated, 'token')} generated")
-    joined = course.at.get("joined")
+    why = f": {request_timeline.why}" if request_timeline.why else ""
+    lines = [f"{named(request_timeline)}, {request_timeline.how or 'goes on'}{why}"]
+    if request_timeline.prompt is not None:
+        lines.append(
+            f"prompt of {counted(request_timeline.prompt, 'token')}, {request_timeline.cached or 0:,} of them cached"
+        )
+    if not request_timeline.hold:
+        least = "" if request_timeline.whole else "at least "
+        lines.append(f"{least}{counted(request_timeline.generated, 'token')} generated")
+    joined = request_timeline.at.get("joined")
     if joined is not None:
-        planned = next((timeline.ticks[tick].planned for tick in course.cells), None)
+        planned = next((timeline.ticks[tick].planned for tick in request_timeline.cells), None)
         moments = {
             "queued for": planned,
-            "first token after": course.at.get("token"),
-            "ended after": course.at.get("ended"),
+            "first token after": request_timeline.at.get("token"),
+            "ended after": request_timeline.at.get("ended"),
         }
         lines += [f"{what} {seconds(at - joined)}" for what, at in moments.items() if at is not None]
-    if course.lost:
-        again = sum(cell.tokens for tick, cell in course.cells.items() if cell.prefill and _again(course, tick))
-        lines.append(f"lost its pages {counted(len(course.lost), 'time')}, {counted(again, 'token')} computed again")
+    if request_timeline.lost:
+        again = sum(
+            cell.tokens
+            for tick, cell in request_timeline.cells.items()
+            if cell.prefill and _again(request_timeline, tick)
+        )
+        lines.append(
+            f"lost its pages {counted(len(request_timeline.lost), 'time')}, {counted(again, 'token')} computed again"
+        )
     return "\n".join(lines)
 
 
-def span_facts(course: Course, span: TickSpan) -> str:
+def span_facts(request_timeline: RequestTimeline, span: TickSpan) -> str:
     """Return what a span of a row is."""
     if span.first == span.last:
         where = f"tick {span.first}"
     else:
         where = f"{counted(span.ticks, 'tick')} from {span.first} to {span.last}"
-    said = f"{named(course)}, {MEANT[span.kind].partition(':')[0]}, {where}"
+    said = f"{named(request_timeline)}, {MEANT[span.kind].partition(':')[0]}, {where}"
     if not span.tokens:
         return said
     said += f": {counted(span.tokens, 'token')}"
     if span.kind == "prefill" and span.ticks == 1 and span.start is not None:
         said += f", positions {span.start} to {span.start + span.tokens - 1}"
-    return said + (", computed again" if span.kind == "prefill" and _again(course, span.first) else "")
+    return said + (", computed again" if span.kind == "prefill" and _again(request_timeline, span.first) else "")
 
 
 def tick_facts(ticks: Sequence[Tick]) -> str:
@@ -112,6 +120,6 @@ def tick_facts(ticks: Sequence[Tick]) -> str:
     return ", ".join(parts)
 
 
-def _again(course: Course, tick: int) -> bool:
+def _again(request_timeline: RequestTimeline, tick: int) -> bool:
     """Return whether a request had lost its pages before this tick computed something for it."""
-    return bool(course.lost) and course.lost[0] <= tick
+    return bool(request_timeline.lost) and request_timeline.lost[0] <= tick

@@ -21,7 +21,7 @@ class Node:
         locks: how many locks are held on it and on nodes below it.
         last_used: the tree's count of uses when it was last locked or unlocked.
         hits: how many requests found it.
-        archiving: whether it is on its way to disk.
+        writeback: whether it is on its way to disk.
         crowded_out: whether its copy left the disk to make room, and no request found it since then.
         digest: its `digest_of`, once somebody asked for it.
         device_children: how many children have a device page.
@@ -39,7 +39,7 @@ class Node:
     locks: int = 0
     last_used: int = 0
     hits: int = 0
-    archiving: bool = False
+    writeback: bool = False
     crowded_out: bool = False
     digest: bytes | None = field(default=None, repr=False)
     device_children: int = 0
@@ -75,14 +75,14 @@ class Node:
     @property
     def archivable_below(self) -> bool:
         """Tell whether its children may be archived: it is on disk, or on its way there, or a root."""
-        return self.disk is not None or self.archiving or self.parent is None
+        return self.disk is not None or self.writeback or self.parent is None
 
     @property
     def due(self) -> bool:
         """Tell whether it is to be archived, and is not on its way to disk yet."""
         if self.parent is None or self.gone or self.last_used == FORGOTTEN:
             return False
-        if self.disk is not None or self.archiving or self.crowded_out:
+        if self.disk is not None or self.writeback or self.crowded_out:
             return False
         return self.parent.archivable_below
 
@@ -98,11 +98,11 @@ class Node:
         """Assert what must hold between a node in the tree and its children, whose keys have `width` bytes."""
         children = self.children.values()
         assert not self.gone, "a node without a tier is in the tree"
-        assert not self.archiving or self.disk is None, "a node is archived twice"
-        assert not self.archiving or self.parent is not None, "a root is archived"
+        assert not self.writeback or self.disk is None, "a node is archived twice"
+        assert not self.writeback or self.parent is not None, "a root is archived"
         if self.last_used == FORGOTTEN:
             assert self.disk is None, "a forgotten node has a record"
-            assert not self.archiving, "a forgotten node is archived"
+            assert not self.writeback, "a forgotten node is archived"
         if self.digest is not None:
             above = b"root" if self.parent is None else self.parent.digest
             assert above is not None, "a node has a digest and its parent has none"

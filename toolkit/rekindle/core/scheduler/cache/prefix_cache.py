@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from rekindle.core.messages import Offloaded
 from rekindle.core.page import NULL_PAGE
-from rekindle.core.scheduler.cache.errands import Errands
 from rekindle.core.scheduler.cache.nodes import Evicted, Node
+from rekindle.core.scheduler.cache.outbox import HostTierOutbox
 from rekindle.core.scheduler.cache.pool import PagePool
 from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.core.scheduler.limits import EngineLimits
@@ -19,7 +19,7 @@ class PrefixCache:
 
     Args:
         limits: the sizes of both tiers, and whether anything is cached.
-        errands: what the host tier is told.
+        outbox: what the host tier is told.
         group: the number of the group of devices that has the pages.
 
     Attributes:
@@ -29,10 +29,10 @@ class PrefixCache:
         losses: how often all pages of the device were lost.
     """
 
-    def __init__(self, limits: EngineLimits, errands: Errands, group: int = 0):
+    def __init__(self, limits: EngineLimits, outbox: HostTierOutbox, group: int = 0):
         self._limits = limits
         self._pool = PagePool(limits.pool.num_pages, group * limits.pool.num_pages)
-        self._errands = errands
+        self._outbox = outbox
         self._offloading: dict[int, dict[int, Node]] = {}  # the node of each entry of each `Offload` that is under way
         self._ahead: tuple[int, int] | None = None  # free pages and those in both tiers, when it last offloaded ahead
         self.enabled = limits.prefix_cache
@@ -191,13 +191,13 @@ class PrefixCache:
         """Begin to offload these; their host copies count as being there from now on."""
         begun: dict[int, Node] = {}
         for node in nodes:
-            entry = self._errands.entry()
+            entry = self._outbox.entry()
             self.tree.offloaded(node, entry)
             begun[entry] = node
         if begun:
             pages = tuple(node.page for node in begun.values() if node.page is not None)
-            self._offloading[self._errands.offload(pages, tuple(begun), self.losses)] = begun
+            self._offloading[self._outbox.offload(pages, tuple(begun), self.losses)] = begun
 
     def _free(self, evicted: Evicted) -> None:
         self._pool.release(evicted.pages)
-        self._errands.drop(evicted.entries)
+        self._outbox.drop(evicted.entries)

@@ -33,18 +33,18 @@ class Records:
         nodes: list[Node] = []
         while len(nodes) < count and self._due:
             node, _ = self._due.popitem(last=False)
-            self.change(node, None, archiving=True)
+            self.change(node, None, writeback=True)
             nodes.append(node)
         return nodes
 
     def archived(self, node: Node, record: int) -> None:
         """Give a record to a node that is being archived; nothing happens if it left the tree, or has another one."""
-        if node.archiving:
+        if node.writeback:
             self.change(node, record)
 
     def archive_failed(self, node: Node) -> None:
         """Let a node that is being archived be chosen again, after all others that are due now."""
-        if node.archiving:
+        if node.writeback:
             self.change(node, None)
 
     def wanted(self, node: Node) -> None:
@@ -54,13 +54,13 @@ class Records:
                 each.crowded_out = False
                 self.place(each)
 
-    def change(self, node: Node, record: int | None, *, archiving: bool = False) -> None:
+    def change(self, node: Node, record: int | None, *, writeback: bool = False) -> None:
         """Change the record of a node that has a parent."""
         assert record not in self._nodes, "a record of two nodes"
         before = node.archivable_below
         if node.disk is not None:
             del self._nodes[node.disk]
-        node.disk, node.archiving = record, archiving
+        node.disk, node.writeback = record, writeback
         if record is not None:
             self._nodes[record] = node
         self.place(node)
@@ -72,7 +72,7 @@ class Records:
         """Let a node go that leaves the tree with all below it, or whose namespace was forgotten."""
         if node.disk is not None:
             del self._nodes[node.disk]
-        node.disk, node.archiving = None, False
+        node.disk, node.writeback = None, False
         self._due.pop(node, None)
 
     def place(self, node: Node) -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from rekindle.core.scheduler.cache.errands import Errands
+from rekindle.core.scheduler.cache.outbox import HostTierOutbox
 from rekindle.core.scheduler.cache.prefix_cache import PrefixCache
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.requests.running import RunningSet
-from rekindle.core.scheduler.requests.tracked import Tracked
+from rekindle.core.scheduler.requests.state import RequestState
 
 
 class Group:
@@ -21,28 +21,28 @@ class Group:
         owed: tokens that those who wait for it have to compute, as far as was known when they joined.
     """
 
-    def __init__(self, limits: EngineLimits, errands: Errands, number: int):
+    def __init__(self, limits: EngineLimits, outbox: HostTierOutbox, number: int):
         self.number = number
-        self.cache = PrefixCache(limits, errands, number)
+        self.cache = PrefixCache(limits, outbox, number)
         self.running = RunningSet(range(number * limits.max_running, (number + 1) * limits.max_running))
         self.owed = 0
 
-    def uncached(self, tracked: Tracked) -> int:
+    def uncached(self, state: RequestState) -> int:
         """Return how many tokens of a request it would have to compute."""
-        found = self.cache.tree.match(tracked.namespace, tracked.reusable)
-        return len(tracked.tokens) - len(found) * self.cache.tree.page_size
+        found = self.cache.tree.match(state.namespace, state.reusable)
+        return len(state.tokens) - len(found) * self.cache.tree.page_size
 
-    def load(self, tracked: Tracked) -> tuple[int, int]:
+    def load(self, state: RequestState) -> tuple[int, int]:
         """Return how many tokens are to be computed before a request has its first, and how many requests run."""
         begun = sum(max(0, other.prefill_end - other.computed) for other in self.running)
-        return self.owed + begun + self.uncached(tracked), len(self.running)
+        return self.owed + begun + self.uncached(state), len(self.running)
 
 
-def least_loaded(groups: Sequence[Group], tracked: Tracked) -> Group:
+def least_loaded(groups: Sequence[Group], state: RequestState) -> Group:
     """Return the group that comes soonest to the first token of a request."""
-    return groups[0] if len(groups) == 1 else min(groups, key=lambda group: group.load(tracked))
+    return groups[0] if len(groups) == 1 else min(groups, key=lambda group: group.load(state))
 
 
-def requests_of(groups: Iterable[Group]) -> list[Tracked]:
+def requests_of(groups: Iterable[Group]) -> list[RequestState]:
     """Return the requests that run, those of each group in the order in which they were admitted."""
-    return [tracked for group in groups for tracked in group.running]
+    return [state for group in groups for state in group.running]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rekindle.core.buckets import QUERY_BLOCK
-from rekindle.core.scheduler.requests.tracked import Tracked
+from rekindle.core.scheduler.requests.state import RequestState
 
 
 class RunningSet:
@@ -20,37 +20,37 @@ class RunningSet:
 
     def __init__(self, slots: range):
         self._all = slots
-        self.slots: dict[Tracked, int] = {}
+        self.slots: dict[RequestState, int] = {}
         self.free_slots = list(reversed(slots))
         self.preempted: list[int] = []
 
     def __len__(self) -> int:
         return len(self.slots)
 
-    def __iter__(self) -> Iterator[Tracked]:
+    def __iter__(self) -> Iterator[RequestState]:
         return iter(self.slots)
 
     @property
-    def victim(self) -> Tracked:
+    def victim(self) -> RequestState:
         """The request that gives its pages back first: of the lowest priority, the one that was admitted last."""
-        return max(reversed(self.slots), key=lambda tracked: tracked.request.params.priority)
+        return max(reversed(self.slots), key=lambda state: state.request.params.priority)
 
-    def join(self, tracked: Tracked) -> None:
+    def join(self, state: RequestState) -> None:
         """Give a free slot to a request that has a lease."""
-        self.slots[tracked] = self.free_slots.pop()
+        self.slots[state] = self.free_slots.pop()
 
-    def leave(self, tracked: Tracked) -> None:
+    def leave(self, state: RequestState) -> None:
         """Take the slot and the pages of a request back; what is computed of it is published first."""
-        self.free_slots.append(self.slots.pop(tracked))
-        tracked.give_back()
+        self.free_slots.append(self.slots.pop(state))
+        state.give_back()
 
     def check(self) -> None:
         """Assert that every slot has one holder, and that every request is within its pages and its tokens."""
         slots = sorted([*self.slots.values(), *self.free_slots])
         assert slots == list(self._all), "slots do not add up"
-        for tracked in self.slots:
-            assert tracked.lease is not None, "a request runs without a lease"
-            tracked.lease.check()
-            assert tracked.computed <= tracked.lease.reserved, "computed past its pages"
-            assert tracked.computed <= len(tracked.tokens) + tracked.pending, "computed past its tokens"
-            assert tracked.lease.published <= tracked.computed + QUERY_BLOCK, "published before it was computed"
+        for state in self.slots:
+            assert state.lease is not None, "a request runs without a lease"
+            state.lease.check()
+            assert state.computed <= state.lease.reserved, "computed past its pages"
+            assert state.computed <= len(state.tokens) + state.pending, "computed past its tokens"
+            assert state.lease.published <= state.computed + QUERY_BLOCK, "published before it was computed"

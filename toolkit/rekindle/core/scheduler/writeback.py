@@ -27,7 +27,7 @@ class Ticket:
     complete: bool = True
 
 
-class Archiving:
+class DiskWriteback:
     """Decides what is written next; one batch is on its way at a time, of one cache.
 
     Args:

@@ -1,4 +1,4 @@
-"""Courses: what a trace tells of each request, tick by tick."""
+"""The timeline of each request of a trace, tick by tick."""
 
 import sys
 from bisect import bisect_left, bisect_right
@@ -16,9 +16,9 @@ from rekindle.views.records import (
     Over,
     Planned,
     Read,
-    Seen,
     Sent,
     StartRecord,
+    TraceRecord,
 )
 
 Kind = Literal["queued", "prefill", "decode", "idle", "preempted", "surplus"]
@@ -33,7 +33,7 @@ NEVER = sys.maxsize
 """A tick number that is never reached."""
 
 
-class Stretch(NamedTuple):
+class Interval(NamedTuple):
     """A range of ticks in which a request did the same thing: from `first` up to, but not including, `after`."""
 
     kind: Kind
@@ -89,7 +89,7 @@ class Tick:
 
 
 @dataclass(slots=True)
-class Course:
+class RequestTimeline:
     """All that is known of one request.
 
     Attributes:
@@ -147,19 +147,19 @@ class Course:
     def kinds(self, ticks: Sequence[int]) -> Sequence[Kind | None]:
         """Return what it did in each of these ticks, which are in order; None where it was not there."""
         kinds: list[Kind | None] = [None] * len(ticks)
-        for kind, first, after in self.stretches():
+        for kind, first, after in self.intervals():
             start, end = bisect_left(ticks, first), bisect_left(ticks, after)
             kinds[start:end] = [kind] * (end - start)
         return kinds
 
-    def stretches(self) -> Iterator[Stretch]:
+    def intervals(self) -> Iterator[Interval]:
         """Yield what it did, in order. However long it waits, that is one stretch."""
         there, gone = self._there
         latest = -1
         for tick, cell in self.cells.items():
             yield from self._waited(latest, there, min(gone, tick))
             new: Kind = "surplus" if self.how and not cell.given else "decode"
-            yield Stretch("prefill" if cell.prefill else new, tick, tick + 1)
+            yield Interval("prefill" if cell.prefill else new, tick, tick + 1)
             latest = tick
         yield from self._waited(latest, there, gone)
 
@@ -169,15 +169,15 @@ class Course:
         seen = min(next(iter(self.lost), NEVER), next(iter(self.cells), NEVER))
         return seen if self.joined is None else self.joined, self.last + 1 if self.how else NEVER
 
-    def _waited(self, latest: int, there: int, after: int) -> Iterator[Stretch]:
+    def _waited(self, latest: int, there: int, after: int) -> Iterator[Interval]:
         """Yield what it did after its latest cell, or since it was there, and before the tick `after`."""
         first = max(there, latest + 1)
         losses = bisect_right(self.lost, latest)
         lost = min(after, max(first, self.lost[losses])) if losses < len(self.lost) else after
         if first < lost:
-            yield Stretch("queued" if latest < 0 else "idle", first, lost)
+            yield Interval("queued" if latest < 0 else "idle", first, lost)
         if lost < after:
-            yield Stretch("preempted", lost, after)
+            yield Interval("preempted", lost, after)
 
 
 class Timeline:
@@ -188,42 +188,46 @@ class Timeline:
 
     Attributes:
         ticks: the ticks by number, in order.
-        courses: the requests by id, in the order in which they were first seen.
+        request_timelines: the requests by id, in the order in which they were first seen.
     """
 
-    def __init__(self, records: Iterable[Seen]):
+    def __init__(self, records: Iterable[TraceRecord]):
         self.ticks: dict[int, Tick] = {}
-        self.courses: dict[int, Course] = {}
-        self._open: dict[int, Course] = {}
+        self.request_timelines: dict[int, RequestTimeline] = {}
+        self._open: dict[int, RequestTimeline] = {}
         self._last_read = 0.0
         for record in records:
             before = self._newest
             for fact in record.facts:
                 self._add(fact, record, before)
         # A loss may be told late. A request of which nothing else is known may have ended before the trace.
-        self.courses = {name: course for name, course in self.courses.items() if course.known}
-        if not any(course.group for course in self.courses.values()):
-            for course in self.courses.values():
-                course.group = None
+        self.request_timelines = {
+            name: request_timeline
+            for name, request_timeline in self.request_timelines.items()
+            if request_timeline.known
+        }
+        if not any(request_timeline.group for request_timeline in self.request_timelines.values()):
+            for request_timeline in self.request_timelines.values():
+                request_timeline.group = None
 
     @property
     def _newest(self) -> int:
         """The number of the newest tick; -1 if there is none."""
         return next(reversed(self.ticks), -1)
 
-    def _add(self, fact: Fact, record: Seen, before: int) -> None:
+    def _add(self, fact: Fact, record: TraceRecord, before: int) -> None:
         """Add a fact; `before` was the newest tick before its record."""
         match fact:
             case JoinRecord():
-                course = self._course(fact.request)
-                course.prompt, course.hold = fact.prompt, fact.hold
-                course.joined = before + 1
-                course.at["joined"] = record.began
+                request_timeline = self._course(fact.request)
+                request_timeline.prompt, request_timeline.hold = fact.prompt, fact.hold
+                request_timeline.joined = before + 1
+                request_timeline.at["joined"] = record.began
             case StartRecord():
-                course = self._course(fact.request)
-                course.prompt, course.cached = fact.prompt, fact.cached
-                if course.joined is None:  # it waited since before the trace
-                    course.joined = 0
+                request_timeline = self._course(fact.request)
+                request_timeline.prompt, request_timeline.cached = fact.prompt, fact.cached
+                if request_timeline.joined is None:  # it waited since before the trace
+                    request_timeline.joined = 0
             case Planned():
                 self._planned(fact, record.ended)
             case Sent():
@@ -232,23 +236,23 @@ class Timeline:
             case Read():
                 self._read_back(fact.tick, record.ended)
             case Given():
-                for course in self._running(fact.requests):
-                    if fact.tick in course.cells:
-                        course.cells[fact.tick].given += 1
-                        course.at.setdefault("token", record.ended)
+                for request_timeline in self._running(fact.requests):
+                    if fact.tick in request_timeline.cells:
+                        request_timeline.cells[fact.tick].given += 1
+                        request_timeline.at.setdefault("token", record.ended)
             case Cut():
-                for course in self._running((fact.request,)):
-                    _cut(course, fact.tokens)
+                for request_timeline in self._running((fact.request,)):
+                    _cut(request_timeline, fact.tokens)
             case Over():
                 self._over(fact, record.ended, before)
 
-    def _course(self, request: int) -> Course:
-        if request not in self.courses:
-            self.courses[request] = self._open[request] = Course(request)
-        return self.courses[request]
+    def _course(self, request: int) -> RequestTimeline:
+        if request not in self.request_timelines:
+            self.request_timelines[request] = self._open[request] = RequestTimeline(request)
+        return self.request_timelines[request]
 
-    def _running(self, requests: Iterable[int]) -> Iterator[Course]:
-        """Yield the courses of those requests that are known and have not ended."""
+    def _running(self, requests: Iterable[int]) -> Iterator[RequestTimeline]:
+        """Yield the timelines of the requests that are known and have not ended."""
         return (self._open[request] for request in requests if request in self._open)
 
     def _planned(self, plan: Planned, at: float) -> None:
@@ -257,8 +261,11 @@ class Timeline:
         for request in plan.preempted:
             self._course(request).lost.append(tick)
         for part in plan.chunks:
-            course = self._course(part.request)
-            course.cells[tick], course.group = TickWork(part.start, part.tokens, part.samples), part.group
+            request_timeline = self._course(part.request)
+            request_timeline.cells[tick], request_timeline.group = (
+                TickWork(part.start, part.tokens, part.samples),
+                part.group,
+            )
         for request, tokens in Counter(plan.rows).items():
             self._course(request).cells[tick] = TickWork(None, tokens, True)
 
@@ -271,29 +278,29 @@ class Timeline:
 
     def _over(self, over: Over, at: float, before: int) -> None:
         """End a request. The scheduler or the intake says so, then the detokenizer, which may know better how."""
-        course = self._course(over.request)
-        if course.how:
-            if course.how != "rejected":
-                course.how = over.how
+        request_timeline = self._course(over.request)
+        if request_timeline.how:
+            if request_timeline.how != "rejected":
+                request_timeline.how = over.how
             return
-        course.how, course.why, course.at["ended"] = over.how, over.why, at
-        course.last = self._last(course, before)
+        request_timeline.how, request_timeline.why, request_timeline.at["ended"] = over.how, over.why, at
+        request_timeline.last = self._last(request_timeline, before)
         del self._open[over.request]
 
-    def _last(self, course: Course, before: int) -> int:
+    def _last(self, request_timeline: RequestTimeline, before: int) -> int:
         """Return the last tick that a request had a part in, which has just ended."""
-        given = [tick for tick, cell in course.cells.items() if cell.given]
-        if course.how in {"stop", "length"} and given:
+        given = [tick for tick, cell in request_timeline.cells.items() if cell.given]
+        if request_timeline.how in {"stop", "length"} and given:
             return given[-1]  # such an end is known only after later ticks were planned
-        if course.how != "held":
+        if request_timeline.how != "held":
             return before
         # A prefix that is found whole is held as soon as the plan is made that copies its pages in.
-        found = not course.cells or any(lost > course.latest for lost in course.lost)
-        return self._newest if found else course.latest
+        found = not request_timeline.cells or any(lost > request_timeline.latest for lost in request_timeline.lost)
+        return self._newest if found else request_timeline.latest
 
 
-def _cut(course: Course, tokens: int) -> None:
+def _cut(request_timeline: RequestTimeline, tokens: int) -> None:
     """Take back the tokens after so many. If the request began before the trace, its first tokens are not counted."""
-    for cell in course.cells.values():
+    for cell in request_timeline.cells.values():
         cell.given = min(cell.given, tokens)
         tokens -= cell.given

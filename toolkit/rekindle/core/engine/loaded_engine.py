@@ -61,7 +61,7 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Assembly:
+class LoadedEngine:
     """A model that is loaded, with the pages, programs and actors that serve it; not yet running.
 
     Attributes:
@@ -76,7 +76,7 @@ class Assembly:
         lanes: wired by an `Engine`.
         programs: the compiled programs.
         resources: closed by `free`.
-        crew: the processes that have shares of the model; None without any.
+        followers: the processes that have shares of the model; None without any.
         replicas: the processes in which the lanes are; None if they are in this one.
     """
 
@@ -91,7 +91,7 @@ class Assembly:
     lanes: tuple[Lane, ...]
     programs: ProgramsView
     resources: ExitStack
-    crew: Followers | None = None
+    followers: Followers | None = None
     replicas: Replicas | None = None
 
     @property
@@ -148,10 +148,10 @@ class Assembly:
         if self.replicas is not None:
             return self.replicas.load(weights)
         with own_settings():
-            if self.crew is None:
+            if self.followers is None:
                 lanes = self._read(weights)
                 return lanes[0] if len(lanes) == 1 else lanes
-            return self.crew.load_weights(weights, lambda: self._read(weights)[0])
+            return self.followers.load_weights(weights, lambda: self._read(weights)[0])
 
     def _read(self, weights: Weights) -> list[list[jax.Array]]:
         tensors, deployment = tensors_of(weights, self.model, self.family), self.deployment
@@ -159,7 +159,7 @@ class Assembly:
         places = [lane.place for lane in self.lanes if lane.place is not None]
         return replacing(self.model, tensors, dtype, deployment.implementation, places)
 
-    def composed(self, compose: Compose | None) -> "Assembly":
+    def composed(self, compose: Compose | None) -> "LoadedEngine":
         """Return the same with the actors that `compose` wants; raises as `rekindle.core.engine.wiring.composed`."""
         actors = composed([lane.actors for lane in self.lanes], compose)
         return replace(self, lanes=tuple(map(Lane.with_actors, self.lanes, actors)))

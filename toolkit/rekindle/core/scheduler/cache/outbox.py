@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from rekindle.core.messages import Drop, Message, Offload
 
 
-class Errands:
+class HostTierOutbox:
     """Offloads and drops that are to be said. Entries are numbered over all caches, as the host tier expects it."""
 
     def __init__(self) -> None:

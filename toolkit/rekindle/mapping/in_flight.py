@@ -21,7 +21,7 @@ class EndedItem:
     outcome: Outcome
 
 
-class Flight:
+class InFlight:
     """The requests of a map that have not been taken out again.
 
     Args:

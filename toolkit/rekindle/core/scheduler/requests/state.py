@@ -15,11 +15,11 @@ from rekindle.core.scheduler.requests.lease import Lease
 from rekindle.core.scheduler.requests.masking import Masking
 from rekindle.core.scheduler.requests.observed import Observed
 from rekindle.core.scheduler.requests.queued import Queued
-from rekindle.core.scheduler.requests.turning import Turning
+from rekindle.core.scheduler.requests.rope_rule import RopeLengthRule
 
 
 @dataclass(slots=True, eq=False)
-class Tracked:
+class RequestState:
     """One request as the scheduler sees it.
 
     Attributes:
@@ -32,7 +32,7 @@ class Tracked:
         lease: its pages while it runs.
         started: whether it ever left a waiting queue, here or where it began.
         held_at: the tick that computes the last of a prefix that is to be held.
-        turning: how its length changes its positions.
+        rope_rule: how its length changes its positions.
         group: the number of the group that computes it, or is to compute it.
         queued: what the waiting queue knows of it.
         observed: the positions that it looks at.
@@ -43,7 +43,7 @@ class Tracked:
     tokens: list[int]
     final_length: int
     publishable: int
-    turning: Turning
+    rope_rule: RopeLengthRule
     observed: Observed
     masking: Masking
     queued: Queued = field(default_factory=Queued)
@@ -56,7 +56,7 @@ class Tracked:
     group: int = 0
 
     @classmethod
-    def of(cls, request: Request, limits: EngineLimits) -> "Tracked":
+    def of(cls, request: Request, limits: EngineLimits) -> "RequestState":
         """Make what is known of a request that was just admitted to the waiting queue."""
         tokens, longest, publishable = list(request.known), request.longest, request.longest
         if request.hold:
@@ -64,24 +64,24 @@ class Tracked:
             tokens = tokens[:longest]
         elif limits.one_shape:  # a prompt that has its output would compute that by another program, with other digits
             publishable = len(request.prompt)
-        turning = Turning(limits.long_from, limits.grows)
+        rope_rule = RopeLengthRule(limits.long_from, limits.grows)
         masking = Masking(None if request.constrained is None else request.constrained.first)
-        return cls(request, tokens, longest, publishable, turning, Observed.of(request), masking)
+        return cls(request, tokens, longest, publishable, rope_rule, Observed.of(request), masking)
 
     @property
     def length(self) -> int:
         """Return the length by which its tokens turn."""
-        return self.turning.length(len(self.request.prompt), len(self.tokens))
+        return self.rope_rule.length(len(self.request.prompt), len(self.tokens))
 
     @property
     def namespace(self) -> str:
         """Return the namespace of its pages: tokens that turn otherwise have other keys."""
-        return self.turning.namespace(self.request.namespace, self.length)
+        return self.rope_rule.namespace(self.request.namespace, self.length)
 
     @property
     def outgrown(self) -> bool:
         """Tell whether the next token makes it so long that all its tokens turn otherwise."""
-        return self.turning.outgrown(self.computed)
+        return self.rope_rule.outgrown(self.computed)
 
     @property
     def in_prefill(self) -> bool:
@@ -204,7 +204,7 @@ class Tracked:
         """Add a settled token; return why the request ends with it, if that is known."""
         self.pending -= 1
         self.tokens.append(token)
-        if self.lease is None and self.turning.outgrown(len(self.tokens) - 1):
+        if self.lease is None and self.rope_rule.outgrown(len(self.tokens) - 1):
             self.queued.found = []  # of another namespace
         if token in self.request.end_ids:
             return "stop"

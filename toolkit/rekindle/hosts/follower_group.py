@@ -24,7 +24,7 @@ NOTICE_SECONDS = 2.0
 """How long an error waits for news of a follower's end: a broken collective is often heard of first."""
 
 
-class Crew:
+class FollowerGroup:
     """All followers, for one session; a context manager that closes it.
 
     Args:
@@ -43,7 +43,7 @@ class Crew:
         self.closed = False
         members.when_lost(self._lost.put)
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "FollowerGroup":
         return self
 
     def __exit__(self, *_: object) -> None:

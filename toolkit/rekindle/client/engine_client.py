@@ -1,4 +1,4 @@
-"""The callers of an engine: what they send to it, and the handles and feeds that its answers belong to."""
+"""The client of an engine: it sends requests, and delivers answers to their handles and feeds."""
 
 import itertools
 from collections import deque
@@ -9,7 +9,7 @@ from typing import Any
 
 from rekindle.client.handle import Handle, Post
 from rekindle.client.latencies import Latencies
-from rekindle.client.places import Places
+from rekindle.client.queue_gate import QueueGate
 from rekindle.client.submission import Submission
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import QueueFull
@@ -29,7 +29,7 @@ FIRST_TOKENS = 256
 """How many of the latest first tokens are remembered."""
 
 
-class Callers:
+class EngineClient:
     """Sends requests to the engine as there are places in its waiting queue, and hands its answers to who waits.
 
     Args:
@@ -43,7 +43,7 @@ class Callers:
 
     def __init__(self, max_waiting: int):
         self._ids = itertools.count()
-        self._places = Places(max_waiting)
+        self._gate = QueueGate(max_waiting)
         self._handles: dict[int, Handle] = {}
         self._answers: dict[int, Feed[Any]] = {}
         self._error: Exception | None = None
@@ -68,7 +68,7 @@ class Callers:
         request_id = next(self._ids)
         handle = self._handles[request_id] = Handle(request_id, submission, post)
         try:
-            if self._places.enter(request_id, wait=wait):
+            if self._gate.enter(request_id, wait=wait):
                 self._send(request_id)
             else:
                 handle.record.pieces.when_closed(partial(self._forget_outside, request_id))
@@ -81,7 +81,7 @@ class Callers:
 
     def check_room(self) -> None:
         """Check that the waiting queue has room now; raise QueueFull if it has none."""
-        self._places.check_room()
+        self._gate.check_room()
 
     def ask(self, question: Callable[[int], Message], post: Post) -> tuple[int, Feed[Any]]:
         """Ask the engine for something other than a generation.
@@ -132,7 +132,7 @@ class Callers:
         if ended:
             self._handles.pop(message.request_id, None)
         if ended or isinstance(message, Started):
-            self._send(self._places.leave(message.request_id))
+            self._send(self._gate.leave(message.request_id))
         if handle is None:
             return
         before = handle.record.first_token
@@ -148,11 +148,11 @@ class Callers:
             if handle is not None and handle.send():
                 return
             self._handles.pop(request_id, None)
-            request_id = self._places.leave(request_id)
+            request_id = self._gate.leave(request_id)
 
     def _forget_outside(self, request_id: int) -> None:
         """Keep nothing of a request that ended before it had a place."""
-        if self._places.give_up(request_id):
+        if self._gate.give_up(request_id):
             self._handles.pop(request_id, None)
 
     def _end(self, request_id: int, error: Exception) -> None:

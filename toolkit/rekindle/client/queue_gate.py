@@ -6,7 +6,7 @@ from collections import OrderedDict
 from rekindle.core.errors import QueueFull
 
 
-class Places:
+class QueueGate:
     """Knows which requests have a place in the waiting queue, and which wait outside for one, in order.
 
     Any thread may call any method; none blocks.

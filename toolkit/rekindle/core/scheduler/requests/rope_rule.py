@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Turning:
+class RopeLengthRule:
     """The rule of a model.
 
     Attributes:

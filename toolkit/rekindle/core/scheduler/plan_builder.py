@@ -3,10 +3,10 @@
 from rekindle.core.buckets import QUERY_BLOCK
 from rekindle.core.messages import Chunk, Message, Onload, Plan, Row
 from rekindle.core.scheduler.cache.tree import NextPage
-from rekindle.core.scheduler.requests.tracked import Tracked
+from rekindle.core.scheduler.requests.state import RequestState
 
 
-class Draft:
+class PlanBuilder:
     """The work of the next tick, as far as it is decided.
 
     Args:
@@ -27,7 +27,7 @@ class Draft:
         self.chunks: list[Chunk] = []
         self.rows: list[Row] = []
         self.onloads: list[Onload] = []
-        self.computing: list[Tracked] = []
+        self.computing: list[RequestState] = []
         self.coming: list[set[NextPage | None]] = [set() for _ in range(groups)]
         self.said: list[Message] = []
         self.steps = 1
@@ -37,12 +37,12 @@ class Draft:
         """Tell whether the tick would do nothing."""
         return not (self.chunks or self.rows or self.onloads)
 
-    def add(self, chunk: Chunk, tracked: Tracked) -> None:
+    def add(self, chunk: Chunk, state: RequestState) -> None:
         """Compute this chunk of a request; the budget is of whole query blocks."""
-        self.budgets[tracked.group] -= -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
+        self.budgets[state.group] -= -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
         self.chunks.append(chunk)
-        self.computing.append(tracked)
-        self.coming[tracked.group].add(tracked.next_page())
+        self.computing.append(state)
+        self.coming[state.group].add(state.next_page())
 
     def plan(self, tick: int, preempted: tuple[int, ...], losses: int) -> Plan:
         """Return the plan for a tick, with who was preempted since the plan before."""

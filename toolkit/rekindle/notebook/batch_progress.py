@@ -69,7 +69,7 @@ def drawn(ends: Feed[int], report: Callable[[], Progress], *, enabled: bool) -> 
         bar.close()
 
 
-class Pace:
+class BatchProgress:
     """The progress of generations, with tokens per second over the last seconds.
 
     Args:
@@ -100,7 +100,7 @@ class BatchPace:
 
     def __init__(self, run: BatchRun, longest: int | None):
         self._run, self._longest = run, longest
-        self._pace = Pace("generating")
+        self._pace = BatchProgress("generating")
 
     def report(self) -> Progress:
         """Return how many answers have ended, how fast tokens come now, and how long the rest will take."""

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from rekindle.core.messages import Advance, Message
 from rekindle.core.request.request import Request
-from rekindle.core.scheduler.requests.tracked import Tracked
+from rekindle.core.scheduler.requests.state import RequestState
 
 
-class Advances:
+class GrammarOutbox:
     """Constrained requests that go on or have ended, as it is to be said.
 
     Attributes:
@@ -21,11 +21,11 @@ class Advances:
         self.ended: list[int] = []
         self.late: list[int] = []
 
-    def said(self, running: Sequence[Tracked]) -> list[Message]:
+    def said(self, running: Sequence[RequestState]) -> list[Message]:
         """Return what the grammars are to be told, once, while these requests run."""
         if not self.taken and not self.ended and not self.late:
             return []
-        free = sum(not tracked.masking.constrained for tracked in running)
+        free = sum(not state.masking.constrained for state in running)
         said = Advance(tuple(self.taken), tuple(self.ended), len(running), free, tuple(self.late))
         self.taken, self.ended, self.late = [], [], []
         return [said]

@@ -10,21 +10,21 @@ from collections.abc import Iterator
 from rekindle.core.messages import Output, Rejected
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
-from rekindle.core.scheduler.cache.errands import Errands
+from rekindle.core.scheduler.cache.outbox import HostTierOutbox
 from rekindle.core.scheduler.limits import EngineLimits
-from rekindle.core.scheduler.requests.advances import Advances
+from rekindle.core.scheduler.requests.grammar_outbox import GrammarOutbox
 from rekindle.core.scheduler.requests.groups import Group, least_loaded, requests_of
-from rekindle.core.scheduler.requests.tracked import Tracked
+from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.core.scheduler.requests.waiting import WaitingQueue
 from rekindle.core.scheduler.stats import Counts, SchedulerStats
 
 
-class Roster:
+class RequestTable:
     """Knows where every request is, and moves it: from the queue to a group, back, or out.
 
     Args:
         limits: how many groups, slots and pages there are.
-        errands: what the host tier is to be told of the groups' pages.
+        outbox: what the host tier is to be told of the groups' pages.
 
     Attributes:
         groups: their running sets have the requests that run.
@@ -32,31 +32,31 @@ class Roster:
         counts: counters that only grow.
         exchanges: how often the weights were exchanged.
         outputs: what callers are to be told.
-        advances: what the grammars are to be told.
+        grammar_outbox: what the grammars are to be told.
     """
 
-    def __init__(self, limits: EngineLimits, errands: Errands):
+    def __init__(self, limits: EngineLimits, outbox: HostTierOutbox):
         self._limits = limits
-        self._tracked: dict[int, Tracked] = {}
+        self._tracked: dict[int, RequestState] = {}
         self.counts = Counts()
-        self.groups = [Group(limits, errands, number) for number in range(limits.data)]
+        self.groups = [Group(limits, outbox, number) for number in range(limits.data)]
         self.waiting = WaitingQueue(limits, self.groups, self.counts)
         self.exchanges = 0
         self.outputs: list[Output] = []
-        self.advances = Advances()
+        self.grammar_outbox = GrammarOutbox()
 
     def __len__(self) -> int:
         return len(self._tracked)
 
-    def __iter__(self) -> Iterator[Tracked]:
+    def __iter__(self) -> Iterator[RequestState]:
         return iter(tuple(self._tracked.values()))
 
-    def get(self, request_id: int) -> Tracked | None:
+    def get(self, request_id: int) -> RequestState | None:
         """Return a request; None if it has ended."""
         return self._tracked.get(request_id)
 
     @property
-    def running(self) -> list[Tracked]:
+    def running(self) -> list[RequestState]:
         """The requests that run, those of each group in the order in which they were admitted."""
         return requests_of(self.groups)
 
@@ -65,37 +65,37 @@ class Roster:
         """The number of times that the device state was lost."""
         return self.groups[0].cache.losses
 
-    def group_of(self, tracked: Tracked) -> Group:
+    def group_of(self, state: RequestState) -> Group:
         """Return the group that computes a request, or is to compute it."""
-        return self.groups[tracked.group]
+        return self.groups[state.group]
 
     # Ways in, and between the queue and the groups
 
     def join(self, request: Request, *, started: bool = False) -> None:
         """Let a request that is new here wait for the group that would come soonest to its next token."""
-        self._tracked[request.id] = tracked = Tracked.of(request, self._limits)
-        tracked.started = started
-        tracked.group = least_loaded(self.groups, tracked).number
-        self.waiting.join(tracked)
+        self._tracked[request.id] = state = RequestState.of(request, self._limits)
+        state.started = started
+        state.group = least_loaded(self.groups, state).number
+        self.waiting.join(state)
 
-    def reserve(self, tracked: Tracked, tokens: int) -> bool:
+    def reserve(self, state: RequestState, tokens: int) -> bool:
         """See that so many tokens of a request have pages, preempting others as long as none is to be had.
 
         Return False if the request has no pages now: it may have been the next to give its own back.
         """
-        while (lease := tracked.lease) is not None:
+        while (lease := state.lease) is not None:
             missing = -(-tokens // self._limits.pool.page_size) - len(lease.pages)
             if missing <= 0 or lease.reserve(missing):
                 return True
-            self.preempt(self.group_of(tracked).running.victim)
+            self.preempt(self.group_of(state).running.victim)
         return False
 
-    def preempt(self, tracked: Tracked) -> None:
+    def preempt(self, state: RequestState) -> None:
         """Take slot and pages from a request, which waits before all others from now on."""
-        running = self.group_of(tracked).running
-        running.leave(tracked)
-        running.preempted.append(tracked.request.id)
-        self.waiting.join(tracked, first=True)
+        running = self.group_of(state).running
+        running.leave(state)
+        running.preempted.append(state.request.id)
+        self.waiting.join(state, first=True)
         self.counts.preemptions += 1
 
     def preempted(self) -> tuple[int, ...]:
@@ -107,12 +107,12 @@ class Roster:
 
     # Ends
 
-    def hold(self, tracked: Tracked) -> None:
+    def hold(self, state: RequestState) -> None:
         """End a request whose prefix is computed; the prefix stays locked until it is withdrawn."""
-        assert tracked.lease is not None
-        tracked.publish()
-        self.group_of(tracked).cache.hold(tracked.request.id, tracked.lease.tip)
-        self.end(tracked, "held")
+        assert state.lease is not None
+        state.publish()
+        self.group_of(state).cache.hold(state.request.id, state.lease.tip)
+        self.end(state, "held")
 
     def release(self, request_id: int) -> bool:
         """Unlock a prefix that is held under the id of its request; return False if there is none."""
@@ -121,26 +121,26 @@ class Roster:
             holders[0].release(request_id)
         return bool(holders)
 
-    def reject(self, tracked: Tracked, error: Exception) -> Rejected:
+    def reject(self, state: RequestState, error: Exception) -> Rejected:
         """End a request with an error; return what its caller is to be told."""
-        self.end(tracked, "cancelled")
-        return Rejected(tracked.request.id, error)
+        self.end(state, "cancelled")
+        return Rejected(state.request.id, error)
 
-    def end(self, tracked: Tracked, end: EndReason) -> None:
+    def end(self, state: RequestState, end: EndReason) -> None:
         """End a request, and tell its caller why."""
-        self.leave(tracked)
-        self.outputs.append(Output(tracked.request, (), end))
+        self.leave(state)
+        self.outputs.append(Output(state.request, (), end))
 
-    def leave(self, tracked: Tracked) -> None:
+    def leave(self, state: RequestState) -> None:
         """Forget a request whose caller is told that it has ended."""
-        del self._tracked[tracked.request.id]
+        del self._tracked[state.request.id]
         self.counts.ended += 1
-        if tracked.masking.constrained:
-            self.advances.ended.append(tracked.request.id)
-        if tracked.lease is not None:
-            self.group_of(tracked).running.leave(tracked)
+        if state.masking.constrained:
+            self.grammar_outbox.ended.append(state.request.id)
+        if state.lease is not None:
+            self.group_of(state).running.leave(state)
         else:
-            self.waiting.leave(tracked)
+            self.waiting.leave(state)
 
     # What is there
 
@@ -148,13 +148,13 @@ class Roster:
         """Assert the invariants: every page and slot has exactly one holder, every request one place."""
         for group in self.groups:
             group.running.check()
-            group.cache.check([page for tracked in group.running if tracked.lease for page in tracked.lease.own])
-            waiting = [tracked for tracked in self.waiting if tracked.group == group.number]
-            assert group.owed == sum(tracked.queued.owed for tracked in waiting), "a group owes what nobody waits for"
+            group.cache.check([page for state in group.running if state.lease for page in state.lease.own])
+            waiting = [state for state in self.waiting if state.group == group.number]
+            assert group.owed == sum(state.queued.owed for state in waiting), "a group owes what nobody waits for"
         placed = [*self.running, *self.waiting]
         assert len(placed) == len(self._tracked), "a request is in two places, or in none"
         assert set(placed) == set(self._tracked.values()), "a request is nowhere"
-        assert all(tracked.lease is None for tracked in self.waiting), "a waiting request has pages"
+        assert all(state.lease is None for state in self.waiting), "a waiting request has pages"
 
     def stats(self) -> SchedulerStats:
         """Return a snapshot of all counters."""
