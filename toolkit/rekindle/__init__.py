@@ -4,12 +4,12 @@ session = await rekindle.open("smollm2-135m-instruct")
 print(await session.generate("Once upon a time"))
 """
 
-from typing import Any
-from warnings import warn
-
 from rekindle.core.concurrency.collector import collector_paused
 
 with collector_paused():
+    from typing import Any
+    from warnings import warn
+
     from rekindle.chats.chat import Chat
     from rekindle.client.handle import Handle, Stream
     from rekindle.core.config import Settings
