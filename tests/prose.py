@@ -1,0 +1,120 @@
+"""Lints docstrings, names and guides for plain language: `python -m tests.prose [PATH...]` prints the findings."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).parents[1]
+PRODUCT: Final = ("toolkit/rekindle", "kernels/rekindle_kernels")
+PRONOUNS: Final = frozenset({"what", "that", "which", "whose", "who", "those", "such", "these", "them"})
+MOST_PRONOUNS: Final = 20
+"""The pronouns that a module's docstrings may have for each 1,000 words; one is allowed in any."""
+MOST_IN_GUIDES: Final = 15
+CLAUSE: Final = re.compile(r"\w+ (what|who|whose|whom|how|those|which|why|where|that)\b")
+"""A first line with a clause where its noun belongs, such as "Return what stands around calls"."""
+PARTICIPLES: Final = frozenset(
+    """
+    said told asked given made found shown seen kept held begun written read taken wanted needed known gone drawn left lost due
+    owed opened named counted handled settled scored summed grown landed listed served sent heard chosen brought thought placed
+    """.split()  # noqa: SIM905
+)
+"""Words that are no name by themselves: the thing that was said, told or asked has a noun."""
+VERBS: Final = frozenset({"read"})
+"""Participles that are verbs too, and so may name functions."""
+
+
+class Finding(NamedTuple):
+    """A place that breaks a rule."""
+
+    place: str
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.rule}: {self.text}"
+
+
+class Prose(NamedTuple):
+    """The words of some docstrings, and how many of them are pronouns."""
+
+    words: int
+    pronouns: int
+
+    @classmethod
+    def of(cls, text: str) -> "Prose":
+        """Return the words of a text, code in backticks aside."""
+        words = [word.lower() for word in re.findall(r"[A-Za-z']+", re.sub(r"`[^`]*`", " ", text))]
+        return cls(len(words), sum(word in PRONOUNS for word in words))
+
+    @property
+    def rate(self) -> float:
+        """The pronouns of 1,000 words."""
+        return 1000 * self.pronouns / max(1, self.words)
+
+
+def modules(paths: tuple[str, ...] = PRODUCT) -> Iterator[Path]:
+    """Yield the modules of the product."""
+    for path in paths:
+        place = ROOT / path
+        yield from [place] if place.is_file() else sorted(place.rglob("*.py"))
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each docstring, also of constants and fields."""
+    for node in ast.walk(tree):
+        for inner in getattr(node, "body", []) if not isinstance(node, ast.Lambda | ast.IfExp) else []:
+            if (
+                isinstance(inner, ast.Expr)
+                and isinstance(inner.value, ast.Constant)
+                and isinstance(inner.value.value, str)
+            ):
+                yield inner.lineno, inner.value.value
+
+
+def names(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
+    """Yield the line of each bound name, the name, and whether it is a function's."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield node.lineno, name, True
+            case ast.ClassDef(name=name) | ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                yield node.lineno, name, False
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name, False
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield node.lineno, name, False
+
+
+def findings_of(path: Path) -> Iterator[Finding]:
+    """Yield what breaks the rules in a module."""
+    tree, place = ast.parse(path.read_text()), path.relative_to(ROOT).as_posix()
+    texts = list(docstrings(tree))
+    for line, text in texts:
+        first = text.strip().splitlines()[0] if text.strip() else ""
+        if CLAUSE.match(first):
+            yield Finding(f"{place}:{line}", "a clause in a noun's place", first)
+    whole = Prose.of("\n".join(text for _, text in texts))
+    if whole.pronouns > max(1, whole.words * MOST_PRONOUNS / 1000):
+        yield Finding(place, "pronouns", f"{whole.pronouns} in {whole.words} words")
+    for line, name, function in names(tree):
+        bare = name.strip("_")
+        if bare in PARTICIPLES and not (function and bare in VERBS):
+            yield Finding(f"{place}:{line}", "a participle for a name", name)
+
+
+def main(paths: tuple[str, ...]) -> int:
+    """Print all findings and their number."""
+    every = [finding for path in modules(paths or PRODUCT) for finding in findings_of(path)]
+    print(*every, sep="\n")  # noqa: T201
+    whole = Prose.of(
+        "\n".join(t for path in modules(paths or PRODUCT) for _, t in docstrings(ast.parse(path.read_text())))
+    )
+    print(f"{len(every)} findings; {whole.rate:.1f} pronouns in 1,000 words of docstrings")  # noqa: T201
+    return bool(every)
+
+
+if __name__ == "__main__":
+    sys.exit(main(tuple(sys.argv[1:])))
