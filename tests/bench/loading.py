@@ -24,8 +24,8 @@ import numpy as np
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.config import Dtype, Settings
 from rekindle.core.device.place import Place
-from rekindle.core.engine.assembling.blueprint import Blueprint
-from rekindle.core.engine.assembling.filling import load
+from rekindle.core.engine.loading.blueprint import Blueprint
+from rekindle.core.engine.loading.filling import load
 from tests.bench.say import say
 
 HIDDEN, WIDTH, VOCABULARY = 2048, 8192, 32_000

@@ -43,7 +43,7 @@ class Costs:
 
 
 class Tiers:
-    """An assembly whose first pages hold a prefix."""
+    """A loaded engine whose first pages hold a prefix."""
 
     def __init__(self, machine: LoadedEngine):
         self._actors = machine.lanes[0].actors

@@ -42,7 +42,7 @@ PARAMS = SamplingParams(max_tokens=1 + MORE, temperature=0.7, seed=3, logprobs=0
 
 @dataclass
 class Device:
-    """The stepper, the settler and the host tier of an assembly."""
+    """The stepper, the settler and the host tier of a loaded engine."""
 
     stepper: Actor
     settler: Actor

@@ -33,8 +33,8 @@ from rekindle.core.device.programs.executables import Executables  # noqa: E402
 from rekindle.core.device.programs.key import ProgramKey  # noqa: E402
 from rekindle.core.device.programs.lowering import Programs  # noqa: E402
 from rekindle.core.device.state import Sizes  # noqa: E402
-from rekindle.core.engine.assembling import budget, planning  # noqa: E402
-from rekindle.core.engine.assembling.blueprint import Blueprint  # noqa: E402
+from rekindle.core.engine.loading import budget, planning  # noqa: E402
+from rekindle.core.engine.loading.blueprint import Blueprint  # noqa: E402
 from rekindle.core.models.wire import Wire  # noqa: E402
 from rekindle.session.about import About  # noqa: E402
 from tests.engine.reports import report_of  # noqa: E402

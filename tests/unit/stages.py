@@ -33,7 +33,7 @@ def shuffled(seed: int) -> Choose:
 
 
 class Stages:
-    """The stages of a fake assembly, their mailboxes, and their callers.
+    """The stages of a fake loaded engine, their mailboxes, and their callers.
 
     Args:
         tokenizer, eos_ids: see `fake_loaded_engine`.

@@ -400,7 +400,7 @@ def test_a_dashboard_that_has_stopped_lets_go_of_the_engine(drawn: list[FakeOutp
     panel = dashboard._panel
     assert panel is not None
     views(panel, 1)
-    engine = thread_of(session)  # which has the assembly until it has ended
+    engine = thread_of(session)  # which has the loaded engine until it has ended
     session.close_sync()
     for thread in (engine, *threads()):
         thread.join()

@@ -161,6 +161,6 @@ def test_a_generation_keeps_nothing_of_its_session(byte_tokenizer: Tokenizer) ->
         gc.collect()
         return kept() is None
 
-    until_blocking(is_gone, "the engine's thread, which ends, had let go of the assembly")
+    until_blocking(is_gone, "the engine's thread, which ends, had let go of the loaded engine")
     with pytest.raises(rekindle.SessionClosed, match="is gone; open it again"):
         whole.branch(0, 1)

@@ -16,9 +16,9 @@ from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.device import devices
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs, temporary_bytes
-from rekindle.core.engine.assembling import budget, planning
-from rekindle.core.engine.assembling.blueprint import Blueprint
-from rekindle.core.engine.assembling.planning import plan
+from rekindle.core.engine.loading import budget, planning
+from rekindle.core.engine.loading.blueprint import Blueprint
+from rekindle.core.engine.loading.planning import plan
 from rekindle.core.errors import ConfigError, ModelTooLarge, NotRestored
 from rekindle.core.markup import size_text
 from rekindle.core.models.load import load_weights

@@ -18,7 +18,7 @@ from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.lowering import Key
 from rekindle.core.device.state import Slots
 from rekindle.core.engine.actors.stepper import Stepper
-from rekindle.core.engine.assembling.blueprint import Blueprint
+from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.errors import EngineFailed, HostLost, HostRefused
 from rekindle.core.messages import Gathered, Offload
 from rekindle.hosts import following

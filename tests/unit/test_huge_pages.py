@@ -13,8 +13,8 @@ import pytest
 import rekindle
 from rekindle.core.device import huge_pages
 from rekindle.core.device.huge_pages import COLLAPSE, collapse, spans_of
-from rekindle.core.engine.assembling import filling
-from rekindle.core.engine.assembling.filling import settle
+from rekindle.core.engine.loading import filling
+from rekindle.core.engine.loading.filling import settle
 from tests.engine.small import SMALL
 from tests.waiting import PATIENCE, until_blocking
 

@@ -11,8 +11,8 @@ import pytest
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.config import Settings
 from rekindle.core.device.place import Place
-from rekindle.core.engine.assembling import blueprint
-from rekindle.core.engine.assembling.blueprint import Blueprint
+from rekindle.core.engine.loading import blueprint
+from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.core.store.validity import code_digest
 from tests.unit.stored_snapshots import snapshot_key

@@ -16,7 +16,7 @@ import rekindle
 from rekindle.cli.needed import Needed
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.config import Settings
-from rekindle.core.engine.assembling.blueprint import Blueprint
+from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.markup import counted, size_text
 from rekindle.core.models.config import AttentionConfig, ModelConfig, Rope
 from rekindle.core.models.decoder import expected_shapes

@@ -14,9 +14,9 @@ from rekindle.core.device.devices import choices, places_of, shared_by
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.device.programs.targets import LARGER, devices_of, known_targets
-from rekindle.core.engine.assembling.blueprint import Blueprint
-from rekindle.core.engine.assembling.planning import fewest, plan
-from rekindle.core.engine.assembling.stores import PROGRAMS
+from rekindle.core.engine.loading.blueprint import Blueprint
+from rekindle.core.engine.loading.planning import fewest, plan
+from rekindle.core.engine.loading.stores import PROGRAMS
 from rekindle.core.errors import ConfigError
 from rekindle.core.store.directory import cache_dir
 

@@ -16,7 +16,7 @@ from rekindle.core.device.programs.key import PACKAGES, Target
 from rekindle.core.device.programs.lowering import Key, Programs, program_name
 from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.device.programs.workers import WORKERS
-from rekindle.core.engine.assembling.stores import PROGRAMS
+from rekindle.core.engine.loading.stores import PROGRAMS
 from rekindle.core.errors import ConfigError, StorageError
 from rekindle.core.markup import size_text
 from rekindle.core.store.directory import cache_dir

@@ -5,7 +5,7 @@ from importlib import metadata
 from typing import Final
 
 from rekindle.core.device.programs.key import PACKAGES
-from rekindle.core.engine.assembling.blueprint import Blueprint
+from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.store.restored import difference_words
 from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.core.store.validity import apart, code_digest

@@ -12,7 +12,7 @@ from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.concurrency.progress import Progress, Report, silent
 from rekindle.core.config import Settings
 from rekindle.core.device.orders import Order, SharedWeights, Use
-from rekindle.core.engine.assembling.blueprint import Blueprint
+from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.errors import HostLost, HostRefused, SessionClosed
 from rekindle.hosts.members import Members
 from rekindle.hosts.opening import asked, weights_asked

@@ -18,9 +18,9 @@ from rekindle.core.device.jax_settings import JaxSettings, own_settings
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.readiness import wait_for
-from rekindle.core.engine.assembling.blueprint import Blueprint
-from rekindle.core.engine.assembling.filling import filled, replacing, settle
-from rekindle.core.engine.assembling.stores import open_programs, require_all, store_directory
+from rekindle.core.engine.loading.blueprint import Blueprint
+from rekindle.core.engine.loading.filling import filled, replacing, settle
+from rekindle.core.engine.loading.stores import open_programs, require_all, store_directory
 from rekindle.core.errors import ConfigError, HostRefused, InvalidRequest
 from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.hosts.agreement import differences, of_model

@@ -35,7 +35,7 @@ from rekindle.testing.model import FAKE_MODEL
 from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
 
-class _FakeAssembly(LoadedEngine):
+class _FakeLoadedEngine(LoadedEngine):
     def load(self, weights: Weights) -> list[Any]:
         """Return the weights of the fake device, which has none."""
         return [[] for _ in self.lanes] if len(self.lanes) > 1 else []
@@ -60,7 +60,7 @@ def fake_loaded_engine(
     lanes = tuple(_fake_lane(limits, preparer, settler, executables) for _ in range(limits.lanes))
     resources = ExitStack()
     resources.callback(free)
-    return _FakeAssembly(
+    return _FakeLoadedEngine(
         checkpoint=checkpoint,
         family=None,
         settings=replace(limits.chosen(Settings()), device="cpu:0"),

@@ -8,7 +8,7 @@ from rekindle.cli.cache import stored
 from rekindle.cli.needed import Needed
 from rekindle.cli.units import ago, columns
 from rekindle.core.device.programs.lowering import program_name
-from rekindle.core.engine.assembling.stores import PROGRAMS, SNAPSHOTS
+from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
 from rekindle.core.markup import counted, size_text
 from rekindle.core.store.restored import NOTHING, part_words
 from rekindle.core.store.snapshot_store import SnapshotStore

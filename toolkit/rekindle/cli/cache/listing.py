@@ -14,7 +14,7 @@ from rekindle.cli.cache import stored
 from rekindle.cli.cache.stored import MODELS
 from rekindle.cli.units import ago, columns
 from rekindle.core.device.programs.store import KeptPrograms
-from rekindle.core.engine.assembling.stores import PROGRAMS, SNAPSHOTS
+from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
 from rekindle.core.markup import counted, size_text
 from rekindle.core.models.config import LayerConfig
 from rekindle.core.store.directory import cache_dir

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rekindle.core.device.programs.store import KeptPrograms
-from rekindle.core.engine.assembling.stores import PROGRAMS, SNAPSHOTS
+from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
 from rekindle.core.store import entries as disk
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.kept import Kept

@@ -27,13 +27,13 @@ from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.settler import Settler
 from rekindle.core.engine.actors.stepper import Stepper
 from rekindle.core.engine.actors.tokenizing import Tokenizing
-from rekindle.core.engine.assembling.blueprint import Blueprint
-from rekindle.core.engine.assembling.filling import distinct, filled, settle
-from rekindle.core.engine.assembling.planning import fewest, plan
-from rekindle.core.engine.assembling.stores import Stores, open_stores, store_directory
 from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.followers import FollowerHosts
 from rekindle.core.engine.loaded_engine import Lane, LoadedEngine
+from rekindle.core.engine.loading.blueprint import Blueprint
+from rekindle.core.engine.loading.filling import distinct, filled, settle
+from rekindle.core.engine.loading.planning import fewest, plan
+from rekindle.core.engine.loading.stores import Stores, open_stores, store_directory
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.wiring import Actors, Compose
 from rekindle.core.errors import CheckpointError, ConfigError, InvalidRequest

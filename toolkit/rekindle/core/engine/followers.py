@@ -11,7 +11,7 @@ from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.config import Settings
 from rekindle.core.device.orders import Order, Use
-from rekindle.core.engine.assembling.blueprint import Blueprint
+from rekindle.core.engine.loading.blueprint import Blueprint
 
 
 class Followers(AbstractContextManager[Any], Protocol):

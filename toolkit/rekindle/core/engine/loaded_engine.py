@@ -16,10 +16,10 @@ from rekindle.core.device.jax_settings import own_settings
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.engine.actor import Actor
-from rekindle.core.engine.assembling.filling import replacing
 from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.engine import Engine
 from rekindle.core.engine.followers import Followers
+from rekindle.core.engine.loading.filling import replacing
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.engine.replicas import LaneState, ProgramsView, Replicas
 from rekindle.core.engine.watchdog import timeout_of

@@ -10,7 +10,7 @@ from rekindle.core.concurrency.warning import warn
 from rekindle.core.config import Restore, Settings
 from rekindle.core.device.programs.lowering import Key, program_name
 from rekindle.core.device.programs.store import ProgramStore
-from rekindle.core.engine.assembling.blueprint import Blueprint
+from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.errors import NotRestored, StorageError, UnsafeStorage
 from rekindle.core.page import StoredPage
 from rekindle.core.store.directory import cache_dir, require_private

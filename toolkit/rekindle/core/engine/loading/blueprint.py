@@ -15,7 +15,7 @@ from rekindle.core.device.place import Place
 from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
 from rekindle.core.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, Programs, program_name
 from rekindle.core.device.state import Sizes
-from rekindle.core.engine.assembling.budget import Budget
+from rekindle.core.engine.loading.budget import Budget
 from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig

@@ -13,8 +13,8 @@ from rekindle.core.device.devices import shares_memory
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import temporary_bytes
 from rekindle.core.device.programs.store import ProgramStore
-from rekindle.core.engine.assembling.blueprint import Blueprint
-from rekindle.core.engine.assembling.stores import open_programs, require_all
+from rekindle.core.engine.loading.blueprint import Blueprint
+from rekindle.core.engine.loading.stores import open_programs, require_all
 from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES
 
 MEASURING = "measuring the largest step"

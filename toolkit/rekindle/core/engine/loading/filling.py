@@ -18,7 +18,7 @@ from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.place import WEIGHTS, Place
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.lowering import EMPTY
-from rekindle.core.engine.assembling.blueprint import Blueprint
+from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.errors import ConfigError
 from rekindle.core.markup import size_text
 from rekindle.core.models.config import ModelConfig
