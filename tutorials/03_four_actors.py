@@ -157,7 +157,7 @@ assert session.stats.scheduler.running == 1
 dispatched = await session.step()
 print(dispatched)
 tick = dispatched.said[0]
-print(type(tick.outputs.tokens).__name__, tick.outputs.tokens.shape, tick.sampled)
+print(type(tick.outputs.tokens).__name__, tick.outputs.tokens.shape, tick.sample_rows)
 
 # %% [markdown]
 # The **settler** waits for these arrays, in a thread of its own, and reads them. From here on the token is a number in

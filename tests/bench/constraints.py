@@ -74,7 +74,7 @@ def held_up(session: rekindle.Session, each: dict[str, Any], turn: int) -> float
     seen: list[Any] = []
     with session.watch(seen.append):
         once(session, [each] * (ROWS - 1) + [{**FREE, "max_tokens": 2 * TOKENS}], turn)
-    free = [one for one in seen if isinstance(one.message, Advance) and one.message.taken and one.message.free]
+    free = [one for one in seen if isinstance(one.message, Advance) and one.message.tokens and one.message.free]
     ticks = [one.began for one in seen if isinstance(one.message, Settled)]
     return float(median(one.ended - one.began for one in free) / median(b - a for a, b in pairwise(ticks)))
 

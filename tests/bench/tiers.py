@@ -60,7 +60,7 @@ class Tiers:
         computed = perf_counter()
         entries = tuple(next(self._ids) for _ in self.pages)
         saved = await _only(self._actors.host_tier, await _only(self._actors.stepper, Offload(0, self.pages, entries)))
-        assert saved == Offloaded(0, kept=True)
+        assert saved == Offloaded(0, is_stored=True)
         offloaded = perf_counter()
         await self._compute(TOKENS, REST)
         rest = perf_counter()

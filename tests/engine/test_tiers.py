@@ -102,7 +102,7 @@ async def test_a_prefix_that_was_saved_and_onloaded_elsewhere_decodes_as_if_it_h
     overwritten = await device.plan(chunk(0, here, OTHER))  # nobody has waited for the gathered pages yet
     assert await device.decode(overwritten, here) != stayed
     assert isinstance(gathered, Gathered)
-    assert await only(device.host_tier, gathered) == Offloaded(0, kept=True)
+    assert await only(device.host_tier, gathered) == Offloaded(0, is_stored=True)
     for _ in range(2):
         fetched = await only(device.host_tier, Fetch(1, (Copy(0, None), Copy(1, None))))
         assert isinstance(fetched, Fetched)

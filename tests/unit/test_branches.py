@@ -45,7 +45,7 @@ def test_another_token_is_followed_by_what_follows_it(session: Session, name: st
     begun = (*whole.token_ids[:4], token)
     other = whole.branch(at=4, token=token).result()
     request = request_of(PROMPT, options, capacity=100)
-    assert other.token_ids == expected_of(replace(request, begun=begun))
+    assert other.token_ids == expected_of(replace(request, output_prefix=begun))
     assert other.token_ids[:5] == begun
     if whole.logprobs is not None and other.logprobs is not None:
         assert other.logprobs[:4] == whole.logprobs[:4]

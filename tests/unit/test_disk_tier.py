@@ -73,7 +73,7 @@ async def test_the_host_tier_hands_on_what_it_has_and_reads_what_it_has_not() ->
     await host.handle(Drop((1,)))
     (write,) = await host.handle(Archive(PAGES, (0, 1, 2), (9,)))
     assert isinstance(write, Write)
-    assert (write.pages, write.used, write.contents[1]) == (PAGES, (9,), None)
+    assert (write.pages, write.used_records, write.contents[1]) == (PAGES, (9,), None)
     await DiskTier(cast(SnapshotStore, store)).handle(write)
 
     (fetched,) = await host.handle(Fetch(5, (Copy(2, None), Copy(None, 1), Copy(None, 0))))

@@ -21,7 +21,7 @@ from rekindle.core.messages import (
     Outputs,
     Plan,
     Rejected,
-    Sampled,
+    SampleRow,
     Settled,
     Started,
     Submit,
@@ -75,7 +75,7 @@ async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> N
     assert isinstance(plan, Plan)
     assert started == Started(7, prompt, 5, CachedTokens())
     (dispatched,) = said_by(actors.stepper, plan)
-    assert dispatched == Dispatched(1, (Sampled(7, 0, None),), (), [first])
+    assert dispatched == Dispatched(1, (SampleRow(7, 0, None),), (), [first])
     (settled,) = await settler.handle(dispatched)
     assert settled == Settled(1, ((7, first),))
     plan, output = said_by(actors.scheduler, settled)

@@ -195,7 +195,7 @@ def test_a_page_that_was_saved_and_overwritten_comes_back_wherever_it_is_onloade
     (gathered,) = filled.handle(Offload(3, (1,), (40,)))
     filled.handle(Plan(2, (whole(0, 0, SHORT, (1, 2)),), ()))
     tier = FakeHostTier(capacity=9)
-    assert tier.handle(gathered) == [Offloaded(3, kept=True)]
+    assert tier.handle(gathered) == [Offloaded(3, is_stored=True)]
     (fetched,) = tier.handle(Fetch(7, (Copy(40, None),)))
     assert isinstance(fetched, Fetched)
     assert fetched.staged is not None
@@ -224,7 +224,7 @@ def test_a_page_is_not_offloaded_before_it_is_full(filled: FakeStepper, page: in
 
 def test_the_fake_host_tier_refuses_what_the_scheduler_must_not_ask() -> None:
     tier, content = FakeHostTier(capacity=2), LONG[:16]
-    assert tier.handle(Gathered(0, (3, 4), (SHORT[:16], content))) == [Offloaded(0, kept=True)]
+    assert tier.handle(Gathered(0, (3, 4), (SHORT[:16], content))) == [Offloaded(0, is_stored=True)]
     tier.handle(Drop((9,)))
     for message in (
         Gathered(1, (5,), (content,)),
@@ -280,7 +280,11 @@ def test_saves_and_fetches_by_hand_stay_in_flight_until_they_are_settled() -> No
     engine.settle_offload()
     engine.settle_offload(ok=False)
     assert engine.host_tier.entries == {5: LONG[:16], 6: LONG[:16]}
-    assert scheduler.heard[1:] == [Offloaded(0, kept=True), Offloaded(1, kept=True), Offloaded(2, kept=False)]
+    assert scheduler.heard[1:] == [
+        Offloaded(0, is_stored=True),
+        Offloaded(1, is_stored=True),
+        Offloaded(2, is_stored=False),
+    ]
     engine.settle()
     assert engine.host_tier.entries == {6: LONG[:16]}, "dropped after it was fetched"
     engine.settle_fetch()

@@ -61,7 +61,7 @@ async def keep(tier: HostTier, pages: dict[int, Any]) -> bool:
     (saved,) = await tier.handle(Gathered(5, tuple(pages), tuple(pages.values())))
     assert isinstance(saved, Offloaded)
     assert saved.offload_id == 5
-    return saved.kept
+    return saved.is_stored
 
 
 async def fetched(tier: HostTier, *entries: int) -> Fetched:
@@ -132,7 +132,7 @@ async def test_full_host_memory_fails_the_save_alone() -> None:
 async def test_pages_that_the_device_had_no_room_to_gather_are_not_kept() -> None:
     tier = HostTier(100, PAGE_BYTES, Named())
     await tier.handle(Drop((1,)))
-    assert await tier.handle(Gathered(5, (0, 1), ())) == [Offloaded(5, kept=False)]
+    assert await tier.handle(Gathered(5, (0, 1), ())) == [Offloaded(5, is_stored=False)]
     assert await keep(tier, {2: "c"})
     assert tier.pages == 1
 

@@ -233,7 +233,7 @@ async def test_a_stuck_tick_of_one_lane_fails_its_requests_alone() -> None:
 async def test_an_error_in_one_lane_ends_the_engine_and_nobody_waits() -> None:
     class Failing(FakeSettler):
         async def handle(self, message: Message) -> list[Message]:
-            if isinstance(message, Dispatched) and any(each.request_id == 4 for each in message.sampled):
+            if isinstance(message, Dispatched) and any(each.request_id == 4 for each in message.sample_rows):
                 raise RuntimeError("the device is gone")
             return await super().handle(message)
 

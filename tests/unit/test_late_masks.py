@@ -24,7 +24,7 @@ def engine() -> ByHand:
     engine = ByHand()
     for number, prompt in enumerate(PROMPTS):
         engine.admit(number, prompt, 12, grammar=GRAMMARS[number] if number < 3 else None)
-    while not (engine.advancing and len(engine.advancing[0].taken) == 3):
+    while not (engine.advancing and len(engine.advancing[0].tokens) == 3):
         if engine.advancing:
             engine.settle_advance()
         else:
@@ -46,13 +46,13 @@ def finish(engine: ByHand) -> None:
 
 def test_a_tick_goes_on_without_what_is_late(engine: ByHand) -> None:
     (advance,) = engine.advancing
-    assert (len(advance.taken), advance.running, advance.free) == (3, 4, 1)
+    assert (len(advance.tokens), advance.running, advance.free) == (3, 4, 1)
     plans = engine.settle_advance(1)
     (first, *_) = rows_of(plans)
     assert 3 in first
     assert len(first) == 2, "the free one, and that whose mask there was time for"
     (again,) = engine.advancing
-    assert not again.taken
+    assert not again.tokens
     assert len(again.late) == 2
     finish(engine)
 

@@ -110,7 +110,7 @@ class FakeReplica:
             case Submit(request_id) as submit:
                 first = max(1, submit.params.prompt_logprobs_from)
                 wanted = len(submit.prompt) - first if submit.params.prompt_logprobs is not None else 0  # type: ignore[arg-type]
-                begun = 0 if not submit.started else len(submit.begun.token_ids)
+                begun = 0 if not submit.started else len(submit.output_prefix.token_ids)
                 self.requests[request_id] = Computed(submit, begun, False, wanted)
             case Cancel(request_id):
                 if computed := self.requests.pop(request_id, None):
@@ -134,7 +134,7 @@ class FakeReplica:
             computed.told = True
             if not submit.started:
                 self.outbox.append(Started(request_id, submit.prompt, 1, CachedTokens()))  # type: ignore[arg-type]
-                computed.place = len(submit.begun.token_ids)
+                computed.place = len(submit.output_prefix.token_ids)
                 given = tuple(token(request_id, place) for place in range(computed.place))  # told before all else
                 self.outbox += [RemoteOutputs((RemoteOutput(request_id, given, None),))] if given else []
             return
@@ -248,7 +248,7 @@ class LossMachine(RuleBasedStateMachine):
         number, scores = next(self.ids), {"prompt_logprobs": 1} if scored else {}
         new = request(number, length, max_tokens=max_tokens, **scores)
         given = tuple(token(number, place) for place in range(min(begun, max_tokens - 1)))
-        self.all.admit(replace(new, begun=given))
+        self.all.admit(replace(new, output_prefix=given))
 
     @rule(data=st.data(), steps=st.integers(1, 4))
     def run(self, data: st.DataObject, steps: int) -> None:
@@ -338,14 +338,14 @@ def test_a_lost_request_goes_on_in_another_replica_after_the_tokens_that_were_to
     two.lose(0)
     (submit,) = [message for message in two.replicas[1].inbox if isinstance(message, Submit)]
     assert submit.started
-    assert submit.begun.token_ids == (token(0, 0), token(0, 1))
+    assert submit.output_prefix.token_ids == (token(0, 0), token(0, 1))
     two.run(1, 5)
     assert (told.end, told.tokens, told.started) == ("length", [token(0, place) for place in range(5)], 1)
 
 
 @pytest.mark.parametrize("begun", [(), (token(0, 0),)])
 def test_scores_of_a_prompt_are_told_once(two: Lanes, begun: tuple[int, ...]) -> None:
-    told = two.admit(replace(request(0, 50, max_tokens=5, prompt_logprobs=1), begun=begun))
+    told = two.admit(replace(request(0, 50, max_tokens=5, prompt_logprobs=1), output_prefix=begun))
     two.run(0, 3)  # of the three parts of the scores, two have come
     two.lose(0)
     two.run(1, 6)

@@ -433,7 +433,7 @@ def test_a_prefix_that_was_let_go_before_it_was_held_pins_nobody() -> None:
 def test_what_is_given_of_an_output_is_told_before_the_prompt_is_computed() -> None:
     lanes = [Lane(), Lane()]
     router = Router(lanes, "prefix", LIMITS)
-    begun = replace(request(0, [1] * 400), begun=(7,))
+    begun = replace(request(0, [1] * 400), output_prefix=(7,))
     router.handle(Admit(begun))
     lanes[0].left[0] = 401
     list(router.handle(FromLane(0, Outputs((Output(begun, (7,), None),)))))

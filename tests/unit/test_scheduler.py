@@ -138,7 +138,7 @@ def test_alternate_a_tick_of_prompts_and_one_of_rows_are_in_flight_at_once() -> 
     flights = []
     for _ in range(16):
         engine.settle()
-        flights.append([[each.request_id for each in tick.sampled] for tick in engine.in_flight])
+        flights.append([[each.request_id for each in tick.sample_rows] for tick in engine.in_flight])
     assert flights == [[[0], []], [[], [0]]] * 8, "a chunk that is not the last samples nothing"
 
 
@@ -159,7 +159,7 @@ def test_alternate_a_tick_that_has_nothing_to_do_is_nobodys_turn() -> None:
     engine.admit(1, [8, 9], max_tokens=9, grammar=FakeGrammar(2, 2))
     engine.admit(2, [4])  # this one waits for a slot
     plans: list[Plan] = []
-    while not (engine.advancing and len(engine.advancing[0].taken) == 2):
+    while not (engine.advancing and len(engine.advancing[0].tokens) == 2):
         plans += engine.settle_advance() if engine.advancing else engine.settle()
     assert sorted(rows_of(plans[-1])) == [0, 1]
     assert engine.say(Advanced((), late=(0, 1))) == [], "what may follow is not known yet"

@@ -274,7 +274,7 @@ def test_a_copy_that_the_host_tier_did_not_keep_leaves_a_later_one() -> None:
     cache.tree.attach([node], [99])
     cache.offload([node])
     later = node.host
-    cache.offloaded(Offloaded(engine.offloading[0].offload_id, kept=False))
+    cache.offloaded(Offloaded(engine.offloading[0].offload_id, is_stored=False))
     assert (node.host, cache.is_offloading(node)) == (later, True)
 
 

@@ -8,7 +8,7 @@ from rekindle.client.handle import Handle
 from rekindle.client.prompts import GenerateOptions, ToolSchemas
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.markup import counted
-from rekindle.core.messages import Begun
+from rekindle.core.messages import OutputPrefix
 from rekindle.core.request import checks
 from rekindle.core.request.params import SamplingOptions, SamplingParams, check_keywords
 from rekindle.core.request.tokens import TokenLogprob
@@ -29,7 +29,7 @@ class Maker(Protocol):
         prompt: tuple[int, ...],
         params: SamplingParams,
         ask: GenerateOptions[Any],
-        begun: Begun,
+        output_prefix: OutputPrefix,
         told: ToolSchemas | None,
     ) -> Handle: ...
 
@@ -63,10 +63,10 @@ class Branches:
             )
         scores = generation.logprobs or ()
         chosen = _token_id(token, scores[at : at + 1], maker)
-        begun = Begun((*generation.token_ids[:at], chosen))
+        output_prefix = OutputPrefix((*generation.token_ids[:at], chosen))
         if params.logprobs is not None:
-            begun = replace(begun, logprobs=(*scores[:at], _score(chosen, at, scores)))
-        return maker.begin(generation.prompt_token_ids, params, asked, begun, self.told)
+            output_prefix = replace(output_prefix, logprobs=(*scores[:at], _score(chosen, at, scores)))
+        return maker.begin(generation.prompt_token_ids, params, asked, output_prefix, self.told)
 
     def _asked(self, generation: Generation, options: SamplingOptions) -> GenerateOptions[Any]:
         """Return the keywords of a branch: those of the generation, with the same draws, and what is asked anew."""

@@ -80,7 +80,7 @@ class Record:
     @property
     def begins(self) -> bool:
         """Tell whether the next tokens are those that were given, which come before anything is generated."""
-        return self._generated < len(self._submission.begun.token_ids)
+        return self._generated < len(self._submission.output_prefix.token_ids)
 
     @property
     def generated(self) -> int:
@@ -222,7 +222,7 @@ class Record:
             self.last_token = self.elapsed()
             self.first_token = self.first_token or self.last_token
         self._generated += len(more.token_ids)
-        logprobs = (self._submission.begun.logprobs or ())[: len(more.token_ids)] if given else more.logprobs
+        logprobs = (self._submission.output_prefix.logprobs or ())[: len(more.token_ids)] if given else more.logprobs
         shown = None if self._submission.params.logprobs is None else logprobs
         self.pieces.put(Piece(more.text, more.token_ids, shown))
 
@@ -248,7 +248,7 @@ class Record:
             usage=Usage(len(started.prompt), len(token_ids)),
             timings=Timings(queued, self.first_token or total, total),
             cached=started.cached,
-            begun=min(len(self._submission.begun.token_ids), len(token_ids)),
+            begun=min(len(self._submission.output_prefix.token_ids), len(token_ids)),
             origin=self._submission.origin,
         )
 

@@ -32,7 +32,7 @@ from rekindle.core.concurrency.waits import Waits
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionClosed
-from rekindle.core.messages import Begun, Conversation, Prompt, goes_on
+from rekindle.core.messages import Conversation, OutputPrefix, Prompt, goes_on
 from rekindle.core.request.checks import boolean
 from rekindle.core.request.constraint import Kind
 from rekindle.core.request.params import SamplingOptions, SamplingParams, check_draws, draws
@@ -128,7 +128,7 @@ class Requests:
         prompt: tuple[int, ...],
         params: SamplingParams,
         ask: GenerateOptions[Any],
-        begun: Begun,
+        output_prefix: OutputPrefix,
         told: ToolSchemas | None,
     ) -> Handle:
         """Make a request whose output begins with given tokens.
@@ -136,7 +136,7 @@ class Requests:
         Args:
             told: the tools of the conversation that the output answers; None if it answers none.
         """
-        return self._submit(replace(self._submission(prompt, params, ask, told), begun=begun))
+        return self._submit(replace(self._submission(prompt, params, ask, told), output_prefix=output_prefix))
 
     def compute(self, prompt: Prompt, params: SamplingParams, pooling: Pooling | None = None) -> Handle:
         """Make a request whose logprobs or hidden states are wanted, and not its text."""
@@ -334,7 +334,7 @@ class Requests:
     def _submit(self, submission: Submission, *, wait: bool = True) -> Handle:
         self.check_engine()
         if isinstance(submission.prompt, tuple):  # text has to be tokenized first, which the intake does
-            tokens = submission.prompt + submission.begun.token_ids
+            tokens = submission.prompt + submission.output_prefix.token_ids
             check_length(tokens, self.loaded_engine.limits.max_context, submission.params.max_tokens != 0)
         return self._client.submit(submission, self._engine.post, wait=wait)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rekindle.client.drawing import Drawer
 from rekindle.core.concurrency.caller import current_caller
-from rekindle.core.messages import NOTHING, Begun, Prompt, Submit
+from rekindle.core.messages import NO_PREFIX, OutputPrefix, Prompt, Submit
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Pooling
 from rekindle.core.text.response import Reading
@@ -30,7 +30,7 @@ class Submission:
     prompt: Prompt
     params: SamplingParams
     hold: bool = False
-    begun: Begun = NOTHING
+    output_prefix: OutputPrefix = NO_PREFIX
     pooling: Pooling | None = None
     reader: Reader | None = None
     origin: Origin | None = None
@@ -39,4 +39,6 @@ class Submission:
 
     def message(self, request_id: int) -> Submit:
         """Return the message to the engine, which names the task or thread that runs now as its caller."""
-        return Submit(request_id, self.prompt, self.params, self.hold, current_caller(), self.begun, self.pooling)
+        return Submit(
+            request_id, self.prompt, self.params, self.hold, current_caller(), self.output_prefix, self.pooling
+        )

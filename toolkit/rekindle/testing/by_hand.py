@@ -174,7 +174,7 @@ class ByHand:
         """Let a request join the waiting queue."""
         params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw, priority=priority)
         request = Request(request_id, tuple(prompt), params, frozenset(end_ids), self.limits.max_context)
-        request = replace(request, namespace=namespace, hold=hold, begun=tuple(begun), pooling=pooling)
+        request = replace(request, namespace=namespace, hold=hold, output_prefix=tuple(begun), pooling=pooling)
         return self.say(Admit(request if grammar is None else constrained(request, grammar)))
 
     def settle(self) -> list[Plan]:
@@ -186,7 +186,7 @@ class ByHand:
         advance = self.advancing.popleft()
         left = iter(range(most - 1))
         advanced = self.grammars.advanced(advance, lambda: next(left, None) is None)
-        return self.say(advanced) if advance.asked else []
+        return self.say(advanced) if advance.answer_ids else []
 
     def settle_offload(self, *, ok: bool = True) -> list[Plan]:
         """Settle the oldest copy to the host tier; if it is not ok, nothing of it was kept."""
@@ -194,7 +194,7 @@ class ByHand:
         (offloaded,) = self.host_tier.handle(gathered)
         if not ok:
             self.host_tier.lose([Copy(entry, None) for entry in gathered.entries])
-            offloaded = Offloaded(gathered.offload_id, kept=False)
+            offloaded = Offloaded(gathered.offload_id, is_stored=False)
         return self.say(offloaded)
 
     def settle_fetch(self, *, ok: bool = True) -> list[Plan]:

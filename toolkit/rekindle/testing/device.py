@@ -22,11 +22,11 @@ from rekindle.core.messages import (
     Plan,
     PutPages,
     Row,
-    Sampled,
-    Scored,
+    SampleRow,
+    ScoreRow,
     Settled,
-    Summed,
     Summing,
+    SumRow,
     UseWeights,
     WeightsUsed,
 )
@@ -114,16 +114,16 @@ class FakeStepper:
             tokens += [self._sample(slot) for slot in again]
             sampled += again
         places = tuple(
-            Sampled(slot.request.id, row, slot.request.params.logprobs)
+            SampleRow(slot.request.id, row, slot.request.params.logprobs)
             for row, slot in enumerate(sampled)
             if slot.request is not None
         )
-        scored = tuple(Scored(c.request_id, 0, c.scoring) for c in plan.chunks if c.scoring is not None)
+        scored = tuple(ScoreRow(c.request_id, 0, c.scoring) for c in plan.chunks if c.scoring is not None)
         outputs: list[Any] = [*tokens]
-        summed: list[Summed] = []
+        summed: list[SumRow] = []
         for chunk in plan.chunks:
             if chunk.summing is not None:
-                summed.append(Summed(chunk.request_id, len(outputs), chunk.summing.count))
+                summed.append(SumRow(chunk.request_id, len(outputs), chunk.summing.count))
                 outputs.append(_sum(chunk, chunk.summing))
         return Dispatched(plan.tick, places, scored, outputs, self._losses, tuple(summed))
 
@@ -284,12 +284,14 @@ def _wait_for_the_device() -> None:
 
 
 def settled(tick: Dispatched) -> Settled:
-    tokens = tuple((sample.request_id, tick.outputs[sample.row]) for sample in tick.sampled)
-    wanted = {sample.request_id: sample.logprobs for sample in tick.sampled}
+    tokens = tuple((sample.request_id, tick.outputs[sample.row]) for sample in tick.sample_rows)
+    wanted = {sample.request_id: sample.logprobs for sample in tick.sample_rows}
     logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
     for i, token in tokens:
         if (k := wanted[i]) is not None:
             logprobs[i] = (*logprobs.get(i, ()), score_of(token, k))
-    prompts = {s.request_id: tuple(score_of(t, s.scoring.alternatives) for t in s.scoring.tokens) for s in tick.scored}
-    sums = {s.request_id: StateSum(s.count, np.array(tick.outputs[s.row], np.float32)) for s in tick.summed}
+    prompts = {
+        s.request_id: tuple(score_of(t, s.scoring.alternatives) for t in s.scoring.tokens) for s in tick.score_rows
+    }
+    sums = {s.request_id: StateSum(s.count, np.array(tick.outputs[s.row], np.float32)) for s in tick.sum_rows}
     return Settled(tick.tick, tokens, logprobs, prompts, tick.losses, sums)

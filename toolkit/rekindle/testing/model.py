@@ -81,9 +81,11 @@ def expected_tokens(
     begun: Sequence[int] = (),
     grammar: FakeGrammar | None = None,
 ) -> tuple[int, ...]:
-    """Return what the fake model generates without parameters that ban, with `begun` and the first of `end_ids`."""
+    """Return what the fake model generates without banned tokens, after `begun` and up to an end id."""
     params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw)
-    request = Request(0, tuple(prompt), params, frozenset(end_ids), len(prompt) + max_tokens, begun=tuple(begun))
+    request = Request(
+        0, tuple(prompt), params, frozenset(end_ids), len(prompt) + max_tokens, output_prefix=tuple(begun)
+    )
     return expected_of(request if grammar is None else constrained(request, grammar))
 
 

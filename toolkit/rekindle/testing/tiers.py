@@ -53,7 +53,7 @@ class FakeHostTier:
                 self._lost |= {entry for entry in entries if not contents and entry not in self._dropped_ahead}
                 self._dropped_ahead.difference_update(entries)
                 assert len(self.entries) <= self._capacity, "more is offloaded than there is room for"
-                return [Offloaded(offload_id, kept=bool(contents))]
+                return [Offloaded(offload_id, is_stored=bool(contents))]
             case Fetch(request_id, copies):
                 found = {copy: self._read(copy) for copy in copies}
                 bad = tuple(copy for copy, content in found.items() if content is None)
@@ -111,8 +111,8 @@ class FakeDiskTier:
     def handle(self, message: Message) -> list[Written]:
         """Answer Write with Written."""
         assert isinstance(message, Write), f"the disk tier takes Write, got {message!r}"
-        assert {*message.used} <= self.pages.keys(), "a record is used that was never written"
-        self.used.update(message.used)
+        assert {*message.used_records} <= self.pages.keys(), "a record is used that was never written"
+        self.used.update(message.used_records)
         known = {page.digest: record for record, page in self.pages.items() if record in self.contents}
         records = []
         for page, content in zip(message.pages, message.contents, strict=True):

@@ -13,7 +13,7 @@ from rekindle.core.device.sampling.adjustments import RECENT, PackedSlot, no_adj
 from rekindle.core.device.sampling.constraints import AT_ONCE, no_masks
 from rekindle.core.device.sampling.rows import ADJUSTED, COLUMNS, CONSTRAINED, FLOATS, OF_MODEL, OF_SAMPLED, PROCESSED
 from rekindle.core.device.step import TickOutputs
-from rekindle.core.messages import Chunk, Dispatched, Plan, Row, Sampled, Scored, Summed
+from rekindle.core.messages import Chunk, Dispatched, Plan, Row, SampleRow, ScoreRow, SumRow
 from rekindle.core.page import NULL_PAGE
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
@@ -130,8 +130,8 @@ def pack_sampling(request: Request) -> Array:
     seed_low, seed_high = np.array([params.seed or 0], "<u8").view("<i4")
     free_from = len(request.prompt) + params.min_tokens
     of_what = OF_SAMPLED if params.logprobs_of == "sampled" else OF_MODEL
-    scored = 0 if params.logprobs is None else of_what
-    row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, _adjusted(params), scored
+    score_source = 0 if params.logprobs is None else of_what
+    row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, _adjusted(params), score_source
     return row
 
 
@@ -189,25 +189,25 @@ def dispatched(
     plan: Plan, parts: Sequence[GroupPart], bucket: Bucket, max_running: int, outputs: TickOutputs
 ) -> Dispatched:
     """Return which requests get something of a tick in this bucket, and where in its outputs that is."""
-    sampled: list[Sampled] = []
-    scored: list[Scored] = []
-    summed: list[Summed] = []
+    sample_rows: list[SampleRow] = []
+    score_rows: list[ScoreRow] = []
+    sum_rows: list[SumRow] = []
     samples = samples_of(bucket, max_running)
     for group, part in enumerate(parts):
         first_token, first_sample = group * bucket.prefill_tokens, group * (samples + bucket.decode_rows * bucket.steps)
         completing = [(chunk, chunk.completes) for chunk in part.chunks if chunk.completes is not None]
         for at, (chunk, request) in enumerate(completing, first_sample):
-            sampled.append(Sampled(chunk.request_id, at, request.params.logprobs))
+            sample_rows.append(SampleRow(chunk.request_id, at, request.params.logprobs))
         for at, row in enumerate(part.rows, first_sample + samples):
             places = range(at, at + row.steps * bucket.decode_rows, max(1, bucket.decode_rows))
-            sampled += [Sampled(row.request_id, place, row.logprobs) for place in places]
+            sample_rows += [SampleRow(row.request_id, place, row.logprobs) for place in places]
         for place, chunk in enumerate(part.chunks, group * samples):
             if chunk.summing is not None:
-                summed.append(Summed(chunk.request_id, place, chunk.summing.count))
+                sum_rows.append(SumRow(chunk.request_id, place, chunk.summing.count))
             if chunk.scoring is not None:
-                scored.append(Scored(chunk.request_id, first_token + chunk.scoring.first, chunk.scoring))
+                score_rows.append(ScoreRow(chunk.request_id, first_token + chunk.scoring.first, chunk.scoring))
             first_token += len(chunk.pages) * QUERY_BLOCK
-    return Dispatched(plan.tick, tuple(sampled), tuple(scored), outputs, plan.losses, tuple(summed))
+    return Dispatched(plan.tick, tuple(sample_rows), tuple(score_rows), outputs, plan.losses, tuple(sum_rows))
 
 
 def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternatives: int) -> TokenLogprob:

@@ -60,7 +60,7 @@ class Preparer:
         """Return a request, or the error for which it cannot be served."""
         try:
             ids = self.token_ids(submit.prompt)
-            check_length(ids + submit.begun.token_ids, self.capacity, submit.params.max_tokens != 0)
+            check_length(ids + submit.output_prefix.token_ids, self.capacity, submit.params.max_tokens != 0)
             check_scored(ids, submit.params)
             return self._request(submit, ids)
         except Exception as error:  # any error, be it of the model's own chat template, is one request's
@@ -128,7 +128,7 @@ class Preparer:
             bad_words=self._bad_words(params),
             namespace=params.cache_salt,
             hold=submit.hold,
-            begun=submit.begun.token_ids,
+            output_prefix=submit.output_prefix.token_ids,
             pooling=submit.pooling,
             goes_on=goes_on(submit.prompt) or params.constraint is not None,
         )

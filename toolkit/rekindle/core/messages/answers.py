@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rekindle.core.markup import counted
 from rekindle.core.messages.message import Message, OfRequest
-from rekindle.core.messages.words import ending, first_of, listed, quoted
+from rekindle.core.messages.words import end_suffix, first_of, join_items, quote
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason, StateSum, TokenLogprob
@@ -49,7 +49,7 @@ class Output:
     states: StateSum | None = None
 
     def __str__(self) -> str:
-        return f"request {self.request.id}, tokens [{listed(self.token_ids)}]{ending(self.end)}"
+        return f"request {self.request.id}, tokens [{join_items(self.token_ids)}]{end_suffix(self.end)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Text:
     states: StateSum | None = None
 
     def __str__(self) -> str:
-        return f"request {self.request_id}, {quoted(self.text)}{ending(self.end)}"
+        return f"request {self.request_id}, {quote(self.text)}{end_suffix(self.end)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rekindle.core.markup import counted
 from rekindle.core.messages.message import Message, OfRequest
-from rekindle.core.messages.words import error_in_words, listed, quoted
+from rekindle.core.messages.words import describe_error, join_items, quote
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Pooling, Request
 from rekindle.core.request.tokens import TokenLogprob
@@ -59,7 +59,7 @@ def goes_on(prompt: Prompt) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class OutputPrefix:
     """The beginning of an output that is given instead of generated: that of another output, up to a chosen token.
 
     Attributes:
@@ -71,7 +71,7 @@ class Begun:
     logprobs: tuple[TokenLogprob, ...] | None = None
 
 
-NOTHING = Begun()
+NO_PREFIX = OutputPrefix()
 """The beginning of an output that is generated from its first token on."""
 
 
@@ -82,7 +82,7 @@ class Submit(OfRequest):
     Attributes:
         hold: whether only its prompt is to be computed, and held in the prefix cache.
         caller: the task or thread that submitted it, as a number. Requests of one caller are admitted in their order.
-        begun: what its output begins with.
+        output_prefix: what its output begins with.
         pooling: which hidden states of its prompt are wanted; None for none.
         started: as in `Admit`.
     """
@@ -91,7 +91,7 @@ class Submit(OfRequest):
     params: SamplingParams
     hold: bool = False
     caller: int = 0
-    begun: Begun = NOTHING
+    output_prefix: OutputPrefix = NO_PREFIX
     pooling: Pooling | None = None
     started: bool = False
 
@@ -126,7 +126,7 @@ class Tokenized(OfRequest):
 
     def __str__(self) -> str:
         if isinstance(self.outcome, Exception):
-            return f"Tokenized: request {self.request_id}, {error_in_words(self.outcome)}"
+            return f"Tokenized: request {self.request_id}, {describe_error(self.outcome)}"
         return f"Tokenized: request {self.request_id}, {counted(len(self.outcome.prompt), 'token')}"
 
 
@@ -164,13 +164,13 @@ class Rejected(OfRequest):
     error: Exception
 
     def __str__(self) -> str:
-        return f"Rejected: request {self.request_id}, {error_in_words(self.error)}"
+        return f"Rejected: request {self.request_id}, {describe_error(self.error)}"
 
 
 def _prompt(prompt: Prompt) -> str:
     match prompt:
         case str():
-            return quoted(prompt)
+            return quote(prompt)
         case tuple():
-            return f"token ids [{listed(prompt)}]"
+            return f"token ids [{join_items(prompt)}]"
     return str(prompt)

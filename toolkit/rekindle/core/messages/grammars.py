@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rekindle.core.errors import RekindleError
 from rekindle.core.messages.message import Message
-from rekindle.core.messages.words import listed
+from rekindle.core.messages.words import join_items
 from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.request import Request
 
@@ -14,34 +14,34 @@ class Advance(Message):
     """Constrained requests go on, or have ended.
 
     Attributes:
-        taken: requests, each with the token that it generated.
+        tokens: requests, each with the token that it generated.
         ended: the ids of requests of which nothing more is asked.
         running: how many requests run, constrained or not.
         free: how many of these are not constrained.
         late: the ids of requests that were asked about before, and are not waited for.
     """
 
-    taken: tuple[tuple[Request, int], ...]
+    tokens: tuple[tuple[Request, int], ...]
     ended: tuple[int, ...] = ()
     running: int = 0
     free: int = 0
     late: tuple[int, ...] = ()
 
     @property
-    def asked(self) -> tuple[int, ...]:
+    def answer_ids(self) -> tuple[int, ...]:
         """The ids of those that there is to be an answer for."""
-        return (*(request.id for request, _ in self.taken), *self.late)
+        return (*(request.id for request, _ in self.tokens), *self.late)
 
     @property
     def requests(self) -> tuple[int, ...]:
-        return (*self.asked, *self.ended)
+        return (*self.answer_ids, *self.ended)
 
     def __str__(self) -> str:
-        tokens = listed([f"{token} for {request.id}" for request, token in self.taken])
+        tokens = join_items([f"{token} for {request.id}" for request, token in self.tokens])
         parts = [
             f"token {tokens}" if tokens else "",
-            f"{listed(self.ended)} ended" if self.ended else "",
-            f"{listed(self.late)} late" if self.late else "",
+            f"{join_items(self.ended)} ended" if self.ended else "",
+            f"{join_items(self.late)} late" if self.late else "",
         ]
         return f"Advance: {'; '.join(filter(None, parts))}"
 
@@ -64,12 +64,12 @@ class Advanced(Message):
 
     def __str__(self) -> str:
         parts = [f"request {each}, {_outcome(allowed)}" for each, allowed in self.outcomes]
-        return f"Advanced: {listed([*parts, *([f'{listed(self.late)} late'] if self.late else [])])}"
+        return f"Advanced: {join_items([*parts, *([f'{join_items(self.late)} late'] if self.late else [])])}"
 
 
 def _outcome(outcome: Allowed | RekindleError) -> str:
     if isinstance(outcome, RekindleError):
         return type(outcome).__name__
-    forced = f"forced [{listed(outcome.forced)}]" if outcome.forced else ""
+    forced = f"forced [{join_items(outcome.forced)}]" if outcome.forced else ""
     complete = "complete" if outcome.complete else ""
     return " and ".join(filter(None, (forced, complete))) or "goes on"

@@ -5,7 +5,7 @@ from typing import Any
 
 from rekindle.core.markup import counted
 from rekindle.core.messages.message import Message, OfRequest
-from rekindle.core.messages.words import listed
+from rekindle.core.messages.words import join_items
 from rekindle.core.request.request import Request
 
 
@@ -41,7 +41,7 @@ class Collect(OfRequest):
     losses: int = 0
 
     def __str__(self) -> str:
-        return f"Collect: request {self.request_id}, pages [{listed(self.pages)}]"
+        return f"Collect: request {self.request_id}, pages [{join_items(self.pages)}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +101,4 @@ class PutPages(Message):
     losses: int = 0
 
     def __str__(self) -> str:
-        return f"PutPages: pages [{listed(self.pages)}]"
+        return f"PutPages: pages [{join_items(self.pages)}]"

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from rekindle.core.markup import counted
 from rekindle.core.messages.message import Message, OfRequest
-from rekindle.core.messages.words import listed
+from rekindle.core.messages.words import join_items
 from rekindle.core.page import NewPage
 
 
@@ -24,7 +24,7 @@ class Offload(Message):
     losses: int = 0
 
     def __str__(self) -> str:
-        return f"Offload: pages [{listed(self.pages)}] to the host tier"
+        return f"Offload: pages [{join_items(self.pages)}] to the host tier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class Offloaded(Message):
     """The host tier has the entries of an `Offload`, or could keep none of them."""
 
     offload_id: int
-    kept: bool
+    is_stored: bool
 
     def __str__(self) -> str:
-        return "Offloaded: kept" if self.kept else "Offloaded: not kept"
+        return "Offloaded: kept" if self.is_stored else "Offloaded: not kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,12 @@ class Archive(Message):
 
     Attributes:
         entries: where the host tier has each.
-        used: records whose prefixes were used since the last `Archive`.
+        used_records: records whose prefixes were used since the last `Archive`.
     """
 
     pages: tuple[NewPage, ...]
     entries: tuple[int, ...]
-    used: tuple[int, ...]
+    used_records: tuple[int, ...]
 
     def __str__(self) -> str:
         return f"Archive: {counted(len(self.pages), 'page')}"
@@ -121,7 +121,7 @@ class Write(Message):
 
     pages: tuple[NewPage, ...]
     contents: tuple[Any, ...]
-    used: tuple[int, ...]
+    used_records: tuple[int, ...]
 
     def __str__(self) -> str:
         return f"Write: {counted(len(self.pages), 'page')}"

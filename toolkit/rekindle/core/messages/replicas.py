@@ -7,7 +7,7 @@ from rekindle.core.markup import counted
 from rekindle.core.messages.answers import Output
 from rekindle.core.messages.asking import Admit
 from rekindle.core.messages.message import Message
-from rekindle.core.messages.words import ending, error_in_words, first_of, listed
+from rekindle.core.messages.words import describe_error, end_suffix, first_of, join_items
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason, StateSum, TokenLogprob
 
@@ -33,7 +33,7 @@ class RemoteOutput:
         return Output(request, self.token_ids, self.end, self.logprobs, self.prompt_logprobs, self.states)
 
     def __str__(self) -> str:
-        return f"request {self.request_id}, tokens [{listed(self.token_ids)}]{ending(self.end)}"
+        return f"request {self.request_id}, tokens [{join_items(self.token_ids)}]{end_suffix(self.end)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Lost(Message):
     for_good: bool = False
 
     def __str__(self) -> str:
-        return f"Lost: {error_in_words(self.error)}"
+        return f"Lost: {describe_error(self.error)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class LaneLost(Message):
         return tuple(admit.request.id for admit in self.admits)
 
     def __str__(self) -> str:
-        return f"LaneLost: with {counted(len(self.admits), 'request')}, {error_in_words(self.error)}"
+        return f"LaneLost: with {counted(len(self.admits), 'request')}, {describe_error(self.error)}"
 
 
 @dataclass(frozen=True, slots=True)

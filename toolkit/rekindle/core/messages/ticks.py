@@ -6,7 +6,7 @@ from typing import Any
 
 from rekindle.core.errors import RekindleError
 from rekindle.core.messages.message import Message
-from rekindle.core.messages.words import error_in_words, first_of, listed
+from rekindle.core.messages.words import describe_error, first_of, join_items
 from rekindle.core.page import NULL_PAGE
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import StateSum, TokenLogprob
@@ -114,7 +114,7 @@ class Onload:
     from_disk: int = 0
 
     def __str__(self) -> str:
-        return f"onload pages [{listed(self.pages)}]"
+        return f"onload pages [{join_items(self.pages)}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +144,16 @@ class Plan(Message):
     def __str__(self) -> str:
         parts = [f"Plan: tick {self.tick}"]
         if self.preempted:
-            parts.append(f"preempted {listed(self.preempted)}")
+            parts.append(f"preempted {join_items(self.preempted)}")
         parts += [*first_of(self.onloads), *first_of(self.chunks)]
         if self.rows:
             several = f", {self.steps} steps" if self.steps > 1 else ""
-            parts.append(f"decode {listed([row.request_id for row in self.rows])}{several}")
+            parts.append(f"decode {join_items([row.request_id for row in self.rows])}{several}")
         return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampleRow:
     """Where in a tick's outputs a new token of a request is, and how many alternatives are wanted with it."""
 
     request_id: int
@@ -162,7 +162,7 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoreRow:
     """Where in a tick's outputs the scores of a slice of a prompt begin."""
 
     request_id: int
@@ -171,7 +171,7 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Summed:
+class SumRow:
     """Where in a tick's outputs the sum of hidden states of a request is, and of how many tokens it is."""
 
     request_id: int
@@ -184,26 +184,28 @@ class Dispatched(Message):
     """A plan that the device works on.
 
     Attributes:
-        sampled: the tokens that requests get from this tick, those of each request in order.
-        scored: the requests that get log-probabilities of their prompt from it.
+        sample_rows: the tokens that requests get from this tick, those of each request in order.
+        score_rows: the requests that get log-probabilities of their prompt from it.
         outputs: the device arrays of the tick; None if there was nothing to compute.
         losses: how often the device state has been lost so far.
-        summed: the requests that get sums of hidden states from it.
+        sum_rows: the requests that get sums of hidden states from it.
     """
 
     tick: int
-    sampled: tuple[Sampled, ...]
-    scored: tuple[Scored, ...]
+    sample_rows: tuple[SampleRow, ...]
+    score_rows: tuple[ScoreRow, ...]
     outputs: Any
     losses: int = 0
-    summed: tuple[Summed, ...] = ()
+    sum_rows: tuple[SumRow, ...] = ()
 
     @property
     def requests(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(each.request_id for each in self.sampled))
+        return tuple(dict.fromkeys(each.request_id for each in self.sample_rows))
 
     def __str__(self) -> str:
-        return f"Dispatched: tick {self.tick}" + (f", a token for {listed(self.requests)}" if self.sampled else "")
+        return f"Dispatched: tick {self.tick}" + (
+            f", a token for {join_items(self.requests)}" if self.sample_rows else ""
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +250,6 @@ class Settled(Message):
         return (*(request_id for request_id, _ in self.tokens), *self.failures)
 
     def __str__(self) -> str:
-        tokens = listed([f"{token} for {request_id}" for request_id, token in self.tokens])
-        failures = "; ".join(f"{of} fails: {error_in_words(error)}" for of, error in self.failures.items())
+        tokens = join_items([f"{token} for {request_id}" for request_id, token in self.tokens])
+        failures = "; ".join(f"{of} fails: {describe_error(error)}" for of, error in self.failures.items())
         return f"Settled: tick {self.tick}" + (f", token {tokens}" if tokens else "") + (failures and f"; {failures}")

@@ -8,22 +8,22 @@ MOST = 10
 """Items of a list that are shown."""
 
 
-def error_in_words(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return an error's kind and text."""
-    return f"{type(error).__name__}: {quoted(str(error), 3 * LONGEST)}"
+    return f"{type(error).__name__}: {quote(str(error), 3 * LONGEST)}"
 
 
-def ending(end: str | None) -> str:
+def end_suffix(end: str | None) -> str:
     """Return why an output ended, to be put behind what is said of it; nothing if it has not."""
     return "" if end is None else f", ended: {end}"
 
 
-def quoted(text: str, longest: int = LONGEST) -> str:
+def quote(text: str, longest: int = LONGEST) -> str:
     """Return the beginning of a text in quotes."""
     return repr(text if len(text) <= longest else f"{text[: longest - 1]}…")
 
 
-def listed(items: Sequence[object]) -> str:
+def join_items(items: Sequence[object]) -> str:
     """Return the first items on one line."""
     return ", ".join(first_of(items))
 

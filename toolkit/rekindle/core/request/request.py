@@ -28,7 +28,7 @@ class Request:
         bad_words: the token sequences that it must not complete.
         namespace: whose cached prefixes it may use, and whose it adds to.
         hold: only compute its whole pages, and hold them in the prefix cache until the request is withdrawn.
-        begun: the tokens with which its output begins, which are given instead of generated.
+        output_prefix: the tokens with which its output begins, which are given instead of generated.
         pooling: which hidden states of its prompt are wanted; None for none.
         constrained: what holds it to its constraint, if it has one.
         goes_on: whether its output goes on with a text, so that a space at its beginning is part of it.
@@ -42,7 +42,7 @@ class Request:
     bad_words: tuple[tuple[int, ...], ...] = ()
     namespace: str = ""
     hold: bool = False
-    begun: tuple[int, ...] = ()
+    output_prefix: tuple[int, ...] = ()
     pooling: Pooling | None = None
     constrained: Constrained | None = None
     goes_on: bool = False
@@ -55,13 +55,15 @@ class Request:
     @property
     def given(self) -> tuple[int, ...]:
         """The tokens of its output that need not be generated."""
-        return self.begun if self.constrained is None else self.begun + self.constrained.first.forced
+        return self.output_prefix if self.constrained is None else self.output_prefix + self.constrained.first.forced
 
     @property
     def complete(self) -> bool:
         """Tell whether nothing is to be generated, since what is given of its output ends it."""
         constraint = self.constrained
-        return bool(self.begun and self.begun[-1] in self.end_ids) or bool(constraint and constraint.first.complete)
+        return bool(self.output_prefix and self.output_prefix[-1] in self.end_ids) or bool(
+            constraint and constraint.first.complete
+        )
 
     @property
     def longest(self) -> int:

@@ -145,7 +145,7 @@ class Relay:
             relayed.stage, relayed.alone = "decode", True
             return ToLane(DECODE, Admit(request))
         if request.constrained is not None:
-            none = replace(request.params, max_tokens=len(request.begun))
+            none = replace(request.params, max_tokens=len(request.output_prefix))
             return ToLane(PREFILL, Admit(replace(request, params=none, constrained=None)))
         one = replace(request.params, max_tokens=len(request.given) + 1)
         return ToLane(PREFILL, Admit(replace(request, params=one)))
@@ -255,7 +255,9 @@ class Relay:
     def _handed_over(self, relayed: _Relayed) -> Message:
         """Have the decode lane go on with a request."""
         relayed.stage, request = "decode", relayed.request
-        return ToLane(DECODE, Admit(replace(request, begun=request.begun + relayed.token), bool(relayed.token)))
+        return ToLane(
+            DECODE, Admit(replace(request, output_prefix=request.output_prefix + relayed.token), bool(relayed.token))
+        )
 
     # Weights
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypeVar
 from rekindle.core.errors import RekindleError, ReplicaLost, RequestCancelled, WeightsChanged
 from rekindle.core.messages import (
     Admit,
-    Begun,
     CacheSaved,
     CacheSaving,
     Cancel,
@@ -21,6 +20,7 @@ from rekindle.core.messages import (
     Message,
     NewWeights,
     Output,
+    OutputPrefix,
     Outputs,
     Received,
     Rejected,
@@ -89,13 +89,13 @@ class _Sent:
         """Return the request as another lane goes on with it."""
         if not self.tokens:
             return Admit(self.request, self.started)
-        begun = (self.request.begun if self.started else ()) + tuple(self.tokens)
+        output_prefix = (self.request.output_prefix if self.started else ()) + tuple(self.tokens)
         params, first = self.request.params, max(1, self.request.params.prompt_logprobs_from) + self.scores
         if params.prompt_logprobs is not None:
             scored = first >= len(self.request.prompt)
             left = None if scored else params.prompt_logprobs
             params = replace(params, prompt_logprobs=left, prompt_logprobs_from=0 if scored else first)
-        return Admit(replace(self.request, begun=begun, params=params), started=True)
+        return Admit(replace(self.request, output_prefix=output_prefix, params=params), started=True)
 
 
 def _submit(request: Request, started: bool) -> Submit:
@@ -112,7 +112,7 @@ def _submit(request: Request, started: bool) -> Submit:
         params,
         request.hold,
         caller=request.id,  # none waits for another to be tokenized
-        begun=Begun(request.begun),
+        output_prefix=OutputPrefix(request.output_prefix),
         pooling=request.pooling,
         started=started,
     )

@@ -159,7 +159,7 @@ class Planner:
             request = state.request
             builder.said.append(Started(request.id, request.prompt, request.params.seed, cached, table.exchanges))
             if request.given:
-                table.counts.forced(len(request.given) - len(request.begun))
+                table.counts.forced(len(request.given) - len(request.output_prefix))
                 table.outputs.append(Output(request, request.given, None))
         return True
 

@@ -229,7 +229,7 @@ class Scheduler:
         if started:
             self._tell_forced(request, "stop")
             return
-        self.table.counts.forced(len(request.given) - len(request.begun))
+        self.table.counts.forced(len(request.given) - len(request.output_prefix))
         by_token = request.given[-1] in request.end_ids
         self.table.outputs.append(Output(request, request.given, "stop" if by_token else None))
         self.table.outputs += [] if by_token else [Output(request, (), "stop")]
@@ -237,7 +237,7 @@ class Scheduler:
 
     def _tell_forced(self, request: Request, end: EndReason | None) -> None:
         """Tell the end of a request that began elsewhere, and the tokens that its constraint forces now."""
-        forced = request.given[len(request.begun) :]
+        forced = request.given[len(request.output_prefix) :]
         if forced or end is not None:
             self.table.counts.forced(len(forced))
             self.table.outputs.append(Output(request, forced, end))
@@ -268,7 +268,7 @@ class Scheduler:
                 table.counts.generated_tokens += 1
                 table.outputs.append(Output(state.request, (token,), end, (logprob,) if logprob else ()))
                 if state.masking.asked:
-                    table.grammar_outbox.taken.append((state.request, token))
+                    table.grammar_outbox.tokens.append((state.request, token))
                 if end is not None:
                     table.leave(state)
         for request_id, error in settled.failures.items():
@@ -298,7 +298,7 @@ class Scheduler:
         """End a request after this many tokens, which complete a stop string; those settled since are surplus."""
         request = state.request
         length = len(request.prompt) + tokens
-        surplus = len(state.tokens) - max(length, len(request.prompt) + len(request.begun))
+        surplus = len(state.tokens) - max(length, len(request.prompt) + len(request.output_prefix))
         self.table.counts.generated_tokens -= surplus
         del state.tokens[length:]
         self.table.end(state, "stop")

@@ -105,7 +105,7 @@ class Matcher:
     Args:
         place: of the first token, to be changed.
         grammar: which the request is held to.
-        request: whose output begins with `request.begun`.
+        request: whose output begins with `request.output_prefix`.
 
     Raises:
         InvalidRequest: the output begins with what the grammar does not allow.
@@ -117,14 +117,14 @@ class Matcher:
         # Bans are known to the device alone, and a token that is given has no log-probability.
         self._gives = not params.adjusts and params.logprobs is None
         self._length = 0
-        begun = request.begun
-        if begun and not self._consume(begun):
+        output_prefix = request.output_prefix
+        if output_prefix and not self._consume(output_prefix):
             raise InvalidRequest(f"the output begins with what {grammar.constraint.said} does not allow")
 
     def start(self) -> Steps:
         """Return what the output may begin with, or go on with after what is given of it."""
-        begun = self._request.begun
-        if begun and begun[-1] in self._request.end_ids:
+        output_prefix = self._request.output_prefix
+        if output_prefix and output_prefix[-1] in self._request.end_ids:
             return Allowed(complete=True)
         return (yield from self._next(1))
 

@@ -35,7 +35,7 @@ class DiskTier:
         there = [place for place, content in enumerate(message.contents) if content is not None]
         contents = [np.asarray(message.contents[place]) for place in there]
         try:
-            store.use(message.used)
+            store.use(message.used_records)
             outcome = store.write([message.pages[place] for place in there], contents)
         except StorageError as error:  # the directory has become unsafe since it was opened
             if not self._told:

@@ -76,7 +76,7 @@ class Grammars:
         """Answer Advance with Advanced, if anything is asked in it."""
         if not isinstance(message, Advance):
             raise TypeError(f"the grammars take Advance, got {message!r}")
-        if message.asked:
+        if message.answer_ids:
             return [await to_thread.run_sync(self.advanced, message, self._patience(message))]
         self._forget(message)
         return []
@@ -85,9 +85,9 @@ class Grammars:
         """Go on with requests until it is enough; the others are late. No other message may be handled meanwhile."""
         self._forget(message)
         fewest = self._jumps.of(message.running)
-        for request, token in message.taken:
+        for request, token in message.tokens:
             self._together.begin(request.id, self._place(request).take(token, fewest))
-        outcomes, late = self._together.go_on(message.asked, enough)
+        outcomes, late = self._together.go_on(message.answer_ids, enough)
         return Advanced(tuple(outcomes), tuple(late))
 
     def _patience(self, message: Advance) -> Callable[[], bool]:
@@ -96,7 +96,7 @@ class Grammars:
         An answer for late requests does not hold them up by itself, but the next question may wait behind it.
         """
         began = perf_counter()
-        if message.taken:
+        if message.tokens:
             self._wait = min(LONGEST_WAIT, SHARE_OF_A_TICK * (began - self._began))
             self._began = began
         latest = began + self._wait if message.free else inf

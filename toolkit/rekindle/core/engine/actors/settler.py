@@ -28,12 +28,12 @@ def _read(tick: Dispatched) -> Settled:
     if tick.outputs is None:
         return Settled(tick.tick, (), losses=tick.losses)
     tokens = np.asarray(tick.outputs.tokens).tolist()
-    sampled = tuple((sample.request_id, tokens[sample.row]) for sample in tick.sampled if tokens[sample.row] >= 0)
+    sampled = tuple((sample.request_id, tokens[sample.row]) for sample in tick.sample_rows if tokens[sample.row] >= 0)
     logprobs, prompt_logprobs, sums = _logprobs(tick, tokens), dict(_prompt_logprobs(tick)), dict(_sums(tick))
     failures = {
         **{
             sample.request_id: _failure_of(tokens[sample.row])
-            for sample in tick.sampled
+            for sample in tick.sample_rows
             if tokens[sample.row] in (NOT_FINITE, NONE_LEFT)
         },
         **{
@@ -74,7 +74,7 @@ def _has_nan(scores: Iterable[TokenLogprob]) -> bool:
 
 def _logprobs(tick: Dispatched, tokens: list[int]) -> dict[int, tuple[TokenLogprob, ...]]:
     scores: dict[int, tuple[TokenLogprob, ...]] = {}
-    for sample in tick.sampled:
+    for sample in tick.sample_rows:
         if sample.logprobs is not None and tokens[sample.row] >= 0:
             row = np.asarray(tick.outputs.scores)[sample.row]
             score = unpack_score(row, tokens[sample.row], sample.logprobs)
@@ -83,14 +83,14 @@ def _logprobs(tick: Dispatched, tokens: list[int]) -> dict[int, tuple[TokenLogpr
 
 
 def _prompt_logprobs(tick: Dispatched) -> Iterator[tuple[int, tuple[TokenLogprob, ...]]]:
-    for scored in tick.scored:
-        scoring = scored.scoring
-        rows = np.asarray(tick.outputs.prompt_scores)[scored.row : scored.row + len(scoring.tokens)]
+    for place in tick.score_rows:
+        scoring = place.scoring
+        rows = np.asarray(tick.outputs.prompt_scores)[place.row : place.row + len(scoring.tokens)]
         pairs = zip(rows, scoring.tokens, strict=True)
-        yield scored.request_id, tuple(unpack_score(row, token, scoring.alternatives) for row, token in pairs)
+        yield place.request_id, tuple(unpack_score(row, token, scoring.alternatives) for row, token in pairs)
 
 
 def _sums(tick: Dispatched) -> Iterator[tuple[int, StateSum]]:
-    for summed in tick.summed:
-        values = np.asarray(tick.outputs.sums)[summed.row]
-        yield summed.request_id, StateSum(summed.count, values.copy())
+    for place in tick.sum_rows:
+        values = np.asarray(tick.outputs.sums)[place.row]
+        yield place.request_id, StateSum(place.count, values.copy())

@@ -134,7 +134,7 @@ class PrefixCache:
     def offloaded(self, message: Offloaded) -> None:
         """Note that host copies are there, or could not be kept; pass over what was offloaded by another cache."""
         for entry, node in self._offloading.pop(message.offload_id, {}).items():
-            if not message.kept and node.host == entry:  # a later host copy is good still, and so is one on disk
+            if not message.is_stored and node.host == entry:  # a later host copy is good still, and so is one on disk
                 self._free(self.tree.drop_host(node))
 
     def is_offloading(self, node: Node) -> bool:
