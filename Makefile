@@ -34,7 +34,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-ray test-all test-deep test-arm mutants screenshot tutorials-write lint format bench bench-server clean
+.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-ray test-all test-deep test-arm mutants screenshot tutorials-write docs lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -56,6 +56,7 @@ help:
 	@echo "make test-clients  clients of OpenAI's API against the server"
 	@echo "make test-lm-eval  tasks of lm-eval on a session, as its model"
 	@echo "make test-ray      replicas in actors of Ray, which die and are found again"
+	@echo "make docs          the site of README, guides, tutorials and all public names, in build/site/html"
 	@echo
 	@echo "make test-arm      the C++ kernels for NEON, on an emulated ARM: half an hour"
 	@echo "make mutants       changes in the files that you changed which no test notices (MUTANTS='--sample 20 FILE...')"
@@ -153,6 +154,11 @@ screenshot: $(VENV)-browser/.dev
 tutorials-write: $(VENV)/.tutorials
 	@$(BIN)/python tutorials/build.py --write $(TUTORIALS)
 
+docs: $(VENV)-docs/.dev
+	$(BEGINS)
+	@NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/python tutorials/site/build.py
+	$(PASSED)
+
 lint: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -193,8 +199,9 @@ $(VENV)-lm-eval/.dev: EXTRAS := [test,lm-eval]
 $(VENV)-ray/.dev: EXTRAS := [test,ray]
 $(VENV)-clients/.dev: EXTRAS := [clients]
 $(VENV)-browser/.dev: EXTRAS := [browser]
+$(VENV)-docs/.dev: EXTRAS := [docs]
 
-STAMPS := $(addprefix $(VENV)/.,run server dev tutorials) $(addsuffix /.dev,$(addprefix $(VENV)-,tpu gpu oldest newest lm-eval ray clients browser))
+STAMPS := $(addprefix $(VENV)/.,run server dev tutorials) $(addsuffix /.dev,$(addprefix $(VENV)-,tpu gpu oldest newest lm-eval ray clients browser docs))
 $(STAMPS): pyproject.toml .ci/environment kernels/rekindle_kernels/cpu/build.py $(wildcard kernels/rekindle_kernels/cpu/source/*)
 	@.ci/environment $(@D) $(PYTHON) '.$(EXTRAS)' $(OPTIONS)
 	@touch $@

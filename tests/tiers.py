@@ -115,6 +115,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         "toolkit/rekindle/replicas/",
         "tests/replicas/",
     ),
+    "docs": ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "toolkit/rekindle/__init__.py", "tutorials/"),
 }
 """The files and folders that call for each tier: its target in the Makefile, and what it alone tests."""
 FOLDERS: Final = ("test-unit", "test-engine", "test-mesh", "test-kernels", "test-notebook")
