@@ -270,7 +270,7 @@ print(explained, end="")
 assert loaded.loads == programs_now
 assert loaded.compilations == loaded.unexpected_compilations == 0
 assert session.restored.programs == 0
-assert "statics (sizes that are compiled in)" in explained
+assert "statics (compiled-in sizes)" in explained
 assert '"num_pages": 40' in session.restored.differences["statics"][0]
 assert '"num_pages": 33' in session.restored.differences["statics"][1]
 

@@ -125,9 +125,9 @@ status = await kernel.kill()
 # that makes it valid. These are the parts of such a key:
 
 # %%
-from rekindle.core.device.programs.store import KeptPrograms
+from rekindle.core.device.programs.store import ProgramCatalog
 
-entries = KeptPrograms(cache.path / "programs").entries()
+entries = ProgramCatalog(cache.path / "programs").entries()
 step = next(entry for entry in entries if entry.parts["program"] == "step of 64+0")
 print(f"{step.digest[:16]}…, {step.bytes / 1e3:.0f} kB\n")
 for part, value in step.parts.items():

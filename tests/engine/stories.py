@@ -153,7 +153,7 @@ def disaster(cache: Path, chance: random.Random) -> str:
 def is_as_written(entry: Path) -> bool:
     """Tell whether an entry is there, and undamaged."""
     try:
-        entries.verified(entry)
+        entries.verify(entry)
     except (entries.Damaged, rekindle.UnsafeStorage, OSError):
         return False
     return True
@@ -167,7 +167,7 @@ def remove_code(entry: Path) -> None:
     payload = arrays["program"].tobytes()
     program = deserialize_and_load(payload, in_tree, out_tree, execution_devices=[jax.devices()[number]])
     bad = {"program": np.frombuffer(serialize(program)[0], np.uint8), "trees": arrays["trees"]}
-    with entries.written(entry.parent, header, bad) as temporary:
+    with entries.new_entry(entry.parent, header, bad) as temporary:
         entries.remove(entry)
         entries.publish(temporary, entry)
 

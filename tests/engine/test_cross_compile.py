@@ -11,8 +11,8 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.core.device.programs.store import KeptPrograms
-from rekindle.core.store.kept import Entry
+from rekindle.core.device.programs.store import ProgramCatalog
+from rekindle.core.store.catalog import Entry
 from tests.two_steps import OPTIONS, SETTINGS
 
 without_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler, libtpu, is not installed")
@@ -32,7 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stored(cache: Path) -> list[Entry]:
-    kept = KeptPrograms(cache / "programs")
+    kept = ProgramCatalog(cache / "programs")
     assert kept.verify() == {}
     return sorted(kept.entries(), key=lambda entry: entry.digest)
 

@@ -29,12 +29,12 @@ import rekindle
 from rekindle.core.buckets import Bucket
 from rekindle.core.config import SettingsOptions
 from rekindle.core.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, Program
-from rekindle.core.device.programs.store import KeptPrograms, ProgramStore
+from rekindle.core.device.programs.store import ProgramCatalog, ProgramStore
 from rekindle.core.errors import UnsafeStorage
 from rekindle.core.messages import SaveCache
 from rekindle.core.store import entries as store_entries
-from rekindle.core.store.kept import Entry
-from rekindle.core.store.snapshots import KeptSnapshots
+from rekindle.core.store.catalog import Entry
+from rekindle.core.store.snapshots import SnapshotCatalog
 from rekindle.session import operations
 from tests.engine.restart_child import (
     CACHED,
@@ -134,7 +134,7 @@ def files(directory: Path) -> dict[str, tuple[int, int]]:
 
 def programs(cache: Path, *names: str) -> list[Entry]:
     """Return the stored programs of these names."""
-    return [entry for entry in KeptPrograms(cache / "programs").entries() if entry.parts["program"] in names]
+    return [entry for entry in ProgramCatalog(cache / "programs").entries() if entry.parts["program"] in names]
 
 
 def lose(cache: Path, *names: str) -> None:
@@ -161,8 +161,8 @@ def test_two_processes_that_begin_cold_at_once_are_right_and_leave_one_copy_of_e
         assert report["jax_compiled"] >= report["compilations"], "the listener does not hear all"
         assert report["warnings"] == []
     assert sum(report["compilations"] for report in reports) >= PROGRAMS
-    store = KeptPrograms(cache / "programs")
-    assert store.verify() == KeptSnapshots(cache / "snapshots").verify() == {}
+    store = ProgramCatalog(cache / "programs")
+    assert store.verify() == SnapshotCatalog(cache / "snapshots").verify() == {}
     assert len(store.entries()) == PROGRAMS
 
 
@@ -415,7 +415,7 @@ def test_the_directory_stays_within_its_bound_and_the_latest_pages_stay(
     bound = 200_000
 
     def stored_pages() -> int:
-        (snapshot,) = KeptSnapshots(cache / "snapshots").entries()
+        (snapshot,) = SnapshotCatalog(cache / "snapshots").entries()
         assert sum(size for size, _ in files(cache / "snapshots").values()) == snapshot.bytes <= bound
         return snapshot.pages
 
@@ -470,7 +470,7 @@ def test_a_cache_that_cannot_be_written_to_costs_one_warning_for_each_store(
     def fail(*arguments: Any, **options: Any) -> Any:
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(store_entries, "written", fail)
+    monkeypatch.setattr(store_entries, "new_entry", fail)
     with recorded() as warned, open_session(model) as session:
         for number in NUMBERS:
             assert ask(session, number) == (cold[number], 0)
@@ -580,7 +580,7 @@ def test_whatever_a_kill_interrupts_the_next_session_is_right_and_has_all_that_w
                 session.precompiled_sync(progress=False)
             first += 1
     assert kills / 4 < saved, "hardly any had saved anything"
-    assert KeptPrograms(cache / "programs").verify() == KeptSnapshots(cache / "snapshots").verify() == {}
+    assert ProgramCatalog(cache / "programs").verify() == SnapshotCatalog(cache / "snapshots").verify() == {}
 
 
 def killed(cache: Path, model: Path, first: int, steps: int, longest: float, chance: random.Random) -> list[int]:

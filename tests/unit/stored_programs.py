@@ -19,7 +19,7 @@ from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
 from rekindle.core.device.programs.lowering import Key, Program
 from rekindle.core.device.programs.store import ProgramStore, Serialized
 from rekindle.core.models.config import ModelConfig, Rope
-from rekindle.core.store.kept import DEFAULT_BYTES
+from rekindle.core.store.catalog import DEFAULT_BYTES
 from tests.compilations import listen
 
 MODEL = ModelConfig.llama(

@@ -15,7 +15,7 @@ from rekindle.core.page import NewPage
 from rekindle.core.store.index import root_digest
 from rekindle.core.store.snapshot_key import SnapshotKey
 from rekindle.core.store.snapshot_store import SnapshotStore, WriteOutcome
-from rekindle.core.store.snapshots import KeptSnapshots
+from rekindle.core.store.snapshots import SnapshotCatalog
 
 SHAPE = (4, 2, 4, 8, 16)
 """The shape of a page: 16 KiB in float32. The seal has no digest of a file with a few of them."""
@@ -87,7 +87,7 @@ def readable(store: SnapshotStore) -> set[str]:
 
 def stored_bytes(directory: Path) -> int:
     """Count the bytes of all snapshots on disk."""
-    return sum(entry.bytes for entry in KeptSnapshots(directory).entries())
+    return sum(entry.bytes for entry in SnapshotCatalog(directory).entries())
 
 
 def digests(*numbers: int) -> set[str]:

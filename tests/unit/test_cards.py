@@ -13,7 +13,7 @@ from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.core.scheduler.stats import SchedulerStats
-from rekindle.core.store.restored import Restored
+from rekindle.core.store.restore_report import RestoreReport
 from rekindle.notebook.board.board import Board
 from rekindle.notebook.board.board_html import board_html
 from rekindle.notebook.board.rates import Rate
@@ -132,13 +132,13 @@ def test_the_card_of_stats_is_that_of_its_file() -> None:
 def test_the_card_of_what_was_restored_is_that_of_its_file() -> None:
     differences = {"statics": ('"num_pages": 40', '"num_pages": 33'), "salt": ("0.9\n\x1b[31m", "")}
     long = tuple("; ".join(f"{name}: {pages} x float32[2, 3]" for name in range(99)) for pages in (129, 65))
-    restored = Restored(8, 8, 1, 1200, 76800, 2.314, 33.84, {})
+    restored = RestoreReport(8, 8, 1, 1200, 76800, 2.314, 33.84, {})
     states = {
         "all": replace(restored, compile_seconds=0.0),
         "some": replace(restored, programs=3),
         "one was damaged": replace(restored, programs=7),
         "what differs": replace(restored, differences=differences),
-        "what differs is long": Restored(0, 0, 6, 0, 0, 2.314, 0.0, {"arguments": (long[0], long[1])}),
+        "what differs is long": RestoreReport(0, 0, 6, 0, 0, 2.314, 0.0, {"arguments": (long[0], long[1])}),
     }
     assert_card("restored", {state: readable(each) for state, each in states.items()})
 

@@ -20,7 +20,7 @@ from tokenizers import decoders, models, pre_tokenizers
 import rekindle
 from rekindle.__main__ import main
 from rekindle.cli.demo import BATCH, QUESTIONS
-from rekindle.core.device.programs.store import KeptPrograms
+from rekindle.core.device.programs.store import ProgramCatalog
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_limits, fake_loaded_engine, fake_session
@@ -215,7 +215,7 @@ def test_interrupting_the_compiler_does_not_wait_for_it(
         output, error = process.communicate(timeout=PATIENCE)
     assert (process.returncode, output) == (130, "")
     assert "Traceback" not in error
-    stored = [entry.parts["program"] for entry in KeptPrograms(tmp_path / "programs").entries()]
+    stored = [entry.parts["program"] for entry in ProgramCatalog(tmp_path / "programs").entries()]
     assert not [name for name in stored if name.startswith("step of")], "it has ended before the step was compiled"
 
 

@@ -19,7 +19,7 @@ from rekindle.cli.needed import Needed
 from rekindle.cli.units import ago, parse_size
 from rekindle.core.concurrency.progress import silent
 from rekindle.core.device.programs.key import ProgramKey
-from rekindle.core.device.programs.store import KeptPrograms
+from rekindle.core.device.programs.store import ProgramCatalog
 from rekindle.core.markup import size_text
 from rekindle.core.store.validity import code_digest
 from tests.two_steps import OPTIONS, SETTINGS
@@ -72,7 +72,7 @@ def used(entry: Path, second: int) -> None:
 
 
 def programs(cache: Path) -> set[str]:
-    return {entry.parts["program"] for entry in KeptPrograms(cache / "programs").entries()}
+    return {entry.parts["program"] for entry in ProgramCatalog(cache / "programs").entries()}
 
 
 def segments(cache: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from rekindle.core.request.figures import CachedTokens, Timings, Usage
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.scheduler.stats import SchedulerStats
-from rekindle.core.store.restored import Restored
+from rekindle.core.store.restore_report import RestoreReport
 from rekindle.results.generation import Generation
 from rekindle.results.heat_map import LONGEST_TOKEN, MOST_TOKENS, heat_map
 from tests.unit.cards import HOSTILE, SPELLED, Page, read, shown
@@ -50,7 +50,7 @@ def test_hostile_text_is_shown_as_it_is_and_what_is_unseen_is_spelled_out() -> N
     assert page.text.count(SPELLED[:40]) >= 3
     assert SPELLED in page.text
     assert any(SPELLED[:40] in title for title in page.titles)
-    shown(Restored(1, 1, 1, 1, 1, 1.0, 1.0, {HOSTILE: (HOSTILE, HOSTILE)}))
+    shown(RestoreReport(1, 1, 1, 1, 1, 1.0, 1.0, {HOSTILE: (HOSTILE, HOSTILE)}))
     read(markup.card(HOSTILE, HOSTILE, markup.facts({HOSTILE: HOSTILE}), markup.folded(HOSTILE, "")))
     read(markup.table([(HOSTILE, HOSTILE)], (HOSTILE, HOSTILE)) + markup.shares({HOSTILE: 1}, HOSTILE))
 

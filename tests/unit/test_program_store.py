@@ -28,7 +28,7 @@ from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.programs.key import ProgramKey
 from rekindle.core.device.programs.lowering import Key
-from rekindle.core.device.programs.store import KeptPrograms, ProgramStore, Serialized
+from rekindle.core.device.programs.store import ProgramCatalog, ProgramStore, Serialized
 from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.step import step
 from rekindle.core.errors import StorageError
@@ -80,7 +80,7 @@ def loads(directory: Path, number: int) -> bool:
 
 
 def stored(directory: Path) -> set[str]:
-    return {entry.digest for entry in KeptPrograms(directory).entries()}
+    return {entry.digest for entry in ProgramCatalog(directory).entries()}
 
 
 def digests(*numbers: int) -> set[str]:
@@ -94,11 +94,11 @@ def test_a_program_comes_back(directory: Path, program: Serialized) -> None:
     assert store.save(nth(0), program), "it is stored already"
     assert loads(directory, 0)
     assert not loads(directory, 1)
-    (found,) = KeptPrograms(directory).entries()
+    (found,) = ProgramCatalog(directory).entries()
     assert (found.digest, found.parts) == (some_key(0).digest, some_key(0).parts())
     assert before <= found.created <= found.used <= time.time()
     assert found.bytes == sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-    assert KeptPrograms(directory).verify() == {}
+    assert ProgramCatalog(directory).verify() == {}
 
 
 def test_a_store_knows_how_long_the_programs_took_that_it_has(directory: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_damaged_entry_is_dropped_with_one_warning_before_anything_is_made_of_
         for _ in range(times):
             shutil.copytree(whole, entry)
             damage(entry, chance)
-            assert KeptPrograms(entry.parent).verify().keys() == {entry}
+            assert ProgramCatalog(entry.parent).verify().keys() == {entry}
             with pytest.warns(RuntimeWarning, match="cannot be used") as warned:
                 assert store.load(nth(0)) is None
             assert len(warned) == 1
@@ -204,7 +204,7 @@ def test_a_damaged_entry_is_dropped_with_one_warning_before_anything_is_made_of_
 def test_a_description_that_still_reads_well_but_is_not_as_it_was_written_is_dropped(entry: Path) -> None:
     seal = (entry / "seal.json").read_text()
     (entry / "seal.json").write_text(seal.replace('"created": 1', '"created": 2'))
-    assert KeptPrograms(entry.parent).entries() == []
+    assert ProgramCatalog(entry.parent).entries() == []
     with pytest.warns(RuntimeWarning, match=r"seal\.json is not as it was written"):
         assert not loads(entry.parent, 0)
 
@@ -246,7 +246,7 @@ def test_a_program_without_its_code_is_found_dropped_with_one_warning_and_made_a
     path = directory / some_key(0).digest
     store_entries.remove(path)
     save_as(directory, some_key(0), bad)
-    assert "its kernels have no code" in KeptPrograms(directory).verify()[path]
+    assert "its kernels have no code" in ProgramCatalog(directory).verify()[path]
     with pytest.warns(RuntimeWarning, match="its kernels have no code") as warned:
         assert not loads(directory, 0)
     assert len(warned) == 1
@@ -265,9 +265,9 @@ def test_a_program_that_was_loaded_cannot_be_stored_again(directory: Path) -> No
 def test_a_program_that_the_runtime_refuses_is_dropped(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory.mkdir(mode=0o700)
     nonsense = {"program": np.zeros(9, np.uint8), "trees": np.zeros(9, np.uint8)}
-    with store_entries.written(directory, {"parts": some_key(0).parts()}, nonsense) as temporary:
+    with store_entries.new_entry(directory, {"parts": some_key(0).parts()}, nonsense) as temporary:
         store_entries.publish(temporary, directory / some_key(0).digest)
-    assert KeptPrograms(directory).verify() == {}
+    assert ProgramCatalog(directory).verify() == {}
     with pytest.warns(RuntimeWarning, match="cannot be used"):
         assert not loads(directory, 0)
     assert stored(directory) == set()
@@ -287,7 +287,7 @@ def test_an_entry_that_another_process_removes_under_our_hands_is_a_miss(
 def test_foreign_files_in_the_directory_are_left_alone(entry: Path, program: Serialized) -> None:
     foreign = entry.with_name("notes.txt")
     foreign.write_text("mine")
-    kept = KeptPrograms(entry.parent)
+    kept = ProgramCatalog(entry.parent)
     assert [found.digest for found in kept.entries()] == [entry.name]
     assert kept.verify() == {}
     kept.prune(0)
@@ -316,8 +316,8 @@ def test_an_entry_that_others_can_write_to_is_refused_unread(
     with pytest.raises(StorageError, match=r"writable by others.*chmod"):
         store.load(nth(0))
     with pytest.raises(StorageError):
-        KeptPrograms(entry.parent).entries()
-    assert "writable by others" in KeptPrograms(entry.parent).verify()[entry]
+        ProgramCatalog(entry.parent).entries()
+    assert "writable by others" in ProgramCatalog(entry.parent).verify()[entry]
 
 
 def test_a_directory_of_another_user_is_refused(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +356,7 @@ def fill(directory: Path, program: Serialized, numbers: range) -> int:
         assert open_programs(directory).save(nth(number), program)
         age = time.time_ns() - (1000 - number) * 10**9
         os.utime(directory / some_key(number).digest / "seal.json", ns=(age, age))
-    return max(entry.bytes for entry in KeptPrograms(directory).entries())
+    return max(entry.bytes for entry in ProgramCatalog(directory).entries())
 
 
 def test_the_least_recently_used_programs_leave_first(directory: Path, program: Serialized) -> None:
@@ -365,7 +365,7 @@ def test_the_least_recently_used_programs_leave_first(directory: Path, program: 
     store = open_programs(directory, capacity_bytes=3 * size + size // 2)
     assert store.save(nth(4), program)
     assert stored(directory) == digests(0, 3, 4)
-    assert [entry.digest for entry in KeptPrograms(directory).entries()] == [
+    assert [entry.digest for entry in ProgramCatalog(directory).entries()] == [
         some_key(number).digest for number in (4, 0, 3)
     ]
 
@@ -411,7 +411,7 @@ def test_pruning_makes_room_and_removes_what_killed_processes_left(directory: Pa
         path.mkdir()
         (path / "file").write_text("half")
     os.utime(old, (0, 0))
-    kept = KeptPrograms(directory)
+    kept = ProgramCatalog(directory)
     kept.prune(size + size // 2)
     assert stored(directory) == digests(2)
     assert (left.exists(), old.exists(), young.exists()) == (False, False, True), "somebody may be about to lock it"
@@ -423,8 +423,8 @@ def test_what_is_being_written_is_left_alone_and_counted_however_long_it_takes(
     directory: Path, program: Serialized
 ) -> None:
     size = fill(directory, program, range(3))
-    kept = KeptPrograms(directory)
-    with store_entries.written(directory, {}, program.arrays) as temporary:
+    kept = ProgramCatalog(directory)
+    with store_entries.new_entry(directory, {}, program.arrays) as temporary:
         os.utime(temporary, (0, 0))
         kept.prune(3 * size + size // 2)
         assert temporary.is_dir()
@@ -432,7 +432,7 @@ def test_what_is_being_written_is_left_alone_and_counted_however_long_it_takes(
 
 
 def test_a_store_that_is_not_there_is_empty(directory: Path) -> None:
-    kept = KeptPrograms(directory)
+    kept = ProgramCatalog(directory)
     assert (kept.entries(), kept.verify(), open_programs(directory).explain(nth(0))) == ([], {}, None)
     kept.prune(0)
     kept.clear()
@@ -558,7 +558,7 @@ def test_a_save_that_is_killed_leaves_what_was_saved_before(kills: int, director
             known = max(saved, default=0)
             while loads(directory, known):  # the program that was being saved is there whole or not at all
                 known += 1
-        assert KeptPrograms(directory).verify() == {}
+        assert ProgramCatalog(directory).verify() == {}
         assert digests(*saved) <= stored(directory)
     assert known > kills, "most were killed before they had saved anything"
 
@@ -569,9 +569,9 @@ def test_two_processes_that_save_load_and_evict_at_once_only_see_right_programs(
 ) -> None:
     size = fill(tmp_path / "one", serialized(), range(1))
     assert in_other_processes(2, share, directory, rounds, 3 * size) == [0, 0]
-    assert KeptPrograms(directory).verify() == {}
-    KeptPrograms(directory).prune(3 * size)
-    assert sum(entry.bytes for entry in KeptPrograms(directory).entries()) <= 3 * size
+    assert ProgramCatalog(directory).verify() == {}
+    ProgramCatalog(directory).prune(3 * size)
+    assert sum(entry.bytes for entry in ProgramCatalog(directory).entries()) <= 3 * size
 
 
 def test_temporary_names_are_made_in_the_store_itself(
@@ -599,11 +599,11 @@ def test_a_process_that_follows_stores_its_part_of_a_program_by_itself(
     assert store.save(nth(0), program)
     entry = store.entry(nth(0))
     assert not [path for path in entry.iterdir() if path.is_dir()], "nothing of Orbax's"
-    assert store_entries.verified(entry)["parts"] == some_key(0).parts()
+    assert store_entries.verify(entry)["parts"] == some_key(0).parts()
     found = store_entries.arrays_of(entry, ["program", "trees"])
     assert {name: array.tobytes() for name, array in found.items()} == {
         name: array.tobytes() for name, array in program.arrays.items()
     }
     assert list(store_entries.arrays_of(entry, ["trees"])) == ["trees"]
     assert loads(directory, 0)
-    assert KeptPrograms(directory).verify() == {}
+    assert ProgramCatalog(directory).verify() == {}

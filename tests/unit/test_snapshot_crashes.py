@@ -10,7 +10,7 @@ import pytest
 
 from rekindle.core.page import NewPage
 from rekindle.core.store.snapshot_store import SnapshotStore
-from rekindle.core.store.snapshots import KeptSnapshots
+from rekindle.core.store.snapshots import SnapshotCatalog
 from tests.unit.stored_programs import in_other_processes
 from tests.unit.stored_snapshots import (
     digests,
@@ -53,7 +53,7 @@ def test_a_write_that_is_killed_leaves_every_page_that_was_written_before(stores
             first = max(written_down(log), default=0) + 1
         with warnings.catch_warnings(action="error"):
             assert readable(open_store(directory)) == {page.digest for page in index}, "all of a segment, or nothing"
-        assert KeptSnapshots(directory).verify() == {}
+        assert SnapshotCatalog(directory).verify() == {}
         saved += len(written_down(log))
     assert saved > 5 * stores, "most were killed before they had written anything"
 
@@ -63,7 +63,7 @@ def test_a_write_that_is_killed_while_it_evicts_leaves_the_latest_pages(
     kills: int, directory: Path, tmp_path: Path
 ) -> None:
     write(open_store(tmp_path / "one"), path(0))
-    size = KeptSnapshots(tmp_path / "one").entries()[0].bytes
+    size = SnapshotCatalog(tmp_path / "one").entries()[0].bytes
     chance, log, first = random.Random(1), tmp_path / "log", 0
     log.touch()
     for kill in range(kills):
@@ -152,7 +152,7 @@ def test_damage_of_any_kind_costs_pages_and_a_warning_and_never_gives_a_wrong_by
         if chance.random() < 0.5:  # so that some stores have read the headers before the damage
             store.index()
         what = damage(directory, chance)
-        wrong = KeptSnapshots(directory).verify()
+        wrong = SnapshotCatalog(directory).verify()
         with warnings.catch_warnings(record=True, action="always") as warned:
             found = readable(store)
         # A swap may harm two segments, and the third may lie below one of them.
@@ -181,7 +181,7 @@ def test_two_processes_that_write_read_and_evict_at_once_only_see_right_pages(
     rounds: int, directory: Path, tmp_path: Path
 ) -> None:
     write(open_store(tmp_path / "one"), path(0, length=5))
-    size = KeptSnapshots(tmp_path / "one").entries()[0].bytes
+    size = SnapshotCatalog(tmp_path / "one").entries()[0].bytes
     assert in_other_processes(2, share, directory, rounds, 3 * size) == [0, 0]
-    assert KeptSnapshots(directory).verify() == {}
+    assert SnapshotCatalog(directory).verify() == {}
     readable(open_store(directory))

@@ -21,7 +21,7 @@ from rekindle.core.store import segments as snapshot_segments
 from rekindle.core.store import snapshot_store
 from rekindle.core.store.index import root_digest
 from rekindle.core.store.snapshot_store import SnapshotStore
-from rekindle.core.store.snapshots import KeptSnapshots
+from rekindle.core.store.snapshots import SnapshotCatalog
 from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
 from tests.unit.flushes import watched
 from tests.unit.stored_snapshots import (
@@ -128,7 +128,7 @@ def test_the_index_tells_where_each_page_belongs_parents_before_children(directo
             assert page == StoredPage(page.record, new.digest, new.parent, new.namespace, new.key)
         assert len({page.record for page in index}) == 6
     assert readable(store) == readable(open_store(directory)) == expected.keys()
-    assert [entry.pages for entry in KeptSnapshots(directory).entries()] == [6]
+    assert [entry.pages for entry in SnapshotCatalog(directory).entries()] == [6]
 
 
 def test_a_page_whose_prefix_is_not_stored_is_not_told_until_it_is(directory: Path) -> None:
@@ -209,11 +209,11 @@ def test_an_unknown_record_is_none(directory: Path) -> None:
 def test_a_store_that_is_not_there_is_empty(directory: Path) -> None:
     store = open_store(directory)
     assert store.index() == []
-    assert KeptSnapshots(directory).entries() == []
-    assert KeptSnapshots(directory).verify() == {}
+    assert SnapshotCatalog(directory).entries() == []
+    assert SnapshotCatalog(directory).verify() == {}
     assert store.explain() is None
-    KeptSnapshots(directory).prune(0)
-    KeptSnapshots(directory).clear()
+    SnapshotCatalog(directory).prune(0)
+    SnapshotCatalog(directory).clear()
     assert not directory.exists()
 
 
@@ -221,12 +221,12 @@ def test_a_page_that_the_seal_does_not_cover_is_still_checked(segment: Path, dir
     store, pages = open_store(directory), path(0, length=8)
     found = {page.digest: page.record for page in store.index()}
     spoilt = spoil(segment, pages)
-    assert store_entries.verified(segment), "the seal knows only the length of what was changed"
+    assert store_entries.verify(segment), "the seal knows only the length of what was changed"
     bad, good = found[pages[spoilt].digest], found[pages[spoilt - 1].digest]
     (first,) = store.read([good])
     assert first is not None
     assert same(first, content(pages[spoilt - 1].digest))
-    assert f"page {spoilt} is not as it was written" in next(iter(KeptSnapshots(directory).verify().values()))
+    assert f"page {spoilt} is not as it was written" in next(iter(SnapshotCatalog(directory).verify().values()))
     with pytest.warns(RuntimeWarning, match=f"page {spoilt} is not as it was written.*made anew") as warned:
         assert store.read([good, bad]) == [None, None]
     assert len(warned) == 1
@@ -268,7 +268,7 @@ def test_a_segment_that_was_moved_from_another_key_is_dropped(directory: Path) -
 
 def honest(directory: Path, header: store_entries.Header) -> None:
     """Write an entry whose seal is right, and whose header is not ours."""
-    with store_entries.written(directory, header, {"0": np.zeros(3)}, singly=True) as temporary:
+    with store_entries.new_entry(directory, header, {"0": np.zeros(3)}, singly=True) as temporary:
         store_entries.publish(temporary, directory / ("0" * 32))
 
 
@@ -293,7 +293,7 @@ PAGE = {"digest": "d", "parent": "d", "namespace": "", "key": "00", "content": "
 def test_a_header_of_an_unknown_form_is_dropped(header: store_entries.Header, directory: Path) -> None:
     write(open_store(directory), path(0))
     honest(directory / snapshot_key().digest, header)
-    assert len(KeptSnapshots(directory).verify()) == 1
+    assert len(SnapshotCatalog(directory).verify()) == 1
     with pytest.warns(RuntimeWarning, match="unknown form"):
         assert readable(open_store(directory)) == digests(0)
     assert len(segments(directory)) == 1
@@ -351,11 +351,11 @@ def test_other_files_are_left_alone(segment: Path, directory: Path) -> None:
     for note in notes:
         note.write_text("mine")
     assert len(readable(open_store(directory))) == 8
-    assert len(KeptSnapshots(directory).entries()) == 1
-    assert KeptSnapshots(directory).verify() == {}
-    KeptSnapshots(directory).prune(0)
+    assert len(SnapshotCatalog(directory).entries()) == 1
+    assert SnapshotCatalog(directory).verify() == {}
+    SnapshotCatalog(directory).prune(0)
     assert segments(directory) == []
-    KeptSnapshots(directory).clear()
+    SnapshotCatalog(directory).clear()
     assert [note.read_text() for note in notes] == ["mine", "mine"]
 
 
@@ -366,14 +366,14 @@ def test_a_link_in_the_place_of_a_snapshot_is_not_followed(segment: Path, direct
     assert store.index() == []
     with pytest.warns(RuntimeWarning, match="cannot be saved"):
         assert write(store, path(1)).records == (None, None, None)
-    KeptSnapshots(directory).clear()
+    SnapshotCatalog(directory).clear()
     assert (elsewhere / segment.name / "seal.json").exists()
 
 
 def test_a_link_to_the_directory_is_followed(segment: Path, directory: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(directory)
     assert len(readable(open_store(tmp_path / "link"))) == 8
-    assert len(KeptSnapshots(tmp_path / "link").entries()) == 1
+    assert len(SnapshotCatalog(tmp_path / "link").entries()) == 1
 
 
 def test_pages_of_other_processes_are_found_and_those_they_removed_are_told(directory: Path) -> None:
@@ -433,7 +433,7 @@ def made_up(directory: Path, number: int, size: int) -> Path:
 
 def test_nothing_leaves_before_the_bound_is_exceeded_and_then_no_more_than_needed(directory: Path) -> None:
     first, second, third = (made_up(directory, number, size) for number, size in ((1, 10), (2, 20), (3, 30)))
-    kept = KeptSnapshots(directory)
+    kept = SnapshotCatalog(directory)
     assert kept.evict(60) == []
     assert kept.evict(59, keep=[first]) == [second]
     assert kept.evict(40) == []
@@ -467,7 +467,7 @@ def test_children_leave_before_their_parents(directory: Path, tmp_path: Path) ->
     store.use([last])
     assert [snapshot_segments.open_segment(path).pages[0].digest for path in segments(directory)] == names
     for kept in (3, 2, 1, 0):
-        KeptSnapshots(directory).prune(kept * (max(map(store_entries.size_of, segments(directory))) + 100))
+        SnapshotCatalog(directory).prune(kept * (max(map(store_entries.size_of, segments(directory))) + 100))
         assert readable(open_store(directory)) == {page.digest for page in pages[:kept]}
 
 
@@ -480,7 +480,7 @@ def test_what_is_above_new_pages_never_leaves_for_them(directory: Path, tmp_path
     os.utime(segments(directory)[0] / "seal.json", ns=(1, 1))
     assert None not in write(store, pages[3:6]).records
     assert readable(store) == {page.digest for page in pages[:6]}
-    with pytest.warns(RuntimeWarning, match="too few for them and what is above them") as warned:
+    with pytest.warns(RuntimeWarning, match="too small for them and their ancestors") as warned:
         assert write(store, pages[6:]).records == (None, None, None)
     assert len(warned) == 1
     assert write(store, pages[6:]).records == (None, None, None), "without a second warning"
@@ -504,7 +504,7 @@ def test_snapshots_are_listed_verified_pruned_and_cleared(directory: Path) -> No
         store = SnapshotStore(directory, snapshot_key(number), model)
         write(store, path(0))
         write(store, path(number + 1, length=2))
-    second, first = KeptSnapshots(directory).entries()
+    second, first = SnapshotCatalog(directory).entries()
     assert (first.model, second.model) == ("first", "second")
     assert first.digest == snapshot_key(0).digest
     assert first.parts == snapshot_key(0).parts()
@@ -513,20 +513,20 @@ def test_snapshots_are_listed_verified_pruned_and_cleared(directory: Path) -> No
     assert before <= first.created <= first.used + 0.1 <= time.time() + 0.2
     assert first.used < second.used
     (segments(directory)[0] / "arrays" / "_METADATA").write_text("")
-    assert list(KeptSnapshots(directory).verify()) == [segments(directory)[0]]
+    assert list(SnapshotCatalog(directory).verify()) == [segments(directory)[0]]
     (segments(directory)[0] / "seal.json").write_text("")
     os.utime(segments(directory)[-1] / "seal.json", ns=(1, 1))
-    assert {entry.model: entry.pages for entry in KeptSnapshots(directory).entries()}["first"] < 5
-    KeptSnapshots(directory).prune(second.bytes)
+    assert {entry.model: entry.pages for entry in SnapshotCatalog(directory).entries()}["first"] < 5
+    SnapshotCatalog(directory).prune(second.bytes)
     assert segments(directory) == []
-    assert [entry.model for entry in KeptSnapshots(directory).entries()] == ["second"]
-    KeptSnapshots(directory).clear()
+    assert [entry.model for entry in SnapshotCatalog(directory).entries()] == ["second"]
+    SnapshotCatalog(directory).clear()
     assert list(directory.iterdir()) == []
 
 
 def test_pruning_removes_what_killed_processes_left(segment: Path, directory: Path) -> None:
     left = segment.with_name(".writing-left")
-    for remove in (lambda: KeptSnapshots(directory).prune(1 << 30), lambda: write(open_store(directory), path(1))):
+    for remove in (lambda: SnapshotCatalog(directory).prune(1 << 30), lambda: write(open_store(directory), path(1))):
         left.mkdir()
         (left / "file").write_text("half")
         remove()
@@ -556,7 +556,7 @@ def test_a_directory_that_others_can_write_to_is_refused(mode: int, inner: bool,
             call()
     if not inner:
         with pytest.raises(UnsafeStorage):
-            KeptSnapshots(directory).entries()
+            SnapshotCatalog(directory).entries()
         with pytest.raises(UnsafeStorage):
             SnapshotStore(directory, snapshot_key(1), "a model").explain()
 
@@ -575,8 +575,8 @@ def test_a_segment_that_others_can_write_to_is_refused_unread(
     with pytest.raises(UnsafeStorage):
         open_store(directory).index()
     with pytest.raises(UnsafeStorage):
-        KeptSnapshots(directory).entries()
-    assert "writable by others" in next(iter(KeptSnapshots(directory).verify().values()))
+        SnapshotCatalog(directory).entries()
+    assert "writable by others" in next(iter(SnapshotCatalog(directory).verify().values()))
     assert segment.exists(), "it is the user's to remove"
 
 
@@ -697,8 +697,8 @@ def test_what_is_not_locked_yet_is_left_alone_for_an_hour(
     making = segment.with_name(".making-left")
     making.mkdir()
     made = making.stat().st_mtime
-    monkeypatch.setattr(time, "time", lambda: made + store_entries.LEFT_BEHIND_SECONDS + age)
-    store_entries.remove_left_behind(segment.parent)
+    monkeypatch.setattr(time, "time", lambda: made + store_entries.LEFTOVER_SECONDS + age)
+    store_entries.remove_leftovers(segment.parent)
     assert making.exists() == left
 
 
@@ -715,7 +715,7 @@ def test_threads_read_right_pages_while_others_write_and_evict(directory: Path, 
 
     with warnings.catch_warnings(action="error"), ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-    assert KeptSnapshots(directory).verify() == {}
+    assert SnapshotCatalog(directory).verify() == {}
     assert readable(store) == readable(open_store(directory))
 
 

@@ -13,7 +13,7 @@ from rekindle.client.prompts import Messages
 from rekindle.core.checkpoints.embedded import NAME, SMOLLM2
 from rekindle.core.markup import counted, size_text
 from rekindle.core.store.directory import cache_dir
-from rekindle.core.store.restored import Restored
+from rekindle.core.store.restore_report import RestoreReport
 from rekindle.session.session import Session
 
 QUESTIONS = ("What is a black hole, in one sentence?", "Write a haiku about the sea.")
@@ -51,7 +51,7 @@ def _announce(model: str) -> None:
     print("The first time, most of the wait is for the compiler; run it again and it is not.\n", flush=True)
 
 
-def _found(restored: Restored) -> str:
+def _found(restored: RestoreReport) -> str:
     return f"{counted(restored.stored, 'stored program')} and {counted(restored.nodes, 'cached page')} found."
 
 
@@ -74,7 +74,7 @@ def _ask_together(session: Session) -> tuple[int, float]:
     return sum(len(generation.token_ids) for generation in generations), seconds
 
 
-def _figures(alone: list[Answer], together: int, seconds: float, restored: Restored) -> str:
+def _figures(alone: list[Answer], together: int, seconds: float, restored: RestoreReport) -> str:
     first, last = " and ".join(f"{given.first:.2f}" for given in alone), alone[-1]
     return (
         f"Measured: {last.tokens} tokens streamed at {last.tokens / last.seconds:.0f}/s, the first of each answer "

@@ -6,9 +6,9 @@ from typing import Final
 
 from rekindle.core.device.programs.key import PACKAGES
 from rekindle.core.engine.loading.blueprint import Blueprint
-from rekindle.core.store.restored import difference_words
+from rekindle.core.store.restore_report import difference_text
 from rekindle.core.store.snapshot_key import content_fingerprint
-from rekindle.core.store.validity import apart, code_digest
+from rekindle.core.store.validity import code_digest, shorten
 
 OWN: Final = ("topology", "host_cpu", "python")
 """Parts of a program's key in which processes may differ."""
@@ -34,5 +34,5 @@ def of_model(blueprint: Blueprint) -> dict[str, str]:
 def differences(here: Mapping[str, str], there: Mapping[str, str]) -> str:
     """Return in words how the parts differ; empty if they do not."""
     names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
-    pairs = {name: apart((here.get(name, ""), there.get(name, ""))) for name in names}
-    return "; ".join(difference_words(name, *pair) for name, pair in pairs.items())
+    pairs = {name: shorten((here.get(name, ""), there.get(name, ""))) for name in names}
+    return "; ".join(difference_text(name, *pair) for name, pair in pairs.items())

@@ -23,7 +23,7 @@ from rekindle.core.models.families.reading import Family
 from rekindle.core.ray import Ray
 from rekindle.core.routing.pages import page_after
 from rekindle.core.routing.remote import RemoteLane, SentPages
-from rekindle.core.store.restored import Restored
+from rekindle.core.store.restore_report import RestoreReport
 from rekindle.replicas import cluster
 from rekindle.replicas.group import Group
 from rekindle.replicas.link import Link
@@ -164,7 +164,7 @@ def _lanes(lanes: Sequence[RemoteLane], preparer: Preparer) -> tuple[Lane, ...]:
     )
 
 
-def _found(attached: Sequence[Attached], page_size: int, seconds: float) -> Restored:
+def _found(attached: Sequence[Attached], page_size: int, seconds: float) -> RestoreReport:
     """Return what the session found: the programs of all replicas, and the prefixes that these have cached."""
     found = [each.about.restored for each in attached]
     nodes = sum(len(each.pages) for each in attached)

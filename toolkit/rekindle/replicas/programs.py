@@ -8,7 +8,7 @@ from typing import Any
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.readiness import Readiness
 from rekindle.core.routing.remote import RemoteLane
-from rekindle.core.store.restored import Restored
+from rekindle.core.store.restore_report import RestoreReport
 from rekindle.replicas.status import ReplicaStatus
 
 
@@ -21,7 +21,7 @@ class ReplicaPrograms:
         found: what the session found, the programs aside.
     """
 
-    def __init__(self, lanes: Sequence[RemoteLane], actors: Sequence[Any], found: Restored):
+    def __init__(self, lanes: Sequence[RemoteLane], actors: Sequence[Any], found: RestoreReport):
         self._lanes, self._actors, self._found = lanes, actors, found
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ class ReplicaPrograms:
         """The number that were compiled and should have been ready."""
         return sum(status.unexpected for status in self._statuses)
 
-    def restored(self) -> Restored:
+    def restored(self) -> RestoreReport:
         """Return what the session found."""
         return replace(self._found, programs=self.loads, compiled=self.compilations)
 

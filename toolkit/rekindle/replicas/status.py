@@ -10,7 +10,7 @@ from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.stats import SchedulerStats
-from rekindle.core.store.restored import Restored
+from rekindle.core.store.restore_report import RestoreReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class About:
     limits: EngineLimits
     settings: Any
     deployment: Deployment
-    restored: Restored
+    restored: RestoreReport
     status: ReplicaStatus
     since: float
     host: str

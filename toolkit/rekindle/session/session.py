@@ -46,7 +46,7 @@ from rekindle.core.messages.record import MessageRecord, Observer, Pending
 from rekindle.core.request.checks import shown
 from rekindle.core.request.params import SamplingParams, check_keywords
 from rekindle.core.scheduler.stats import SchedulerStats, Stats
-from rekindle.core.store.restored import Restored
+from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping import pending as maps
 from rekindle.notebook.board.dashboard import Dashboard
@@ -493,7 +493,7 @@ class Session:
         return self._client.under_way
 
     @property
-    def restored(self) -> Restored:
+    def restored(self) -> RestoreReport:
         """The programs and prefixes of earlier sessions that were found until now; programs load in the background."""
         return self._loaded_engine.programs.restored()
 

@@ -25,7 +25,7 @@ from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.scheduler.limits import EngineLimits
-from rekindle.core.store.restored import Restored
+from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.text.masks import OneByOne
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
@@ -70,7 +70,7 @@ def fake_loaded_engine(
         unserved=(),
         preparer=preparer,
         lanes=lanes,
-        programs=HeldPrograms((executables,), (), Restored(0, 0, 0, 0, 0, 0.0, 0.0, {}), 0),
+        programs=HeldPrograms((executables,), (), RestoreReport(0, 0, 0, 0, 0, 0.0, 0.0, {}), 0),
         resources=resources,
     )
 

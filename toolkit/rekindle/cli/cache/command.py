@@ -70,7 +70,7 @@ def prune(arguments: Namespace) -> int:
             arguments.refuse("give --max-bytes, or bounds of the stores, not both")
         bounds = {**stored.shares(arguments.max_bytes)}
     for name, bound in bounds.items():
-        print(_freed(name, partial(stored.kept(name).prune, sys.maxsize if bound is None else bound)))
+        print(_freed(name, partial(stored.catalog(name).prune, sys.maxsize if bound is None else bound)))
     if all(bound is None for bound in bounds.values()):
         print(
             "No bound was given, so only leftovers of killed processes went; --max-bytes 2G keeps what was used last."
@@ -102,8 +102,8 @@ def verify(arguments: Namespace) -> int:
     """Check every byte of both stores against its seals; return 1 if one is wrong, dropped or not."""
     wrong: dict[Path, str] = {}
     for name in STORES:
-        kept = stored.kept(name)
-        count, bad = len(kept.paths()), kept.verify()
+        catalog = stored.catalog(name)
+        count, bad = len(catalog.paths()), catalog.verify()
         wrong |= bad
         result = f"{len(bad)} cannot be used" if bad else "nothing is wrong"
         print(f"{name}: {counted(count, 'entry', 'entries')} read, {result}")
@@ -135,7 +135,7 @@ def _told(run: Callable[[Namespace], int], arguments: Namespace) -> int:
 
 def _clear(name: str) -> None:
     if name in STORES:
-        stored.kept(name).clear()
+        stored.catalog(name).clear()
         return
     for path in stored.entries(name):
         if path.is_dir() and not path.is_symlink():

@@ -10,10 +10,10 @@ from rekindle.cli.units import ago, columns
 from rekindle.core.device.programs.lowering import program_name
 from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
 from rekindle.core.markup import counted, size_text
-from rekindle.core.store.restored import NOTHING, part_words
+from rekindle.core.store.restore_report import NO_VALUE, part_label
 from rekindle.core.store.snapshot_store import SnapshotStore
-from rekindle.core.store.snapshots import KeptSnapshots
-from rekindle.core.store.validity import Difference, apart
+from rekindle.core.store.snapshots import SnapshotCatalog
+from rekindle.core.store.validity import Difference, shorten
 from rekindle.notebook.progress_bars import ProgressBars
 
 
@@ -54,7 +54,7 @@ def _reason(differences: Mapping[str, Difference] | None, long: bool) -> str:
 def _snapshot(needed: Needed, long: bool) -> Iterator[str]:
     key, directory = needed.blueprint.snapshot_key(), stored.place(SNAPSHOTS)
     source = needed.blueprint.checkpoint.source
-    found = next((entry for entry in KeptSnapshots(directory).entries() if entry.digest == key.digest), None)
+    found = next((entry for entry in SnapshotCatalog(directory).entries() if entry.digest == key.digest), None)
     if found is not None:
         told = f"{counted(found.pages, 'page')}, {counted(found.tokens, 'token')}, {size_text(found.bytes)}"
         yield f"\nsnapshot: {told}, used {ago(time.time() - found.used)}, in {directory}"
@@ -69,6 +69,6 @@ def _snapshot(needed: Needed, long: bool) -> Iterator[str]:
 
 def _parts(differences: Mapping[str, Difference], long: bool, indent: str) -> Iterator[str]:
     for part, pair in differences.items():
-        here, there = pair if long else apart(pair)
-        yield f"{indent}{part_words(part)}"
-        yield from columns([("here", here or NOTHING), ("stored", there or NOTHING)], f"{indent}  ")
+        here, there = pair if long else shorten(pair)
+        yield f"{indent}{part_label(part)}"
+        yield from columns([("here", here or NO_VALUE), ("stored", there or NO_VALUE)], f"{indent}  ")

@@ -13,13 +13,13 @@ from typing import Final
 from rekindle.cli.cache import stored
 from rekindle.cli.cache.stored import MODELS
 from rekindle.cli.units import ago, columns
-from rekindle.core.device.programs.store import KeptPrograms
+from rekindle.core.device.programs.store import ProgramCatalog
 from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
 from rekindle.core.markup import counted, size_text
 from rekindle.core.models.config import LayerConfig
+from rekindle.core.store.catalog import Entry
 from rekindle.core.store.directory import cache_dir
-from rekindle.core.store.kept import Entry
-from rekindle.core.store.snapshots import KeptSnapshots
+from rekindle.core.store.snapshots import SnapshotCatalog
 from rekindle.core.store.validity import code_digest
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
@@ -71,7 +71,7 @@ def _models() -> list[str]:
 
 
 def _programs(long: bool) -> Iterator[str]:
-    found, code = KeptPrograms(stored.place(PROGRAMS)).entries(), code_digest()
+    found, code = ProgramCatalog(stored.place(PROGRAMS)).entries(), code_digest()
     groups: dict[str, list[Entry]] = defaultdict(list)
     for entry in found:
         groups[_made_for(entry, code)].append(entry)
@@ -86,7 +86,7 @@ def _programs(long: bool) -> Iterator[str]:
 
 
 def _snapshots(root: Path, long: bool) -> Iterator[str]:
-    found, code = KeptSnapshots(stored.place(SNAPSHOTS)).entries(), code_digest()
+    found, code = SnapshotCatalog(stored.place(SNAPSHOTS)).entries(), code_digest()
     for entry in found:
         model = entry.model.removeprefix(f"{root}{os.sep}{MODELS}{os.sep}")
         yield f"  {model}, {entry.parts.get('dtype', '')}{_version(entry, code)}"

@@ -4,18 +4,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rekindle.core.device.programs.store import KeptPrograms
+from rekindle.core.device.programs.store import ProgramCatalog
 from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
 from rekindle.core.store import entries as disk
+from rekindle.core.store.catalog import Catalog
 from rekindle.core.store.directory import cache_dir
-from rekindle.core.store.kept import Kept
-from rekindle.core.store.snapshots import KeptSnapshots
+from rekindle.core.store.snapshots import SnapshotCatalog
 
 MODELS: Final = "models"
-STORES: Final[Mapping[str, Callable[[Path], Kept[Any]]]] = {PROGRAMS: KeptPrograms, SNAPSHOTS: KeptSnapshots}
+STORES: Final[Mapping[str, Callable[[Path], Catalog[Any]]]] = {PROGRAMS: ProgramCatalog, SNAPSHOTS: SnapshotCatalog}
 
 
-def kept(name: str) -> Kept[Any]:
+def catalog(name: str) -> Catalog[Any]:
     """Return a store by its name, or raise an error as `place` does."""
     return STORES[name](place(name))
 
@@ -34,7 +34,7 @@ def place(name: str) -> Path:
 def entries(name: str) -> list[Path]:
     """Return the paths of all entries of a store, or of all models."""
     if name in STORES:
-        return kept(name).paths()
+        return catalog(name).paths()
     directory = place(name)
     return list(directory.iterdir()) if directory.is_dir() else []
 
@@ -51,7 +51,7 @@ def size_of(path: Path) -> int:
 
 def shares(max_bytes: int) -> dict[str, int]:
     """Return the bytes that each store may keep, so that the least recently used entries of both leave first."""
-    found = [(disk.last_used(path), disk.bytes_of(path), name) for name in STORES for path in kept(name).paths()]
+    found = [(disk.last_used(path), disk.bytes_of(path), name) for name in STORES for path in catalog(name).paths()]
     left = dict.fromkeys(STORES, 0)
     for _, size, name in found:
         left[name] += size

@@ -41,7 +41,7 @@ from rekindle.core.models.families.reading import Family
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
-from rekindle.core.store.restored import Restored
+from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.text.masks import InThreads
 
@@ -214,7 +214,7 @@ def opened(
     return checkpoint
 
 
-def _found(stores: Mapping[Place, Stores], limits: EngineLimits, seconds: float) -> Restored:
+def _found(stores: Mapping[Place, Stores], limits: EngineLimits, seconds: float) -> RestoreReport:
     """Return what was found of earlier sessions: the programs of each place, and the pages that all of them have."""
     found = [each.found(limits.pool.page_size, seconds) for each in stores.values()]
     return replace(

@@ -10,7 +10,7 @@ from rekindle.core.device.programs.readiness import Readiness
 from rekindle.core.messages import Message
 from rekindle.core.routing.placed import LaneView
 from rekindle.core.scheduler.stats import SchedulerStats
-from rekindle.core.store.restored import Restored
+from rekindle.core.store.restore_report import RestoreReport
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class ProgramsView(Protocol):
     def unexpected(self) -> int:
         """The number that were compiled and should have been ready."""
 
-    def restored(self) -> Restored:
+    def restored(self) -> RestoreReport:
         """Return what was found of earlier sessions."""
 
     def readiness(self) -> Readiness:

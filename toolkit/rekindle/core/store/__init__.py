@@ -1,1 +1,1 @@
-"""The storage that outlives the process: private, sealed entries on disk, and snapshots that are made of them."""
+"""Storage across processes: private, sealed entries on disk, and snapshots of the prefix cache."""

@@ -1,4 +1,4 @@
-"""The cache directory, which is this user's alone, and files in it, of which no reader ever sees a half."""
+"""The user's private cache directory, and atomic writes of its files."""
 
 import errno
 import os
@@ -13,16 +13,16 @@ from rekindle.core.errors import StorageError, UnsafeStorage
 
 
 def cache_dir(*parts: str) -> Path:
-    """Return the cache directory, or a directory inside it; make it, with mode 0700, where it is missing.
+    """Return the cache directory, or a directory inside it. Create it with mode 0700 if it is missing.
 
-    Its place is the environment variable REKINDLE_CACHE, else the platform's cache directory for this user.
-    Compiled programs are loaded from it, so a directory that somebody else could write to is refused.
+    The path comes from the environment variable REKINDLE_CACHE, else from the platform's cache directory of the user.
+    Compiled programs are loaded from it, so a directory writable by another user is refused.
 
     Args:
-        parts: names of directories below the cache directory, outermost first.
+        parts: directory names below the cache directory, outermost first.
 
     Raises:
-        StorageError: a directory cannot be made.
+        StorageError: a directory cannot be created.
         UnsafeStorage: a directory belongs to another user, or is writable by others.
     """
     path = _root()
@@ -33,39 +33,39 @@ def cache_dir(*parts: str) -> Path:
             require_private(path.resolve())
     except OSError as error:
         raise StorageError(
-            f"the cache directory {path} cannot be made ({error.strerror}): "
+            f"the cache directory {path} cannot be created ({error.strerror}): "
             "set REKINDLE_CACHE to a directory that you can write to"
         ) from error
     return path
 
 
 def make_private(path: Path) -> None:
-    """Make a directory with mode 0700 where it is missing, and check that it is private.
+    """Create a directory with mode 0700 if it is missing, and check that it is private.
 
     Raises:
-        OSError: it cannot be made.
-        UnsafeStorage: it belongs to another user, or is writable by others.
+        OSError: the directory cannot be created.
+        UnsafeStorage: the directory belongs to another user, or is writable by others.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     require_private(path)
 
 
 def require_private(path: Path) -> None:
-    """Check that a directory or file is this user's, and that nobody else can write to it.
+    """Check the ownership of a directory or file: it belongs to this user, and nobody else can write to it.
 
     Raises:
-        OSError: there is nothing, or it is neither a directory nor a file, such as a link.
-        UnsafeStorage: it belongs to another user, or is writable by others.
+        OSError: the path does not exist, or is neither a directory nor a regular file (a link, for example).
+        UnsafeStorage: the path belongs to another user, or is writable by others.
     """
     status = path.lstat()
     if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
         raise OSError(errno.EINVAL, "neither a directory nor a file", str(path))
-    if not hasattr(os, "getuid"):  # Windows keeps the user's directories apart by access lists, not by mode bits
+    if not hasattr(os, "getuid"):  # Windows separates users by access lists, not by mode bits
         return
     if status.st_uid != os.getuid():
         raise UnsafeStorage(
             f"{path} belongs to user {status.st_uid}, but this process runs as {os.getuid()} and loads nothing that "
-            "another user can change: delete it, or set REKINDLE_CACHE to a directory of your own"
+            "another user can change: delete it, or set REKINDLE_CACHE to a directory that belongs to you"
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UnsafeStorage(
@@ -76,12 +76,12 @@ def require_private(path: Path) -> None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Write a file under a temporary name in the same directory; name it `path` when the block ends without an error.
+    """Write a temporary file next to `path`, and rename it to `path` if the block ends without an error.
 
-    The last of several concurrent writers wins, and every reader sees one writer's whole file.
+    The last of several concurrent writers wins. A reader always sees one writer's complete file.
 
     Yields:
-        the temporary file, open for writing bytes.
+        The temporary file, open for writing bytes.
     """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -97,7 +97,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync(path: Path) -> None:
-    """Make a file's content, or the names in a directory, outlast a power cut, where the system can."""
+    """Flush a file's content, or a directory's names, to the disk, if the platform supports it."""
     if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -108,9 +108,9 @@ def sync(path: Path) -> None:
 
 
 def _root() -> Path:
-    chosen = os.environ.get("REKINDLE_CACHE")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
+    path = os.environ.get("REKINDLE_CACHE")
+    if path:
+        return Path(path).expanduser().absolute()
     from platformdirs import user_cache_path
 
     return user_cache_path("rekindle", appauthor=False)

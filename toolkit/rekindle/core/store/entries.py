@@ -1,8 +1,8 @@
-"""Entries of a store on disk: directories of arrays that Orbax wrote, each sealed by a list of all that is in it.
+"""Entries of a store on disk: directories of Orbax arrays, each with a seal that lists the digests of its files.
 
-An entry is written under a temporary name, and never changes once it has its own. Before an entry is read, its files
-are checked to be this user's alone and to be, byte for byte, as they were written. It is read with tensorstore, which
-Orbax stores arrays with and which is imported in a sixth of the time that Orbax takes.
+An entry is written under a temporary name and renamed once it is complete. It never changes afterwards. Before an
+entry is read, its files are checked: they must be private to this user and identical to the files as written. Reading
+uses tensorstore, Orbax's storage library, because it imports six times as fast as Orbax.
 """
 
 import errno
@@ -29,55 +29,55 @@ from rekindle.core.store.directory import atomic_write, require_private, sync
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
 Header = dict[str, Any]
-"""What a store says about an entry, as JSON."""
+"""Metadata of an entry, as JSON."""
 Identity = tuple[int, int]
-"""The inode of an entry, and when that last changed."""
+"""The inode and its change time: distinguishes an entry from a later one of the same name."""
 
 SEAL: Final = "seal.json"
 ARRAYS: Final = "arrays"
-OF_A_FOLLOWER: Final = "arrays.safetensors"
+FOLLOWER_ARRAYS: Final = "arrays.safetensors"
 MAKING: Final = ".making-"
-"""How the name of a directory begins that is not locked yet; it is empty."""
+"""Prefix of an empty directory before it is locked."""
 WRITING: Final = ".writing-"
 REMOVING: Final = ".removing-"
 SPARE_BYTES: Final = 1 << 20
 LARGE_BYTES: Final = 64 << 10
-"""A seal may hold the length alone of files that are at least this long."""
+"""For files of at least this size, a seal may hold the length alone."""
 CAN_LOCK: Final = os.name == "posix"
-LEFT_BEHIND_SECONDS: Final = 3600
-"""Where directories cannot be locked, one of this age was left behind by a process that was killed."""
+LEFTOVER_SECONDS: Final = 3600
+"""Age at which a temporary directory counts as abandoned, on platforms without directory locks."""
 
 
 class Damaged(Exception):
-    """An entry is not as it was written. The store that reads it drops it with a warning."""
+    """An entry is not as it was written. Its store drops it with a warning."""
 
 
 @contextmanager
-def written(store: Path, header: Header, arrays: Mapping[str, Array], *, singly: bool = False) -> Iterator[Path]:
-    """Write, seal and flush an entry without a name; remove it at the end of the block if it was not published.
+def new_entry(store: Path, header: Header, arrays: Mapping[str, Array], *, singly: bool = False) -> Iterator[Path]:
+    """Write, seal and flush an entry under a temporary name. Remove it when the block ends, unless it was published.
 
     Do not call this on an event loop's thread, because Orbax would patch the loop.
 
     Args:
-        singly: whether the arrays are read one by one. Then they are not compressed, and the seal holds the length
-            alone of large files, because the store checks each array against a digest of its own.
+        singly: whether the arrays are read one by one. They are then stored uncompressed, and the seal holds only the
+            length of large files. The store keeps a digest of each array instead.
 
     Yields:
-        the entry's path inside of `store`, for `publish`.
+        The entry's temporary path inside `store`, for `publish`.
 
     Raises:
-        OSError: there is no room for it, or it cannot be written. Orbax may raise other errors then.
+        OSError: the disk is full, or the entry cannot be written. Orbax may raise other errors.
     """
     with storing:
         if ending():
-            raise OSError("the process ends")
+            raise OSError("the process is shutting down")
         _require_room(store, sum(array.nbytes for array in arrays.values()))
         temporary = Path(tempfile.mkdtemp(dir=store, prefix=MAKING))
-        lock = _locked(temporary)
+        lock = _lock(temporary)
         try:
             temporary = temporary.rename(temporary.with_name(temporary.name.replace(MAKING, WRITING, 1)))
             _save(temporary, arrays, compressed=not singly)
-            files = _closed(temporary)
+            files = _make_private(temporary)
             seals = {name: _fingerprint(path, not singly or _size(path) < LARGE_BYTES) for name, path in files.items()}
             body = json.dumps({"header": header, "files": seals})
             with atomic_write(temporary / SEAL) as file:
@@ -90,7 +90,7 @@ def written(store: Path, header: Header, arrays: Mapping[str, Array], *, singly:
 
 
 def publish(temporary: Path, entry: Path) -> None:
-    """Give an entry its name. If another process was faster, that process's entry stays."""
+    """Rename an entry to its final name. An entry published earlier by another process stays."""
     try:
         temporary.rename(entry)
     except OSError:
@@ -99,86 +99,86 @@ def publish(temporary: Path, entry: Path) -> None:
     sync(entry.parent)
 
 
-def verified(entry: Path) -> Header:
-    """Check every byte of an entry, but for large files of arrays that are read one by one, and return its header.
+def verify(entry: Path) -> Header:
+    """Check every byte of an entry, and return its header. Large files of singly read arrays are checked by length.
 
     Raises:
-        OSError: the entry is gone, or holds something else than files and directories.
-        UnsafeStorage: it belongs to another user, or is writable by others.
-        Damaged: it is not as it was written.
+        OSError: the entry is missing, or contains something other than regular files and directories.
+        UnsafeStorage: the entry belongs to another user, or is writable by others.
+        Damaged: the entry is not as it was written.
     """
-    found = _private_files(entry)
-    header, files = _unsealed(entry)
-    found.pop(SEAL)
-    if found.keys() != files.keys():
-        raise Damaged(f"it holds {sorted(found)} instead of {sorted(files)}")
-    for name, expected in files.items():
-        if _fingerprint(found[name], digested=len(expected) > 1) != expected:
+    files = _private_files(entry)
+    header, seals = _read_seal(entry)
+    files.pop(SEAL)
+    if files.keys() != seals.keys():
+        raise Damaged(f"it holds {sorted(files)} instead of {sorted(seals)}")
+    for name, expected in seals.items():
+        if _fingerprint(files[name], with_digest=len(expected) > 1) != expected:
             raise Damaged(f"{name} is not as it was written")
     return header
 
 
 def header_of(entry: Path) -> Header:
-    """Check an entry's seal, and return its header, or raise an error as `verified` does. The rest may be damaged."""
+    """Check an entry's seal only, and return its header. Raise the errors of `verify`; other files may be damaged."""
     _private_files(entry)
-    return _unsealed(entry)[0]
+    return _read_seal(entry)[0]
 
 
 def arrays_of(entry: Path, names: Sequence[str]) -> Arrays:
-    """Read the arrays of a verified entry that have the given names."""
-    if (entry / OF_A_FOLLOWER).exists():
+    """Read arrays of a verified entry by name."""
+    if (entry / FOLLOWER_ARRAYS).exists():
         from safetensors import safe_open
 
-        with safe_open(entry / OF_A_FOLLOWER, "np") as file:
+        with safe_open(entry / FOLLOWER_ARRAYS, "np") as file:
             return {name: file.get_tensor(name) for name in names}
     import tensorstore
 
-    context = tensorstore.Context()  # in which what all arrays have in common is read once
+    context = tensorstore.Context()  # shared, so common metadata is read once
     folder = {"driver": "file", "path": f"{(entry / ARRAYS).absolute().as_posix()}/"}
 
-    def opened(name: str) -> Any:
+    def open_array(name: str) -> Any:
         place = {"driver": "ocdbt", "base": folder, "path": f"{name}/"}
         return tensorstore.open({"driver": "zarr", "kvstore": place}, open=True, read=True, context=context)
 
-    reading = [opening.result().read() for opening in [opened(name) for name in names]]
-    return {name: read.result() for name, read in zip(names, reading, strict=True)}
+    reads = [future.result().read() for future in [open_array(name) for name in names]]
+    return {name: pending.result() for name, pending in zip(names, reads, strict=True)}
 
 
 def remove(entry: Path) -> None:
-    """Rename an entry, so that it is gone at once, and then delete it. Do nothing if it cannot be renamed."""
-    gone = entry.with_name(f"{REMOVING}{entry.name}-{os.urandom(4).hex()}")
+    """Delete an entry atomically: rename it first, then remove its files. Do nothing if it cannot be renamed."""
+    doomed = entry.with_name(f"{REMOVING}{entry.name}-{os.urandom(4).hex()}")
     try:
-        entry.rename(gone)
+        entry.rename(doomed)
     except OSError:
         return
-    if gone.is_symlink() or not gone.is_dir():
-        gone.unlink(missing_ok=True)
+    if doomed.is_symlink() or not doomed.is_dir():
+        doomed.unlink(missing_ok=True)
     else:
-        shutil.rmtree(gone, ignore_errors=True)
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
-def remove_left_behind(store: Path, *, written_now: bool = False) -> None:
-    """Delete what was left behind by processes that were killed while they wrote or removed an entry.
+def remove_leftovers(store: Path, *, include_active: bool = False) -> None:
+    """Delete temporary directories of processes killed while they wrote or removed an entry.
 
     Args:
-        written_now: whether to delete also what a process is writing now, which then fails to write it.
+        include_active: whether to delete entries still being written, too. Their writers then fail.
     """
-    for child in temporary_in(store):
-        if written_now or _is_left_behind(child):
+    for child in temporary_entries(store):
+        if include_active or _is_leftover(child):
             shutil.rmtree(child, ignore_errors=True)
 
 
-def temporary_in(store: Path) -> list[Path]:
-    """Return the directories of entries that are being written or removed, or were left behind by killed processes."""
+def temporary_entries(store: Path) -> list[Path]:
+    """Return the directories of entries being written or removed, including leftovers of killed processes."""
     return [child for child in store.iterdir() if child.name.startswith((MAKING, WRITING, REMOVING))]
 
 
-def _is_left_behind(temporary: Path) -> bool:
+def _is_leftover(temporary: Path) -> bool:
     try:
         if not CAN_LOCK or temporary.name.startswith(MAKING):
-            return temporary.lstat().st_mtime < time.time() - LEFT_BEHIND_SECONDS
-        lock = _locked(temporary)
-    except OSError:  # it is gone, or another user's
+            return temporary.lstat().st_mtime < time.time() - LEFTOVER_SECONDS
+        lock = _lock(temporary)
+    except OSError:  # it is gone, or belongs to another user
         return False
     if lock is None:
         return False
@@ -186,8 +186,8 @@ def _is_left_behind(temporary: Path) -> bool:
     return True
 
 
-def _locked(directory: Path) -> int | None:
-    """Lock a directory until its descriptor is closed, or the process is killed. Return None if another one has it."""
+def _lock(directory: Path) -> int | None:
+    """Lock a directory until its descriptor is closed or the process dies. Return None if another process holds it."""
     if not CAN_LOCK:
         return None
     import fcntl
@@ -195,19 +195,19 @@ def _locked(directory: Path) -> int | None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # it is locked, or this file system locks nothing
+    except OSError:  # already locked, or the file system has no locks
         os.close(descriptor)
         return None
     return descriptor
 
 
 def size_of(directory: Path) -> int:
-    """Return the bytes of all files below a directory; 0 if it is gone."""
-    return sum(_size(path) for path in _below(directory))
+    """Return the total bytes of all files below a directory; 0 if it does not exist."""
+    return sum(_size(path) for path in _walk(directory))
 
 
 def bytes_of(entry: Path) -> int:
-    """Return the bytes of an entry on disk; 0 if it is gone. Its files never change, so they are measured once."""
+    """Return the bytes of an entry on disk; 0 if it does not exist. Entries never change, so the size is cached."""
     return _bytes_of(entry, identity(entry))
 
 
@@ -217,7 +217,7 @@ def _bytes_of(entry: Path, _: Identity | None) -> int:
 
 
 def identity(entry: Path) -> Identity | None:
-    """Return what tells an entry from all others that had the same name; None if there is none."""
+    """Return the identity of the entry at a path, or None if there is no entry."""
     try:
         status = entry.lstat()
     except OSError:
@@ -226,7 +226,7 @@ def identity(entry: Path) -> Identity | None:
 
 
 def last_used(entry: Path) -> int:
-    """Return when an entry was last used, in nanoseconds since the epoch; 0 if it is gone or has no seal."""
+    """Return the time of an entry's last use, in nanoseconds since the epoch; 0 if it is gone or has no seal."""
     try:
         return (entry / SEAL).stat().st_mtime_ns
     except OSError:
@@ -234,7 +234,7 @@ def last_used(entry: Path) -> int:
 
 
 def mark_used(entry: Path) -> None:
-    """Note that an entry is used now. Do nothing if the store cannot be written to: nothing is evicted there."""
+    """Set an entry's last use to now. Do nothing in a read-only store, because nothing is evicted there."""
     now = time.time_ns()
     try:
         os.utime(entry / SEAL, ns=(now, now))
@@ -243,20 +243,20 @@ def mark_used(entry: Path) -> None:
 
 
 def _save(entry: Path, arrays: Mapping[str, Array], compressed: bool) -> None:
-    if jax.process_index():  # Orbax leaves arrays of the host to the first process
+    if jax.process_index():  # Orbax writes host arrays only in the first process
         from safetensors.numpy import save_file
 
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, entry / OF_A_FOLLOWER)
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, entry / FOLLOWER_ARRAYS)
         return
     with _checkpointer(compressed) as checkpointer:
         checkpointer.save((entry / ARRAYS).absolute(), dict(arrays))
 
 
 def _checkpointer(compressed: bool) -> Any:
-    """Return Orbax's checkpointer for this process alone, which waits for no others of `jax.distributed`.
+    """Return an Orbax checkpointer for this process alone, without the barriers of `jax.distributed`.
 
-    The first call imports Orbax, which takes a moment. A notebook may parse a cell meanwhile, which fails in early
-    versions of Python 3.11 if the garbage collector runs then.
+    The first call imports Orbax, which is slow. Parsing a notebook cell during the import fails in early versions of
+    Python 3.11 if the garbage collector runs, so the collector is paused.
     """
     with collector_paused():
         import orbax.checkpoint as ocp
@@ -270,16 +270,16 @@ def _checkpointer(compressed: bool) -> Any:
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
-def _require_room(store: Path, needed: int) -> None:
-    """Check for room ahead of Orbax, which would write pages of tracebacks to stderr. Compressed entries need less."""
-    if shutil.disk_usage(store).free < needed + SPARE_BYTES:
+def _require_room(store: Path, required_bytes: int) -> None:
+    """Check for disk space first, because Orbax prints long tracebacks if it runs out. Compression needs less space."""
+    if shutil.disk_usage(store).free < required_bytes + SPARE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(store))
 
 
-def _closed(directory: Path) -> dict[str, Path]:
-    """Close all files below to others, whatever the umask is, flush them, and return them by relative name."""
+def _make_private(directory: Path) -> dict[str, Path]:
+    """Remove all access by others from the files below, flush them, and return them by relative name."""
     files = {}
-    for path in _below(directory):
+    for path in _walk(directory):
         if path.is_dir():
             path.chmod(0o700)
         else:
@@ -289,17 +289,17 @@ def _closed(directory: Path) -> dict[str, Path]:
     return files
 
 
-def _below(directory: Path) -> Iterator[Path]:
-    """Yield all directories and files below; follow no link, and ignore what another process removes meanwhile."""
+def _walk(directory: Path) -> Iterator[Path]:
+    """Yield all directories and files below, without following links; files removed concurrently are skipped."""
     for parent, directories, files in os.walk(directory):
         yield from (Path(parent, name) for name in (*directories, *files))
 
 
 def _private_files(entry: Path) -> dict[str, Path]:
-    """Check that every file and directory of an entry is private, and return the files by relative name."""
+    """Check the privacy of all files and directories of an entry, and return the files by relative name."""
     require_private(entry)
     files = {}
-    for path in _below(entry):
+    for path in _walk(entry):
         require_private(path)
         if not path.is_dir():
             files[path.relative_to(entry).as_posix()] = path
@@ -308,19 +308,19 @@ def _private_files(entry: Path) -> dict[str, Path]:
     return files
 
 
-def _unsealed(entry: Path) -> tuple[Header, dict[str, list[int | str]]]:
+def _read_seal(entry: Path) -> tuple[Header, dict[str, list[int | str]]]:
     digest, _, body = (entry / SEAL).read_bytes().partition(b"\n")
     if digest != _digest(body).encode():
         raise Damaged(f"{SEAL} is not as it was written")
     try:
         seal = json.loads(body)
         return seal["header"], seal["files"]
-    except (ValueError, TypeError, KeyError) as error:  # sealed, but not by this module
-        raise Damaged(f"{SEAL} is of an unknown form") from error
+    except (ValueError, TypeError, KeyError) as error:  # the digest matches, but the format is another
+        raise Damaged(f"{SEAL} has an unknown form") from error
 
 
-def _fingerprint(path: Path, digested: bool) -> list[int | str]:
-    if not digested:
+def _fingerprint(path: Path, with_digest: bool) -> list[int | str]:
+    if not with_digest:
         return [_size(path)]
     content = path.read_bytes()
     return [len(content), _digest(content)]

@@ -1,4 +1,4 @@
-"""The index of a snapshot: which pages its segments hold, and where."""
+"""Index of a snapshot: the segment and position of each stored page."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from rekindle.core.store.segments import Segment, SegmentPage
 
 @dataclass(slots=True)
 class _Copies:
-    """A page and its place in each segment that holds it, by the segment's name; two processes may store one page."""
+    """A page and its position in each segment with a copy of it, by segment name. Two processes may store one page."""
 
     record: int
     page: SegmentPage
@@ -18,7 +18,7 @@ class _Copies:
 
 
 class SnapshotIndex:
-    """The pages of all known segments, each with a record number that this process gives to no other page."""
+    """Pages of all open segments, each with a record number unique within this process."""
 
     def __init__(self) -> None:
         self.segments: dict[str, Segment] = {}
@@ -29,61 +29,61 @@ class SnapshotIndex:
     def add(self, segment: Segment) -> None:
         """Add a segment."""
         self.segments[segment.path.name] = segment
-        for place, page in enumerate(segment.pages):
+        for position, page in enumerate(segment.pages):
             copies = self._copies.get(page.digest)
             if copies is None:
                 copies = self._copies[page.digest] = _Copies(next(self._numbers), page)
                 self._digests[copies.record] = page.digest
-            copies.places[segment.path.name] = place
+            copies.places[segment.path.name] = position
 
     def discard(self, name: str) -> list[int]:
-        """Forget a segment, if it is known; return the records of the pages that no other segment holds."""
+        """Forget a segment, if it is present. Return the records of pages without another copy."""
         segment = self.segments.pop(name, None)
-        lost = []
+        removed = []
         for digest in {page.digest: None for page in segment.pages} if segment is not None else ():
             copies = self._copies[digest]
             del copies.places[name]
             if not copies.places:
                 del self._copies[digest], self._digests[copies.record]
-                lost.append(copies.record)
-        return lost
+                removed.append(copies.record)
+        return removed
 
     def record_of(self, digest: str) -> int | None:
-        """Return the record of a page; None if it is not stored."""
+        """Return the record of a page, or None if it is not stored."""
         copies = self._copies.get(digest)
         return None if copies is None else copies.record
 
     def find(self, record: int) -> tuple[Segment, int] | None:
-        """Return a segment that holds a page, and the page's place there; None if it is not stored."""
+        """Return a segment that holds the page, and the page's position in it, or None if the page is not stored."""
         if record not in self._digests:
             return None
-        name, place = next(iter(self._copies[self._digests[record]].places.items()))
-        return self.segments[name], place
+        name, position = next(iter(self._copies[self._digests[record]].places.items()))
+        return self.segments[name], position
 
     def pages(self) -> list[StoredPage]:
-        """Return all pages whose whole prefix is stored, parents before children."""
+        """Return all pages with a completely stored prefix, parents before children."""
         children: dict[str, list[_Copies]] = {}
         for copies in self._copies.values():
             children.setdefault(copies.page.parent, []).append(copies)
         roots = {root_digest(copies.page.namespace) for copies in self._copies.values()}
-        found: list[StoredPage] = []
-        waiting = [copies for root in sorted(roots) for copies in children.get(root, [])]
-        while waiting:
-            copies = waiting.pop()
+        ordered: list[StoredPage] = []
+        stack = [copies for root in sorted(roots) for copies in children.get(root, [])]
+        while stack:
+            copies = stack.pop()
             page = copies.page
-            found.append(StoredPage(copies.record, page.digest, page.parent, page.namespace, page.key))
-            waiting += children.get(page.digest, [])
-        return found
+            ordered.append(StoredPage(copies.record, page.digest, page.parent, page.namespace, page.key))
+            stack += children.get(page.digest, [])
+        return ordered
 
     def prefixes(self, records: Iterable[int]) -> list[Segment]:
-        """Return the segments of these pages and of all stored pages above them, those nearest to a root first."""
-        seen: set[str] = set()
+        """Return the segments of some pages and all their stored ancestors, nearest to the root first."""
+        visited: set[str] = set()
         ordered: list[str] = []
         for record in records:
             path = []
             digest = self._digests.get(record, "")
-            while digest in self._copies and digest not in seen:
-                seen.add(digest)
+            while digest in self._copies and digest not in visited:
+                visited.add(digest)
                 path.append(digest)
                 digest = self._copies[digest].page.parent
             ordered += reversed(path)
@@ -92,5 +92,5 @@ class SnapshotIndex:
 
 
 def root_digest(namespace: str) -> str:
-    """Return the digest of the parent of a namespace's first pages."""
+    """Return the parent digest of the first pages in a namespace."""
     return digest_below(b"root", namespace.encode()).hex()

@@ -1,4 +1,4 @@
-"""Segments of a snapshot on disk: each holds a few pages, and a header that says which; it never changes."""
+"""Segments of a snapshot on disk: immutable entries of a few pages, with a header that lists the pages."""
 
 import hashlib
 import os
@@ -23,8 +23,8 @@ class SegmentPage:
 
     Attributes:
         digest, parent, namespace, key: see `StoredPage`.
-        content: the SHA-256 of the bytes of the page's array.
-        shape, dtype: of the page's array.
+        content: SHA-256 of the page array's bytes.
+        shape, dtype: shape and dtype of the page's array.
     """
 
     digest: str
@@ -38,10 +38,10 @@ class SegmentPage:
 
 @dataclass(frozen=True, slots=True)
 class SegmentOrigin:
-    """The model and the key that pages were computed with.
+    """The model and the snapshot key of some pages.
 
     Attributes:
-        model: the name that a person knows the model by.
+        model: display name of the model.
         parts: the parts of the snapshot's key, by name.
     """
 
@@ -51,10 +51,10 @@ class SegmentOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment as its header describes it.
+    """A segment, as described by its header.
 
     Attributes:
-        created: seconds since the epoch.
+        created: creation time, in seconds since the epoch.
         pages: the segment's pages, in the order of their arrays.
     """
 
@@ -65,64 +65,64 @@ class Segment:
 
     @property
     def bytes(self) -> int:
-        """The bytes that the segment takes on disk; 0 if it is gone."""
+        """Size of the segment on disk, in bytes; 0 if it is gone."""
         return disk.bytes_of(self.path)
 
 
 def write_segment(directory: Path, origin: SegmentOrigin, pages: Sequence[NewPage], arrays: Sequence[Array]) -> Segment:
-    """Store pages and their content as one segment in a snapshot's directory.
+    """Store pages and their arrays as one new segment in a snapshot's directory.
 
     Do not call this on an event loop's thread, because Orbax would patch the loop.
 
     Raises:
-        OSError: there is no room for it, or it cannot be written. Orbax may raise other errors then.
+        OSError: the disk is full, or the segment cannot be written. Orbax may raise other errors.
     """
-    told = tuple(
+    segment_pages = tuple(
         SegmentPage(**asdict(page), content=_content(array), shape=array.shape, dtype=str(array.dtype))
         for page, array in zip(pages, arrays, strict=True)
     )
     header = asdict(origin) | {
         "created": time.time(),
-        "pages": [asdict(page) | {"key": page.key.hex()} for page in told],
+        "pages": [asdict(page) | {"key": page.key.hex()} for page in segment_pages],
     }
-    named = {str(place): array for place, array in enumerate(arrays)}
+    by_name = {str(place): array for place, array in enumerate(arrays)}
     path = directory / os.urandom(16).hex()
-    with disk.written(directory, header, named, singly=True) as temporary:
+    with disk.new_entry(directory, header, by_name, singly=True) as temporary:
         disk.publish(temporary, path)
-    return Segment(path, origin, header["created"], told)
+    return Segment(path, origin, header["created"], segment_pages)
 
 
 def open_segment(path: Path) -> Segment:
-    """Return a segment whose header is as it was written. The rest of the segment may be damaged.
+    """Read and check the header of a segment. The pages may still be damaged.
 
     Raises:
-        OSError: it is gone, or holds something else than files and directories.
-        UnsafeStorage: it belongs to another user, or is writable by others.
-        Damaged: its header is not as it was written.
+        OSError: the segment is missing, or contains something other than regular files and directories.
+        UnsafeStorage: the segment belongs to another user, or is writable by others.
+        Damaged: the header is not as it was written.
     """
     header = disk.header_of(path)
     try:
         origin = SegmentOrigin(str(header["model"]), {str(name): str(part) for name, part in header["parts"].items()})
         return Segment(path, origin, float(header["created"]), tuple(map(_page, header["pages"])))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # sealed, but not by this module
-        raise disk.Damaged("its header is of an unknown form") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # the digest matches, but the format is another
+        raise disk.Damaged("its header has an unknown form") from error
 
 
 def read_pages(segment: Segment, places: Sequence[int]) -> list[Array]:
-    """Read the pages at some places in `segment.pages`.
+    """Read pages of a segment by their indexes in `segment.pages`.
 
     Raises:
-        OSError, UnsafeStorage: as `open_segment`.
-        Damaged: a page is not as the segment's header says. tensorstore may raise other errors then.
+        OSError, UnsafeStorage: see `open_segment`.
+        Damaged: a page differs from its description in the header. tensorstore may raise other errors.
     """
-    disk.verified(segment.path)
+    disk.verify(segment.path)
     arrays = disk.arrays_of(segment.path, [str(place) for place in places])
-    found = [arrays[str(place)] for place in places]
-    for place, array in zip(places, found, strict=True):
+    ordered = [arrays[str(place)] for place in places]
+    for place, array in zip(places, ordered, strict=True):
         page = segment.pages[place]
         if (array.shape, str(array.dtype), _content(array)) != (page.shape, page.dtype, page.content):
             raise disk.Damaged(f"page {place} is not as it was written")
-    return found
+    return ordered
 
 
 def _page(fields: dict[str, Any]) -> SegmentPage:
@@ -138,5 +138,5 @@ def _page(fields: dict[str, Any]) -> SegmentPage:
 
 
 def _content(array: Array) -> str:
-    """Return a digest of an array's bytes, since hashlib takes no bfloat16."""
+    """Return the SHA-256 of an array's bytes. hashlib does not accept bfloat16 arrays, so they are viewed as bytes."""
     return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()

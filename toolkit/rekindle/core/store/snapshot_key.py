@@ -1,4 +1,4 @@
-"""The key that makes the pages of a snapshot valid, and the identity of weight files without reading all of them."""
+"""Key of a snapshot's pages, and fingerprints of weight files from samples of their content."""
 
 import hashlib
 import json
@@ -20,14 +20,14 @@ class SnapshotKey(StoreKey):
     """The key of all pages of one snapshot.
 
     Attributes:
-        model: the decoder's config, as its repr.
-        weights: see `weights_fingerprint`.
+        model: repr of the decoder's config.
+        weights: fingerprint of the weight files, see `weights_fingerprint`.
         dtype: the dtype of the computation.
-        page_size: tokens of a page.
-        page: dtype and shape of a page over all layers, as it is stored.
-        code: see `code_digest`.
+        page_size: number of tokens in a page.
+        page: dtype and shape of a stored page over all layers.
+        code: digest of the sources, see `code_digest`.
         platform: "cpu", "gpu" or "tpu".
-        numerics: what else the last digits depend on, as far as it matters to the session.
+        numerics: other settings with an effect on the last digits of the session's results.
     """
 
     model: str
@@ -40,15 +40,15 @@ class SnapshotKey(StoreKey):
     numerics: str
 
     def parts(self) -> dict[str, str]:
-        """See `StoreKey`."""
+        """See `StoreKey.parts`."""
         return asdict(self)
 
 
 def weights_fingerprint(files: Sequence[Path]) -> str:
-    """Return the identity of weight files, from their names, sizes, times of change, and samples of their content.
+    """Return a fingerprint of weight files: their names, sizes, modification times, and samples of their content.
 
-    Files that were written again or edited in place have another identity, even where the samples are the same. Copies
-    with another time of change have another one too, which costs no more than computing pages again.
+    Rewritten or edited files have a new fingerprint, even if their samples are equal. So do copies with another
+    modification time, at the cost of computing cached pages again.
 
     Args:
         files: all weight files of a model, in any order.
@@ -69,15 +69,15 @@ def weights_fingerprint(files: Sequence[Path]) -> str:
 
 
 def content_fingerprint(files: Sequence[Path]) -> str:
-    """Return the identity of weight files from their sizes and samples of their content: copies have the same.
+    """Return a fingerprint of weight files by sizes and samples of their content. Copies have the same fingerprint.
 
-    Args and raises as `weights_fingerprint`.
+    See `weights_fingerprint` for the argument and errors.
 
     Returns:
         64 hexadecimal digits.
     """
-    found = [hashlib.sha256(b"".join([str(path.stat().st_size).encode(), *_samples_of(path)])) for path in files]
-    return hashlib.sha256(json.dumps(sorted(each.hexdigest() for each in found)).encode()).hexdigest()
+    digests = [hashlib.sha256(b"".join([str(path.stat().st_size).encode(), *_samples_of(path)])) for path in files]
+    return hashlib.sha256(json.dumps(sorted(digest.hexdigest() for digest in digests)).encode()).hexdigest()
 
 
 def _samples_of(path: Path) -> Iterator[bytes]:
@@ -86,7 +86,7 @@ def _samples_of(path: Path) -> Iterator[bytes]:
 
 
 def _samples(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield the first bytes, blocks at even distances, and the last bytes; of a small file, yield all."""
+    """Yield the first bytes, evenly spaced blocks, and the last bytes of a file; yield a small file whole."""
     if size <= FIRST_BYTES + LAST_BYTES + SAMPLES * SAMPLE_BYTES:
         yield file.read()
         return

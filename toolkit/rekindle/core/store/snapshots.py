@@ -1,4 +1,4 @@
-"""The snapshots of all models on disk: for each key one directory of segments, all of them under one bound."""
+"""Snapshots of all models on disk: one directory of segments for each key, with one size limit for all of them."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from rekindle.core.store import entries as disk
-from rekindle.core.store.kept import DIGEST, Entry, Kept, named
+from rekindle.core.store.catalog import DIGEST, Catalog, Entry, matching_paths
 from rekindle.core.store.segments import Segment, open_segment, read_pages
 
 _TOKEN_BYTES: Final = 4
@@ -18,9 +18,9 @@ class SnapshotEntry(Entry):
     """One snapshot.
 
     Attributes:
-        model: the name that a person knows the model by.
+        model: display name of the model.
         pages, tokens: counts over all segments.
-        Others as in `Entry`.
+        digest, parts, bytes, created, used: see `Entry`.
     """
 
     model: str
@@ -28,8 +28,8 @@ class SnapshotEntry(Entry):
     tokens: int
 
 
-class KeptSnapshots(Kept[Segment]):
-    """The segments of all snapshots."""
+class SnapshotCatalog(Catalog[Segment]):
+    """Catalog of the segments of all snapshots."""
 
     names: ClassVar = re.compile("[0-9a-f]{32}")
 
@@ -37,37 +37,37 @@ class KeptSnapshots(Kept[Segment]):
         super().__init__(directory, "pages")
 
     def folders(self) -> list[Path]:
-        """See `Kept`; links are ignored."""
-        found = [path for directory in super().folders() for path in named(directory, DIGEST)]
-        return [path for path in found if path.is_dir() and not path.is_symlink()]
+        """See `Catalog.folders`; links are ignored."""
+        folders = [path for directory in super().folders() for path in matching_paths(directory, DIGEST)]
+        return [path for path in folders if path.is_dir() and not path.is_symlink()]
 
     def describe(self, path: Path) -> Segment:
-        """See `Kept`."""
+        """See `Catalog.describe`."""
         return open_segment(path)
 
     def check(self, path: Path) -> None:
-        """See `Kept`."""
+        """See `Catalog.check`."""
         segment = open_segment(path)
         read_pages(segment, range(len(segment.pages)))
 
     def entries(self) -> list[SnapshotEntry]:
-        """Return all snapshots, the most recently used first; segments whose headers are damaged do not count."""
+        """Return all snapshots, most recently used first. Segments with damaged headers do not count."""
         snapshots: dict[str, list[Segment]] = {}
-        for segment in self.described(self.paths()):
+        for segment in self.descriptions(self.paths()):
             snapshots.setdefault(segment.path.parent.name, []).append(segment)
         return [_entry(digest, segments) for digest, segments in snapshots.items()]
 
     def latest(self) -> Iterator[Segment]:
-        """Yield the most recently used segment of each snapshot, the most recently used snapshot first."""
-        known: set[Path] = set()
+        """Yield the most recently used segment of each snapshot, in order of last use."""
+        visited: set[Path] = set()
         for path in self.paths():
-            if path.parent not in known:
-                for segment in self.described([path]):
-                    known.add(path.parent)
+            if path.parent not in visited:
+                for segment in self.descriptions([path]):
+                    visited.add(path.parent)
                     yield segment
 
     def clear(self) -> None:
-        """See `Kept`. A directory in which something else lies, or to which another process writes, stays."""
+        """See `Catalog.clear`. A directory with other files, or with an active writer, stays."""
         super().clear()
         for folder in self.folders():
             try:
@@ -77,7 +77,7 @@ class KeptSnapshots(Kept[Segment]):
 
 
 def _entry(digest: str, segments: Sequence[Segment]) -> SnapshotEntry:
-    """Return one snapshot, of its segments with the most recently used first."""
+    """Return the description of one snapshot from its segments, given in order of last use."""
     pages = [page for segment in segments for page in segment.pages]
     latest = segments[0]
     return SnapshotEntry(

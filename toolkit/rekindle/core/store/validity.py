@@ -1,4 +1,4 @@
-"""The keys that make stored entries valid: which code runs, and how two keys differ."""
+"""Validity of stored entries: keys over code and settings, and differences between two keys."""
 
 import hashlib
 import json
@@ -33,17 +33,17 @@ SOURCES: Final = (
     "rekindle/core/page.py",
     "rekindle_kernels",
 )
-"""The files and packages that `lowering` imports; code of any of them may end up in a program."""
+"""Files and packages imported by `lowering`: any code in a compiled program comes from one of them."""
 
 Difference = tuple[str, str]
-"""A part's value here, and its value there; either is empty where there is no such part."""
+"""One part's values (in this process, in the stored key); a missing part is empty."""
 
-_WHOLE: Final = 80
-_LONGEST: Final = 160
+_MAX_UNTRIMMED: Final = 80
+_MAX_CHARACTERS: Final = 160
 
 
 class StoreKey(ABC):
-    """The key of a stored entry, which is used only where every part is as it was when the entry was made."""
+    """Key of a stored entry. The entry is valid only while every part is unchanged."""
 
     __slots__ = ()
 
@@ -53,21 +53,21 @@ class StoreKey(ABC):
 
     @property
     def digest(self) -> str:
-        """64 hexadecimal digits that differ where any part does."""
+        """SHA-256 over all parts, as 64 hexadecimal digits."""
         return sha256_hex(json.dumps(self.parts(), sort_keys=True).encode())
 
     def explain(self, stored: Mapping[str, str]) -> dict[str, Difference]:
-        """Return the parts that differ, each with its value here and among the parts of a stored key."""
+        """Return the differing parts by name, each with its value in this key and in the stored parts."""
         here = self.parts()
         pairs = {name: (here.get(name, ""), stored.get(name, "")) for name in (*here, *stored)}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def code_digest() -> str:
-    """Return a digest of the sources that this process runs.
+    """Return a digest of Rekindle's sources in this process.
 
-    If they were edited since they were imported, nobody knows what runs. The digest is then another one at each call,
-    so that no stored entry is used, and none that is stored now is ever used again.
+    After an edit of the sources since the import, the running code is unknown. Each call then returns a new digest, so
+    no stored entry is used, and no entry stored from now on is ever used again.
     """
     now = _digest_of_sources()
     return now if now == _IMPORTED else f"{now} was edited after the import ({os.urandom(8).hex()})"
@@ -90,7 +90,7 @@ def _sources() -> Iterator[tuple[str, bytes]]:
 def _files(name: str, place: Traversable) -> Iterator[tuple[str, bytes]]:
     if place.is_dir():
         for child in sorted(place.iterdir(), key=lambda child: child.name):
-            if child.is_dir() or child.name.endswith((".py", ".json")):  # kernels keep their tuning as JSON
+            if child.is_dir() or child.name.endswith((".py", ".json")):  # kernel tuning tables are JSON
                 yield from _files(f"{name}/{child.name}", child)
     else:
         yield name, place.read_bytes()
@@ -101,10 +101,10 @@ def sha256_hex(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def apart(difference: Difference) -> Difference:
-    """Return both values for a person: long ones without what they have in common, digests by their first digits."""
+def shorten(difference: Difference) -> Difference:
+    """Return both values shortened for display: long ones without their common words, digests by the first digits."""
     here, there = difference
-    if max(map(len, difference)) > _WHOLE:
+    if max(map(len, difference)) > _MAX_UNTRIMMED:
         separator = next((mark for mark in ("; ", ", ") if mark in here or mark in there), " ")
         mine, theirs = here.strip("{}").split(separator), there.strip("{}").split(separator)
         only = [word for word in mine if word not in theirs], [word for word in theirs if word not in mine]
@@ -115,7 +115,7 @@ def apart(difference: Difference) -> Difference:
 
 def _abridged(text: str) -> str:
     text = re.sub("[0-9a-f]{64}", lambda digest: f"{digest[0][:12]}...", text)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
 
 _IMPORTED: Final = _digest_of_sources()

@@ -10,8 +10,8 @@ from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.lowering import Key
 from rekindle.core.device.programs.readiness import Readiness
 from rekindle.core.markup import counted
-from rekindle.core.store.restored import Restored
-from rekindle.core.store.validity import apart
+from rekindle.core.store.restore_report import RestoreReport
+from rekindle.core.store.validity import shorten
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class HeldPrograms:
 
     executables: tuple[Executables, ...]
     preparing: Sequence[Future[None]]
-    found: Restored
+    found: RestoreReport
     workspace_bytes: int
 
     def __len__(self) -> int:
@@ -48,10 +48,10 @@ class HeldPrograms:
         """The number that were compiled and should have been ready."""
         return sum(each.making.unexpected for each in self.executables)
 
-    def restored(self) -> Restored:
+    def restored(self) -> RestoreReport:
         """Return what was found of earlier sessions."""
         misses = [miss for each in self.executables for miss in tuple(each.making.misses.values()) if miss]
-        missed = {part: apart(pair) for miss in misses for part, pair in miss.items()}
+        missed = {part: shorten(pair) for miss in misses for part, pair in miss.items()}
         differences = self.found.differences | missed
         return replace(self.found, programs=self.loads, compiled=self.compilations, differences=differences)
 

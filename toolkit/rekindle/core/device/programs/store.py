@@ -17,8 +17,8 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 from rekindle.core.device.programs.key import ProgramKey
 from rekindle.core.device.programs.lowering import Key, Program, temporary_bytes
 from rekindle.core.store import entries as disk
+from rekindle.core.store.catalog import DEFAULT_BYTES, Catalog, Entry
 from rekindle.core.store.directory import make_private, require_private
-from rekindle.core.store.kept import DEFAULT_BYTES, Entry, Kept
 from rekindle.core.store.validity import Difference
 
 Arrays = Mapping[str, disk.Array]
@@ -45,25 +45,25 @@ class Serialized:
     workspace: int | None = None
 
 
-class KeptPrograms(Kept[Entry]):
+class ProgramCatalog(Catalog[Entry]):
     """The programs of all models; none of them is deserialized here."""
 
     def __init__(self, directory: Path):
         super().__init__(directory, "compiled programs")
 
     def describe(self, path: Path) -> Entry:
-        """See `Kept`."""
+        """See `Catalog`."""
         header, used = disk.header_of(path), disk.last_used(path) / 1e9
         return Entry(path.name, header.get("parts", {}), disk.bytes_of(path), header.get("created", 0.0), used)
 
     def check(self, path: Path) -> None:
-        """See `Kept`."""
-        header = disk.verified(path)
+        """See `Catalog`."""
+        header = disk.verify(path)
         _require_code(disk.arrays_of(path, ["program"]), header.get("parts", {}).get("platform", ""))
 
     def entries(self) -> list[Entry]:
         """Return all programs, the most recently used first; entries whose headers are damaged do not count."""
-        return list(self.described(self.paths()))
+        return list(self.descriptions(self.paths()))
 
 
 class ProgramStore:
@@ -88,7 +88,7 @@ class ProgramStore:
         devices: Sequence[jax.Device],
         capacity_bytes: int = DEFAULT_BYTES,
     ):
-        self._kept = KeptPrograms(directory)
+        self._catalog = ProgramCatalog(directory)
         self._key_of = cache(key_of)
         self._devices = devices
         self._capacity = capacity_bytes
@@ -97,7 +97,7 @@ class ProgramStore:
 
     def entry(self, key: Key) -> Path:
         """Return where a program is stored, or would be."""
-        return self._kept.directory / self._key_of(key).digest
+        return self._catalog.directory / self._key_of(key).digest
 
     def compile_seconds(self, keys: Iterable[Key]) -> dict[Key, float | None]:
         """Return what compiling took, of each program that is stored; None for one that does not say.
@@ -130,7 +130,7 @@ class ProgramStore:
     def explain(self, key: Key) -> dict[str, Difference] | None:
         """Return how a program differs from the stored one most like it: empty if it is stored, None if none is."""
         wanted = self._key_of(key)
-        stored = [entry.parts for entry in self._kept.entries() if entry.parts.get("program") == wanted.program]
+        stored = [entry.parts for entry in self._catalog.entries() if entry.parts.get("program") == wanted.program]
         return min(map(wanted.explain, stored), key=len, default=None)
 
     def load(self, key: Key) -> Program | None:
@@ -139,7 +139,7 @@ class ProgramStore:
         Return None if there is none that can be used; a damaged one is dropped with a warning.
         """
         entry = self.entry(key)
-        program = self._kept.read(entry, partial(self._load, entry, key))
+        program = self._catalog.read(entry, partial(self._load, entry, key))
         if program is not None:
             disk.mark_used(entry)
             with self._lock:
@@ -150,7 +150,7 @@ class ProgramStore:
         """Drop a program that was loaded and cannot be run, and warn."""
         with self._lock:
             self._in_use.discard(self.entry(key))
-        self._kept.drop(self.entry(key), error)
+        self._catalog.drop(self.entry(key), error)
 
     def serialize(self, program: Program, seconds: float | None = None) -> Serialized | None:
         """Return a compiled program as `save` takes it, or None; the first time, a warning says why.
@@ -161,7 +161,7 @@ class ProgramStore:
             program: from this process's compiler.
             seconds: what compiling it took; kept with it, for `compile_seconds`.
         """
-        arrays = self._kept.write(partial(_serialized, cast(jax.stages.Compiled, program), self._platform))
+        arrays = self._catalog.write(partial(_serialized, cast(jax.stages.Compiled, program), self._platform))
         return None if arrays is None else Serialized(arrays, seconds, temporary_bytes(program))
 
     def save(self, key: Key, program: Serialized) -> bool:
@@ -169,14 +169,14 @@ class ProgramStore:
 
         Return whether it is in the store now. The first time that it is not, a warning says why.
         """
-        saved = self._kept.write(partial(self._save, key, program))
+        saved = self._catalog.write(partial(self._save, key, program))
         if saved is False:
-            self._kept.warn_unsaved(f"the programs in use leave no room for it in {self._capacity} bytes")
+            self._catalog.warn_unsaved(f"the programs in use leave no room for it in {self._capacity} bytes")
         return bool(saved)
 
     def _load(self, entry: Path, key: Key) -> Program:
-        require_private(self._kept.directory)
-        if disk.verified(entry).get("parts") != self._key_of(key).parts():
+        require_private(self._catalog.directory)
+        if disk.verify(entry).get("parts") != self._key_of(key).parts():
             raise disk.Damaged("it is another program")
         arrays = disk.arrays_of(entry, ("program", "trees"))
         _require_code(arrays, self._platform)
@@ -188,25 +188,25 @@ class ProgramStore:
 
     def _save(self, key: Key, program: Serialized) -> bool:
         """Store a program, unless it is stored already; return whether there was room for it beside those in use."""
-        directory, entry = self._kept.directory, self.entry(key)
+        directory, entry = self._catalog.directory, self.entry(key)
         make_private(directory)
         if entry.exists():
             with self._lock:
                 self._in_use.add(entry)
             return True
-        disk.remove_left_behind(directory)
+        disk.remove_leftovers(directory)
         header = {
             "parts": self._key_of(key).parts(),
             "created": time.time(),
             "seconds": program.seconds,
             "workspace": program.workspace,
         }
-        with disk.written(directory, header, program.arrays) as temporary, self._lock:
+        with disk.new_entry(directory, header, program.arrays) as temporary, self._lock:
             if sum(map(disk.bytes_of, self._in_use)) + disk.size_of(temporary) > self._capacity:
                 return False
             disk.publish(temporary, entry)
             self._in_use.add(entry)
-            self._kept.evict(self._capacity, keep=self._in_use)
+            self._catalog.evict(self._capacity, keep=self._in_use)
         return True
 
 

@@ -14,9 +14,9 @@ from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.errors import NotRestored, StorageError, UnsafeStorage
 from rekindle.core.page import StoredPage
 from rekindle.core.store.directory import cache_dir, require_private
-from rekindle.core.store.restored import Restored, difference_words
+from rekindle.core.store.restore_report import RestoreReport, difference_text
 from rekindle.core.store.snapshot_store import SnapshotStore
-from rekindle.core.store.validity import Difference, apart
+from rekindle.core.store.validity import Difference, shorten
 
 PROGRAMS: Final = "programs"
 SNAPSHOTS: Final = "snapshots"
@@ -86,9 +86,9 @@ class Stores:
         """Tell whether all programs that are wanted are stored."""
         return len(self.compile_seconds) == len(self.wanted)
 
-    def found(self, page_size: int, seconds: float) -> Restored:
+    def found(self, page_size: int, seconds: float) -> RestoreReport:
         """Return the report of what was found, given the tokens of a page and how long opening took."""
-        return Restored(
+        return RestoreReport(
             stored=len(self.compile_seconds),
             programs=0,
             compiled=0,
@@ -96,7 +96,7 @@ class Stores:
             tokens=len(self.pages) * page_size,
             seconds=seconds,
             compile_seconds=sum(filter(None, self.compile_seconds.values())),
-            differences={part: apart(pair) for part, pair in self.differences.items()},
+            differences={part: shorten(pair) for part, pair in self.differences.items()},
         )
 
 
@@ -148,5 +148,5 @@ def _explained(snapshot: SnapshotStore, model: str) -> Mapping[str, Difference]:
 
 
 def _most_like(differences: Mapping[str, Difference]) -> str:
-    parts = "; ".join(difference_words(part, *apart(pair)) for part, pair in differences.items())
+    parts = "; ".join(difference_text(part, *shorten(pair)) for part, pair in differences.items())
     return f", because what is stored differs in {parts}" if parts else ""
