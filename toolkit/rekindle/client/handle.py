@@ -12,7 +12,7 @@ from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
-from rekindle.core.errors import RequestCancelled, SessionError, told_briefly
+from rekindle.core.errors import RequestCancelled, SessionError, with_short_traceback
 from rekindle.core.messages import Cancel, Message
 from rekindle.core.request.tokens import Piece
 from rekindle.results.generation import Generation
@@ -155,7 +155,7 @@ class Handle:
             self.leave(left)
             raise
         if not self.done:
-            raise told_briefly(TimeoutError(f"the request had not ended after {timeout} seconds; it goes on"))
+            raise with_short_traceback(TimeoutError(f"the request had not ended after {timeout} seconds; it goes on"))
         return self.record.result()
 
     def grown(self, seen: int) -> Waits[None]:

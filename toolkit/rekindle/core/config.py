@@ -1,4 +1,4 @@
-"""The settings of `open`."""
+"""Settings of `open`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -19,103 +19,112 @@ Precompile = Literal["all", "background", "lazy"]
 Restore = Literal["auto", "require", "off"]
 SamplingDefaults = Literal["model", "neutral"]
 AXES: Final = ("data", "tensor")
-"""The axes of a mesh."""
+"""Axis names of a device mesh."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The keywords of `open`.
+    """Settings of an engine: the keywords of `open`.
 
     Attributes:
-        device: where weights, pages and programs are: a platform, as "gpu", one of its devices, as "gpu:1", or a
-            `jax.Device`. None is `jax_default_device`, else JAX's first device.
-        tensor: how many devices share the model, from `device` on. Each has some of the heads, the inner features and
-            the vocabulary. None is one device if the model fits it with a pool of 1 GiB, or of one full request if that
-            is less, or as it is asked for; else the fewest devices of this process, in a number that divides theirs,
-            that it fits. It is always one on a CPU, and if `device` or `jax_default_device` names one device.
-        data: how many groups of so many devices there are. Each group has the whole model, and pages and rows of its
-            own: the sizes below are those of one group. All groups compute their ticks in step, and a request is given
-            to the one that comes to it soonest.
-        mesh: the devices, as a `jax.sharding.Mesh` of one's own, instead of `device`, `tensor` and `data`. Along its
-            axis "tensor" are those that share the model, and along "data" the groups.
-        replicas: how many lanes serve the session: engines in this process, each with devices, pages and rows of its
-            own, behind one intake and one tokenizer. Lane 0 has the devices that the settings above say, and the others
-            have the next ones; on a CPU without so many devices all have the same. The weights are read once. Unlike
-            groups, lanes tick apart. The sizes below are those of one lane, but for `max_waiting` and the cache bytes.
-            `rekindle.Ray(n)` has the lanes in processes of a Ray cluster.
-        route: which lane gets a request: "prefix" is, of the lanes with a free slot, that with the fewest tokens to
-            compute until the request's first one: those of the prompts that it was given, and the uncached of this;
-            "round-robin" gives to each in turn; "shortest-queue" is the lane with the fewest requests that have not
-            ended. A function takes a request, with its `prompt` and `params`, and a `rekindle.LaneLoad` for each lane;
-            it returns the number of one, and is called on the engine's thread. If it fails, a RuntimeWarning says so
-            once, and "prefix" goes on. Who begins with a prefix that is held goes to the lane that holds it, while that
-            has a free slot.
-        prefill: the devices that compute prompts, where others generate: one as `device` takes it, or a list of those
-            that share the model. They are lane 0, which draws first tokens and keeps the prefixes of prompts; then the
-            pages of a prompt move to lane 1, as far as they are not cached there. The default is that the same devices
-            do both, in turns. It excludes `device`, `tensor`, `data`, `mesh` and `replicas`.
-        decode: the devices that generate, where others compute prompts. They are lane 1.
-        prefill_from: with these, how many uncached tokens of a prompt are too many to be computed by the devices that
-            generate. It is a page at least.
-        implementation: of the kernels: "xla" runs everywhere, "cpu", "tpu" and "gpu" are written for their platform,
-            and "reference" is the slow definition of all of them. None is the best for the device.
-        dtype: of weights and pages, "float32" or "bfloat16"; None is float32 on CPU and bfloat16 elsewhere.
-        page_size: tokens per page, a multiple of 16.
-        num_pages: pages in the pool, one of them for padding. None takes as many as `pool_bytes` holds.
-        pool_bytes: memory for the pool of pages, instead of `num_pages`. None takes what weights and the largest step
-            leave of the device's memory, at most what `max_running` full requests need; on a CPU, whose memory others
-            use too, a quarter of that and at most 1 GiB. `session.memory` and `rekindle info` say how much it is.
-        max_context: the most tokens of one request; None is the model's own.
-        max_running: requests in the running batch.
-        max_waiting: requests in the waiting queue; `generate` waits for room in it, `submit` raises `QueueFull`.
-        max_prefill_tokens: prompt tokens computed in one tick, a multiple of 16.
-        prefill_chunk: prompt tokens of one request computed in one tick, a multiple of 16.
-        ticks: how prompts and decode rows share the device. "alternate" gives each ticks of their own, in turns as long
-            as there are both, so that a running request waits for its next token no longer than one tick of prompts
-            takes; `max_prefill_tokens` bounds that tick. "prefill-first" computes decode rows only while no prompt is
-            left to compute: running requests get no token until all prompts that were admitted are computed.
-            "combined" lets both share a tick, at the price of more programs.
-        deterministic: give a request the same tokens whatever else runs, and whatever is cached. It excludes
-            `prefill_buckets`, `decode_buckets`, `decode_steps` and ticks="combined". The native kernels for CPUs always
-            do so, unless there is a `logits_processor`. Elsewhere each tick has one shape, the largest, so that a short
-            prompt takes as long as `max_prefill_tokens`, and a step of one request as long as one of `max_running`. A
-            request waits for pages for all its `max_tokens`, and only the pages of prompts are cached.
-        policy: which request of the lowest `priority` leaves the waiting queue next: "fcfs" takes the first that came,
-            "longest-prefix" the one with most tokens in the cache, "dfs-weight" those whose cached prefix most of the
-            waiting share, one after the other, "longest-output" the one that may generate most, "random" any, by a hash
-            that is the same in each run, and a function orders `rekindle.Candidate`s as a key of `sorted` does. The
-            function is called on the engine's thread, when a slot is free, for the first 64 waiting requests. The first
-            in its order that has no room yet holds up those behind it. If it raises an error, or its keys cannot be
-            compared, a RuntimeWarning says so once, and the session goes on as with "fcfs". In any order, whoever has
-            waited for 1,024 ticks goes next.
-        prefix_cache: keep the pages of prompts and outputs, and use them for requests that begin the same.
-        host_cache_bytes: host memory for pages that the device has no room for; 0 keeps none, on disk neither.
-        disk_cache_bytes: room in the cache directory for pages of all models; 0 keeps none there.
-        overlap: plan and dispatch the next tick before the tokens of the current one are read.
-        precompile: "background" has `open` return as soon as a first request can be served, and compiles the programs
-            of the other buckets meanwhile; "all" has it wait for all programs; "lazy" compiles each at its first use.
-        restore: "auto" loads compiled programs and cached prefixes of earlier sessions from the cache directory, and
-            saves new ones there; "require" refuses to open where a program would have to be compiled; "off" neither
-            reads nor writes them.
-        prefill_buckets: padded prompt tokens of a tick, ascending multiples of 16 that contain `max_prefill_tokens`.
-        decode_buckets: padded decode rows of a tick, ascending, that contain `max_running`.
-        max_executables: compiled programs that are kept; the least recently used is dropped first.
-        max_logprobs: the most alternatives that `logprobs` and `prompt_logprobs` of a request may ask for.
-        logits_processor: a function `(logits, row) -> logits` of the next token's logits, (vocabulary,) float32, and a
-            `rekindle.LogitsRow`. It is traced once, here, and compiled into the step, so it computes with JAX alone.
-            Its place is behind `allowed_token_ids` and before the temperature. It runs for every request whose
-            `processor_args` are not None.
-        sampling_defaults: "model" takes what the model's generation_config.json recommends for parameters that a call
-            does not give; "neutral" takes the defaults of `SamplingParams`.
-        watchdog_timeout: seconds that the device may take for one tick, without the time in which programs are compiled
-            or loaded. If it takes longer, the requests that run fail with `StepTimeout`, those that wait do after as
-            long again, and `session.stuck` says so; when the tick ends after all, the session serves on. None is 120 on
-            GPUs and TPUs, where a tick takes milliseconds, and 1,800 on CPUs, where one of a large model can take
-            minutes on a busy machine and devices do not hang; `math.inf` is no limit.
-        decode_steps: how many tokens a running request gets in one tick, from 1 to 16, while nobody waits, no prompt is
-            computed, and no request is constrained; the tokens are those of 1. Python then works once for so many
-            tokens, which pays where a step takes less than about 3 ms; they come in bursts, a stop string or a
-            cancelled request is noticed so much later, and a program more is compiled for each decode bucket.
+        device: platform or device for weights, pages and programs: a platform such as "gpu", one of its devices such
+            as "gpu:1", or a `jax.Device`. None takes `jax_default_device`, else JAX's first device.
+        tensor: number of devices in a tensor-parallel group, from `device` on. Each holds a shard of the attention
+            heads, of the feed-forward features and of the vocabulary. None takes one device if the model fits with its
+            page pool: the configured one, else 1 GiB or one full request, if that is smaller. Otherwise it takes the
+            fewest devices of this process that fit the model; the number divides the count of devices. On a CPU, and
+            if `device` or `jax_default_device` names one device, None always means 1.
+        data: number of data-parallel groups of `tensor` devices. Default 1. Each group has the whole model and its own
+            pages and rows, so the sizes below are per group. All groups run their ticks in step. A request goes to the
+            group that can start it soonest.
+        mesh: a `jax.sharding.Mesh` to use in place of `device`, `tensor` and `data`. Axis "tensor" shards the model;
+            axis "data" has the groups.
+        replicas: number of lanes: engines in this process behind one intake and one tokenizer, each with its own
+            devices, pages and rows. Default 1. Lane 0 has the devices of the settings above and the other lanes have
+            the devices after it; on a CPU without enough devices, all lanes share. The weights are read once. Unlike
+            groups, lanes tick independently. The sizes below are per lane, except `max_waiting` and the cache bytes.
+            `rekindle.Ray(n)` runs the lanes in processes of a Ray cluster.
+        route: policy for choosing the lane of a request. "prefix" (default) takes a lane with a free slot and the
+            fewest tokens to compute before the first token of the request: prompt tokens assigned to the lane already,
+            plus the uncached tokens of this prompt. "round-robin" takes the lanes in turn. "shortest-queue" takes the
+            lane with the fewest unfinished requests. A function takes the request, with `prompt` and `params`, and one
+            `rekindle.LaneLoad` per lane, and returns a lane number. It runs on the engine's thread; if it fails, a
+            RuntimeWarning is given once and "prefix" takes over. A request that begins with a prefix held by
+            `session.prefix` goes to the lane that holds it, as long as the lane has a free slot.
+        prefill: devices that compute prompts while others generate: one device, as for `device`, or a list of devices
+            that share the model. They form lane 0, which samples first tokens and caches the prefixes of prompts. The
+            pages of a prompt then move to lane 1, except pages cached there already. None (default) computes prompts
+            and generates on the same devices, in turns. Excludes `device`, `tensor`, `data`, `mesh` and `replicas`.
+        decode: devices that generate, when `prefill` names the devices that compute prompts. They form lane 1.
+        prefill_from: smallest number of uncached prompt tokens sent to the `prefill` devices; shorter prompts are
+            computed by the `decode` devices. Default 64, and at least one page.
+        implementation: kernels to use. "xla" runs everywhere; "cpu", "tpu" and "gpu" are written for their platform;
+            "reference" is the slow definition of the results of all kernels. None takes the best for the device.
+        dtype: data type of weights and pages, "float32" or "bfloat16". None is float32 on CPUs, bfloat16 elsewhere.
+        page_size: tokens per page, a multiple of 16. Default 64.
+        num_pages: number of pages in the pool, including one for padding. None fits the pool to `pool_bytes`.
+        pool_bytes: bytes of memory for the page pool, as an alternative to `num_pages`. None takes the device memory
+            remaining after weights and the largest step, and at most the demand of `max_running` full requests. On a
+            CPU, where other programs need memory too, None takes a quarter of that and at most 1 GiB.
+            `session.memory` and `rekindle info` show the size.
+        max_context: largest number of tokens in one request, prompt and output together. None is the model's own limit.
+        max_running: largest number of requests in the running batch. Default 32.
+        max_waiting: largest number of requests in the waiting queue. Default 256. When the queue is full, `generate`
+            waits and `submit` raises `QueueFull`.
+        max_prefill_tokens: largest number of prompt tokens computed in one tick, a multiple of 16. Default 512.
+        prefill_chunk: largest number of prompt tokens of one request computed in one tick, a multiple of 16. Default
+            512.
+        ticks: schedule by which prompts and decode rows share the device. "alternate" (default) alternates between
+            ticks of prompts and ticks of decode rows while there are both. A running request then waits for its next
+            token no longer than one prompt tick, which `max_prefill_tokens` bounds. "prefill-first" computes decode
+            rows only when no admitted prompt is left to compute. "combined" computes both in one tick, at the price of
+            more programs.
+        deterministic: give a request the same tokens whatever other requests run and whatever is cached. Default
+            False. Excludes `prefill_buckets`, `decode_buckets`, `decode_steps` and ticks="combined". Native CPU kernels
+            are deterministic anyway, except with a `logits_processor`. Elsewhere each tick has one shape, the largest:
+            a short prompt takes as long as `max_prefill_tokens`, and a step of one request as long as one of
+            `max_running`. A request waits for pages for all of its `max_tokens`, and only pages of prompts are cached.
+        policy: order in which requests of the same `priority` leave the waiting queue. "fcfs" (default) is the order
+            of arrival. "longest-prefix" starts with the most cached tokens, "longest-output" with the most tokens still
+            to generate. "dfs-weight" runs requests with a common cached prefix one after the other, beginning with the
+            prefix of the most requests. "random" orders by a hash, the same in each run. A function orders
+            `rekindle.Candidate`s as a key of `sorted` does. It is called on the engine's thread when a slot is free,
+            with the first 64 requests of the queue. If it raises, or its keys cannot be compared, a RuntimeWarning is
+            given once and "fcfs" takes over. Under any policy, the first request without enough free pages blocks the
+            requests behind it, and a request that has waited for 1,024 ticks goes next.
+        prefix_cache: cache the pages of prompts and outputs, and reuse them for requests with the same beginning.
+            Default True.
+        host_cache_bytes: bytes of host memory for pages evicted from the device. Default 1 GiB. 0 disables the host
+            tier, and with it the disk tier.
+        disk_cache_bytes: bytes in the cache directory for pages of all models. Default 4 GiB. 0 disables the disk tier.
+        overlap: plan and dispatch the next tick before the tokens of the current one are read. Default True.
+        precompile: programs to compile before `open` returns. "background" (default) compiles enough to serve a first
+            request, and the programs of the other buckets meanwhile; "all" compiles all programs; "lazy" compiles each
+            program at its first use.
+        restore: use of the cache directory. "auto" (default) loads compiled programs and cached prefixes of earlier
+            sessions, and saves new ones. "require" fails to open if a program is not stored. "off" neither reads nor
+            writes.
+        prefill_buckets: padded numbers of prompt tokens per tick: ascending multiples of 16, including
+            `max_prefill_tokens`. None chooses them.
+        decode_buckets: padded numbers of decode rows per tick, ascending, including `max_running`. None chooses them.
+        max_executables: largest number of compiled programs in memory; the least recently used is dropped first.
+            Default 64.
+        max_logprobs: largest number of alternatives per token for `logprobs` and `prompt_logprobs`. Default 20.
+        logits_processor: function `(logits, row) -> logits` of the next token's logits, (vocabulary,) float32, and a
+            `rekindle.LogitsRow`. It is traced once, in `open`, and compiled into the step, so it must compute with JAX
+            alone. It runs after `allowed_token_ids` and before the temperature, for each request whose
+            `processor_args` are not None. None (default) runs none.
+        sampling_defaults: source of the defaults of sampling parameters: "model" (default), the generation_config.json
+            of the model, or "neutral", the defaults of `SamplingParams`.
+        watchdog_timeout: largest time of one tick on the device, in seconds, excluding the time to compile or load
+            programs. When it expires, running requests fail with `StepTimeout`, waiting requests fail after another
+            such period, and `session.stuck` describes the tick. If the tick ends after all, the session resumes. None
+            is 120 on GPUs and TPUs, where a tick takes milliseconds, and 1,800 on CPUs, where a tick of a large model
+            can take minutes on a busy machine. `math.inf` disables the watchdog.
+        decode_steps: number of tokens generated per running request in one tick, from 1 (default) to 16, while no
+            request waits, no prompt is computed, and no request is constrained. The tokens do not change. Python runs
+            once for that number of tokens, a gain where a step takes less than about 3 ms. The tokens come in bursts,
+            stop strings and cancellations take effect later, and each decode bucket has one more program to compile.
     """
 
     device: Any = None
@@ -156,12 +165,12 @@ class Settings:
     decode_steps: int = 1
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        rows = [(field.name, _said(getattr(self, field.name))) for field in fields(self)]
+        rows = [(field.name, _value_text(getattr(self, field.name))) for field in fields(self)]
         lines = (f"{name:{max(len(name) for name, _ in rows)}}  {value}" for name, value in rows)
         return markup.bundle("\n".join(lines), markup.card("Settings", "", markup.table(rows)))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print a line for each where this is the result of a cell, and the repr where it is in a list."""
+        """Print one line per setting as the result of a cell, and the repr inside a list."""
         printer.text(repr(self) if printer.indentation else self._repr_mimebundle_()["text/plain"])
 
     def __post_init__(self) -> None:
@@ -220,12 +229,12 @@ class Settings:
 
     @property
     def groups(self) -> int:
-        """The number of groups of devices that compute different rows."""
+        """Number of data-parallel groups; groups compute different rows."""
         return self.data if self.mesh is None else int(self.mesh.shape.get("data", 1))
 
     @property
     def lane_count(self) -> int:
-        """The number of lanes."""
+        """Number of lanes."""
         if self.prefill is not None:
             return 2
         return self.replicas.count if isinstance(self.replicas, Ray) else self.replicas
@@ -259,10 +268,10 @@ def check_axes(what: str, axes: Mapping[str, int]) -> None:
     """Check the axes of a mesh by their names and sizes.
 
     Args:
-        what: the name of what they were given as.
+        what: the subject of the error message.
 
     Raises:
-        ConfigError: an axis that nothing is shared over.
+        ConfigError: an axis other than those of `AXES`.
     """
     for name in axes:
         if name not in AXES:
@@ -270,7 +279,7 @@ def check_axes(what: str, axes: Mapping[str, int]) -> None:
 
 
 class SettingsOptions(TypedDict, total=False):
-    """The keywords of `open`; `Settings` says what each does."""
+    """Keywords of `open`, as documented in `Settings`."""
 
     device: Any
     tensor: int | None
@@ -310,8 +319,8 @@ class SettingsOptions(TypedDict, total=False):
     decode_steps: int
 
 
-def _said(value: Any) -> str:
-    """Return the value of a setting as a cell shows it."""
+def _value_text(value: Any) -> str:
+    """Format the value of a setting for a notebook cell."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, str):

@@ -1,16 +1,16 @@
-"""Every error that Rekindle raises on purpose, in one tree.
+"""Exceptions raised by Rekindle, in one hierarchy.
 
     RekindleError
-    ├── ConfigError (ValueError)         a setting of `open` that cannot be served
+    ├── ConfigError (ValueError)         a setting of `open` is invalid or cannot be served
     ├── ModelError
-    │   ├── ModelNotFound                nothing that can be opened at the given place
-    │   ├── UnsupportedModel             a model whose architecture or options are not implemented
-    │   ├── CheckpointError              a model file that is truncated, corrupt or incomplete
-    │   └── ModelTooLarge                a model that does not fit into the memory of its device
-    ├── InvalidRequest (ValueError)      a prompt or sampling parameter that cannot be served
-    │   ├── PromptTooLong                more tokens than the context or the page pool can hold
-    │   └── InvalidBatch                 prompts of a batch that cannot be served, by index
-    ├── InvalidData (ValueError)         data that a generation cannot be read from
+    │   ├── ModelNotFound                no model at the given name or path
+    │   ├── UnsupportedModel             the architecture or an option of the model is not implemented
+    │   ├── CheckpointError              a model file is truncated, corrupt or incomplete
+    │   └── ModelTooLarge                the model does not fit into the memory of its device
+    ├── InvalidRequest (ValueError)      a prompt or sampling parameter is invalid or cannot be served
+    │   ├── PromptTooLong                the prompt exceeds the context or the page pool
+    │   └── InvalidBatch                 prompts of a batch are invalid, by index
+    ├── InvalidData (ValueError)         data is not a serialized generation
     ├── BatchFailed                      a request of a batch failed after others had ended
     ├── QueueFull                        `submit` found the waiting queue full
     ├── RequestCancelled                 the request was cancelled before it ended
@@ -20,13 +20,16 @@
     ├── ReplicaLost                      the processes that computed the request are gone
     ├── WeightsChanged                   `update_weights` ended the request
     ├── StorageError                     the cache directory cannot be used
-    │   └── UnsafeStorage                somebody else could have written what it holds
+    │   └── UnsafeStorage                another user could have written its content
     ├── NotRestored                      `open(restore="require")` would have had to compile
     ├── HostRefused                      a process has another secret, version or model than its leader
     └── SessionError
-        ├── SessionClosed                the session was used after, or closed during, the call
+        ├── SessionClosed                the session is closed, or was closed during the call
         └── EngineFailed                 the engine stopped; the cause is chained
-            └── HostLost                 a process that served the session with this one is gone
+            └── HostLost                 another process of this session is gone
+
+Each message says what was expected, what came, and what to do. `ParametersIgnored` is a warning. In a cell of IPython,
+the traceback of an error has only the lines of the user's code and the message.
 
 Every message says what was expected, what came, and what to do. `ParametersIgnored` is a warning. In IPython, a cell
 shows of an error the lines of the user's own code and the message.
@@ -49,64 +52,63 @@ AnyError = TypeVar("AnyError", bound=BaseException)
 
 
 class RekindleError(Exception):
-    """The base of all errors raised by Rekindle."""
+    """Base class of all exceptions raised by Rekindle."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows of this error, which asks for it by this name."""
+        """Return the traceback lines for IPython, which looks this method up by its name."""
         return in_a_cell(self)
 
 
 class ConfigError(RekindleError, ValueError):
-    """A setting of `open` that cannot be served."""
+    """A setting of `open` is invalid or cannot be served."""
 
 
 class ModelError(RekindleError):
-    """A model that cannot be opened."""
+    """A model cannot be opened."""
 
 
 class ModelNotFound(ModelError):
-    """A model name or path at which nothing can be opened."""
+    """No model can be opened at a name or path."""
 
 
 class UnsupportedModel(ModelError):
-    """A model whose architecture or options are not implemented."""
+    """The architecture or an option of a model is not implemented."""
 
 
 class CheckpointError(ModelError):
-    """A model file that is truncated, corrupt or incomplete."""
+    """A model file is truncated, corrupt or incomplete."""
 
 
 class ModelTooLarge(ModelError):
-    """A model that does not fit into the memory of its device; nothing of it was loaded."""
+    """A model does not fit into the memory of its device. No weights were loaded."""
 
 
 class InvalidRequest(RekindleError, ValueError):
-    """A prompt or sampling parameter that cannot be served.
+    """A prompt or sampling parameter is invalid or cannot be served.
 
     Attributes:
-        parameter: the sampling parameter that it is about, or "prompt"; None if it is about something else, or about
-            several.
+        parameter: name of the invalid sampling parameter, or "prompt"; None for any other cause, or several parameters.
     """
 
     parameter: str | None = None
 
     @classmethod
     def of(cls, parameter: str, message: str) -> Self:
-        """Return the error of one parameter."""
+        """Return the error with its `parameter`."""
         error = cls(message)
         error.parameter = parameter
         return error
 
 
 class PromptTooLong(InvalidRequest):
-    """A prompt with more tokens than the model's context or the page pool can hold."""
+    """A prompt has more tokens than the model's context or the page pool can hold."""
 
 
 class InvalidBatch(InvalidRequest):
-    """Prompts of a batch cannot be served, and nothing of the batch was computed.
+    """Prompts of a batch cannot be served. Nothing of the batch was computed.
 
     Attributes:
-        errors: the error of each of these prompts, by its index in the batch.
+        errors: error of each invalid prompt, by index in the batch.
     """
 
     def __init__(self, message: str, errors: Mapping[int, Exception] | None = None):
@@ -115,15 +117,15 @@ class InvalidBatch(InvalidRequest):
 
 
 class InvalidData(RekindleError, ValueError):
-    """Data that a generation cannot be read from."""
+    """Data is not a serialized generation."""
 
 
 class BatchFailed(RekindleError):
-    """A request of a batch failed, and those that had not ended were cancelled. The cause is that request's error.
+    """A request of a batch failed, and the unfinished requests were cancelled. Its error is chained as the cause.
 
     Attributes:
-        results: what `generate` would have returned, with the generations that had ended, the error in the place of the
-            request that failed, and None for each that was cancelled.
+        results: the list that `generate` would have returned: a generation for each finished request, the error for the
+            failed request, and None for each cancelled one.
     """
 
     def __init__(self, message: str, results: Sequence[Any] = ()):
@@ -140,23 +142,23 @@ class RequestCancelled(RekindleError):
 
 
 class ConstraintFailed(RekindleError):
-    """A request came to where its constraint and its other parameters left no token to choose."""
+    """The constraint and the other parameters of a request left no token to choose."""
 
 
 class LogitsNotFinite(RekindleError):
-    """The model computed NaN or infinity where a request's token was to be chosen or its prompt to be scored."""
+    """The model computed NaN or infinity at a position to sample or to score."""
 
 
 class StepTimeout(RekindleError):
-    """The device did not finish in time a tick that the request waited for.
+    """The device did not finish a tick of the request in time.
 
     Attributes:
-        tick: the number of the tick.
-        prompt_tokens: how many tokens of prompts it computes.
-        rows: how many requests it computes one more token of.
-        requests: the ids of the requests that it computes something of.
-        seconds: how long it had taken.
-        stacks: what every thread of the process was doing then, as tracebacks.
+        tick: number of the tick.
+        prompt_tokens: prompt tokens in the tick.
+        rows: decode rows in the tick, one per request.
+        requests: ids of the requests in the tick.
+        seconds: time since the tick began.
+        stacks: tracebacks of all threads of the process.
     """
 
     def __init__(
@@ -176,11 +178,11 @@ class StepTimeout(RekindleError):
 
 
 class ReplicaLost(RekindleError):
-    """The replica that computed the request is gone, and no other one could go on with it."""
+    """The replica of the request is gone, and no other replica could resume the request."""
 
 
 class WeightsChanged(RekindleError):
-    """The request was ended by `update_weights`."""
+    """`update_weights` ended the request."""
 
 
 class StorageError(RekindleError):
@@ -192,11 +194,11 @@ class UnsafeStorage(StorageError):
 
 
 class NotRestored(RekindleError):
-    """A program is not in the cache directory, and `restore="require"` forbids to compile it."""
+    """A program is not stored in the cache directory, and `restore="require"` forbids compiling it."""
 
 
 class HostRefused(RekindleError):
-    """Two processes cannot serve a session together, because their secrets, versions or models differ."""
+    """Two processes cannot serve one session, because their secrets, versions or models differ."""
 
 
 class SessionError(RekindleError):
@@ -204,23 +206,23 @@ class SessionError(RekindleError):
 
 
 class SessionClosed(SessionError):
-    """The session was used after it was closed, or closed during the call."""
+    """The session is closed, or was closed during the call."""
 
 
 class EngineFailed(SessionError):
-    """The engine stopped because of an error, which is chained as the cause."""
+    """The engine stopped because of an error. The error is chained as the cause."""
 
 
 class HostLost(EngineFailed):
-    """A process that served the session with this one is gone, or has failed."""
+    """Another process of this session is gone or has failed."""
 
 
 class ParametersIgnored(UserWarning):
-    """Sampling parameters were given that do nothing beside the others."""
+    """A sampling parameter has no effect together with the others."""
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn of the line that called this package, however many calls it is away."""
+    """Give a warning at the nearest calling line outside this package."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
@@ -258,7 +260,7 @@ _ELSEWHERE: Final = {
     "prefix_cache": ("enable_prefix_caching",),
     "host_cache_bytes": ("swap_space", "cpu_offload_gb"),
 }
-"""Names of the same things in transformers, vLLM, llama.cpp, Ollama and OpenAI's API, by ours."""
+"""Names of the same parameters in transformers, vLLM, llama.cpp, Ollama and OpenAI's API, by Rekindle's name."""
 
 
 _OTHERWISE: Final = {
@@ -269,36 +271,36 @@ _OTHERWISE: Final = {
     ("quantization", "quantize", "load_in_4bit", "load_in_8bit"): "weights are computed in dtype, and a GGUF file's "
     "blocks are widened to that when it is opened: leave it out",
 }
-"""What does the same as a keyword elsewhere that has no keyword here."""
+"""Hints for keywords of other libraries without a counterpart here."""
 
 
 def not_installed(what: str, extra: str, error: ImportError) -> ConfigError:
-    """Return the error of an extra of Rekindle that is not installed, or not as a whole."""
+    """Return the error for an extra of Rekindle that is missing or incomplete."""
     return ConfigError(f"{what} cannot be imported ({error}); install it: pip install 'rekindle[{extra}]'")
 
 
-def suggestion(name: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown name: what it is called here, the closest one, or all of them."""
+def suggestion(name: str, choices: Collection[str]) -> str:
+    """Return the end of a message about an unknown name: Rekindle's name, the closest choice, or all choices."""
     for names, way in _OTHERWISE.items():
         if name in names:
             return way
-    return likely(name, known) or f"known are {', '.join(known)}"
+    return likely(name, choices) or f"known are {', '.join(choices)}"
 
 
-def likely(name: str, known: Collection[str]) -> str:
-    """Return what an unknown name is called here, or the closest one, in words; nothing if none is close."""
+def likely(name: str, choices: Collection[str]) -> str:
+    """Return a hint with Rekindle's name for an unknown name, or the closest choice; "" if none is close."""
     for ours, theirs in _ELSEWHERE.items():
-        if name in theirs and ours in known:
+        if name in theirs and ours in choices:
             return f"here it is {ours}"
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name, choices, n=1)
     return f"did you mean {close[0]}?" if close else ""
 
 
 def in_a_cell(error: BaseException) -> list[str]:
-    """Return the parts of what IPython shows of an error: the lines of the user's own code, and the message.
+    """Return the traceback of an error for a cell of IPython: the lines of the user's own code, and the message.
 
-    IPython draws them as it draws all others, in its colours. What the error was raised from is named, or is drawn too
-    where it passed through code of the user. In a mode other than IPython's default, the error is drawn as all others.
+    IPython renders the parts in its own colours. A cause is rendered too if it passed through the user's code, and only
+    named otherwise. In any traceback mode except IPython's default, the error is rendered like any other error.
     """
     ipython = sys.modules.get("IPython")
     shell: Any = None if ipython is None else ipython.get_ipython()
@@ -308,60 +310,60 @@ def in_a_cell(error: BaseException) -> list[str]:
     if draw.mode != "Context":
         parts: list[str] = draw.structured_traceback(type(error), error, error.__traceback__)
         return parts
-    shown, unseen = _abridged(error)
-    parts = draw.structured_traceback(type(shown), shown, shown.__traceback__, tb_offset=0)
+    abridged, hidden_causes = _abridged(error)
+    parts = draw.structured_traceback(type(abridged), abridged, abridged.__traceback__, tb_offset=0)
     draw.tb = error.__traceback__  # %debug starts from what was drawn last
-    return [*parts, *unseen, "`%tb Plain` shows the whole traceback."]
+    return [*parts, *hidden_causes, "`%tb Plain` shows the whole traceback."]
 
 
-def told_briefly(error: AnyError) -> AnyError:
-    """Return an error that is not of this package, which IPython from now on shows as it shows those that are."""
-    vars(error)["_render_traceback_"] = _last_in_a_cell  # no method of the error's own, which would be a circle
+def with_short_traceback(error: AnyError) -> AnyError:
+    """Give an error of another library the short traceback of Rekindle's errors in IPython, and return it."""
+    vars(error)["_render_traceback_"] = _last_in_a_cell  # a bound method would make a reference cycle
     return error
 
 
 def _last_in_a_cell() -> list[str]:
-    """Return what IPython shows of the error that it shows now, which it keeps there for debuggers."""
+    """Return the traceback of the error that IPython renders now, stored by it for debuggers."""
     error = sys.last_value
-    assert error is not None, "IPython keeps the error before it draws it"
+    assert error is not None, "IPython stores the error before rendering it"
     return in_a_cell(error)
 
 
 def _abridged(error: BaseException) -> tuple[Exception, list[str]]:
-    """Return an error that reads as this one does, with the user's own frames alone, and the causes that it leaves out.
+    """Return a copy of an error with the user's frames only, and one line for each omitted cause.
 
-    Its causes are those that passed through the user's code. Of the others, those that were raised from on purpose are
-    returned as lines, unless a message has told them already.
+    The copy keeps the causes that passed through the user's code. Other explicit causes become lines, unless an earlier
+    message contains the text of the cause.
     """
-    shown = first = _alike(error, _own_frames(error.__traceback__))
-    unseen: list[str] = []
-    told, on_purpose, seen = str(error), True, {id(error)}
-    while (before := _before(error)) is not None and id(before) not in seen:
+    copy = first = _alike(error, _own_frames(error.__traceback__))
+    lines: list[str] = []
+    messages, on_purpose, visited = str(error), True, {id(error)}
+    while (before := _before(error)) is not None and id(before) not in visited:
         on_purpose = on_purpose and before is error.__cause__
         error = before
-        seen.add(id(error))
+        visited.add(id(error))
         if frames := _own_frames(error.__traceback__):
             cause = _alike(error, frames)
             if on_purpose:
-                shown.__cause__ = cause
+                copy.__cause__ = cause
             else:
-                shown.__context__ = cause
-            shown = cause
-        elif on_purpose and (not str(error) or str(error) not in told):
-            unseen.append(f"caused by {type(error).__name__}: {error}".splitlines()[0])
-        told += str(error)
-    return first, unseen
+                copy.__context__ = cause
+            copy = cause
+        elif on_purpose and (not str(error) or str(error) not in messages):
+            lines.append(f"caused by {type(error).__name__}: {error}".splitlines()[0])
+        messages += str(error)
+    return first, lines
 
 
 def _before(error: BaseException) -> BaseException | None:
-    """Return the error that Python tells before this one."""
+    """Return the cause or context of an error that Python prints before it."""
     if error.__cause__ is not None:
         return error.__cause__
     return None if error.__suppress_context__ else error.__context__
 
 
 def _alike(error: BaseException, frames: TracebackType | None) -> Exception:
-    """Return an error of the same name and message, because a copy of the error itself may not be possible."""
+    """Return an error with the same name, message and notes; the error itself may not be copyable."""
     alike: Exception = type(type(error).__name__, (Exception,), {})(str(error))
     for note in getattr(error, "__notes__", ()):
         alike.add_note(note)
@@ -369,7 +371,7 @@ def _alike(error: BaseException, frames: TracebackType | None) -> Exception:
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of libraries."""
+    """Return a traceback without frames of libraries."""
     steps = []
     while trace is not None:
         if not _of_a_library(trace.tb_frame):
@@ -382,7 +384,7 @@ def _own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _of_a_library(frame: FrameType) -> bool:
-    """Tell whether a frame runs code of this package, of an installed one, or of Python itself."""
+    """Return whether a frame runs code of this package, an installed package, or Python itself."""
     path = frame.f_code.co_filename
     package = frame.f_globals.get("__name__", "").partition(".")[0]
     return (

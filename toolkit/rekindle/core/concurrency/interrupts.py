@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from rekindle.core.errors import AnyError, told_briefly
+from rekindle.core.errors import AnyError, with_short_traceback
 
 
 def brief(left: AnyError) -> AnyError:
     """Return an error that ends a wait; a cell shows an interrupt as it shows the errors of this package."""
-    return told_briefly(left) if isinstance(left, KeyboardInterrupt | CancelledError) else left
+    return with_short_traceback(left) if isinstance(left, KeyboardInterrupt | CancelledError) else left
 
 
 def tell(left: BaseException, words: str, name: str, value: object) -> None:
