@@ -109,7 +109,7 @@ def affine(request: Request, lanes: Sequence[LaneLoad]) -> int:
     if max(queues) - min(queues) > 64 and max(queues) > 1.5 * min(queues):
         return min(lanes, key=lambda load: load.in_flight).lane
     best = min(lanes, key=lambda load: load.uncached)
-    found = 1 - best.uncached / len(request.known)
+    found = 1 - best.uncached / len(request.initial_tokens)
     return best.lane if found > 0.3 else min(lanes, key=lambda load: load.given).lane
 
 

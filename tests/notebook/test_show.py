@@ -253,9 +253,7 @@ def test_without_widgets_it_is_shown_all_the_same(notebook: Notebook, page: Page
 def test_a_kernel_ends_without_a_word_while_it_draws(fresh: Notebook) -> None:
     # A compilation that takes long would be waited for, and said to be.
     fresh.run("session = await open_tiny(progress=False); await session.precompiled(progress=False)")
-    fresh.run(
-        "handle = session.submit(token_ids=PROMPT, **LONG); handle.display(); await handle.record.pieces.grown(0)"
-    )
+    fresh.run("handle = session.submit(token_ids=PROMPT, **LONG); handle.display(); await handle.record.pieces.wait(0)")
     assert fresh.run("print(handle.done)") == "False\n"
     fresh.shutdown()
     assert fresh.log() == ""

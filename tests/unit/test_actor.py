@@ -83,7 +83,7 @@ async def test_a_message_that_comes_just_before_the_receiver_sleeps_is_not_misse
     ended: list[str] = []
 
     async def read() -> None:
-        await feed.grown(len(feed.items))
+        await feed.wait(len(feed.items))
         ended.append("read")
 
     async with anyio.create_task_group() as tasks:

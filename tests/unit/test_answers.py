@@ -108,7 +108,7 @@ def test_what_a_failed_batch_leaves_is_shown_as_a_table_too(settler: FakeSettler
         until_blocking(lambda: len(session.requests) == 2, "both are asked")
         first, second = session.requests.values()
         settler.step()
-        assert first.record.pieces.grown_blocking(1, PATIENCE)
+        assert first.record.pieces.wait_blocking(1, PATIENCE)
         second.cancel()
         error: Any = asking.exception(PATIENCE)
         settler.release()

@@ -111,7 +111,7 @@ def test_first_tokens_count_as_soon_as_they_have_come_and_once(busy: Session, se
 
     def begun() -> bool:
         settler.step()
-        return all(handle.record.pieces.grown_blocking(0, 0.02) for handle in busy.requests.values())
+        return all(handle.record.pieces.wait_blocking(0, 0.02) for handle in busy.requests.values())
 
     until_blocking(begun, "both have a first token")
     assert all(next(stream).token_ids for stream in streams)

@@ -389,7 +389,7 @@ def test_a_session_that_is_dropped_ends_its_engine_and_its_dashboard(drawn: list
     del session
     gc.collect()
     assert alive() is None
-    host.stopped.grown_blocking(0)
+    host.stopped.wait_blocking(0)
     thread.join()
 
 

@@ -130,9 +130,11 @@ def test_pool_bytes_are_whole_pages_and_instead_of_num_pages(model: Checkpoint) 
     page = Blueprint.of(model, Settings(num_pages=5), HERE).limits.pool.page_bytes
     blueprint = Blueprint.of(model, Settings(pool_bytes=7 * page + page // 2), HERE)
     assert blueprint.limits.pool.num_pages == 7
-    chosen = blueprint.chosen(Settings(pool_bytes=7 * page))
+    chosen = blueprint.resolve(Settings(pool_bytes=7 * page))
     assert (chosen.num_pages, chosen.pool_bytes) == (7, None)
-    assert Blueprint.of(model, Settings(pool_bytes=2 * page), HERE).chosen(Settings(pool_bytes=2 * page)).num_pages == 2
+    assert (
+        Blueprint.of(model, Settings(pool_bytes=2 * page), HERE).resolve(Settings(pool_bytes=2 * page)).num_pages == 2
+    )
     with pytest.raises(ConfigError, match="pool_bytes must be at least"):
         Blueprint.of(model, Settings(pool_bytes=2 * page - 1), HERE)
     with pytest.raises(ConfigError, match=rf"pool_bytes must be at least {2 * page:,} for this model, .* got 2"):

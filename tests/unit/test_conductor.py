@@ -52,7 +52,7 @@ class Running:
     async def stepped(self) -> MessageRecord | None:
         command = TakeOne()
         self.engine.conductor.tell(command)
-        await command.answer.grown(TO_THE_END)
+        await command.answer.wait(TO_THE_END)
         return command.answer.items[0] if command.answer.items else None
 
     async def submit(self, request_id: int, max_tokens: int = 2) -> None:
@@ -268,7 +268,7 @@ async def test_it_is_paused_from_the_call_on_and_no_longer_from_the_resume_on() 
     settler = Telling()
     with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
-        await settler.took.grown(0)
+        await settler.took.wait(0)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.pause)
             await anyio.wait_all_tasks_blocked()

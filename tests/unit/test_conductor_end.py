@@ -36,7 +36,7 @@ async def test_leaving_a_command_early_leaves_the_engine_usable(call: Callable[[
     settler = Telling()
     with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         handle = session.submit(token_ids=PROMPT, max_tokens=4)
-        await settler.took.grown(0)
+        await settler.took.wait(0)
 
         async def leave() -> None:
             await call(session)
@@ -82,7 +82,7 @@ class Outcomes:
 async def with_waiters(session: Session, settler: Telling, outcomes: Outcomes, end: Callable[[], Any]) -> None:
     """Let a caller wait in each way for a settler that is busy, and then end the session."""
     handle = session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
-    await settler.took.grown(0)
+    await settler.took.wait(0)
     async with anyio.create_task_group() as tasks:
         for waiter in WAITERS:
             tasks.start_soon(outcomes.call, partial(waiter, session))
@@ -164,7 +164,7 @@ async def test_who_waits_is_let_go_only_once_the_error_is_known(kind: type[Comma
     settler, witnesses = Telling(fails=fails), [Witness(), Witness()]
     with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         session.submit(token_ids=PROMPT)
-        await settler.took.grown(0)
+        await settler.took.wait(0)
         for witness in witnesses:  # one command is being done, one is still to be done
             witness.host = session._engine
             session._engine.command(kind(witness))
@@ -174,7 +174,7 @@ async def test_who_waits_is_let_go_only_once_the_error_is_known(kind: type[Comma
         else:
             session._engine.stop()
         for witness in witnesses:
-            await witness.grown(0)
+            await witness.wait(0)
             assert isinstance(witness.error, EngineFailed if fails else SessionClosed)
 
 
@@ -206,7 +206,7 @@ async def test_threads_that_pause_and_step_while_others_close_all_come_to_an_end
                 async with anyio.create_task_group() as tasks:
                     for _ in range(3):
                         tasks.start_soon(partial(to_thread.run_sync, use, session, outcomes))
-                    await seen.grown(20)
+                    await seen.wait(20)
                     await session.close()
             assert [type(error) for error in outcomes] == [SessionClosed] * 3
 

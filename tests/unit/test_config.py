@@ -117,7 +117,7 @@ def test_a_deterministic_session_has_many_shapes_if_the_kernels_keep_rows_apart(
     settings = Settings(deterministic=True, max_running=8, max_prefill_tokens=64)
     limits = EngineLimits.of(settings, FAKE_MODEL, 4, rows_apart=True)
     assert (limits.one_shape, limits.decode_buckets) == (False, fake_limits(max_running=8).decode_buckets)
-    assert limits.chosen(settings).deterministic
+    assert limits.resolve(settings).deterministic
     with_processor = replace(settings, logits_processor=lambda logits, row: logits)
     assert EngineLimits.of(with_processor, FAKE_MODEL, 4, rows_apart=True).one_shape, "it need not keep rows apart"
 

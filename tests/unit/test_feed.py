@@ -23,14 +23,14 @@ async def test_every_reader_sees_all_items_whenever_it_comes() -> None:
     async def read(name: str) -> None:
         at = 0
         while not feed.closed:
-            await feed.grown(at)
+            await feed.wait(at)
             at = len(feed.items)
         seen[name] = list(feed.items)
 
     def read_blocking(name: str) -> None:
         at = 0
         while not feed.closed:
-            feed.grown_blocking(at)
+            feed.wait_blocking(at)
             at = len(feed.items)
         seen[name] = list(feed.items)
 
@@ -54,7 +54,7 @@ async def test_every_reader_sees_all_items_whenever_it_comes() -> None:
 async def test_a_reader_that_is_cancelled_leaves_nothing_behind() -> None:
     feed: Feed[int] = Feed()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(feed.grown, 0)
+        tasks.start_soon(feed.wait, 0)
         await anyio.wait_all_tasks_blocked()
         assert len(feed._waiting) == 1
         tasks.cancel_scope.cancel()
@@ -63,12 +63,12 @@ async def test_a_reader_that_is_cancelled_leaves_nothing_behind() -> None:
 
 def test_a_blocking_reader_is_told_when_its_time_is_over() -> None:
     feed: Feed[int] = Feed()
-    assert not feed.grown_blocking(0, timeout=0)
+    assert not feed.wait_blocking(0, timeout=0)
     feed.put(1)
-    assert feed.grown_blocking(0, timeout=0)
-    assert not feed.grown_blocking(1, timeout=0)
+    assert feed.wait_blocking(0, timeout=0)
+    assert not feed.wait_blocking(1, timeout=0)
     feed.close()
-    assert feed.grown_blocking(1, timeout=0)
+    assert feed.wait_blocking(1, timeout=0)
 
 
 async def test_a_reader_whose_loop_was_closed_harms_neither_the_writer_nor_other_readers() -> None:
@@ -85,7 +85,7 @@ async def test_a_reader_whose_loop_was_closed_harms_neither_the_writer_nor_other
         await to_thread.run_sync(another_loop, backend)
     feed._waiting.extend((waiter.wake, 0) for waiter in left)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(feed.grown, 0)
+        tasks.start_soon(feed.wait, 0)
         await anyio.wait_all_tasks_blocked()
         feed.put(1)
     assert list(feed.items) == [1]
@@ -99,7 +99,7 @@ def test_several_loops_read_one_feed_at_once() -> None:
     async def read() -> None:
         ready.wait()
         while not feed.closed:
-            await feed.grown(len(feed.items))
+            await feed.wait(len(feed.items))
         seen.append(tuple(feed.items))
 
     targets: list[Callable[[], object]] = [
@@ -148,7 +148,7 @@ def test_an_interrupt_that_the_system_gave_to_another_thread_ends_a_blocking_wai
     taker = threading.Thread(target=take_the_interrupt)
     taker.start()
     with pytest.raises(KeyboardInterrupt):
-        feed.grown_blocking(0)
+        feed.wait_blocking(0)
     timer.cancel()
     taker.join()
     assert not rescued.is_set()

@@ -58,7 +58,7 @@ def request_of(families: Path) -> dict[str, Any]:
     """Return what a leader on one device asks its followers to open."""
     model, settings = families / "llama-tied", Settings(**FEW_PAGES)
     blueprint = Blueprint.of(open_checkpoint(model), settings, places_over(None, Settings(tensor=1))[0])
-    return asked(model, None, blueprint.chosen(settings), blueprint)
+    return asked(model, None, blueprint.resolve(settings), blueprint)
 
 
 def run(share: Share, order: Order) -> Any:

@@ -140,10 +140,10 @@ def test_an_instruction_is_a_name_or_a_text() -> None:
 
 def test_there_may_be_many_texts_to_judge_and_long_ones() -> None:
     long, many = "word " * 2000, ["a"] * 300
-    assert checks.judged("documents", [long]) == (long,)
-    assert checks.judged("documents", many) == tuple(many)
+    assert checks.long_texts("documents", [long]) == (long,)
+    assert checks.long_texts("documents", many) == tuple(many)
     with pytest.raises(InvalidRequest, match=r"none of them empty, got .* which has '' in place 300"):
-        checks.judged("documents", [*many, ""])
+        checks.long_texts("documents", [*many, ""])
     with pytest.raises(InvalidRequest, match="at most 256 texts, got 300"):
         checks.texts("stop", many)
 

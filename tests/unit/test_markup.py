@@ -66,9 +66,9 @@ def test_numbers_are_right_aligned_and_so_is_what_stands_above_them() -> None:
 
 
 def test_one_of_a_thing_is_not_several() -> None:
-    counts = [markup.counted(count, "page") for count in (0, 1, 2, 1000)]
+    counts = [markup.quantity(count, "page") for count in (0, 1, 2, 1000)]
     assert counts == ["0 pages", "1 page", "2 pages", "1,000 pages"]
-    assert [markup.counted(count, "branch", "branches") for count in (1, 2)] == ["1 branch", "2 branches"]
+    assert [markup.quantity(count, "branch", "branches") for count in (1, 2)] == ["1 branch", "2 branches"]
 
 
 @pytest.mark.parametrize("length", [markup.HEAD + 1, markup.LONGEST_PASSAGE, markup.LONGEST_PASSAGE + 1, 10**7])

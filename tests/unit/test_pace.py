@@ -75,7 +75,7 @@ async def test_a_bar_counts_what_has_ended(
 
         for ended in range(3):
             while not bars.shown.items or bars.shown.items[-1].done < ended:
-                await bars.shown.grown(len(bars.shown.items))
+                await bars.shown.wait(len(bars.shown.items))
             settler.step()
     reports = list(bars.shown.items)
     assert {(report.stage, report.total, report.unit.partition(",")[0]) for report in reports} == {
@@ -110,7 +110,7 @@ async def test_the_default_is_what_open_was_told(opened: bool, settler: FakeSett
                 async with anyio.create_task_group() as tasks:  # it does not end, since no tick settles
                     tasks.start_soon(generate)
                     drawn = opened if told is None else told
-                    await (bars.shown.grown(0) if drawn else anyio.wait_all_tasks_blocked())
+                    await (bars.shown.wait(0) if drawn else anyio.wait_all_tasks_blocked())
                     assert bool(bars.shown.items) == drawn
                     tasks.cancel_scope.cancel()
         settler.release()

@@ -181,7 +181,7 @@ class Lane:
     used: list[int] = field(default_factory=list)
 
     def uncached(self, request: Request) -> int:
-        return len(request.known)
+        return len(request.initial_tokens)
 
     def remaining(self, request_id: int) -> int | None:
         return None
@@ -280,7 +280,7 @@ class RelayMachine(RuleBasedStateMachine):
                 for _ in kept:
                     self.up.append(FromLane(number, WeightsKept(ticket)))
             case SendPages(request, first, exchanges):
-                there = len(request.known) // 16 - first if exchanges == lane.exchanges else 0
+                there = len(request.initial_tokens) // 16 - first if exchanges == lane.exchanges else 0
                 pages = (lane.weights,) * there
                 self.up.append(FromLane(number, Collected(request.id, pages)))
             case StagePages():
@@ -334,8 +334,8 @@ class RelayMachine(RuleBasedStateMachine):
                 return
             lane.started.add(request_id)
             self.up.append(FromLane(number, Started(request_id, request.prompt, 0, CachedTokens(), lane.exchanges)))
-            if request.given:
-                self.up.append(FromLane(number, Outputs((Output(request, request.given, None),))))
+            if request.initial_output:
+                self.up.append(FromLane(number, Outputs((Output(request, request.initial_output, None),))))
         self.tell(number)
         if request.hold:
             self.end(number, request_id, "held")

@@ -87,6 +87,6 @@ async def test_a_crowd_leaves_nothing_behind() -> None:
             for _ in range(60):
                 tasks.start_soon(crowd.client)
         for handle in session.requests.values():
-            await handle.record.pieces.grown(2**60)
+            await handle.record.pieces.wait(2**60)
         await assert_all_ends_free(session)
         assert min(crowd.done[name] for name in ("asks", "leaves", "errs")) > 5

@@ -156,7 +156,7 @@ async def test_a_server_that_was_closed_does_not_keep_its_session() -> None:
         return kept() is None
 
     await until(is_gone, "nobody had the session any more")
-    await stopped.grown(0)
+    await stopped.wait(0)
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ async def test_many_tokens_at_once_do_not_make_a_reader_slow() -> None:
         caller = Caller(served, TEXT, {**ENDLESS, "max_tokens": 300, "stream": True, "logprobs": 0})
         async with anyio.create_task_group() as tasks:
             handle = await begun(session, caller, tasks)
-            handle.record.pieces.grown_blocking(299)  # which blocks this loop until the last token is there
+            handle.record.pieces.wait_blocking(299)  # which blocks this loop until the last token is there
         assert len(caller.reply.events) == 301
 
 

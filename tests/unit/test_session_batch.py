@@ -207,7 +207,7 @@ async def failing(session: Session, settler: FakeSettler, outcome: list[Any], **
         await anyio.wait_all_tasks_blocked()
         handles = list(session.requests.values())
         settler.step()
-        await handles[0].record.pieces.grown(1)
+        await handles[0].record.pieces.wait(1)
         handles[2].cancel()
         if "errors" in options:
             settler.release()
@@ -256,7 +256,7 @@ async def test_what_had_ended_survives_the_end_of_the_session(one_by_one: Sessio
         await anyio.wait_all_tasks_blocked()
         (first, _) = one_by_one.requests.values()
         settler.step()
-        await first.record.pieces.grown(1)
+        await first.record.pieces.wait(1)
         await one_by_one.close()
     assert caught[0].results[0].token_ids == expected_tokens(PROMPT, 1)
     assert isinstance(caught[0].__cause__, SessionClosed)

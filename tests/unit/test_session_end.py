@@ -190,7 +190,7 @@ async def test_a_session_that_is_dropped_stops_its_engine(freed: list[str]) -> N
     del session
     gc.collect()
     assert dropped() is None
-    await host.stopped.grown(0)
+    await host.stopped.wait(0)
     assert freed == ["rekindle-engine"]
 
 
@@ -214,7 +214,7 @@ def test_a_session_that_is_dropped_after_an_error_stops_its_engine(stepped: bool
 
     def is_stopped() -> bool:
         gc.collect()  # again and again, as the engine's thread may still be on its way out of what it said last
-        return host.stopped.grown_blocking(0, timeout=0.1)
+        return host.stopped.wait_blocking(0, timeout=0.1)
 
     until_blocking(is_stopped, "the engine let go of what it said last")
 
@@ -265,7 +265,7 @@ async def test_a_failure_of_the_engine_reaches_every_caller_as_one_error(
     expected = "the engine stopped because of ZeroDivisionError: the device is gone. Open another session"
     assert str(error) == expected
     assert repr(session) == f"<rekindle.Session fake: {expected}>"
-    await session._engine.stopped.grown(0)
+    await session._engine.stopped.wait(0)
     assert freed == ["rekindle-engine"]
 
 
@@ -306,8 +306,8 @@ async def test_an_error_of_building_reaches_whoever_opens_as_it_is() -> None:
         raise ZeroDivisionError("no model")
 
     host = EngineThread(build, lambda message: None, told.append)
-    await host.opening.grown(0)
-    await host.stopped.grown(0)
+    await host.opening.wait(0)
+    await host.stopped.wait(0)
     assert isinstance(host.error, ZeroDivisionError)
     assert told == [host.error]
 
@@ -324,7 +324,7 @@ async def test_a_session_closed_while_it_opens_frees_what_was_built(freed: list[
     await to_thread.run_sync(building.wait)
     host.stop()
     stopped.set()
-    await host.stopped.grown(0)
+    await host.stopped.wait(0)
     assert freed == ["rekindle-engine"]
     assert isinstance(host.error, SessionClosed)
 

@@ -124,7 +124,7 @@ def test_a_signal_handlers_own_exception_cancels_the_request_that_is_waited_for(
         def ring(*_: object) -> bool:
             raise Alarm
 
-        handle.record.pieces.grown_blocking = ring  # type: ignore[method-assign, assignment]
+        handle.record.pieces.wait_blocking = ring  # type: ignore[method-assign, assignment]
         with pytest.raises(Alarm):
             handle.result()
         assert handle.record.standing.state in ("cancelling", "cancelled")

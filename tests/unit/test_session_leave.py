@@ -167,7 +167,7 @@ async def test_an_interrupt_of_a_blocking_wait_cancels_the_request(
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(handle.record.pieces, "grown_blocking", interrupted)
+    monkeypatch.setattr(handle.record.pieces, "wait_blocking", interrupted)
     with pytest.raises(KeyboardInterrupt):
         handle.result()
     with pytest.raises(RequestCancelled):

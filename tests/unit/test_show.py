@@ -286,7 +286,7 @@ async def test_a_running_request_shows_its_text_so_far_and_a_held_one_that_it_wa
     assert " tokens]" in str(page.card["text/plain"])
     assert "waiting" in str(page.card["text/plain"]) or "running" in str(page.card["text/plain"])
     step(settler, 3)
-    await handle.record.pieces.grown(2)
+    await handle.record.pieces.wait(2)
     await page.shows("[running, 3 tokens]")
     text = "".join(piece.text for piece in handle.record.pieces.items)
     assert page.card["text/plain"] == f"{text}\n[running, 3 tokens]"
@@ -325,7 +325,7 @@ async def test_leaving_show_cancels_and_leaves_what_came(
         tasks.start_soon(partial(held.show, "AB", max_tokens=ENDLESS))
         await anyio.wait_all_tasks_blocked()
         (handle,) = held.requests.values()
-        await handle.record.pieces.grown(2)
+        await handle.record.pieces.wait(2)
         if answers:
             settler.release()
         tasks.cancel_scope.cancel()
@@ -381,7 +381,7 @@ async def test_its_button_cancels_and_show_returns(
         assert len(page.buttons) == buttons
         assert (VIEW in page.stop) == bool(buttons)
         (handle,) = held.requests.values()
-        await handle.record.pieces.grown(0)
+        await handle.record.pieces.wait(0)
         press = page.buttons[0].press if buttons else handle.cancel
         await to_thread.run_sync(press)
         settler.release()

@@ -76,7 +76,7 @@ async def test_rows_fill_side_by_side_and_the_answers_stay(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
-        await page.drawn.grown(0)
+        await page.drawn.wait(0)
         await page.shows("0 of 3 answers")
         assert (VIEW in page.card) == clicks
         assert str(page.card["text/plain"]).startswith("Answers: 0 of 3 answers")
@@ -99,14 +99,14 @@ async def test_the_button_of_a_row_cancels_its_request_alone(page: Page, held: S
     table = Widgets(batch, rows(batch))
     table.draw("0 of 3 answers")
     table._buttons[1].click()
-    await batch.handles[1].record.pieces.grown(TO_THE_END)
+    await batch.handles[1].record.pieces.wait(TO_THE_END)
     table.draw("1 of 3 answers")
     assert [box.children[0] in table._buttons for box in table._boxes] == [True, False, True]
     assert "cancelled" in table._lines[1].value
     assert [handle.done for handle in batch.handles] == [False, True, False]
     batch.cancel()
     for handle in batch.handles:
-        await handle.record.pieces.grown(TO_THE_END)
+        await handle.record.pieces.wait(TO_THE_END)
     table.close()
     assert [outcome.finish_reason for outcome in batch.answers()] == ["cancelled"] * 3
     assert [VIEW in output for output in page.outputs.values()] == [False]
@@ -130,7 +130,7 @@ async def test_only_rows_that_have_changed_are_sent(page: Page, held: Session, s
         line.observe(lambda change: sent.append(change["new"]), "value")
     settler.release()
     for handle in batch.handles:
-        await handle.record.pieces.grown(TO_THE_END)
+        await handle.record.pieces.wait(TO_THE_END)
     table.draw("3 of 3 answers")
     assert len(sent) == 3
     table.draw("3 of 3 answers")
@@ -142,7 +142,7 @@ async def test_a_growing_row_and_the_number_of_rows_are_bounded(
     page: Page, session: Session, held: Session, settler: FakeSettler
 ) -> None:
     batch = requested(session, 2 * MOST_ROWS, max_tokens=60)
-    await batch.ends.grown(TO_THE_END)
+    await batch.ends.wait(TO_THE_END)
     drawn = rows(batch)
     table = Redrawn(batch, drawn)
     table.draw("100 of 100 answers")
@@ -167,7 +167,7 @@ async def test_it_is_drawn_four_times_a_second_at_most(page: Page, held: Session
     for wait in (next(showing), next(showing), next(showing)):
         assert (wait.feed, wait.seen, wait.timeout) == (batch.ends, TO_THE_END, REDRAWN_SECONDS)
     settler.release()
-    await batch.ends.grown(TO_THE_END)
+    await batch.ends.wait(TO_THE_END)
     with pytest.raises(StopIteration):
         next(showing)
     said = [str(drawn["text/plain"]).splitlines()[0] for drawn in page.drawn.items if drawn["text/plain"]]
@@ -202,7 +202,7 @@ async def leave_once_all_have_begun(held: Session, settler: FakeSettler) -> None
         for handle in tuple(held.requests.values()):
             settler.step()
             pieces = handle.record.pieces  # it may have joined after that tick
-            await until(partial(pieces.grown_blocking, 0, 0.02), "something has come", step=settler.step)
+            await until(partial(pieces.wait_blocking, 0, 0.02), "something has come", step=settler.step)
         tasks.cancel_scope.cancel()
         settler.release()
 
@@ -239,7 +239,7 @@ async def test_a_failure_is_raised_after_it_was_drawn(page: Page, held: Session)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
-        await page.drawn.grown(0)
+        await page.drawn.wait(0)
         await page.shows("0 of 3 answers")
         await held.close()
     assert isinstance(caught[0].__cause__, SessionClosed)
@@ -277,7 +277,7 @@ def test_what_has_ended_before_the_first_look_is_printed_in_the_order_of_the_end
     handles = [session.submit(token_ids=[3, 1, 4], max_tokens=2), session.submit(token_ids=[5], max_tokens=2)]
     made: list[Handle | Exception] = [handles[0], InvalidRequest("no prompt"), handles[1]]
     batch = BatchRun([(3, 1, 4), "", (5,)], Shape(True, None), made, "return")
-    assert batch.ends.grown_blocking(TO_THE_END, PATIENCE)
+    assert batch.ends.wait_blocking(TO_THE_END, PATIENCE)
     live_table.PrintedTable(batch).close()
     places = re.findall(r"^\[(\d)\]", capsys.readouterr().out, flags=re.MULTILINE)
     assert list(map(int, places)) == list(batch.ends.items)

@@ -71,7 +71,7 @@ async def test_while_a_text_is_tokenized_other_callers_generate_and_cancel(
     session: Session, slow: SlowTokenizer
 ) -> None:
     first = session.submit("first", max_tokens=3)
-    await slow.began.grown(0)
+    await slow.began.wait(0)
 
     async def another() -> None:
         assert (await session.generate(token_ids=[3], max_tokens=40)).token_ids == expected_tokens([3], 40)
@@ -91,7 +91,7 @@ async def test_a_request_whose_text_is_being_tokenized_is_cancelled_at_once_and_
     session: Session, slow: SlowTokenizer
 ) -> None:
     first = session.submit("first")
-    await slow.began.grown(0)
+    await slow.began.wait(0)
     first.cancel()
     with pytest.raises(RequestCancelled, match="the request was cancelled"):
         await first
@@ -114,7 +114,7 @@ async def test_a_callers_requests_keep_their_order_though_some_need_no_tokenizin
     with session.watch(see):
         handles = [session.submit("first", max_tokens=1), session.submit(token_ids=[5], max_tokens=1)]
         handles += [session.submit("third", max_tokens=1), session.submit(token_ids=[7], max_tokens=1)]
-        await slow.began.grown(0)
+        await slow.began.wait(0)
         assert list(slow.began.items) == ["first"], "no more than one of a caller is tokenized"
         slow.let("third", "first")
         for handle in handles:
@@ -136,7 +136,7 @@ async def test_no_more_than_two_texts_are_tokenized_at_once(
             await anyio.wait_all_tasks_blocked()
         for done in range(len(texts)):
             most = min(len(texts), done + TOKENIZED_AT_ONCE)
-            await slow.began.grown(most - 1)
+            await slow.began.wait(most - 1)
             await session.generate(token_ids=[1], max_tokens=1)  # the engine has had time for more
             assert sorted(slow.began.items) == texts[:most]
             slow.let(texts[done])
@@ -146,7 +146,7 @@ async def test_a_pause_waits_for_what_is_being_tokenized_and_a_step_is_one_text(
     session: Session, slow: SlowTokenizer
 ) -> None:
     first = session.submit("first", max_tokens=1)
-    await slow.began.grown(0)
+    await slow.began.wait(0)
     paused: list[bool] = []
 
     async def pause() -> None:
@@ -171,7 +171,7 @@ async def test_a_pause_waits_for_what_is_being_tokenized_and_a_step_is_one_text(
 
 async def test_a_session_closes_though_a_text_is_being_tokenized(session: Session, slow: SlowTokenizer) -> None:
     first = session.submit("first")
-    await slow.began.grown(0)
+    await slow.began.wait(0)
     await session.close()
     with pytest.raises(SessionClosed):
         await first

@@ -206,7 +206,7 @@ def test_leaving_a_blocking_one_early_is_thrown_into_it(monkeypatch: pytest.Monk
     def interrupted(seen: int, timeout: float | None = None) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(feed, "grown_blocking", interrupted)
+    monkeypatch.setattr(feed, "wait_blocking", interrupted)
     with pytest.raises(KeyboardInterrupt):
         blocked(left_by(KeyboardInterrupt, left, feed))
     assert left == ["True", "cleaned up"]

@@ -183,12 +183,12 @@ class Chat:
         return True
 
     def __repr__(self) -> str:
-        said = markup.counted(len(self), "message")
+        said = markup.quantity(len(self), "message")
         last = f", last {chat_text(self.messages[-1:])!r:.80}" if len(self) else ""
         return f"<rekindle.Chat of {said}{last}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        html = markup.card("Chat", markup.counted(len(self), "message"), chat_html(self.messages))
+        html = markup.card("Chat", markup.quantity(len(self), "message"), chat_html(self.messages))
         return markup.bundle(chat_text(self.messages) or repr(self), html)
 
     def _turn(self, said: Said, ask: TurnOptions, cell: Cell | None) -> Waits[Generation]:
@@ -258,7 +258,7 @@ def _messages(said: Said) -> list[Mapping[str, Any]]:
     if not checks.is_sequence(said):
         hint = "; put it in a list" if isinstance(said, Mapping) else ""
         raise InvalidRequest(
-            f"what is said must be a str or a list of {{role, content}} mappings, got {checks.shown(said)}{hint}"
+            f"what is said must be a str or a list of {{role, content}} mappings, got {checks.preview(said)}{hint}"
         )
     check_messages(said)
     return copied(said)

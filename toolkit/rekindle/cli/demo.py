@@ -11,7 +11,7 @@ import rekindle
 from rekindle.cli.answer import Answer, answer
 from rekindle.client.prompts import Messages
 from rekindle.core.checkpoints.embedded import NAME, SMOLLM2
-from rekindle.core.markup import counted, size_text
+from rekindle.core.markup import quantity, size_text
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.session.session import Session
@@ -52,7 +52,7 @@ def _announce(model: str) -> None:
 
 
 def _found(restored: RestoreReport) -> str:
-    return f"{counted(restored.stored, 'stored program')} and {counted(restored.nodes, 'cached page')} found."
+    return f"{quantity(restored.stored, 'stored program')} and {quantity(restored.nodes, 'cached page')} found."
 
 
 def _ask(session: Session, question: str) -> Answer:
@@ -79,5 +79,5 @@ def _figures(alone: list[Answer], together: int, seconds: float, restored: Resto
     return (
         f"Measured: {last.tokens} tokens streamed at {last.tokens / last.seconds:.0f}/s, the first of each answer "
         f"after {first} s; {together} together at {together / seconds:.0f}/s; "
-        f"{counted(restored.programs, 'program')} loaded, {restored.compiled} compiled."
+        f"{quantity(restored.programs, 'program')} loaded, {restored.compiled} compiled."
     )

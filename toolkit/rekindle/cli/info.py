@@ -17,7 +17,7 @@ from rekindle.cli.needed import Needed
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.config import Settings
 from rekindle.core.engine.loading.blueprint import Blueprint
-from rekindle.core.markup import counted, size_text
+from rekindle.core.markup import quantity, size_text
 from rekindle.core.models.config import AttentionConfig, ModelConfig, Rope
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.scaling import (
@@ -80,7 +80,7 @@ def _kernels(platform_name: str) -> str:
 
 def _size(path: Path) -> str:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return f"{counted(len(files), 'file')}, {size_text(sum(file.stat().st_size for file in files))}"
+    return f"{quantity(len(files), 'file')}, {size_text(sum(file.stat().st_size for file in files))}"
 
 
 def _model(checkpoint: Checkpoint) -> Rows:
@@ -92,14 +92,14 @@ def _model(checkpoint: Checkpoint) -> Rows:
     for experts, layers in Counter(layer.experts for layer in config.layers if layer.experts).items():
         chosen = f"{experts.count} of {experts.each.width}, of which a token goes to {experts.router.chosen}"
         shared = f", and to one of {experts.shared.width}" if experts.shared else ""
-        yield "experts", f"{chosen}{shared}, in {counted(layers, 'layer')}"
+        yield "experts", f"{chosen}{shared}, in {quantity(layers, 'layer')}"
     if windows := Counter(layer.window for layer in config.layers if layer.window):
-        yield "windows", ", ".join(f"{size} tokens in {counted(n, 'layer')}" for size, n in windows.items())
+        yield "windows", ", ".join(f"{size} tokens in {quantity(n, 'layer')}" for size, n in windows.items())
     yield "vocabulary", f"{config.vocab_size} tokens, embedding {'tied' if config.tied_embeddings else 'not tied'}"
     yield "parameters", f"{_parameters(config):,}"
     yield "context", f"{config.max_context} tokens"
     for rope, layers in Counter(layer.rope for layer in config.layers).items():
-        of = "" if layers == config.num_layers else f", in {counted(layers, 'layer')}"
+        of = "" if layers == config.num_layers else f", in {quantity(layers, 'layer')}"
         yield "rope", _rope(rope) + of
     yield "end tokens", ", ".join(_named(token, checkpoint) for token in sorted(checkpoint.eos_ids)) or "none"
     if tokenizer is None:

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from rekindle.cli.units import ago
 from rekindle.core.errors import ConfigError
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.replicas import keeping
 
 
@@ -59,7 +59,7 @@ def _lines(each: keeping.Kept) -> list[str]:
     if about is None:
         return [each.name, f"  {each.trouble}"]
     now, stuck = about.status.scheduler, about.status.stuck
-    work = [counted(about.sessions, "session"), f"{now.running} running", f"{now.waiting} waiting"]
+    work = [quantity(about.sessions, "session"), f"{now.running} running", f"{now.waiting} waiting"]
     place = f"{about.deployment.dtype} on {about.deployment}, process {about.process} of {about.host}"
     return [
         each.name,

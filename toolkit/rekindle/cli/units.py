@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?(?:([kmgt]i?)?b?)", re.IGNORECASE | re.ASCII)
 _POWERS: Final = "kmgt"
@@ -31,7 +31,7 @@ def ago(seconds: float) -> str:
     """Say how long ago something was, in its largest unit."""
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length:
-            return f"{counted(int(seconds // length), unit)} ago"
+            return f"{quantity(int(seconds // length), unit)} ago"
     return "less than a minute ago"
 
 

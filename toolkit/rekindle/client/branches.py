@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import GenerateOptions, ToolSchemas
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.messages import OutputPrefix
 from rekindle.core.request import checks
 from rekindle.core.request.params import SamplingOptions, SamplingParams, check_keywords
@@ -91,7 +91,7 @@ def _token_id(token: int | str, scored: tuple[TokenLogprob, ...], maker: Maker) 
     ids = maker.tokenizer.encode_chat(token)
     if len(ids) != 1:
         raise InvalidRequest(
-            f"token must be one token, or its text; {token!r:.60} is {counted(len(ids), 'token')}: {ids[:8]}"
+            f"token must be one token, or its text; {token!r:.60} is {quantity(len(ids), 'token')}: {ids[:8]}"
         )
     return ids[0]
 

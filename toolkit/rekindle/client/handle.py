@@ -71,7 +71,7 @@ class Handle:
         """Cancel the request, because the wait for it ends with this error; an interrupt then says how far it was."""
         self.cancel()
         generation = self.record.so_far()
-        tokens = markup.counted(len(generation.token_ids), "token")
+        tokens = markup.quantity(len(generation.token_ids), "token")
         words = f"interrupted after {tokens}; the text so far is in `generation` of this error"
         interrupts.tell(left, words, "generation", generation)
 

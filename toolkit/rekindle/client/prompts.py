@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, Required, TypedDict, TypeVar
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Continued, Conversation, Prompt, Verbatim
-from rekindle.core.request.checks import boolean, shown
+from rekindle.core.request.checks import boolean, preview
 from rekindle.core.request.params import SamplingOptions, SamplingParams
 from rekindle.core.request.request import check_token_ids
 from rekindle.core.text.chat import (
@@ -137,7 +137,7 @@ def one_chat(messages: Any, options: PromptOptions[Any]) -> Conversation:
         InvalidRequest: it is none, or the tools or variables are malformed.
     """
     if isinstance(messages, str) or not _is_list(messages):
-        raise InvalidRequest(f"messages must be a list of {{role, content}} mappings, got {shown(messages)}")
+        raise InvalidRequest(f"messages must be a list of {{role, content}} mappings, got {preview(messages)}")
     return _chat(messages, _extras(options))
 
 
@@ -234,7 +234,7 @@ def asked(prompt: Prompt | Exception, given: Any) -> PromptLabel:
         case Continued():
             return asked(prompt.more, given)
         case Exception():
-            return given if isinstance(given, str) else shown(given)
+            return given if isinstance(given, str) else preview(given)
     return prompt
 
 
@@ -261,7 +261,7 @@ def _extras(options: PromptOptions[Any]) -> _Extras:
     choice = options.get("tool_choice", "auto")
     if not isinstance(choice, str):
         raise InvalidRequest(
-            f'tool_choice must be a str: "auto", "required", "none" or the name of a tool, got {shown(choice)}'
+            f'tool_choice must be a str: "auto", "required", "none" or the name of a tool, got {preview(choice)}'
         )
     if choice == "none":  # the model is not told of what it may not call
         tools = None
@@ -290,7 +290,7 @@ def _text_or_chat(extras: _Extras, prompt: Any) -> Prompt:
         hint = "; token ids are given as token_ids=" if isinstance(prompt, Integral) else ""
         hint = "; put a message into a list" if isinstance(prompt, Mapping) else hint
         raise InvalidRequest(
-            f"a prompt is a str, a list of {{role, content}} messages, or a list of either; got {shown(prompt)}{hint}"
+            f"a prompt is a str, a list of {{role, content}} messages, or a list of either; got {preview(prompt)}{hint}"
         )
     return _chat(prompt, extras)
 

@@ -174,7 +174,7 @@ class Record:
         return markup.card(kind, self._progress(), said, why, markup.facts(self.known))
 
     def _progress(self) -> str:
-        generated = markup.counted(self._generated, "token")
+        generated = markup.quantity(self._generated, "token")
         return f"{self._word()}, {generated}" if self._failure() is None else f"failed after {generated}"
 
     def _word(self) -> str:

@@ -72,15 +72,15 @@ def passage(text: str) -> str:
     fold, cut = _fold(text), len(text) - LONGEST_PASSAGE
     rest, shown = text[fold:LONGEST_PASSAGE], _block(visible(text[:fold]))
     if cut > 0:
-        rest += f"\n… {counted(cut, 'more character')}"
-    return shown + (folded(counted(len(text) - fold, "more character"), _block(visible(rest))) if rest else "")
+        rest += f"\n… {quantity(cut, 'more character')}"
+    return shown + (folded(quantity(len(text) - fold, "more character"), _block(visible(rest))) if rest else "")
 
 
 def growing(text: str, before: int) -> str:
     """Return the end of a text that is still being written, after so many characters; nothing for an empty text."""
     if not text:
         return ""
-    cut = f'<span style="opacity:0.75">… {counted(before, "character")} before</span>\n' if before else ""
+    cut = f'<span style="opacity:0.75">… {quantity(before, "character")} before</span>\n' if before else ""
     return _block(f'{cut}{visible(text)}<span aria-hidden="true" style="opacity:0.5">▌</span>', grows=True)
 
 
@@ -92,7 +92,7 @@ def folded(summary: str, html: str) -> str:
     )
 
 
-def listed(lines: Iterable[str]) -> str:
+def bullet_list(lines: Iterable[str]) -> str:
     """Return lines of text as a list."""
     items = "".join(f"<li>{visible(line)}</li>" for line in lines)
     return f'<ul style="margin:0.2em 0">{items}</ul>'
@@ -117,7 +117,7 @@ def shares(parts: Mapping[str, int], unit: str) -> str:
     if not whole:
         return ""
     bar = "".join(
-        f'<span title="{visible(f"{name}: {counted(count, unit)}")}" style="display:inline-block;height:100%;'
+        f'<span title="{visible(f"{name}: {quantity(count, unit)}")}" style="display:inline-block;height:100%;'
         "box-sizing:border-box;border-right:1px solid rgba(128,128,128,0.8);"
         f'width:{100 * count / whole:.2f}%;background:{shade(name)}"></span>'
         for name, count in parts.items()
@@ -134,7 +134,7 @@ def shade(tier: str) -> str:
     return f"rgba({TIERS[tier]},0.45)" if tier in TIERS else "transparent"
 
 
-def counted(count: int, what: str, plural: str = "") -> str:
+def quantity(count: int, what: str, plural: str = "") -> str:
     """Return a count in words: "1 page", "2,000 pages". A plural is given if it is not the singular with an s."""
     return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
 

@@ -15,7 +15,7 @@ import jax
 from rekindle.core.concurrency.threads import soon
 from rekindle.core.device.orders import TickOrder, Use, let_go
 from rekindle.core.errors import HostLost, HostRefused, RekindleError
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.hosts import joining
 from rekindle.hosts.address import Address
 from rekindle.hosts.agreement import of_code
@@ -162,7 +162,7 @@ def _obey(frames: SimpleQueue[Frame], share: Share, link: Link, say: Say) -> Non
             jax.block_until_ready(before)
             before = done
     made = f"{executables.making.loads} programs were loaded and {executables.making.compilations} compiled"
-    say(f"the session is closed after {counted(count, 'order')}; {made}")
+    say(f"the session is closed after {quantity(count, 'order')}; {made}")
     if frame.header["say"] != "close":
         frames.put(frame)
 

@@ -19,7 +19,7 @@ from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.readiness import wait_for
 from rekindle.core.engine.loading.blueprint import Blueprint
-from rekindle.core.engine.loading.filling import filled, replacing, settle
+from rekindle.core.engine.loading.filling import fill, place_new_weights, settle
 from rekindle.core.engine.loading.stores import open_programs, require_all, store_directory
 from rekindle.core.errors import ConfigError, HostRefused, InvalidRequest
 from rekindle.core.store.snapshot_key import content_fingerprint
@@ -142,7 +142,7 @@ class Share:
             resources.callback(lambda: executables.idle().result())
             resources.callback(executables.free)
             preparing = executables.prepare(first)
-            (state,) = filled([(executables, blueprint)], silent)
+            (state,) = fill([(executables, blueprint)], silent)
             resources.callback(state.delete)
             if wait:
                 wait_for(preparing, silent)
@@ -162,7 +162,7 @@ class Share:
             raise HostRefused(f"the leader has other weights in {asked['model']} than this process")
         with own_settings():
             tensors = tensors_of(asked["model"], blueprint.checkpoint.config)
-            (weights,) = replacing(
+            (weights,) = place_new_weights(
                 blueprint.checkpoint.config, tensors, blueprint.dtype, programs.implementation, [blueprint.place]
             )
             return weights

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from rekindle.client.batches.run import Outcome
 from rekindle.core.errors import InvalidData, InvalidRequest
-from rekindle.core.request.checks import shown
+from rekindle.core.request.checks import preview
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.store.entries import CAN_LOCK
@@ -87,8 +87,8 @@ class AnswerFile:
         if line.digest is not None and line.digest != item.digest:
             before = self._at(line)["prompt"]
             raise InvalidRequest(
-                f"{self._path} has, in place {item.place}, the answer to another prompt: {shown(before)}, and the item "
-                f"there is {shown(item.asked)} now; give the same items in the same order, or another path"
+                f"{self._path} has, in place {item.place}, the answer to another prompt: {preview(before)}, and the "
+                f"item there is {preview(item.asked)} now; give the same items in the same order, or another path"
             )
         if not line.answered:
             return None
@@ -212,4 +212,4 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
 
 
 def _said(name: str, keywords: Mapping[str, Any]) -> str:
-    return f"{name}={shown(keywords[name])}" if name in keywords else f"the default {name}"
+    return f"{name}={preview(keywords[name])}" if name in keywords else f"the default {name}"

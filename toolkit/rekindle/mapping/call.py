@@ -11,7 +11,7 @@ from rekindle.client.prompts import GenerateOptions, one_chat
 from rekindle.client.requests import Requests
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
-from rekindle.core.request.checks import integer, shown
+from rekindle.core.request.checks import integer, preview
 from rekindle.core.request.params import MOST_TOKENS, SamplingParams
 from rekindle.mapping.answer_file import AnswerFile, shaping
 from rekindle.mapping.items import Item, read
@@ -65,7 +65,7 @@ class MapCall:
         if errors not in ("raise", "return"):
             raise InvalidRequest(f'errors must be "raise" or "return", got {errors!r:.80}')
         if path is not None and not isinstance(path, str | os.PathLike):
-            raise InvalidRequest(f"path must be that of a file, got {shown(path)}")
+            raise InvalidRequest(f"path must be that of a file, got {preview(path)}")
         if template is not None and ask.get("token_ids") is not None:
             raise InvalidRequest("a template is filled with items; token_ids are prompts already")
         most = (

@@ -11,7 +11,7 @@ from rekindle.client.prompts import GenerateOptions, PromptOptions, as_text, ask
 from rekindle.client.requests import Requests
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation, Prompt
-from rekindle.core.request.checks import shown
+from rekindle.core.request.checks import preview
 from rekindle.mapping.template import Template
 from rekindle.results.answer_table import PromptLabel
 
@@ -62,7 +62,7 @@ def checked(items: Any, token_ids: Any) -> Iterable[Any]:
     given = token_ids if items is None else items
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise InvalidRequest(
-            f"map() takes an iterable of texts, conversations or mappings, got {shown(given)}; generate() takes one"
+            f"map() takes an iterable of texts, conversations or mappings, got {preview(given)}; generate() takes one"
         )
     return given
 

@@ -14,7 +14,7 @@ from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Waits, awaited, blocked, in_a_thread
 from rekindle.core.errors import BatchFailed, InvalidRequest, RequestCancelled, SessionError
 from rekindle.core.keywords import spelled_out
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.mapping.call import MapCall
 from rekindle.mapping.in_flight import EndedItem, InFlight
 from rekindle.mapping.items import checked
@@ -97,11 +97,11 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         except BaseException as left:
             so_far = self._so_far(done)
             answered = sum(isinstance(outcome, Generation) for outcome in so_far)
-            words = f"interrupted after {counted(answered, 'answer')}, which are in `finished` of this error"
+            words = f"interrupted after {quantity(answered, 'answer')}, which are in `finished` of this error"
             interrupts.tell(left, words, "finished", so_far)
             raise
         if self._state == "closed":
-            raise RequestCancelled(f"the map was closed after {counted(len(done), 'answer')}")
+            raise RequestCancelled(f"the map was closed after {quantity(len(done), 'answer')}")
         return _results(done, self._in_flight)
 
     def _so_far(self, done: dict[int, EndedItem]) -> MapResults:

@@ -6,7 +6,7 @@ from string import Formatter
 from typing import Any
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.request.checks import shown
+from rekindle.core.request.checks import preview
 from rekindle.core.text.chat import check_messages
 
 TEXT_FIELD = "text"
@@ -34,7 +34,7 @@ class Template:
         """
         if not isinstance(source, str):
             if not isinstance(source, Sequence):
-                raise InvalidRequest(f"template must be a str or a list of messages, got {shown(source)}")
+                raise InvalidRequest(f"template must be a str or a list of messages, got {preview(source)}")
             check_messages(source)
         names = [name for text in _texts(source) for name in _fields(text)]
         if not names:
@@ -55,7 +55,7 @@ class Template:
         fields = {TEXT_FIELD: item} if isinstance(item, str) else item
         if not isinstance(fields, Mapping):
             raise InvalidRequest(
-                f"a template is filled by a mapping, or by a str for {{{TEXT_FIELD}}}; got {shown(item)}"
+                f"a template is filled by a mapping, or by a str for {{{TEXT_FIELD}}}; got {preview(item)}"
             )
         try:
             return _filled(self.source, fields)

@@ -9,7 +9,7 @@ from rekindle.client.batches.run import BatchRun
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait, Waits
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.notebook.board.rates import Rates
 from rekindle.notebook.progress_bars import ProgressBars
 
@@ -87,7 +87,7 @@ class BatchProgress:
     def report(self, done: int, total: int | None, tokens: int, left: str) -> Progress:
         """Return how many answers there are, the speed once it is known, and the time left in words."""
         rate = self._rates.look(perf_counter(), tokens).now
-        speed = "" if rate is None else f"{counted(round(rate), 'token')}/s"
+        speed = "" if rate is None else f"{quantity(round(rate), 'token')}/s"
         return Progress(self._stage, done, total, ", ".join(filter(None, ("answers", speed, left))))
 
 

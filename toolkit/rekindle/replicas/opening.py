@@ -14,7 +14,7 @@ from rekindle.core.config import Settings
 from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.tokenizing import Tokenizing
-from rekindle.core.engine.building import defaults_of, opened
+from rekindle.core.engine.building import defaults_of, open_model
 from rekindle.core.engine.loaded_engine import Lane, LoadedEngine
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.wiring import Actors
@@ -61,7 +61,7 @@ def build_over(
     report(Progress("connecting to Ray", 1, 1, "cluster"))
     with ExitStack() as resources:
         actors = _actors(ray, recipe, resources)
-        checkpoint = opened(recipe.model, report, family, revision, chat_template)
+        checkpoint = open_model(recipe.model, report, family, revision, chat_template)
         attached = _attached(actors, recipe, report)
         pairs = zip(actors, attached, strict=True)
         links = [Link(actor, lane, each.number) for lane, (actor, each) in enumerate(pairs)]

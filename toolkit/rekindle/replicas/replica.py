@@ -145,7 +145,7 @@ class Replica:
                 if time.monotonic() > until:
                     break
         self._engine.stop()
-        await self._engine.stopped.grown(TO_THE_END)
+        await self._engine.stopped.wait(TO_THE_END)
 
     # The engine
 
@@ -162,7 +162,7 @@ class Replica:
         )
 
     async def _opened(self) -> LoadedEngine:
-        await self._engine.opening.grown(TO_THE_END)
+        await self._engine.opening.wait(TO_THE_END)
         if self._engine.error is not None:
             raise self._engine.error.with_traceback(None)
         assert self._engine.loaded_engine is not None, "an engine that serves is loaded"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 
 from rekindle.core import markup
-from rekindle.core.markup import counted, visible
+from rekindle.core.markup import quantity, visible
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation, ids_in_words, said_html
 from rekindle.results.heat_map import MOST_TOKENS, heat_map
@@ -85,9 +85,9 @@ def total(rows: Sequence[AnswerRow]) -> str:
     failed, missing = sum(isinstance(each, Exception) for each in outcomes), outcomes.count(None)
     tokens = sum(len(each.token_ids) for each in outcomes if isinstance(each, Generation))
     said = [f"{len(rows):,}"]
-    said += [counted(failed, "error")] if failed else []
+    said += [quantity(failed, "error")] if failed else []
     said += [f"{missing:,} not ended"] if missing else []
-    return ", ".join([*said, counted(tokens, "token")])
+    return ", ".join([*said, quantity(tokens, "token")])
 
 
 def table_html(rows: Sequence[AnswerRow]) -> str:

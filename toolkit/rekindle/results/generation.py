@@ -276,7 +276,7 @@ class Generation:
                 by = f" at end token {token}" if self.end_token is None else f" at {self.end_token} (token {token})"
         cut = ", in the middle of a character" if self.cut else ""
         given = f", of which {self.begun} were given" if self.begun else ""
-        return f"ended: {self.finish_reason}{by}, {markup.counted(len(self.token_ids), 'token')}{given}{cut}"
+        return f"ended: {self.finish_reason}{by}, {markup.quantity(len(self.token_ids), 'token')}{given}{cut}"
 
 
 _MADE_AGAIN = ("drawn_in", "origin", "parsed", "unparsed")

@@ -25,7 +25,7 @@ def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
     for group in by_character(tokens[:MOST_TOKENS]):
         spans.append(_span(group, place))
         place += len(group) or 1
-    rest = f" … {markup.counted(len(tokens) - MOST_TOKENS, 'more token')}" if len(tokens) > MOST_TOKENS else ""
+    rest = f" … {markup.quantity(len(tokens) - MOST_TOKENS, 'more token')}" if len(tokens) > MOST_TOKENS else ""
     legend = (
         '<div style="opacity:0.75;font-size:85%">the deeper the shade, the less likely the token; underlined: '
         "another was likelier; point at one for its place, its rank and its probability</div>"

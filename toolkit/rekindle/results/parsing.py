@@ -14,11 +14,11 @@ def parsed(constraint: Constraint, text: str, end: str, stopped_by: str | int | 
         stopped_by: the stop string, or the end token.
     """
     if end == "length":
-        return None, f"the output was cut before {constraint.said} was fulfilled; raise max_tokens"
+        return None, f"the output was cut before {constraint.label} was fulfilled; raise max_tokens"
     if end != "stop":
-        return None, f"the output was {end} before {constraint.said} was fulfilled"
+        return None, f"the output was {end} before {constraint.label} was fulfilled"
     if isinstance(stopped_by, str):
-        return None, f"the stop string {stopped_by!r} ended the output before {constraint.said} was fulfilled"
+        return None, f"the stop string {stopped_by!r} ended the output before {constraint.label} was fulfilled"
     try:
         return constraint.value(text), None
     except ValueError as error:

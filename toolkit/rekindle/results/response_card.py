@@ -53,7 +53,7 @@ def reasoning_html(reasoning: str, *, folded: bool = True) -> str:
     """Return reasoning behind a line that opens it, or below that line if it is not folded; nothing for none."""
     if not reasoning:
         return ""
-    title = f"reasoning, {markup.counted(len(reasoning.split()), 'word')}"
+    title = f"reasoning, {markup.quantity(len(reasoning.split()), 'word')}"
     shown = f'<div style="opacity:0.75">{markup.passage(reasoning)}</div>'  # paler than what is said to the user
     return markup.folded(title, shown) if folded else f'<div style="margin:0.2em 0;opacity:0.75">{title}</div>{shown}'
 

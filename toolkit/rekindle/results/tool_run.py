@@ -82,8 +82,8 @@ class ToolRun:
 
     @property
     def _state(self) -> str:
-        asked = markup.counted(len(self.steps), "answer")
-        said = f"{asked}, {markup.counted(len(self.results), 'call')}"
+        asked = markup.quantity(len(self.steps), "answer")
+        said = f"{asked}, {markup.quantity(len(self.results), 'call')}"
         return said if self.stop == "answer" else f"{said}, ended: {self.stop}"
 
     def _ipython_display_(self) -> None:

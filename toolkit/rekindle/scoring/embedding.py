@@ -52,8 +52,8 @@ class EmbedOptions:
         own, hidden = loaded_engine.checkpoint.uses.embedding, loaded_engine.model.hidden_size
         if pooling is not None and pooling not in get_args(Pooling):
             raise InvalidRequest(
-                f'pooling must be "last" or "mean", got {checks.shown(pooling)}; the first token of a model that reads '
-                "from left to right has seen nothing of the text"
+                f'pooling must be "last" or "mean", got {checks.preview(pooling)}; the first token of a model that '
+                "reads from left to right has seen nothing of the text"
             )
         if pooling is None and own.unserved:
             raise InvalidRequest(

@@ -99,10 +99,10 @@ def rerank(
     __tracebackhide__ = True  # a cell shows errors without such frames
     requests = session._requests
     bar = ScoringBar("ranking", "documents", requests.draws(progress))
-    checks.text("query", query, checks.LONGEST_JUDGED)
+    checks.text("query", query, checks.LONGEST_LONG_TEXT)
     if not checks.is_sequence(documents):
-        raise InvalidRequest(f"documents must be a list of texts, got {checks.shown(documents)}")
-    texts = checks.judged("documents", documents)
+        raise InvalidRequest(f"documents must be a list of texts, got {checks.preview(documents)}")
+    texts = checks.long_texts("documents", documents)
     told = INSTRUCTION if instruction is None else checks.text("instruction", instruction)
     requests.check_engine()
     if requests.loaded_engine.tokenizer is not None and requests.loaded_engine.tokenizer.chat_template is None:

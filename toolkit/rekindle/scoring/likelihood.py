@@ -51,7 +51,7 @@ def score(
     given = requests.prompt(prompt, {"token_ids": token_ids})
     bar = ScoringBar("scoring", "options", requests.draws(progress))
     requests.check_predicts()
-    texts = checks.judged("options", options)
+    texts = checks.long_texts("options", options)
     if not texts:
         raise InvalidRequest("options is empty; give at least one text")
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
@@ -83,7 +83,7 @@ def options_after(preparer: Preparer, prompt: Prompt, options: Sequence[str]) ->
     for option, each in zip(options, made, strict=True):
         if not 0 < each.first < len(each.token_ids):
             raise InvalidRequest(
-                f"nothing is to be scored of the option {checks.shown(option)}: it has no token of its own after the "
+                f"nothing is to be scored of the option {checks.preview(option)}: it has no token of its own after the "
                 "prompt. The tokenizer joins the two there, or the prompt has none; most options begin with a space"
             )
     return made

@@ -142,7 +142,7 @@ class PendingServer(Eventual[Server]):
     def __repr__(self) -> str:
         return "<rekindle server that does not run yet; server = await session.serve(...)>"
 
-    def _made(self) -> Waits[Server]:
+    def _make(self) -> Waits[Server]:
         listening = bound(self._host, self._port)
         server = Server(self._served, listening, self._host, self._grace, self._name, self._public)
         self._follow(server.stop, server.closed)

@@ -58,7 +58,7 @@ class Memory:
         return {
             "weights": markup.size_text(self.weights),
             "a step": markup.size_text(self.workspace),
-            "pages": f"{markup.size_text(self.pool)} for {markup.counted(self.tokens, 'token')}",
+            "pages": f"{markup.size_text(self.pool)} for {markup.quantity(self.tokens, 'token')}",
             f"on each of {self.devices} devices": on_each if self.devices > 1 else None,
             "in host memory": self._share(self.host, self.host_limit),
             "on disk": self._share(self.disk, self.disk_limit),
@@ -125,7 +125,7 @@ class About:
             "running": f"{counts.running:,}",
             "waiting": f"{counts.waiting:,}",
             "pages free": self._free() + of_them_cached(counts),
-            "generated": markup.counted(counts.generated_tokens, "token"),
+            "generated": markup.quantity(counts.generated_tokens, "token"),
             "meanwhile": self.loaded_engine.programs.readiness().said or None,
         }
         memory = Memory.of(self.loaded_engine).said()
@@ -154,8 +154,8 @@ class About:
             "sending": None if wire.devices == 1 else f"{sent} from each device to decode a token",
             "with": loaded_engine.deployment.kernels or None,
             "computes in": loaded_engine.deployment.dtype,
-            "context": markup.counted(limits.max_context, "token"),
-            "serves": f"{markup.counted(limits.groups * limits.max_running, 'request')} at once",
+            "context": markup.quantity(limits.max_context, "token"),
+            "serves": f"{markup.quantity(limits.groups * limits.max_running, 'request')} at once",
             "programs": f"{programs.ready} of {programs.wanted} ready"
             if programs.wanted and not programs.said
             else None,

@@ -156,7 +156,7 @@ class Opening(Eventual[Session]):
     def __repr__(self) -> str:
         return f"<rekindle.Opening of {self._name!r}: await it, or enter it with 'async with'>"
 
-    def _made(self) -> Waits[Session]:
+    def _make(self) -> Waits[Session]:
         too_late = ModelError(f"{self._name}: {TOO_LATE}")
         if ending():
             raise too_late

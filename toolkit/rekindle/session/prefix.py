@@ -176,7 +176,7 @@ class PendingPrefix(Eventual[Prefix]):
     def __repr__(self) -> str:
         return "<rekindle.PendingPrefix: await it, or enter it with 'async with'>"
 
-    def _made(self) -> Waits[Prefix]:
+    def _make(self) -> Waits[Prefix]:
         return held(self._prompt, self._requests)
 
 

@@ -43,7 +43,7 @@ from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionError, not_installed
 from rekindle.core.keywords import spelled_out
 from rekindle.core.messages.record import MessageRecord, Observer, Pending
-from rekindle.core.request.checks import shown
+from rekindle.core.request.checks import preview
 from rekindle.core.request.params import SamplingParams, check_keywords
 from rekindle.core.scheduler.stats import SchedulerStats, Stats
 from rekindle.core.store.restore_report import RestoreReport
@@ -504,7 +504,7 @@ class Session:
             InvalidRequest: the model has no tokenizer, or it is no text.
         """
         if not isinstance(text, str):
-            raise InvalidRequest(f"encode() takes a text, got {shown(text)}; render() writes messages as one")
+            raise InvalidRequest(f"encode() takes a text, got {preview(text)}; render() writes messages as one")
         return self._tokenizer().encode_chat(text)
 
     def decode(self, token_ids: TokenIds) -> str:

@@ -91,7 +91,7 @@ def expected_tokens(
 
 def expected_of(request: Request) -> tuple[int, ...]:
     """Return what the fake model generates for a request, without regard to stop strings."""
-    tokens = list(request.known)
+    tokens = list(request.initial_tokens)
     place, allowed = _place(request)
     ended = request.complete
     while len(tokens) < request.longest and not ended:

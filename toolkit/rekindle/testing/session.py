@@ -63,7 +63,7 @@ def fake_loaded_engine(
     return _FakeLoadedEngine(
         checkpoint=checkpoint,
         family=None,
-        settings=replace(limits.chosen(Settings()), device="cpu:0"),
+        settings=replace(limits.resolve(Settings()), device="cpu:0"),
         limits=limits,
         deployment=Deployment("int", "xla", 0).over([lane.place for lane in lanes if lane.place is not None]),
         defaults={"processor_args": ()} if limits.processes_logits else {},
@@ -103,5 +103,5 @@ def fake_session(loaded_engine: LoadedEngine | None = None, **settings: Unpack[S
         )
     client = EngineClient(parsed.max_waiting)
     engine = EngineThread(lambda report: made, client.deliver, client.fail_all)
-    engine.opening.grown_blocking(0)
+    engine.opening.wait_blocking(0)
     return Session(engine, made, client)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from rekindle.core.request.checks import shown
+from rekindle.core.request.checks import preview
 from rekindle.tools import records
 
 
@@ -49,13 +49,13 @@ def kind_of(annotation: Any) -> ValueKind:
         return _PLAIN[annotation or type(None)]
     made = _collection(origin or annotation, arguments) or _named(annotation)
     if made is None:
-        raise Undescribed(f"{shown(annotation)} has no form in JSON")
+        raise Undescribed(f"{preview(annotation)} has no form in JSON")
     return made
 
 
 def told(expected: str, value: Any) -> ValueError:
     """Return the error for a value of another kind."""
-    return ValueError(f"expected {expected}, got {shown(value)}")
+    return ValueError(f"expected {expected}, got {preview(value)}")
 
 
 def _exactly(name: str, *kinds: type) -> ValueKind:
@@ -177,7 +177,7 @@ def _fixed(arguments: Sequence[Any]) -> ValueKind:
 
 def _mapping(arguments: Sequence[Any]) -> ValueKind:
     if arguments and arguments[0] is not str:
-        raise Undescribed(f"keys of JSON are texts, not {shown(arguments[0])}")
+        raise Undescribed(f"keys of JSON are texts, not {preview(arguments[0])}")
     item = kind_of(arguments[1] if arguments else Any)
 
     def read(value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.text.response import ToolCall, tool_messages
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import Stop, ToolResult, ToolRun, ToolStep
@@ -129,5 +129,5 @@ class Rounds:
         """Have an interrupt say which steps had ended; without tools there is none but the answer that was left."""
         if not self._tools:
             return
-        words = f"interrupted after {counted(len(self._steps), 'step')}, which are in `steps` of this error"
+        words = f"interrupted after {quantity(len(self._steps), 'step')}, which are in `steps` of this error"
         interrupts.tell(left, words, "steps", tuple(self._steps))

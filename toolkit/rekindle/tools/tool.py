@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.request.checks import shown
+from rekindle.core.request.checks import preview
 from rekindle.core.text.chat import check_tools
 from rekindle.tools.docstring import docstring_of
 from rekindle.tools.kinds import Undescribed, ValueKind, kind_of, object_schema, read_object
@@ -51,7 +51,9 @@ def tools_of(given: Any) -> tuple[Tool, ...]:
         InvalidRequest: one is neither, or a function whose parameters are not annotated; or two have one name.
     """
     if callable(given) and not isinstance(given, Mapping):
-        raise InvalidRequest(f"tools must be a list of functions or JSON schemas, got {shown(given)}; put it in a list")
+        raise InvalidRequest(
+            f"tools must be a list of functions or JSON schemas, got {preview(given)}; put it in a list"
+        )
     if not isinstance(given, Sequence) or not given or isinstance(given, str | bytes):
         check_tools(given)
     tools = tuple(_tool(f"tools[{place}]", each) for place, each in enumerate(given))
@@ -82,7 +84,7 @@ def _tool(place: str, given: Any) -> Tool:
         )
     name = getattr(given, "__name__", "")
     if not _NAME.fullmatch(name):
-        raise InvalidRequest(f"{place} needs a name that the model can call it by: define {shown(given)} with def")
+        raise InvalidRequest(f"{place} needs a name that the model can call it by: define {preview(given)} with def")
     said, parameters = docstring_of(given), _parameters(f"{place}, {name}()", given)
     schemas = {}
     for parameter, (kind, required) in parameters.items():

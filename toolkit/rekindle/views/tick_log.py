@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.messages import Plan, Started
 from rekindle.core.messages.record import MessageRecord
 from rekindle.core.scheduler.stats import SchedulerStats
@@ -45,18 +45,18 @@ class TickLog:
             self._ticks = 0
 
     def _prefill(self, plans: list[Plan], started: list[Started], stats: SchedulerStats) -> None:
-        new = counted(len(started), "new request")
-        computed = counted(sum(len(chunk.tokens) for plan in plans for chunk in plan.chunks), "token")
+        new = quantity(len(started), "new request")
+        computed = quantity(sum(len(chunk.tokens) for plan in plans for chunk in plan.chunks), "token")
         cached = sum(each.cached.total for each in started)
         LOG.info("%sprefill: %s, %s computed, %s cached; %s", self._name, new, computed, f"{cached:,}", _state(stats))
 
     def _decode(self, now: float, since: float, before: int, stats: SchedulerStats) -> None:
         tokens = stats.generated_tokens - before
         if tokens:
-            rate, generated = f"{tokens / (now - since):,.1f}", counted(tokens, "token")
+            rate, generated = f"{tokens / (now - since):,.1f}", quantity(tokens, "token")
             LOG.info("%sdecode: %s generated, %s tokens/s; %s", self._name, generated, rate, _state(stats))
 
 
 def _state(stats: SchedulerStats) -> str:
-    used = f"{stats.pages - stats.free_pages:,} of {counted(stats.pages, 'page')} in use"
+    used = f"{stats.pages - stats.free_pages:,} of {quantity(stats.pages, 'page')} in use"
     return f"{stats.running:,} running, {stats.waiting:,} waiting, {used}"

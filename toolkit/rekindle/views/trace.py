@@ -10,7 +10,7 @@ from warnings import warn
 from rekindle.core import markup
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import ConfigError, SessionError, StorageError
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.messages import Received
 from rekindle.core.messages.record import MessageRecord
 from rekindle.core.store.directory import atomic_write
@@ -113,7 +113,7 @@ class Trace:
         if any(record.kind == Received.__name__ for record in records):
             return Drawing(ELSEWHERE, 30, words(4, 20, ELSEWHERE), ELSEWHERE)
         dropped = self.dropped
-        note = f"what came before is not known: the oldest {counted(dropped, 'message')} dropped" if dropped else ""
+        note = f"what came before is not known: the oldest {quantity(dropped, 'message')} dropped" if dropped else ""
         drawings = [(name, timeline_drawing.draw(each, requests, ticks, note)) for name, each in timelines(records)]
         return stacked("timelines of lanes", drawings) if drawings[0][0] else drawings[0][1]
 
@@ -151,8 +151,8 @@ class Trace:
         ticks = {record.tick for record in records if record.tick is not None}
         requests = {request for record in records for request in record.requests}
         gone = f" (the oldest {dropped:,} dropped)" if dropped else ""
-        counts = f"{counted(len(ticks), 'tick')}, {counted(len(requests), 'request')}"
-        messages = f"{counted(len(records) + dropped, 'message')}{gone}"
+        counts = f"{quantity(len(ticks), 'tick')}, {quantity(len(requests), 'request')}"
+        messages = f"{quantity(len(records) + dropped, 'message')}{gone}"
         return f"{state}: {messages}, {counts}, {markup.seconds(self.seconds)}"
 
     def __repr__(self) -> str:

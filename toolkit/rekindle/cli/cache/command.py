@@ -18,7 +18,7 @@ from rekindle.cli.cache.listing import ls, size
 from rekindle.cli.cache.stored import MODELS, STORES
 from rekindle.cli.units import parse_size
 from rekindle.core.errors import StorageError
-from rekindle.core.markup import counted, size_text
+from rekindle.core.markup import quantity, size_text
 from rekindle.core.store import entries as disk
 from rekindle.core.store.directory import cache_dir
 
@@ -106,7 +106,7 @@ def verify(arguments: Namespace) -> int:
         count, bad = len(catalog.paths()), catalog.verify()
         wrong |= bad
         result = f"{len(bad)} cannot be used" if bad else "nothing is wrong"
-        print(f"{name}: {counted(count, 'entry', 'entries')} read, {result}")
+        print(f"{name}: {quantity(count, 'entry', 'entries')} read, {result}")
     for path, reason in wrong.items():
         print(f"  {path}\n    {reason}")
         if arguments.drop:
@@ -117,7 +117,7 @@ def verify(arguments: Namespace) -> int:
     if not arguments.drop:
         print("`rekindle cache verify --drop` removes what cannot be used; it is made anew when it is needed.")
     elif left:
-        raise StorageError(f"{counted(len(left), 'entry', 'entries')} could not be removed, such as {left[0]}")
+        raise StorageError(f"{quantity(len(left), 'entry', 'entries')} could not be removed, such as {left[0]}")
     else:
         print("What cannot be used was removed; it is made anew when it is needed.")
     return 1
@@ -150,7 +150,7 @@ def _freed(name: str, remove: Callable[[], None]) -> str:
     entries, taken = len(stored.entries(name)), stored.size_of(directory)
     remove()
     left, leaves = len(stored.entries(name)), stored.size_of(directory)
-    gone = counted(max(0, entries - left), "entry", "entries")
+    gone = quantity(max(0, entries - left), "entry", "entries")
     return f"{name}: {gone} removed, {size_text(max(0, taken - leaves))} freed; {left} left, {size_text(leaves)}"
 
 

@@ -9,7 +9,7 @@ from rekindle.cli.needed import Needed
 from rekindle.cli.units import ago, columns
 from rekindle.core.device.programs.lowering import program_name
 from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
-from rekindle.core.markup import counted, size_text
+from rekindle.core.markup import quantity, size_text
 from rekindle.core.store.restore_report import NO_VALUE, part_label
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.store.snapshots import SnapshotCatalog
@@ -56,7 +56,7 @@ def _snapshot(needed: Needed, long: bool) -> Iterator[str]:
     source = needed.blueprint.checkpoint.source
     found = next((entry for entry in SnapshotCatalog(directory).entries() if entry.digest == key.digest), None)
     if found is not None:
-        told = f"{counted(found.pages, 'page')}, {counted(found.tokens, 'token')}, {size_text(found.bytes)}"
+        told = f"{quantity(found.pages, 'page')}, {quantity(found.tokens, 'token')}, {size_text(found.bytes)}"
         yield f"\nsnapshot: {told}, used {ago(time.time() - found.used)}, in {directory}"
         return
     differences = SnapshotStore(directory, key, source).explain()

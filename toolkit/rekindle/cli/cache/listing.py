@@ -15,7 +15,7 @@ from rekindle.cli.cache.stored import MODELS
 from rekindle.cli.units import ago, columns
 from rekindle.core.device.programs.store import ProgramCatalog
 from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
-from rekindle.core.markup import counted, size_text
+from rekindle.core.markup import quantity, size_text
 from rekindle.core.models.config import LayerConfig
 from rekindle.core.store.catalog import Entry
 from rekindle.core.store.directory import cache_dir
@@ -77,7 +77,7 @@ def _programs(long: bool) -> Iterator[str]:
         groups[_made_for(entry, code)].append(entry)
     for title, group in groups.items():
         yield f"  {title}"
-        yield f"    {counted(len(group), 'program')}, {_size_and_use(group)}"
+        yield f"    {quantity(len(group), 'program')}, {_size_and_use(group)}"
         if long:
             yield from columns([(entry.digest, _name(entry), _size_and_use([entry])) for entry in group], "    ")
         else:
@@ -90,7 +90,7 @@ def _snapshots(root: Path, long: bool) -> Iterator[str]:
     for entry in found:
         model = entry.model.removeprefix(f"{root}{os.sep}{MODELS}{os.sep}")
         yield f"  {model}, {entry.parts.get('dtype', '')}{_version(entry, code)}"
-        told = f"{counted(entry.pages, 'page')}, {counted(entry.tokens, 'token')}"
+        told = f"{quantity(entry.pages, 'page')}, {quantity(entry.tokens, 'token')}"
         yield f"    {told}, {_size_and_use([entry])}"
         if long:
             yield f"    {entry.digest}"

@@ -9,7 +9,7 @@ from rekindle.client.handle import Handle
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import BatchFailed, RequestCancelled
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.results.answer_table import PromptLabel
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
@@ -146,7 +146,7 @@ class BatchRun:
     def leave(self, left: BaseException) -> None:
         """Have an interrupt say what had ended."""
         answers = [each.generation if isinstance(each, Handle) else None for each in self.made]
-        done = f"{sum(answer is not None for answer in answers)} of {counted(len(answers), 'request')}"
+        done = f"{sum(answer is not None for answer in answers)} of {quantity(len(answers), 'request')}"
         words = f"interrupted when {done} had ended; their answers are in `finished` of this error"
         interrupts.tell(left, words, "finished", self._shape.of(answers, self.asked))
 

@@ -23,15 +23,15 @@ class Eventual(ABC, Generic[T]):
         self._entered = AsyncExitStack()
 
     @abstractmethod
-    def _made(self) -> Waits[T]:
+    def _make(self) -> Waits[T]:
         """Make the object."""
 
     def __await__(self) -> Generator[Any, None, T]:
-        return awaited(self._made()).__await__()
+        return awaited(self._make()).__await__()
 
     def wait(self) -> T:
         """Block until the object is made, and return it."""
-        return blocked(self._made())
+        return blocked(self._make())
 
     async def __aenter__(self) -> T:
         entered: T = await self._entered.enter_async_context(await self)

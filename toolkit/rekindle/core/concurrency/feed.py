@@ -66,7 +66,7 @@ class Feed(Generic[T]):
         """
         self._waiting.append((call, -1))
 
-    async def grown(self, seen: int, timeout: float | None = None) -> bool:  # noqa: ASYNC109
+    async def wait(self, seen: int, timeout: float | None = None) -> bool:  # noqa: ASYNC109
         """Wait until there are more than `seen` items or the feed is closed; the loop keeps turning meanwhile.
 
         Returns:
@@ -84,8 +84,8 @@ class Feed(Generic[T]):
                 self._waiting.remove(waiting)
         return self._has_more(seen)
 
-    def grown_blocking(self, seen: int, timeout: float | None = None) -> bool:
-        """Wait as `grown` does, on a thread without a loop. An interrupt ends it even if it blocks a loop."""
+    def wait_blocking(self, seen: int, timeout: float | None = None) -> bool:
+        """Wait as `wait` does, on a thread without a loop. An interrupt ends it even if it blocks a loop."""
         __tracebackhide__ = True
         grown = threading.Event()
         waiting = grown.set, seen

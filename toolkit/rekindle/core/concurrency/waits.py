@@ -39,10 +39,10 @@ class Wait:
     timeout: float | None = None
 
     async def awaited(self) -> None:
-        await self.feed.grown(self.seen, self.timeout)
+        await self.feed.wait(self.seen, self.timeout)
 
     def blocked(self) -> None:
-        self.feed.grown_blocking(self.seen, self.timeout)
+        self.feed.wait_blocking(self.seen, self.timeout)
 
 
 Waits = Generator[WaitStep, Any, T]

@@ -31,7 +31,7 @@ from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.followers import FollowerHosts
 from rekindle.core.engine.loaded_engine import Lane, LoadedEngine
 from rekindle.core.engine.loading.blueprint import Blueprint
-from rekindle.core.engine.loading.filling import distinct, filled, settle
+from rekindle.core.engine.loading.filling import distinct, fill, settle
 from rekindle.core.engine.loading.planning import fewest, plan
 from rekindle.core.engine.loading.stores import Stores, open_stores, store_directory
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
@@ -74,7 +74,7 @@ def build(
         HostLost: another process is gone.
     """
     started = monotonic()
-    checkpoint = opened(model, report, family, revision, chat_template)
+    checkpoint = open_model(model, report, family, revision, chat_template)
     directory = store_directory(settings.restore)
     with ExitStack() as resources:
         if hosts is not None:
@@ -88,10 +88,10 @@ def build(
         complete = all(each.complete for each in stores)
         first, later, wait = blueprint.in_turn(settings.precompile, stores[0].wanted, stored=complete)
         if followers is not None:
-            followers.open_model(model, revision, blueprint.chosen(settings), blueprint)
+            followers.open_model(model, revision, blueprint.resolve(settings), blueprint)
         executables = _executables(lanes, stores, settings, resources)
         preparing = [ready for each in executables.values() for ready in each.prepare(first)]
-        states = filled([(executables[lane.place], lane) for lane in lanes], report)
+        states = fill([(executables[lane.place], lane) for lane in lanes], report)
         send = None if followers is None else followers.send
         steppers = [
             Stepper(executables[lane.place], state, limits, send) for lane, state in zip(lanes, states, strict=True)
@@ -112,7 +112,7 @@ def build(
         loaded_engine = LoadedEngine(
             checkpoint=checkpoint,
             family=family,
-            settings=blueprint.chosen(settings),
+            settings=blueprint.resolve(settings),
             limits=limits,
             deployment=_deployment(lanes, settings, states[0], spread),
             defaults=defaults,
@@ -202,7 +202,7 @@ def _deployment(lanes: Sequence[Blueprint], settings: Settings, state: DeviceSta
     return form.over([lane.place for lane in lanes])
 
 
-def opened(
+def open_model(
     model: str | PathLike[str], report: Report, family: Family | None, revision: str | None, chat_template: str | None
 ) -> Checkpoint:
     """Open the model's files, and give it another chat template if there is one."""

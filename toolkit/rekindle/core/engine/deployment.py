@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rekindle.core.device.place import Place
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle_kernels.api import Implementation
 
 
@@ -48,7 +48,7 @@ class Deployment:
             where = f"{first} to prefill, {places[1]} to decode"
         else:
             alone = ", ".join(dict.fromkeys(map(str, places)))
-            where = alone if len(places) == 1 else f"{alone} in {counted(len(places), 'lane')}"
+            where = alone if len(places) == 1 else f"{alone} in {quantity(len(places), 'lane')}"
         return replace(
             self,
             where=where,
@@ -60,5 +60,5 @@ class Deployment:
 
     def repeated(self, times: int) -> "Deployment":
         """Return the facts of so many replicas, each of them a deployment like this."""
-        where = f"{self.where} in {counted(times, 'replica')}"
+        where = f"{self.where} in {quantity(times, 'replica')}"
         return replace(self, where=where, devices=times * self.devices, copies=times * self.copies)

@@ -19,7 +19,7 @@ from rekindle.core.engine.actor import Actor
 from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.engine import Engine
 from rekindle.core.engine.followers import Followers
-from rekindle.core.engine.loading.filling import replacing
+from rekindle.core.engine.loading.filling import place_new_weights
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.engine.replicas import LaneState, ProgramsView, Replicas
 from rekindle.core.engine.watchdog import timeout_of
@@ -157,7 +157,7 @@ class LoadedEngine:
         tensors, deployment = tensors_of(weights, self.model, self.family), self.deployment
         dtype = jnp.dtype(deployment.dtype)
         places = [lane.place for lane in self.lanes if lane.place is not None]
-        return replacing(self.model, tensors, dtype, deployment.implementation, places)
+        return place_new_weights(self.model, tensors, dtype, deployment.implementation, places)
 
     def composed(self, compose: Compose | None) -> "LoadedEngine":
         """Return the same with the actors that `compose` wants; raises as `rekindle.core.engine.wiring.composed`."""

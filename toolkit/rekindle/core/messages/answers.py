@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message, OfRequest
 from rekindle.core.messages.words import end_suffix, first_of, join_items, quote
 from rekindle.core.request.figures import CachedTokens
@@ -27,7 +27,7 @@ class Started(OfRequest):
     exchanges: int = 0
 
     def __str__(self) -> str:
-        prompt = counted(len(self.prompt), "prompt token")
+        prompt = quantity(len(self.prompt), "prompt token")
         return f"Started: request {self.request_id}, {self.cached.total} of {prompt} cached"
 
 
@@ -73,7 +73,7 @@ class Stopped(OfRequest):
     tokens: int
 
     def __str__(self) -> str:
-        return f"Stopped: request {self.request_id}, after {counted(self.tokens, 'token')}"
+        return f"Stopped: request {self.request_id}, after {quantity(self.tokens, 'token')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message, OfRequest
 from rekindle.core.messages.words import describe_error, join_items, quote
 from rekindle.core.request.params import SamplingParams
@@ -127,7 +127,7 @@ class Tokenized(OfRequest):
     def __str__(self) -> str:
         if isinstance(self.outcome, Exception):
             return f"Tokenized: request {self.request_id}, {describe_error(self.outcome)}"
-        return f"Tokenized: request {self.request_id}, {counted(len(self.outcome.prompt), 'token')}"
+        return f"Tokenized: request {self.request_id}, {quantity(len(self.outcome.prompt), 'token')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Admit(Message):
         return (self.request.id,)
 
     def __str__(self) -> str:
-        return f"Admit: request {self.request.id}, {counted(len(self.request.prompt), 'prompt token')}"
+        return f"Admit: request {self.request.id}, {quantity(len(self.request.prompt), 'prompt token')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message, OfRequest
 from rekindle.core.messages.words import join_items
 from rekindle.core.request.request import Request
@@ -51,7 +51,7 @@ class Collected(OfRequest):
     contents: tuple[Any, ...]
 
     def __str__(self) -> str:
-        return f"Collected: request {self.request_id}, {counted(len(self.contents), 'page')}"
+        return f"Collected: request {self.request_id}, {quantity(len(self.contents), 'page')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _PromptPages(Message):
         return (self.request.id,)
 
     def __str__(self) -> str:
-        pages = counted(len(self.contents), "page")
+        pages = quantity(len(self.contents), "page")
         return f"{type(self).__name__}: request {self.request.id}, {pages} from page {self.first} on"
 
 

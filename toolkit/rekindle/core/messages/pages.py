@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message, OfRequest
 from rekindle.core.messages.words import join_items
 from rekindle.core.page import NewPage
@@ -36,7 +36,7 @@ class Gathered(Message):
     arrays: tuple[Any, ...]
 
     def __str__(self) -> str:
-        return f"Gathered: {counted(len(self.arrays), 'page')}"
+        return f"Gathered: {quantity(len(self.arrays), 'page')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Drop(Message):
     entries: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"Drop: {counted(len(self.entries), 'page')} of the host tier"
+        return f"Drop: {quantity(len(self.entries), 'page')} of the host tier"
 
 
 class Copy(NamedTuple):
@@ -78,7 +78,7 @@ class Fetch(OfRequest):
     copies: tuple[Copy, ...]
 
     def __str__(self) -> str:
-        return f"Fetch: request {self.request_id}, {counted(len(self.copies), 'page')}"
+        return f"Fetch: request {self.request_id}, {quantity(len(self.copies), 'page')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Fetched(OfRequest):
     bad: tuple[Copy, ...] = ()
 
     def __str__(self) -> str:
-        staged = "not all of them" if self.staged is None else counted(len(self.staged), "page")
+        staged = "not all of them" if self.staged is None else quantity(len(self.staged), "page")
         return f"Fetched: request {self.request_id}, {staged}"
 
 
@@ -112,7 +112,7 @@ class Archive(Message):
     used_records: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"Archive: {counted(len(self.pages), 'page')}"
+        return f"Archive: {quantity(len(self.pages), 'page')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Write(Message):
     used_records: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"Write: {counted(len(self.pages), 'page')}"
+        return f"Write: {quantity(len(self.pages), 'page')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Written(Message):
     pruned: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"Written: {counted(sum(record is not None for record in self.records), 'page')}"
+        return f"Written: {quantity(sum(record is not None for record in self.records), 'page')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class CacheSaving(Message):
     total: int
 
     def __str__(self) -> str:
-        return f"CacheSaving: {self.pages} of {counted(self.total, 'page')} so far"
+        return f"CacheSaving: {self.pages} of {quantity(self.total, 'page')} so far"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,4 +181,4 @@ class CacheSaved(Message):
     complete: bool
 
     def __str__(self) -> str:
-        return f"CacheSaved: {counted(self.pages, 'page')}"
+        return f"CacheSaved: {quantity(self.pages, 'page')}"

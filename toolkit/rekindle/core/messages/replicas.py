@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.messages.answers import Output
 from rekindle.core.messages.asking import Admit
 from rekindle.core.messages.message import Message
@@ -118,7 +118,7 @@ class LaneLost(Message):
         return tuple(admit.request.id for admit in self.admits)
 
     def __str__(self) -> str:
-        return f"LaneLost: with {counted(len(self.admits), 'request')}, {describe_error(self.error)}"
+        return f"LaneLost: with {quantity(len(self.admits), 'request')}, {describe_error(self.error)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message
 
 
@@ -22,7 +22,7 @@ class NewWeights(Message):
     fail: bool
 
     def __str__(self) -> str:
-        return f"NewWeights: {counted(len(self.weights), 'array')}"
+        return f"NewWeights: {quantity(len(self.weights), 'array')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class UseWeights(Message):
     weights: list[Any]
 
     def __str__(self) -> str:
-        return f"UseWeights: {counted(len(self.weights), 'array')}"
+        return f"UseWeights: {quantity(len(self.weights), 'array')}"
 
 
 @dataclass(frozen=True, slots=True)

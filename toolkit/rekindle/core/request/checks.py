@@ -15,13 +15,13 @@ MOST_TEXTS = 256
 """How many texts one parameter may have, each of which is looked for at every token."""
 LONGEST_TEXT = 4096
 """The most characters of such a text."""
-MOST_JUDGED = 10**6
+MOST_LONG_TEXTS = 10**6
 """How many texts may be judged in one call."""
-LONGEST_JUDGED = 10**7
+LONGEST_LONG_TEXT = 10**7
 """The most characters of such a text, of which far fewer fit into any context."""
 
 
-def shown(value: object) -> str:
+def preview(value: object) -> str:
     """Return the start of a value's repr, for a message; some values, such as very long integers, have none."""
     try:
         return f"{value!r:.80}"
@@ -43,7 +43,7 @@ def token_ids(name: str, ids: Any) -> tuple[int, ...]:
         tokens = [None]
     known = tuple(token for token in tokens if token is not None)
     if len(known) < len(tokens):
-        raise InvalidRequest(f"{name} must be a sequence of integers, got {shown(ids)}")
+        raise InvalidRequest(f"{name} must be a sequence of integers, got {preview(ids)}")
     return known
 
 
@@ -65,14 +65,14 @@ def in_vocabulary(name: str, ids: Collection[int], vocab_size: int) -> None:
     """Raise InvalidRequest if one of these is no token id of the model."""
     if ids and (min(ids) < 0 or max(ids) >= vocab_size):  # in C, as above
         outside = next(token for token in ids if not 0 <= token < vocab_size)
-        raise InvalidRequest(f"{name} must be from 0 to {vocab_size - 1}, got {shown(outside)}")
+        raise InvalidRequest(f"{name} must be from 0 to {vocab_size - 1}, got {preview(outside)}")
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:
     """Return an integer that is at least `low` and at most `high`."""
     number = _as_integer(value)
     if number is None or not low <= number <= high:
-        raise InvalidRequest(f"{name} must be an integer from {low} to {high}, got {shown(value)}")
+        raise InvalidRequest(f"{name} must be an integer from {low} to {high}, got {preview(value)}")
     return number
 
 
@@ -81,7 +81,7 @@ def number(name: str, value: Any, low: float, high: float) -> float:
     checked = _as_number(value)
     if not low <= checked <= high:
         raise InvalidRequest(
-            f"{name} must be a finite number of at least {low:g} and at most {high:g}, got {shown(value)}"
+            f"{name} must be a finite number of at least {low:g} and at most {high:g}, got {preview(value)}"
         )
     return checked
 
@@ -89,7 +89,7 @@ def number(name: str, value: Any, low: float, high: float) -> float:
 def numbers(name: str, value: Any, low: float, high: float, most: int) -> tuple[float, ...]:
     """Return a sequence of at most `most` finite numbers, each at least `low` and at most `high`."""
     if not is_sequence(value) or len(value) > most:
-        raise InvalidRequest(f"{name} must be a sequence of at most {most} numbers, got {shown(value)}")
+        raise InvalidRequest(f"{name} must be a sequence of at most {most} numbers, got {preview(value)}")
     return tuple(number(f"each of {name}", each, low, high) for each in value)
 
 
@@ -97,27 +97,27 @@ def zero_or_number(name: str, value: Any, low: float, high: float) -> float:
     """Return 0, or a finite number that is at least `low` and at most `high`."""
     checked = _as_number(value)
     if checked != 0 and not low <= checked <= high:
-        raise InvalidRequest(f"{name} must be 0, or a finite number from {low:g} to {high:g}, got {shown(value)}")
+        raise InvalidRequest(f"{name} must be 0, or a finite number from {low:g} to {high:g}, got {preview(value)}")
     return abs(checked)
 
 
 def boolean(name: str, value: Any) -> bool:
     """Return True or False."""
     if not isinstance(value, bool):
-        raise InvalidRequest(f"{name} must be True or False, got {shown(value)}")
+        raise InvalidRequest(f"{name} must be True or False, got {preview(value)}")
     return value
 
 
 def text(name: str, value: Any, longest: int = LONGEST_TEXT) -> str:
     """Return a str that has UTF-8 bytes, and at most `longest` characters."""
     if not isinstance(value, str):
-        raise InvalidRequest(f"{name} must be a str, got {shown(value)}")
+        raise InvalidRequest(f"{name} must be a str, got {preview(value)}")
     if len(value) > longest:
-        raise InvalidRequest(f"{name} must have at most {longest} characters, got {len(value)}: {shown(value)}")
+        raise InvalidRequest(f"{name} must have at most {longest} characters, got {len(value)}: {preview(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidRequest(f"{name} must be text that UTF-8 can encode, got {shown(value)}") from None
+        raise InvalidRequest(f"{name} must be text that UTF-8 can encode, got {preview(value)}") from None
     return str(value)
 
 
@@ -126,28 +126,28 @@ def texts(name: str, value: Any, most: int = MOST_TEXTS, longest: int = LONGEST_
     given = (value,) if isinstance(value, str) else tuple(value) if is_sequence(value) else (None,)
     for place, each in enumerate(given):
         if not isinstance(each, str) or not each:
-            at = f", which has {shown(each)} in place {place}" if is_sequence(value) else ""
+            at = f", which has {preview(each)} in place {place}" if is_sequence(value) else ""
             raise InvalidRequest(
-                f"{name} must be a text or a sequence of texts, none of them empty, got {shown(value)}{at}"
+                f"{name} must be a text or a sequence of texts, none of them empty, got {preview(value)}{at}"
             )
     if len(given) > most:
         raise InvalidRequest(f"{name} may be at most {most} texts, got {len(given)}")
     return tuple(text(f"each of {name}", each, longest) for each in given)
 
 
-def judged(name: str, value: Any) -> tuple[str, ...]:
+def long_texts(name: str, value: Any) -> tuple[str, ...]:
     """Return texts that are prompts, or parts of such: there may be many, and the context bounds them."""
-    return texts(name, value, MOST_JUDGED, LONGEST_JUDGED)
+    return texts(name, value, MOST_LONG_TEXTS, LONGEST_LONG_TEXT)
 
 
 def words(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
     """Return a sequence whose items are texts or sequences of token ids; none of them may be empty."""
     if not is_sequence(value):
-        raise InvalidRequest(f"{name} must be a sequence of texts or of token id sequences, got {shown(value)}")
+        raise InvalidRequest(f"{name} must be a sequence of texts or of token id sequences, got {preview(value)}")
     each = f"each of {name}"
     checked = tuple(text(each, word) if isinstance(word, str) else token_ids(each, word) for word in value)
     if not all(word.strip() if isinstance(word, str) else word for word in checked):
-        raise InvalidRequest(f"{name} must have no empty word, got {shown(value)}")
+        raise InvalidRequest(f"{name} must have no empty word, got {preview(value)}")
     return checked
 
 
@@ -157,10 +157,10 @@ def bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     Token ids may be written as strings of digits, as the keys of a JSON object have to be.
     """
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"{name} must be a mapping of token ids to numbers, got {shown(value)}")
+        raise InvalidRequest(f"{name} must be a mapping of token ids to numbers, got {preview(value)}")
     tokens = token_ids(f"the keys of {name}", tuple(map(_from_json, value)))
     if len(set(tokens)) < len(tokens):
-        raise InvalidRequest(f"{name} names a token twice, as an integer and as a string, got {shown(value)}")
+        raise InvalidRequest(f"{name} names a token twice, as an integer and as a string, got {preview(value)}")
     what = f"the values of {name}"
     return tuple((token, _one_bias(what, each)) for token, each in zip(tokens, value.values(), strict=True))
 

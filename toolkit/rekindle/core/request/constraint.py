@@ -39,7 +39,7 @@ class Constraint:
         return f"{self.text!r:.80}"
 
     @property
-    def said(self) -> str:
+    def label(self) -> str:
         """The constraint in words."""
         words = {"json_schema": "the JSON schema", "regex": "the regular expression", "choice": "the choice"}
         return words.get(self.kind, "the grammar")
@@ -94,7 +94,7 @@ def choice(name: str, value: Any) -> Constraint:
     """
     texts = tuple(value) if checks.is_sequence(value) else ()
     if not texts or not all(isinstance(each, str) and each for each in texts):
-        raise InvalidRequest(f"{name} must be a sequence of texts, none of them empty, got {checks.shown(value)}")
+        raise InvalidRequest(f"{name} must be a sequence of texts, none of them empty, got {checks.preview(value)}")
     if len(texts) > MOST_CHOICES:
         raise InvalidRequest(f"{name} may be at most {MOST_CHOICES} texts, got {len(texts)}")
     known = [checks.text(f"each of {name}", each, LONGEST_CONSTRAINT) for each in dict.fromkeys(texts)]
@@ -117,7 +117,7 @@ def _parsed(name: str, text: str) -> Any:
     except ValueError as error:
         raise InvalidRequest(f"{name} must be a JSON schema, and this text is not JSON: {error}") from error
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"{name} must be a JSON schema, which is an object, got {checks.shown(text)}")
+        raise InvalidRequest(f"{name} must be a JSON schema, which is an object, got {checks.preview(text)}")
     return value
 
 
@@ -126,26 +126,26 @@ def _adapter(name: str, value: Any) -> Any:
     if isinstance(value, bool | int | float | Sequence) or value is None:
         raise InvalidRequest(
             f"{name} must be a JSON schema as a dict, or a type such as a pydantic model or a dataclass, "
-            f"got {checks.shown(value)}"
+            f"got {checks.preview(value)}"
         )
     if dataclasses.is_dataclass(type(value)) or hasattr(type(value), "model_json_schema"):
         raise InvalidRequest(
-            f"{name} must be a type, and got an object of one, {checks.shown(value)}: give {type(value).__name__}"
+            f"{name} must be a type, and got an object of one, {checks.preview(value)}: give {type(value).__name__}"
         )
     if inspect.isroutine(value):  # pydantic would take its arguments for the value, and call it
-        raise InvalidRequest(f"{name} must be a JSON schema or a type, and got a function, {checks.shown(value)}")
+        raise InvalidRequest(f"{name} must be a JSON schema or a type, and got a function, {checks.preview(value)}")
     try:
         from pydantic import TypeAdapter
     except ImportError as error:
         raise InvalidRequest(
-            f"{name} was given a type, {checks.shown(value)}, whose schema pydantic makes, and that is not installed: "
+            f"{name} got a type, {checks.preview(value)}; pydantic, which makes its schema, is not installed: "
             "pip install pydantic, or give the JSON schema as a dict"
         ) from error
     try:
         return TypeAdapter(value)
     except Exception as error:
         raise InvalidRequest(
-            f"{name} must be a JSON schema as a dict, or a type that pydantic knows, got {checks.shown(value)}: "
+            f"{name} must be a JSON schema as a dict, or a type that pydantic knows, got {checks.preview(value)}: "
             f"{_first_line(error)}"
         ) from error
 
@@ -155,7 +155,7 @@ def _schema_of(name: str, value: Any, adapter: Any) -> Any:
         return _closed(adapter.json_schema())
     except Exception as error:
         raise InvalidRequest(
-            f"{name} was given {checks.shown(value)}, but pydantic has no schema: {_first_line(error)}"
+            f"{name} was given {checks.preview(value)}, but pydantic has no schema: {_first_line(error)}"
         ) from error
 
 

@@ -64,8 +64,8 @@ class Usage:
         found = f" (cached: {cached})" if cached.total else ""
         thought = f" (reasoning: {self.reasoning_tokens:,})" if self.reasoning_tokens else ""
         return {
-            "prompt": f"{markup.counted(self.prompt_tokens, 'token')}{found}",
-            "generated": f"{markup.counted(self.completion_tokens, 'token')}{thought}",
+            "prompt": f"{markup.quantity(self.prompt_tokens, 'token')}{found}",
+            "generated": f"{markup.quantity(self.completion_tokens, 'token')}{thought}",
         }
 
 

@@ -299,7 +299,7 @@ def _seed(name: str, value: Any) -> int | None:
 
 def _distribution(name: str, value: Any) -> LogprobsOf:
     if not isinstance(value, str) or value not in get_args(LogprobsOf):
-        raise InvalidRequest(f'{name} must be "model" or "sampled", got {checks.shown(value)}')
+        raise InvalidRequest(f'{name} must be "model" or "sampled", got {checks.preview(value)}')
     return cast(LogprobsOf, value)
 
 

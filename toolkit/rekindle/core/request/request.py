@@ -48,12 +48,12 @@ class Request:
     goes_on: bool = False
 
     @property
-    def known(self) -> tuple[int, ...]:
+    def initial_tokens(self) -> tuple[int, ...]:
         """All tokens that need not be generated."""
-        return self.prompt + self.given
+        return self.prompt + self.initial_output
 
     @property
-    def given(self) -> tuple[int, ...]:
+    def initial_output(self) -> tuple[int, ...]:
         """The tokens of its output that need not be generated."""
         return self.output_prefix if self.constrained is None else self.output_prefix + self.constrained.first.forced
 

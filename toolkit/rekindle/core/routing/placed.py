@@ -71,7 +71,7 @@ class PlacedLane:
 
     def load(self, request: Request, pages: Sequence[int], page_size: int, slots: int) -> LaneLoad:
         """Return how it stands, for a request with these pages."""
-        tokens = len(request.known)
+        tokens = len(request.initial_tokens)
         coming = self.coming.prefix(pages[: (tokens - 1) // page_size]) * page_size
         uncached = min(self._view.uncached(request), tokens - coming)
         pending = sum(map(self._left, self.pending.values()))

@@ -136,7 +136,7 @@ class Relay:
     def _admit(self, request: Request) -> Message:
         """Give a request to the lane that begins it."""
         relayed = self._relayed[request.id] = _Relayed(request, "prefill")
-        short = request.longest - len(request.known) <= 1
+        short = request.longest - len(request.initial_tokens) <= 1
         if request.hold or request.pooling is not None or short or request.params.prompt_logprobs is not None:
             relayed.alone = True
             return ToLane(PREFILL, Admit(request))
@@ -147,7 +147,7 @@ class Relay:
         if request.constrained is not None:
             none = replace(request.params, max_tokens=len(request.output_prefix))
             return ToLane(PREFILL, Admit(replace(request, params=none, constrained=None)))
-        one = replace(request.params, max_tokens=len(request.given) + 1)
+        one = replace(request.params, max_tokens=len(request.initial_output) + 1)
         return ToLane(PREFILL, Admit(replace(request, params=one)))
 
     def _end(self, request_id: int, message: Withdraw | Stopped) -> Iterator[Message]:

@@ -183,8 +183,8 @@ class RemoteLane:
 
     def uncached(self, request: Request) -> int:
         """Return the number of a request's known tokens that would probably have to be computed now."""
-        pages = pages_of(request, self._page_size)[: (len(request.known) - 1) // self._page_size]
-        return len(request.known) - self._pages.prefix(pages) * self._page_size
+        pages = pages_of(request, self._page_size)[: (len(request.initial_tokens) - 1) // self._page_size]
+        return len(request.initial_tokens) - self._pages.prefix(pages) * self._page_size
 
     def remaining(self, request_id: int) -> int | None:
         """Return None: how far a prompt is computed there is not known."""

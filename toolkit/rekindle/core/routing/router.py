@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from rekindle.core.errors import ReplicaLost
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.messages import (
     Admit,
     CacheSaved,
@@ -201,7 +201,7 @@ class Router:
         if placed.ending is not None:
             yield self._ended(placed)
         elif placed.losses > MOST_LOSSES:
-            yield self._failed(placed, f"as were {counted(placed.losses - 1, 'replica')} with it before")
+            yield self._failed(placed, f"as were {quantity(placed.losses - 1, 'replica')} with it before")
         else:
             yield from self._place(placed)
 

@@ -172,7 +172,7 @@ class EngineLimits:
                 'raise it, give fewer prefill_buckets or decode_buckets, or choose precompile="lazy"'
             )
 
-    def chosen(self, settings: Settings) -> Settings:
+    def resolve(self, settings: Settings) -> Settings:
         """Return the settings that these limits were made of, with what was chosen in place of what was left open."""
         same = {
             field.name: getattr(part, field.name)

@@ -158,9 +158,9 @@ class Planner:
             group.cache.tree.hit(lease.tip)
             request = state.request
             builder.said.append(Started(request.id, request.prompt, request.params.seed, cached, table.exchanges))
-            if request.given:
-                table.counts.forced(len(request.given) - len(request.output_prefix))
-                table.outputs.append(Output(request, request.given, None))
+            if request.initial_output:
+                table.counts.forced(len(request.initial_output) - len(request.output_prefix))
+                table.outputs.append(Output(request, request.initial_output, None))
         return True
 
     def _pages_for(self, state: RequestState) -> int:

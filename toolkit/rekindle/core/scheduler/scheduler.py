@@ -229,15 +229,15 @@ class Scheduler:
         if started:
             self._tell_forced(request, "stop")
             return
-        self.table.counts.forced(len(request.given) - len(request.output_prefix))
-        by_token = request.given[-1] in request.end_ids
-        self.table.outputs.append(Output(request, request.given, "stop" if by_token else None))
+        self.table.counts.forced(len(request.initial_output) - len(request.output_prefix))
+        by_token = request.initial_output[-1] in request.end_ids
+        self.table.outputs.append(Output(request, request.initial_output, "stop" if by_token else None))
         self.table.outputs += [] if by_token else [Output(request, (), "stop")]
         yield Started(request.id, request.prompt, request.params.seed, CachedTokens())
 
     def _tell_forced(self, request: Request, end: EndReason | None) -> None:
         """Tell the end of a request that began elsewhere, and the tokens that its constraint forces now."""
-        forced = request.given[len(request.output_prefix) :]
+        forced = request.initial_output[len(request.output_prefix) :]
         if forced or end is not None:
             self.table.counts.forced(len(forced))
             self.table.outputs.append(Output(request, forced, end))
@@ -336,7 +336,7 @@ class Scheduler:
         """Let all requests that run begin again from their tokens, since nothing is left of the pages on the device."""
         for state in self.table:
             state.lose_dispatched()
-            if self._limits.one_shape and len(state.tokens) > len(state.request.known):
+            if self._limits.one_shape and len(state.tokens) > len(state.request.initial_tokens):
                 yield self.table.reject(state, RequestCancelled(CONTINUED_ELSEWHERE))
         for state in self.table.running[::-1]:
             self.table.preempt(state)

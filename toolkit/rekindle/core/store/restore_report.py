@@ -57,21 +57,21 @@ class RestoreReport:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         return markup.bundle(
-            repr(self), markup.card("rekindle restored", "", markup.listed(self._counts() + self._reasons()))
+            repr(self), markup.card("rekindle restored", "", markup.bullet_list(self._counts() + self._reasons()))
         )
 
     def _counts(self) -> list[str]:
         return [
             f"{self._loaded()}, {self.compiled} compiled",
-            f"{markup.counted(self.nodes, 'cached page')} ({markup.counted(self.tokens, 'token')}) found",
+            f"{markup.quantity(self.nodes, 'cached page')} ({markup.quantity(self.tokens, 'token')}) found",
             f"open after {self.seconds:.2f} s",
             *([f"saved {markup.seconds(self.compile_seconds)} of compiling"] if self.compile_seconds else []),
         ]
 
     def _loaded(self) -> str:
         if self.programs + self.compiled < self.stored:  # a damaged program is compiled again
-            return f"{markup.counted(self.stored, 'stored program')} ({self.programs} loaded until now)"
-        return f"{markup.counted(self.programs, 'program')} loaded"
+            return f"{markup.quantity(self.stored, 'stored program')} ({self.programs} loaded until now)"
+        return f"{markup.quantity(self.programs, 'program')} loaded"
 
     def _reasons(self) -> list[str]:
         return [

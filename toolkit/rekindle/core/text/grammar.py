@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from rekindle.core.errors import ConstraintFailed, InvalidRequest
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.constraint import Constraint, regex_of
 from rekindle.core.request.request import Request
@@ -119,7 +119,7 @@ class Matcher:
         self._length = 0
         output_prefix = request.output_prefix
         if output_prefix and not self._consume(output_prefix):
-            raise InvalidRequest(f"the output begins with what {grammar.constraint.said} does not allow")
+            raise InvalidRequest(f"the output begins with what {grammar.constraint.label} does not allow")
 
     def start(self) -> Steps:
         """Return what the output may begin with, or go on with after what is given of it."""
@@ -144,7 +144,7 @@ class Matcher:
         """
         if not self._consume((token,)):
             raise ConstraintFailed(
-                f"no token was left to choose after {self._so_far}: all that {self._grammar.constraint.said} allows "
+                f"no token was left to choose after {self._so_far}: all that {self._grammar.constraint.label} allows "
                 "there is banned by bad_words, allowed_token_ids, logit_bias or min_tokens, or by the session's "
                 "logits_processor. Ease one of them"
             )
@@ -161,7 +161,7 @@ class Matcher:
         wanted = self._request.params.min_tokens
         if bits is None and self._length < wanted:
             raise ConstraintFailed(
-                f"{self._grammar.constraint.said} allows nothing after {self._so_far}, and "
+                f"{self._grammar.constraint.label} allows nothing after {self._so_far}, and "
                 f"min_tokens={wanted} asks for more"
             )
         return Allowed(forced, bits, complete=bits is None)
@@ -187,12 +187,12 @@ class Matcher:
 
     @property
     def _so_far(self) -> str:
-        return counted(self._length, "token")
+        return quantity(self._length, "token")
 
     def _check(self) -> None:
         if self._place.is_error():
             raise ConstraintFailed(
-                f"{self._grammar.constraint.said} cannot be followed after {self._so_far}: "
+                f"{self._grammar.constraint.label} cannot be followed after {self._so_far}: "
                 f"{_reason(self._place.get_error())}"
             )
 

@@ -83,7 +83,7 @@ class Board:
             "pages": f"{free_pages(stats)}{of_them_cached(stats)}; {_elsewhere(stats)}",
             "prompts": _shares(stats),
             "programs": self.programs(),
-            "restored": markup.counted(facts.restored, "cached page"),
+            "restored": markup.quantity(facts.restored, "cached page"),
         }
         lines = [f"{facts.name} ({facts.dtype}): {self.state()}"]
         lines += [f"{name:13}{said}" for name, said in (rows | self.lanes()).items()]
@@ -182,4 +182,4 @@ def _shares(stats: SchedulerStats) -> str:
     if not stats.prompt_tokens:
         return "none yet"
     shares = (f"{markup.percent(count / stats.prompt_tokens)} {name}" for name, count in found(stats).items())
-    return f"{', '.join(shares)} of {markup.counted(stats.prompt_tokens, 'token')}"
+    return f"{', '.join(shares)} of {markup.quantity(stats.prompt_tokens, 'token')}"

@@ -112,7 +112,7 @@ def _speed(board: Board) -> str:
 
 def _programs(board: Board) -> str:
     ready, _, made = board.programs().partition(", ")
-    restored = f", {markup.counted(board.facts.restored, 'cached page')} found" if board.facts.restored else ""
+    restored = f", {markup.quantity(board.facts.restored, 'cached page')} found" if board.facts.restored else ""
     return f'<div>{visible(ready)}</div><div style="{PALE}">{visible(made + restored)}</div>'
 
 
@@ -144,7 +144,7 @@ def _bar(parts: Mapping[str, int], unit: str) -> str:
     """Return a bar of the parts of a whole, which are counts of a unit by name."""
     whole = sum(parts.values())
     filled = "".join(
-        f'<span title="{visible(f"{name}: {markup.counted(count, unit)}")}" style="width:{100 * count / whole:.1f}%;'
+        f'<span title="{visible(f"{name}: {markup.quantity(count, unit)}")}" style="width:{100 * count / whole:.1f}%;'
         f'background:{SHADES.get(name, "transparent")}"></span>'
         for name, count in parts.items()
         if count

@@ -46,7 +46,7 @@ class Option:
         return all(token.rank == 1 for token in self.logprobs)
 
     def __repr__(self) -> str:
-        return f"<Option {self.text!r:.80}: logprob {self.total:.3f}, {markup.counted(len(self.logprobs), 'token')}>"
+        return f"<Option {self.text!r:.80}: logprob {self.total:.3f}, {markup.quantity(len(self.logprobs), 'token')}>"
 
     def by(self, by: By) -> float:
         """Return the total, or what it is when divided.
@@ -105,11 +105,11 @@ class Scores:
     def __repr__(self) -> str:
         lines = [" ".join(f"{cell:>11}" for cell in row[1:]) + f"  {row[0]}" for row in [_HEAD, *self._rows()]]
         return "\n".join(
-            [f"<rekindle.Scores: {markup.counted(len(self.options), 'option')}, best {self.best!r}>", *lines]
+            [f"<rekindle.Scores: {markup.quantity(len(self.options), 'option')}, best {self.best!r}>", *lines]
         )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        state = f"{markup.counted(len(self.options), 'option')}, {self.cached_tokens} tokens cached"
+        state = f"{markup.quantity(len(self.options), 'option')}, {self.cached_tokens} tokens cached"
         return markup.bundle(repr(self), markup.card("Scores", state, markup.table(self._rows(), _HEAD)))
 
     def _rows(self) -> list[tuple[str, ...]]:

@@ -70,7 +70,7 @@ class Ranking:
     def __repr__(self) -> str:
         lines = [f"{score:>8}  {place:>4}  {document}" for place, score, document in self._rows()]
         return "\n".join(
-            [f"<rekindle.Ranking of {markup.counted(len(self), 'document')} for {self.query!r:.80}>", *lines]
+            [f"<rekindle.Ranking of {markup.quantity(len(self), 'document')} for {self.query!r:.80}>", *lines]
         )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.request.checks import shown
+from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
 from rekindle.server.reading.call import NEUTRAL, Call, draws, repeated, sampling, streaming
 from rekindle.server.reading.fields import Fields
@@ -120,7 +120,7 @@ def tools_in(body: Fields) -> dict[str, Any]:
         return {}
     for each in tools:
         if not isinstance(each, dict) or each.get("type", "function") != "function" or "function" not in each:
-            body.refuse("tools", f"must each be {{'type': 'function', 'function': ...}}, got {shown(each)}")
+            body.refuse("tools", f"must each be {{'type': 'function', 'function': ...}}, got {preview(each)}")
     match choice:
         case None | "auto" | "none" | "required":
             named = choice or "auto"
@@ -128,7 +128,7 @@ def tools_in(body: Fields) -> dict[str, Any]:
             pass
         case _:
             why = "must be auto, none, required or {'type': 'function', 'function': {'name': ...}}"
-            body.refuse("tool_choice", f"{why}, got {shown(choice)}")
+            body.refuse("tool_choice", f"{why}, got {preview(choice)}")
     return {"tools": tools, "tool_choice": named}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from rekindle.core.errors import likely
-from rekindle.core.request.checks import shown
+from rekindle.core.request.checks import preview
 from rekindle.server.refused import Refused, invalid
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Fields:
         """
         value = self.any(name)
         if value is not None and type(value) is not kind:
-            raise invalid(self._where + name, f"{self._where}{name} must be {NAMES[kind]}, got {shown(value)}")
+            raise invalid(self._where + name, f"{self._where}{name} must be {NAMES[kind]}, got {preview(value)}")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -82,7 +82,9 @@ class Fields:
         if value is None:
             return None
         if not value or any(type(each) is not kind for each in value):
-            what = f"{self._where}{name} must be a list, not empty, of which each is {NAMES[kind]}, got {shown(value)}"
+            what = (
+                f"{self._where}{name} must be a list, not empty, of which each is {NAMES[kind]}, got {preview(value)}"
+            )
             raise invalid(self._where + name, what)
         return value
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.request.checks import shown
+from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
 from rekindle.server.reading.call import NEUTRAL, Call, Streaming, sampling
 from rekindle.server.reading.chat import listed_tools, message
@@ -79,7 +79,7 @@ def _messages(body: Fields) -> list[dict[str, Any]]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
-        body.refuse("input", f"must be a text or a list of messages and other items, not empty, got {shown(given)}")
+        body.refuse("input", f"must be a text or a list of messages and other items, not empty, got {preview(given)}")
     messages: list[dict[str, Any]] = []
     for each in given:
         _add(body, messages, {name: value for name, value in each.items() if value is not None})
@@ -132,7 +132,7 @@ def _content(body: Fields, content: Any) -> Any:
     parts = []
     for part in content:
         if not isinstance(part, dict) or part.get("type") not in TEXTS:
-            body.refuse("input", f"has a part that is no text: {shown(part)}")
+            body.refuse("input", f"has a part that is no text: {preview(part)}")
         parts.append({"type": "text", "text": part.get("text")})
     return parts
 
@@ -168,14 +168,14 @@ def _tools(body: Fields) -> dict[str, Any]:
         return {}
     for each in tools:
         if not isinstance(each, dict) or each.get("type") != "function" or not isinstance(each.get("name"), str):
-            body.refuse("tools", f"must each be {{'type': 'function', 'name': ...}}, got {shown(each)}")
+            body.refuse("tools", f"must each be {{'type': 'function', 'name': ...}}, got {preview(each)}")
     match choice:
         case None | "auto" | "none" | "required":
             named = choice or "auto"
         case {"type": "function", "name": str(named)}:
             pass
         case _:
-            body.refuse("tool_choice", f"must be auto, none, required or one function, got {shown(choice)}")
+            body.refuse("tool_choice", f"must be auto, none, required or one function, got {preview(choice)}")
     return {"tools": [_as_chats_have_it(each) for each in tools], "tool_choice": named}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 from unicodedata import east_asian_width
 
-from rekindle.core.markup import TIERS, counted, one_line, spelled
+from rekindle.core.markup import TIERS, one_line, quantity, spelled
 from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, tooltip, words
 
 Tier = Literal["device", "host", "disk"]
@@ -58,8 +58,8 @@ class Run:
     def facts(self) -> str:
         """The words beside its text."""
         salt = salted(self.salt) if self.parent < 0 else ""
-        held = f", held {counted(self.locks, 'time')}" if self.locks else ""
-        return f"{counted(self.pages, 'page')}, {counted(self.hits, 'hit')}{held}{salt}"
+        held = f", held {quantity(self.locks, 'time')}" if self.locks else ""
+        return f"{quantity(self.pages, 'page')}, {quantity(self.hits, 'hit')}{held}{salt}"
 
 
 def salted(salt: int) -> str:
@@ -98,7 +98,7 @@ def _rows(below: Mapping[int, Sequence[tuple[int, Run]]], parent: int, depth: in
         yield _Row(depth, run)
         yield from _rows(below, index, depth + 1, run.hidden)
     if hidden:
-        yield _Row(depth, None, f"… {counted(hidden, 'more branch', 'more branches')}")
+        yield _Row(depth, None, f"… {quantity(hidden, 'more branch', 'more branches')}")
 
 
 def _text(rows: Sequence[_Row], title: str) -> str:

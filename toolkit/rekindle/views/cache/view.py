@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rekindle.core import markup
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.views.cache.drawing import Run, draw, salted
@@ -38,9 +38,9 @@ class CachedPath:
     label: str = ""
 
     def __repr__(self) -> str:
-        pages = counted(self.device_pages + self.host_pages + self.disk_pages, "page")
+        pages = quantity(self.device_pages + self.host_pages + self.disk_pages, "page")
         held = f", {self.held_pages} held" if self.held_pages else ""
-        return f"<{counted(self.hits, 'hit')}, {pages}{held}{salted(self.salt)}: {self.label}>"
+        return f"<{quantity(self.hits, 'hit')}, {pages}{held}{salted(self.salt)}: {self.label}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class CacheView:
 
     @property
     def _size(self) -> str:
-        return f"{counted(self.nodes, 'page')} of {self.page_size} tokens"
+        return f"{quantity(self.nodes, 'page')} of {self.page_size} tokens"
 
     @property
     def _tiers(self) -> tuple[tuple[str, str, int, int], ...]:
@@ -104,13 +104,13 @@ class CacheView:
         """Draw the tree as far as it fits: its hottest paths, with their texts, pages, tiers, hits and locks."""
         if self.lanes:
             named = [(f"lane {number}", lane.draw()) for number, lane in enumerate(self.lanes)]
-            return stacked(f"{self._size} in {counted(len(self.lanes), 'lane')}", named)
+            return stacked(f"{self._size} in {quantity(len(self.lanes), 'lane')}", named)
         title = self._size if self.runs else f"{self._size}; only whole pages are cached"
         return draw(self.runs, self.more_beginnings, title)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         rows = [(name, f"{pages:,}", markup.size_text(size)) for name, _, pages, size in self._tiers]
-        hottest = "<div>found most often:</div>" + markup.listed(map(repr, self.hottest)) if self.hottest else ""
+        hottest = "<div>found most often:</div>" + markup.bullet_list(map(repr, self.hottest)) if self.hottest else ""
         shown = markup.card(
             "rekindle prefix cache",
             self._size,

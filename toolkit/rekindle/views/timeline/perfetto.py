@@ -14,7 +14,7 @@ from itertools import accumulate, count, groupby, pairwise
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.views.records import TraceRecord
 from rekindle.views.timeline.lanes import timelines
 from rekindle.views.timeline.requests import RequestTimeline, TickWork, Timeline
@@ -79,7 +79,7 @@ def _ticks(timeline: Timeline, track: int, lane: str) -> Iterator[Event]:
         if tick.began is None or tick.ended is None:
             continue
         chunks = ", ".join(
-            f"{counted(part.tokens, 'token')} of {part.request} from {part.start}" for part in tick.chunks
+            f"{quantity(part.tokens, 'token')} of {part.request} from {part.start}" for part in tick.chunks
         )
         args: Event = {
             "prefill": chunks or "nothing",

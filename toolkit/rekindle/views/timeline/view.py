@@ -6,7 +6,7 @@ from itertools import chain, groupby
 from math import ceil
 from typing import TypeVar
 
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.views.timeline.requests import Kind, RequestTimeline, Tick, Timeline
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ def view(timeline: Timeline, requests: Collection[int] | None, ticks: range | No
         "request": len(timeline.request_timelines) - len(request_timelines),
         "tick": len(timeline.ticks) - len(numbers),
     }
-    hidden = [f"{counted(count, what)} not drawn" for what, count in left_out.items() if count]
+    hidden = [f"{quantity(count, what)} not drawn" for what, count in left_out.items() if count]
     return View(timeline, request_timelines, numbers, max(1, ceil(len(numbers) / MAX_COLUMNS)), hidden)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rekindle.core.markup import counted, seconds
+from rekindle.core.markup import quantity, seconds
 from rekindle.views.timeline.requests import Kind, RequestTimeline, Tick, Timeline
 from rekindle.views.timeline.view import TickSpan, View, mean_seconds
 
@@ -32,7 +32,7 @@ def headline(view: View) -> str:
     ticks = [view.timeline.ticks[tick] for tick in view.ticks]
     ends = [tick.ended for tick in ticks if tick.ended is not None]
     took = f" in {seconds(ends[-1] - ticks[0].planned)}" if ends else ""
-    return f"{counted(len(view.request_timelines), 'request')} over {counted(len(ticks), 'tick')}{took}"
+    return f"{quantity(len(view.request_timelines), 'request')} over {quantity(len(ticks), 'tick')}{took}"
 
 
 def title(view: View) -> str:
@@ -63,11 +63,11 @@ def facts(request_timeline: RequestTimeline, timeline: Timeline) -> str:
     lines = [f"{named(request_timeline)}, {request_timeline.how or 'goes on'}{why}"]
     if request_timeline.prompt is not None:
         lines.append(
-            f"prompt of {counted(request_timeline.prompt, 'token')}, {request_timeline.cached or 0:,} of them cached"
+            f"prompt of {quantity(request_timeline.prompt, 'token')}, {request_timeline.cached or 0:,} of them cached"
         )
     if not request_timeline.hold:
         least = "" if request_timeline.whole else "at least "
-        lines.append(f"{least}{counted(request_timeline.generated, 'token')} generated")
+        lines.append(f"{least}{quantity(request_timeline.generated, 'token')} generated")
     joined = request_timeline.at.get("joined")
     if joined is not None:
         planned = next((timeline.ticks[tick].planned for tick in request_timeline.cells), None)
@@ -84,7 +84,7 @@ def facts(request_timeline: RequestTimeline, timeline: Timeline) -> str:
             if cell.prefill and _again(request_timeline, tick)
         )
         lines.append(
-            f"lost its pages {counted(len(request_timeline.lost), 'time')}, {counted(again, 'token')} computed again"
+            f"lost its pages {quantity(len(request_timeline.lost), 'time')}, {quantity(again, 'token')} computed again"
         )
     return "\n".join(lines)
 
@@ -94,11 +94,11 @@ def span_facts(request_timeline: RequestTimeline, span: TickSpan) -> str:
     if span.first == span.last:
         where = f"tick {span.first}"
     else:
-        where = f"{counted(span.ticks, 'tick')} from {span.first} to {span.last}"
+        where = f"{quantity(span.ticks, 'tick')} from {span.first} to {span.last}"
     said = f"{named(request_timeline)}, {MEANT[span.kind].partition(':')[0]}, {where}"
     if not span.tokens:
         return said
-    said += f": {counted(span.tokens, 'token')}"
+    said += f": {quantity(span.tokens, 'token')}"
     if span.kind == "prefill" and span.ticks == 1 and span.start is not None:
         said += f", positions {span.start} to {span.start + span.tokens - 1}"
     return said + (", computed again" if span.kind == "prefill" and _again(request_timeline, span.first) else "")
@@ -116,7 +116,7 @@ def tick_facts(ticks: Sequence[Tick]) -> str:
         ("token of decode", "tokens of decode", sum(len(tick.rows) for tick in ticks)),
         ("page copied in", "pages copied in", sum(tick.onloaded for tick in ticks)),
     )
-    parts += [counted(count, one, several) for one, several, count in counts if count]
+    parts += [quantity(count, one, several) for one, several, count in counts if count]
     return ", ".join(parts)
 
 

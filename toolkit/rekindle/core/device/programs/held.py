@@ -9,7 +9,7 @@ from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.lowering import Key
 from rekindle.core.device.programs.readiness import Readiness
-from rekindle.core.markup import counted
+from rekindle.core.markup import quantity
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.store.validity import shorten
 
@@ -87,5 +87,5 @@ def _room_of(key: Key) -> str:
         return key
     room = [f"prompts of up to {key.prefill_tokens:,} tokens"] if key.prefill_tokens else []
     steps = "a step" if key.steps == 1 else f"{key.steps} steps"
-    room += [f"{steps} of up to {counted(key.decode_rows, 'request')}"] if key.decode_rows else []
+    room += [f"{steps} of up to {quantity(key.decode_rows, 'request')}"] if key.decode_rows else []
     return " and ".join(room)

@@ -83,14 +83,14 @@ class Blueprint:
         """The step that needs most memory while it runs."""
         return max(self.limits.all_buckets(), key=attrgetter("size"))
 
-    def chosen(self, settings: Settings) -> Settings:
+    def resolve(self, settings: Settings) -> Settings:
         """Return the settings that this was made of, with what was chosen in place of what was left open."""
         devices: dict[str, Any] = {
             "device": f"{self.place.first.platform}:{self.place.first.id}",
             "tensor": self.place.tensor,
         }
         return replace(
-            self.limits.chosen(settings),
+            self.limits.resolve(settings),
             **({} if settings.mesh is not None or settings.prefill is not None else devices),
             implementation=self.programs.implementation,
             dtype=cast(Dtype, self.dtype.name),

@@ -26,7 +26,7 @@ from rekindle.core.models.load import load_weights
 from rekindle_kernels.api import Implementation
 
 
-def filled(lanes: Sequence[tuple[Executables, Blueprint]], report: Report) -> list[DeviceState]:
+def fill(lanes: Sequence[tuple[Executables, Blueprint]], report: Report) -> list[DeviceState]:
     """Read the weights, and meanwhile allocate the pages and slots of each idle lane.
 
     Raises:
@@ -75,7 +75,7 @@ def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
         read += size
         report(Progress("loading weights", read, total))
 
-    return placed(
+    return place_weights(
         checkpoint.config,
         checkpoint.tensors,
         blueprint.dtype,
@@ -85,7 +85,7 @@ def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
     )
 
 
-def placed(
+def place_weights(
     config: ModelConfig,
     tensors: Mapping[str, Any],
     dtype: jnp.dtype,
@@ -120,15 +120,15 @@ def placed(
     return [joined[place] for place in places]
 
 
-def replacing(
+def place_new_weights(
     config: ModelConfig,
     tensors: Mapping[str, Any],
     dtype: jnp.dtype,
     implementation: Implementation,
     places: Sequence[Place],
 ) -> list[list[jax.Array]]:
-    """Read weights as `placed` does, for a session that serves with others meanwhile; on CPUs, into huge pages."""
-    weights = placed(config, tensors, dtype, implementation, places)
+    """Read weights as `place_weights` does while a session serves with others; on CPUs, into huge pages."""
+    weights = place_weights(config, tensors, dtype, implementation, places)
     collapse(spans_of(distinct(weights)))
     return weights
 

@@ -58,7 +58,7 @@ class RequestState:
     @classmethod
     def of(cls, request: Request, limits: EngineLimits) -> "RequestState":
         """Make what is known of a request that was just admitted to the waiting queue."""
-        tokens, longest, publishable = list(request.known), request.longest, request.longest
+        tokens, longest, publishable = list(request.initial_tokens), request.longest, request.longest
         if request.hold:
             longest = publishable = len(request.prompt) // limits.pool.page_size * limits.pool.page_size
             tokens = tokens[:longest]
