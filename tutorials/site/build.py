@@ -41,12 +41,15 @@ def main() -> None:
     _write(PAGES / "api" / "index.md", _index(package, public))
     config = SITE / "mkdocs.yml"
     _write(config, _config(public))
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", config]
-    status = subprocess.run(command, cwd=SITE).returncode  # where the readers of notebooks may have their cache
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", config]
+    # The converter of notebooks has a cache where it runs. --quiet would hide warnings from --strict, too.
+    built = subprocess.run(command, cwd=SITE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if built.returncode:
+        print(*(line for line in built.stdout.splitlines() if not line.startswith("INFO")), sep="\n", file=sys.stderr)
     missing = [name for name in public if not _documented(name)]
     if missing:
         print(f"public names without a page: {', '.join(missing)}", file=sys.stderr)
-    if status or missing:
+    if built.returncode or missing:
         raise SystemExit(1)
     print(f"{sum(1 for _ in HTML.rglob('*.html'))} pages in {HTML.relative_to(ROOT)}")
 

@@ -258,7 +258,7 @@ class Session:
 
         Raises:
             QueueFull: `max_waiting` requests are waiting already; `enqueue` waits for room instead.
-            Others as `generate`.
+            Others: as `generate`.
         """
         return self._requests.one(prompt, ask, wait=False)
 
@@ -283,7 +283,7 @@ class Session:
 
         Raises:
             QueueFull: `max_waiting` requests are waiting already.
-            Others as `generate` does for what it checks.
+            Others: as `generate` does for invalid arguments.
         """
         return self._requests.submitted(prompt, ask, n)
 
