@@ -142,7 +142,7 @@ def test_a_generation_of_nowhere_cannot_be_branched(session: Session) -> None:
     whole = session.generate_sync(token_ids=PROMPT, max_tokens=3)
     stored = pickle.loads(pickle.dumps(whole))
     assert stored == whole
-    with pytest.raises(rekindle.SessionError, match="not made by a session of this process"):
+    with pytest.raises(rekindle.SessionError, match="not created by a session of this process"):
         stored.branch(0, 1)
     session.close_sync()
     with pytest.raises(rekindle.SessionClosed):

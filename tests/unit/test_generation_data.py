@@ -178,9 +178,9 @@ def changed(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("written", "told"),
     [
-        (changed(version=4), "expected a generation of version 1 to 3, as to_dict() returns it, got version 4"),
+        (changed(version=4), "expected a generation of version 1 to 3, as returned by to_dict(), got version 4"),
         ({}, "got version None"),
-        ([], "from a dict"),
+        ([], "expected a dict"),
         ({"version": 2}, "got one with no text and no token_ids"),
         (changed(extra=1), "got one with an unknown extra"),
         (changed(token_ids="5 6"), "token_ids: expected a list, got '5 6'"),

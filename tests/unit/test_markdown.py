@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rekindle import Generation
 from rekindle.core import markup
-from rekindle.results.markdown import rendered
+from rekindle.results.markdown import render
 from rekindle.testing import fake_session
 
 TAGS = """
@@ -83,7 +83,7 @@ def assert_inert(html: str) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
 def test_whatever_a_model_writes_is_inert(text: str) -> None:
-    assert_inert(rendered(text))
+    assert_inert(render(text))
 
 
 @pytest.mark.parametrize(
@@ -102,30 +102,30 @@ def test_whatever_a_model_writes_is_inert(text: str) -> None:
     ],
 )
 def test_a_link_that_does_not_lead_to_the_web_is_its_text(link: str) -> None:
-    assert rendered(link) == "<p>word</p>\n"
+    assert render(link) == "<p>word</p>\n"
 
 
 def test_links_to_the_web_can_be_clicked_and_tell_nothing_of_the_page() -> None:
     said = 'target="_blank" rel="noopener noreferrer nofollow"'
     for link in ("[e](https://e.example/?a=1&b)", "[e]\n\n[e]: https://e.example/?a=1&b"):
-        assert rendered(link) == f'<p><a href="https://e.example/?a=1&amp;b" {said}>e</a></p>\n'
-    assert rendered("<http://e.example>") == f'<p><a href="http://e.example" {said}>http://e.example</a></p>\n'
+        assert render(link) == f'<p><a href="https://e.example/?a=1&amp;b" {said}>e</a></p>\n'
+    assert render("<http://e.example>") == f'<p><a href="http://e.example" {said}>http://e.example</a></p>\n'
 
 
 def test_an_image_is_its_description() -> None:
-    assert rendered("![a *cat*](https://e.example/cat.png 'x')") == "<p><i>[image: a cat]</i></p>\n"
-    assert rendered("![](data:image/png;base64,AAAA)") == "<p><i>[image]</i></p>\n"
+    assert render("![a *cat*](https://e.example/cat.png 'x')") == "<p><i>[image: a cat]</i></p>\n"
+    assert render("![](data:image/png;base64,AAAA)") == "<p><i>[image]</i></p>\n"
 
 
 def test_code_stays_as_it_is() -> None:
     code = "if a < b & c:\n\tprint('$x$ \\\\(')  # [a](javascript:x) <script>"
     for block in (f"```python\n{code}\n```", "\n".join(f"    {line}" for line in code.splitlines())):
-        html = rendered(block)
+        html = render(block)
         assert html == f"<pre><code>{markup.visible(code)}\n</code></pre>\n"
 
 
 def test_markdown_is_drawn() -> None:
-    html = rendered("# A\n\n1. *b*\n2. **c** ~~d~~\n\n| e |\n|--:|\n| `f` |\n\n> g  \n> h")
+    html = render("# A\n\n1. *b*\n2. **c** ~~d~~\n\n| e |\n|--:|\n| `f` |\n\n> g  \n> h")
     for part in ("<h1>A</h1>", "<em>b</em>", "<strong>c</strong>", "<s>d</s>", "<code>f</code>", "<blockquote>"):
         assert part in html
     assert "text-align:right" in html

@@ -16,8 +16,8 @@ from rekindle.core.messages import Rejected, Started, Text
 from rekindle.core.request.figures import CachedTokens, Standing, Timings, Usage
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob
 from rekindle.core.text.response import Reading
-from rekindle.results.generation import Generation, generation_html, ids_in_words, said_html
-from rekindle.results.parsing import parsed
+from rekindle.results.generation import Generation, generation_html, ids_in_words, text_html
+from rekindle.results.parsing import parse
 
 
 class Record:
@@ -170,7 +170,7 @@ class Record:
         failure = self._failure()
         why = "" if failure is None else markup.passage(str(failure))
         text, token_ids, logprobs = self._so_far()
-        said = said_html(text, ids_in_words(token_ids), logprobs)
+        said = text_html(text, ids_in_words(token_ids), logprobs)
         return markup.card(kind, self._progress(), said, why, markup.facts(self.known))
 
     def _progress(self) -> str:
@@ -257,7 +257,7 @@ class Record:
         constraint = self._submission.params.constraint
         if constraint is None:
             return generation
-        value, why = parsed(constraint, generation.text, generation.finish_reason, generation.stopped_by)
+        value, why = parse(constraint, generation.text, generation.finish_reason, generation.stopped_by)
         return replace(generation, constraint=constraint.kind, parsed=value, unparsed=why)
 
     def elapsed(self) -> float:

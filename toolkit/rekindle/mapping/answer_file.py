@@ -16,7 +16,7 @@ from rekindle.core.request.params import SamplingParams
 from rekindle.core.store.entries import CAN_LOCK
 from rekindle.mapping.items import Item
 from rekindle.results.generation import Generation
-from rekindle.results.parsing import parsed
+from rekindle.results.parsing import parse
 
 BEGINNING = b'{"place": '
 """The beginning of each line."""
@@ -95,7 +95,7 @@ class AnswerFile:
         generation = Generation.from_dict(self._at(line)["generation"])
         if self._constraint is None:
             return generation
-        value, why = parsed(self._constraint, generation.text, generation.finish_reason, generation.stopped_by)
+        value, why = parse(self._constraint, generation.text, generation.finish_reason, generation.stopped_by)
         return replace(generation, parsed=value, unparsed=why)
 
     def add(self, item: Item, outcome: Outcome) -> None:

@@ -56,7 +56,7 @@ class MapResults(Answers[Generation | Exception | None]):
 
     def _records(self) -> list[dict[str, Any]]:
         """Return the rows of the data frame."""
-        stayed = (now is before for now, (before, _) in zip(self, self._asked, strict=False))
+        stayed = (now is before for now, (before, _) in zip(self, self._pairs, strict=False))
         if len(self) != len(self.items) or not all(stayed):
             raise ValueError("the list was changed, so its answers have lost their items; to_pandas() needs none")
         asked = zip(self.items, self.prompts, self, strict=True)

@@ -15,7 +15,7 @@ from rekindle.core.request.tokens import TokenLogprob
 from rekindle.notebook import front_end
 from rekindle.notebook.live_text import drawing
 from rekindle.results.generation import Generation
-from rekindle.results.heat_map import DEEPEST, MOST_TOKENS, by_character, probability, shade, shown, title
+from rekindle.results.heat_map import DEEPEST, MOST_TOKENS, by_character, group_text, probability, shade, title
 
 REDRAWN_SECONDS = 0.25
 """The least time between two drawings of a branch that grows."""
@@ -102,7 +102,7 @@ class Explorer:
         for group in by_character((self.generation.logprobs or ())[:MOST_TOKENS]):
             level = round(SHADES * (1 - probability(sum(token.logprob for token in group))))
             chosen = place <= self.generation.begun - 1 < place + len(group)
-            button = self._button(_spaced(shown(group)), partial(self._choose, place, group[0]))
+            button = self._button(_spaced(group_text(group)), partial(self._choose, place, group[0]))
             button.layout, button.style = layout, fork if chosen else styles[level]
             button.tooltip = title(group, place)
             made.append(button)

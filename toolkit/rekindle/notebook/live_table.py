@@ -16,10 +16,10 @@ from rekindle.results.answer_table import (
     MOST_SHADED,
     AnswerRow,
     answer_html,
-    framed,
     head_html,
     prompt_html,
     row_html,
+    scrollable_table,
 )
 from rekindle.results.generation import Generation
 
@@ -153,7 +153,7 @@ class Widgets:
         for row, button in zip(rows, self._buttons, strict=True):
             button.on_click(partial(_pressed, row))
         self._boxes = [HBox(pair, layout=line) for pair in zip(self._buttons, self._lines, strict=True)]
-        head = HBox([self._nothing, HTML(framed([head_html()]), **text)], layout=line)
+        head = HBox([self._nothing, HTML(scrollable_table([head_html()]), **text)], layout=line)
         self._root = VBox([self._state, head, *self._boxes, self._more], layout=Layout(overflow="auto"))
         widgets = [self._root, *self._root.children, *head.children, *self._buttons, *self._lines]
         self._parts = {*widgets, *(widget.layout for widget in widgets), self._state.style, style}
@@ -162,7 +162,7 @@ class Widgets:
         lines, more = _lines(self._rows), _more(self._batch, len(self._rows))
         self._state.value, self._more.value = markup.card("Answers", state), more
         for row, box, html, line in zip(self._rows, self._boxes, self._lines, lines, strict=True):
-            html.value = framed([line])
+            html.value = scrollable_table([line])
             if row.over and box.children[0] is not self._nothing:
                 box.children = (self._nothing, html)
         if self._output is None:
@@ -206,7 +206,7 @@ class PrintedTable:
         row = AnswerRow((place,), self._batch.asked[place], outcome)
         said = outcome._repr_mimebundle_()["text/plain"] if isinstance(outcome, Generation) else row.answer
         if sys.stdout is not None:
-            sys.stdout.write(f"{row.name} {row.asked(LONGEST_PRINTED)}\n{said}\n\n")
+            sys.stdout.write(f"{row.name} {row.prompt_line(LONGEST_PRINTED)}\n{said}\n\n")
             sys.stdout.flush()
 
 
@@ -230,5 +230,5 @@ def _more(batch: BatchRun, drawn: int) -> str:
 
 
 def _bundle(state: str, lines: Sequence[str], more: str) -> markup.Bundle:
-    html = markup.card("Answers", state, framed([head_html(), *lines]), more)
+    html = markup.card("Answers", state, scrollable_table([head_html(), *lines]), more)
     return markup.bundle(f"Answers: {state}", html)

@@ -1,1 +1,1 @@
-"""What a caller gets back: pieces as they come, then the whole generation, and how a cell shows both."""
+"""Results of requests: generations, batches, tool runs and scores, and their display in notebook cells."""

@@ -1,4 +1,4 @@
-"""The table of several answers, as HTML and as text; the rows are also those of a table that is filled live."""
+"""The table of a batch's answers, as HTML and as text. The live table of a running batch uses the same rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,37 +7,37 @@ from itertools import accumulate, chain
 from rekindle.core import markup
 from rekindle.core.markup import quantity, visible
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.results.generation import Generation, ids_in_words, said_html
+from rekindle.results.generation import Generation, ids_in_words, text_html
 from rekindle.results.heat_map import MOST_TOKENS, heat_map
 from rekindle.results.response_card import response_html, response_line
 
 MOST_ROWS = 50
-"""How many rows are drawn."""
+"""The maximum number of rows."""
 MOST_SHADED = 4000
-"""How many tokens are drawn in heat maps, each of which is some hundred bytes of the page."""
+"""The maximum number of tokens in all heat maps; each token takes about a hundred bytes of the page."""
 LONGEST_PROMPT = 120
-"""How many characters of a prompt are shown; the whole unfolds."""
+"""The maximum number of characters of a folded prompt."""
 LONGEST_ANSWER = 240
-"""How many characters of an answer are shown; the whole unfolds."""
+"""The maximum number of characters of a folded answer."""
 IN_TEXT = {"prompt": 30, "answer": 50}
-"""How many characters of these are in the table of text."""
+"""The maximum number of characters of a cell of the plain text table, by column."""
 COLUMNS = {"": "3.6em", "prompt": "25%", "answer": "auto", "ended": "5.8em", "tokens": "4.6em", "time": "4.6em"}
-"""The columns, and how wide they are in a page."""
+"""The CSS width of each column, by name."""
 NUMBERS = ("tokens", "time")
-"""The columns that are right-aligned."""
+"""The right-aligned columns."""
 
 PromptLabel = str | tuple[int, ...]
-"""What was asked: a text, or token ids."""
+"""The display of a prompt: a text, or token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRow:
-    """One answer in its place.
+    """One row of the table.
 
     Attributes:
-        place: its index in the list, and in the lists in it.
-        prompt: None if it is not known.
-        outcome: a generation, an error, or None for what had not ended.
+        place: the index of the answer in the list, followed by its index in a nested list.
+        prompt: the prompt; None if unknown.
+        outcome: a generation, an error, or None for an unfinished request.
     """
 
     place: tuple[int, ...]
@@ -46,31 +46,31 @@ class AnswerRow:
 
     @property
     def name(self) -> str:
-        """The place as it is written after the list's name."""
+        """The place as subscripts, such as "[3][0]"."""
         return "".join(f"[{index}]" for index in self.place)
 
-    def asked(self, longest: int) -> str:
-        """Return the beginning of the prompt on one line, with as many characters."""
+    def prompt_line(self, longest: int) -> str:
+        """Return the prompt on one line, cut to `longest` characters."""
         return markup.one_line(markup.spelled(_in_words(self.prompt)), longest)
 
     @property
     def answer(self) -> str:
-        """The answer, or the error, in words: of one that was taken apart, the content and the calls."""
+        """The answer as text, or the error: for a parsed response, the content and the tool calls."""
         match self.outcome:
             case Generation(text=text, response=response) as generation:
-                return response_line(response) or text or generation.without_words
+                return response_line(response) or text or generation.placeholder
             case None:
                 return ""
         return self.error or repr(self.outcome)
 
     @property
     def error(self) -> str | None:
-        """The error in words; None if it is none."""
+        """The type and the message of the error; None without an error."""
         return f"{type(self.outcome).__name__}: {self.outcome}" if isinstance(self.outcome, Exception) else None
 
     @property
     def ending(self) -> tuple[str, str, str]:
-        """Why it ended, how many tokens were generated, and in what time."""
+        """The finish reason, the number of generated tokens and the time, as cells."""
         match self.outcome:
             case Generation(finish_reason=reason, usage=usage, timings=timings):
                 return reason, f"{usage.completion_tokens:,}", markup.seconds(timings.total)
@@ -80,31 +80,31 @@ class AnswerRow:
 
 
 def total(rows: Sequence[AnswerRow]) -> str:
-    """Say how many answers there are, and how many of them are none."""
+    """Return the numbers of answers, errors, unfinished requests and tokens, as text."""
     outcomes = [row.outcome for row in rows]
     failed, missing = sum(isinstance(each, Exception) for each in outcomes), outcomes.count(None)
     tokens = sum(len(each.token_ids) for each in outcomes if isinstance(each, Generation))
-    said = [f"{len(rows):,}"]
-    said += [quantity(failed, "error")] if failed else []
-    said += [f"{missing:,} not ended"] if missing else []
-    return ", ".join([*said, quantity(tokens, "token")])
+    counts = [f"{len(rows):,}"]
+    counts += [quantity(failed, "error")] if failed else []
+    counts += [f"{missing:,} not ended"] if missing else []
+    return ", ".join([*counts, quantity(tokens, "token")])
 
 
 def table_html(rows: Sequence[AnswerRow]) -> str:
-    """Return the first rows as an HTML table, and how many others there are."""
-    drawn = rows[:MOST_ROWS]
-    shaded = accumulate(min(MOST_TOKENS, len(_logprobs(row))) for row in drawn)
-    before = (None, *(row.prompt for row in drawn))
+    """Return the first rows as an HTML table, and the number of remaining rows below it."""
+    head = rows[:MOST_ROWS]
+    shaded = accumulate(min(MOST_TOKENS, len(_logprobs(row))) for row in head)
+    before = (None, *(row.prompt for row in head))
     lines = (
-        row_html(row.name, prompt_html(row.prompt, asked), answer_html(row, heat <= MOST_SHADED), row.ending)
-        for row, asked, heat in zip(drawn, before, shaded, strict=False)
+        row_html(row.name, prompt_html(row.prompt, previous), answer_html(row, heat <= MOST_SHADED), row.ending)
+        for row, previous, heat in zip(head, before, shaded, strict=False)
     )
     more = f'<div style="opacity:0.75">and {len(rows) - MOST_ROWS:,} more</div>' if len(rows) > MOST_ROWS else ""
-    return framed(chain([head_html()], lines)) + more if rows else ""
+    return scrollable_table(chain([head_html()], lines)) + more if rows else ""
 
 
-def framed(lines: Iterable[str]) -> str:
-    """Return rows as a table, which scrolls where there is too little room beside it."""
+def scrollable_table(lines: Iterable[str]) -> str:
+    """Return an HTML table of rows with horizontal scrolling on narrow pages."""
     style = (
         "table-layout:fixed;border-collapse:collapse;width:100%;min-width:40em;margin:0;font-size:inherit;"
         "line-height:1.5;color:inherit"
@@ -113,42 +113,42 @@ def framed(lines: Iterable[str]) -> str:
 
 
 def head_html() -> str:
-    """Return the names of the columns as the first row of a table."""
+    """Return the header row of the table."""
     return _cells("th", tuple(f'<span style="opacity:0.75">{name}</span>' for name in COLUMNS))
 
 
 def row_html(name: str, prompt: str, answer: str, ending: Sequence[str]) -> str:
-    """Return a row of a table; prompt and answer are HTML."""
+    """Return a row of the table; `prompt` and `answer` are HTML."""
     return _cells("td", (f'<span style="opacity:0.75">{visible(name)}</span>', prompt, answer, *map(visible, ending)))
 
 
 def answer_html(row: AnswerRow, shaded: bool) -> str:
-    """Return the beginning of an answer, which unfolds to all of it, and to its heat map."""
+    """Return an answer on one line; it unfolds to the whole answer and its heat map."""
     text, logprobs = row.answer, _logprobs(row)
-    shown, heat = markup.one_line(text, LONGEST_ANSWER), logprobs if shaded else ()
+    preview, heat = markup.one_line(text, LONGEST_ANSWER), logprobs if shaded else ()
     parts = response_html(row.outcome.response, heat_map(heat)) if isinstance(row.outcome, Generation) else ""
-    if shown == text and not logprobs and not parts:
-        return _unfolding(shown)
+    if preview == text and not logprobs and not parts:
+        return _unfolding(preview)
     unshaded = f'<div style="opacity:0.75">its heat map is shown with {row.name} alone</div>'
-    return _unfolding(shown, (parts or said_html(text, "", heat)) + (unshaded if logprobs and not shaded else ""))
+    return _unfolding(preview, (parts or text_html(text, "", heat)) + (unshaded if logprobs and not shaded else ""))
 
 
 def prompt_html(prompt: PromptLabel | None, before: PromptLabel | None) -> str:
-    """Return the beginning of a prompt, which unfolds; what was asked in the row before is not said again."""
+    """Return a prompt on one line that unfolds to the whole; "the same" if the row before has the same prompt."""
     if prompt is not None and prompt is before:
         return '<span style="opacity:0.75">the same</span>'
     text = _in_words(prompt)
-    shown = markup.one_line(text, LONGEST_PROMPT)
-    return _unfolding(shown, "" if shown == text else markup.passage(text))
+    preview = markup.one_line(text, LONGEST_PROMPT)
+    return _unfolding(preview, "" if preview == text else markup.passage(text))
 
 
 def table_text(rows: Sequence[AnswerRow]) -> str:
-    """Return the first rows as a table of text, and how many others there are."""
-    drawn = rows[:MOST_ROWS]
+    """Return the first rows as a plain text table, and the number of remaining rows below it."""
+    head = rows[:MOST_ROWS]
     cells = [tuple(COLUMNS)]
-    for row, before in zip(drawn, (None, *(row.prompt for row in drawn)), strict=False):
+    for row, before in zip(head, (None, *(row.prompt for row in head)), strict=False):
         same = row.prompt is not None and row.prompt is before
-        prompt = "the same" if same else row.asked(IN_TEXT["prompt"])
+        prompt = "the same" if same else row.prompt_line(IN_TEXT["prompt"])
         answer = markup.one_line(markup.spelled(row.answer), IN_TEXT["answer"])
         cells.append((row.name, prompt, answer, *row.ending))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -165,11 +165,11 @@ def _logprobs(row: AnswerRow) -> tuple[TokenLogprob, ...]:
     return (row.outcome.logprobs or ()) if isinstance(row.outcome, Generation) else ()
 
 
-def _unfolding(shown: str, whole: str = "") -> str:
-    """Return a text on one line that unfolds to the whole, which is HTML."""
+def _unfolding(preview: str, whole: str = "") -> str:
+    """Return a one-line preview that unfolds to `whole`, an HTML text."""
     if not whole:
-        return f'<span dir="auto">{visible(shown)}</span>'
-    return f'<details><summary dir="auto" style="cursor:pointer">{visible(shown)}</summary>{whole}</details>'
+        return f'<span dir="auto">{visible(preview)}</span>'
+    return f'<details><summary dir="auto" style="cursor:pointer">{visible(preview)}</summary>{whole}</details>'
 
 
 def _in_words(prompt: PromptLabel | None) -> str:
@@ -183,8 +183,8 @@ def _cells(tag: str, cells: Sequence[str]) -> str:
         "box-sizing:border-box;vertical-align:top;white-space:normal;overflow-wrap:anywhere;"
         "padding:0.15em 0.6em 0.15em 0;border:0"
     )
-    made = (
+    elements = (
         f'<{tag} style="{style};width:{width};text-align:{"right" if name in NUMBERS else "left"}">{cell}</{tag}>'
         for (name, width), cell in zip(COLUMNS.items(), cells, strict=True)
     )
-    return f'<tr style="border-top:1px solid rgba(128,128,128,0.25)">{"".join(made)}</tr>'
+    return f'<tr style="border-top:1px solid rgba(128,128,128,0.25)">{"".join(elements)}</tr>'

@@ -1,4 +1,4 @@
-"""The answers of a batch: a list that a cell shows as a table."""
+"""The answers of a batch: a list displayed as a table."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,36 +13,36 @@ T = TypeVar("T")
 
 
 class Answers(list[T]):
-    """The outcomes of a batch, in the order of its prompts: a list that a cell shows as a table.
+    """The results of a batch, in the order of its prompts: a list displayed as a table.
 
-    Each item is a `Generation`. With `errors="return"` it may be an error, and in what an interrupt had left to finish
-    it is None. With a list of prompts and `n` too, each is the `Answers` of one prompt.
+    Each item is a `Generation`. With `errors="return"` it may be an exception, and after an interrupt the items of
+    unfinished requests are None. With several prompts and `n`, each item is the `Answers` of one prompt.
 
-    A slice is an `Answers`; what else makes a list of it, such as `+` or `copy`, makes a plain list. The list may be
-    sorted and changed, and each answer keeps its prompt.
+    A slice is an `Answers`; other list operations, such as `+` or `copy`, return a plain list. After sorting or changes
+    of the list, each answer still has its prompt.
 
     Args:
         outcomes: the items.
-        prompts: the prompt of each, as a text or as token ids; none where they are not known.
-        drawn_in: the number of the cell of a notebook that has drawn them already; they are not shown there again.
+        prompts: the prompt of each item, as a text or as token ids; empty if unknown.
+        drawn_in: the number of the notebook cell with a live display of this batch; the cell does not show it again.
     """
 
     def __init__(
         self, outcomes: Iterable[T] = (), prompts: Iterable[PromptLabel | None] = (), drawn_in: int | None = None
     ):
         super().__init__(outcomes)
-        self._asked = tuple(zip(self, prompts, strict=False))
+        self._pairs = tuple(zip(self, prompts, strict=False))
         self.drawn_in = drawn_in
 
     @property
     def prompts(self) -> list[PromptLabel | None]:
-        """The prompt of each: a text as it was given, the last message of the user, or token ids; None if unknown."""
-        known: dict[int, PromptLabel | None] = {}
-        for outcome, prompt in self._asked:  # requests that failed together share one error, which tells no prompt
-            known[id(outcome)] = prompt if known.setdefault(id(outcome), prompt) is prompt else None
-        stayed = [outcome is before for outcome, (before, _) in zip(self, self._asked, strict=False)]
+        """The prompt of each item: the text, the last user message, or token ids; None if unknown."""
+        by_id: dict[int, PromptLabel | None] = {}
+        for outcome, prompt in self._pairs:  # an error shared by several requests has no single prompt
+            by_id[id(outcome)] = prompt if by_id.setdefault(id(outcome), prompt) is prompt else None
+        in_place = [outcome is before for outcome, (before, _) in zip(self, self._pairs, strict=False)]
         return [
-            self._asked[place][1] if place < len(stayed) and stayed[place] else known.get(id(outcome))
+            self._pairs[place][1] if place < len(in_place) and in_place[place] else by_id.get(id(outcome))
             for place, outcome in enumerate(self)
         ]
 
@@ -56,11 +56,11 @@ class Answers(list[T]):
         return super().__getitem__(place)
 
     def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with a row for each answer, by its place in the list, or by place and draw.
+        """Return a `pandas.DataFrame` with a row per answer, indexed by its place in the list, or by place and draw.
 
-        Its columns are prompt (str, or a tuple of token ids), answer (str), finish_reason (str), prompt_tokens,
-        completion_tokens and cached_tokens (Int64), seconds (float, until its end), and error (str). What an answer or
-        an error does not have is missing in its row.
+        The columns are prompt (str, or a tuple of token ids), answer (str), finish_reason (str), prompt_tokens,
+        completion_tokens and cached_tokens (Int64), seconds (float, from submission to end), and error (str). Values
+        not available for an answer or an error are missing.
 
         Raises:
             ImportError: pandas is not installed.
@@ -78,33 +78,33 @@ class Answers(list[T]):
         return frame.astype({**dict.fromkeys(counts, "Int64"), "seconds": "float64"})
 
     def to_jsonl(self, path: str | PathLike[str]) -> None:
-        """Write an object for each answer into a file of JSON lines, which is replaced if it exists.
+        """Write the answers to a JSON Lines file, one object per answer. An existing file is replaced.
 
-        Each has its place in the list, with a list of prompts and `n` its draw too, its prompt (a text or token ids),
-        the generation as `Generation.to_dict` returns it, and the error; what it does not have is null:
+        Each object has the place of the answer in the list, its draw for nested answers, its prompt (a text or token
+        ids), the dict of `Generation.to_dict`, and the error; missing values are null:
 
             {"place": 0, "prompt": "One, two,", "generation": {"version": 2, "text": " three", ...}, "error": null}
             {"place": 1, "prompt": "", "generation": null, "error": "InvalidRequest: the prompt is empty; ..."}
 
-        `Generation.from_dict(json.loads(line)["generation"])` is the generation again.
+        `Generation.from_dict(json.loads(line)["generation"])` restores the generation.
 
         Raises:
             OSError: the file cannot be written.
         """
         with open(path, "w", encoding="utf-8") as file:
-            file.writelines(f"{json.dumps(_written(row))}\n" for row in self._rows())
+            file.writelines(f"{json.dumps(_json_object(row))}\n" for row in self._rows())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle and copy all but `drawn_in`: a cell of the same number in another notebook has not drawn them."""
+        """Pickle and copy everything except `drawn_in`: cell numbers of other notebooks differ."""
         return {**vars(self), "drawn_in": None}
 
     def _ipython_display_(self) -> None:
-        """Show nothing in the cell that has drawn it already; NotImplementedError has IPython show it as all else."""
+        """Show nothing in the cell of `drawn_in`; elsewhere, NotImplementedError selects IPython's default display."""
         if self.drawn_in is None or self.drawn_in != markup.cell():
             raise NotImplementedError
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print the table where this is the result of a cell, since IPython would print a list, and else the repr."""
+        """Print the table if this is the result of a cell, and the repr inside a container."""
         printer.text(repr(self) if printer.indentation else table_text(list(self._rows())))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
@@ -112,7 +112,7 @@ class Answers(list[T]):
         return markup.bundle(table_text(rows), markup.card("Answers", total(rows), table_html(rows)))
 
     def _rows(self, within: Sequence[int] = ()) -> Iterator[AnswerRow]:
-        """Yield a row for each answer, also for those of answers in this list."""
+        """Yield a row for each answer, including answers of nested lists."""
         for place, (outcome, prompt) in enumerate(zip(self, self.prompts, strict=True)):
             if isinstance(outcome, Answers):
                 yield from outcome._rows((*within, place))
@@ -123,8 +123,8 @@ class Answers(list[T]):
 _NONE = AnswerRow((), None, None)
 
 
-def _written(row: AnswerRow) -> dict[str, Any]:
-    """Return an object of a file of JSON lines."""
+def _json_object(row: AnswerRow) -> dict[str, Any]:
+    """Return the object of a row in a JSON Lines file."""
     return {
         **dict(zip(("place", "draw"), row.place, strict=False)),
         "prompt": row.prompt,
@@ -134,15 +134,15 @@ def _written(row: AnswerRow) -> dict[str, Any]:
 
 
 def _record(row: AnswerRow) -> dict[str, Any]:
-    """Return a row of a data frame."""
-    made = row.outcome if isinstance(row.outcome, Generation) else None
+    """Return the values of a row in a data frame, by column."""
+    answer = row.outcome if isinstance(row.outcome, Generation) else None
     return {
         "prompt": row.prompt,
-        "answer": made and made.text,
-        "finish_reason": made and made.finish_reason,
-        "prompt_tokens": made and made.usage.prompt_tokens,
-        "completion_tokens": made and made.usage.completion_tokens,
-        "cached_tokens": made and made.cached_tokens,
-        "seconds": made and made.timings.total,
+        "answer": answer and answer.text,
+        "finish_reason": answer and answer.finish_reason,
+        "prompt_tokens": answer and answer.usage.prompt_tokens,
+        "completion_tokens": answer and answer.usage.completion_tokens,
+        "cached_tokens": answer and answer.cached_tokens,
+        "seconds": answer and answer.timings.total,
         "error": row.error,
     }

@@ -1,4 +1,4 @@
-"""The plain form of a generation, which JSON holds without loss and which is read again with every value checked."""
+"""Conversion of generations to JSON-compatible values and back, without loss and with a check of each value."""
 
 import math
 from base64 import b64decode, b64encode
@@ -14,19 +14,19 @@ from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.response import MessageForm, Response, ToolCall
 
 VERSION = 3
-"""The version of the form. It changes whenever a reader of the one before could not read what is written."""
+"""The version of the format. It changes whenever an older reader could not read the result."""
 SINCE: Mapping[int, Mapping[str, Any]] = {
     2: {"constraint": None, "response": None},
     3: {"usage": {"reasoning_tokens": 0}},
 }
-"""The attributes that each version has brought, also those of objects, with what they are in one written before."""
+"""The attributes added by each version, with their values for older data; nested dicts are attributes of objects."""
 
 Reader = Callable[[Any], Any]
-"""Makes a value of its plain form; raises InvalidData."""
+"""A function from a plain value to the original value; raises InvalidData."""
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON holds it: bytes as base64, and floats that are no numbers by their names."""
+    """Return the JSON-compatible form of a value: bytes as base64, and non-finite floats as strings."""
     match value:
         case ToolCall(arguments=arguments):
             return {**{field.name: getattr(value, field.name) for field in fields(value)}, "arguments": dict(arguments)}
@@ -42,40 +42,40 @@ def plain(value: Any) -> Any:
 
 
 def read(data: object) -> dict[str, Any]:
-    """Return the attributes of the generation that was written as this.
+    """Return the attributes of a generation from its plain form.
 
     Raises:
-        InvalidData: it is of another version, or no generation was written as this.
+        InvalidData: the version is unknown, or a field is missing, unknown or invalid.
     """
     if not isinstance(data, Mapping):
-        raise InvalidData(f"a generation is read from a dict, as to_dict() returns it, not from {data!r:.80}")
+        raise InvalidData(f"expected a dict as returned by to_dict(), got {data!r:.80}")
     version = data.get("version")
     if type(version) is not int or not 1 <= version <= VERSION:
         raise InvalidData(
-            f"expected a generation of version 1 to {VERSION}, as to_dict() returns it, got version {version!r}; a "
+            f"expected a generation of version 1 to {VERSION}, as returned by to_dict(), got version {version!r}; a "
             "newer Rekindle may read it"
         )
-    written = {name: data[name] for name in data if name != "version"}
-    for since, brought in SINCE.items():
+    values = {name: data[name] for name in data if name != "version"}
+    for since, additions in SINCE.items():
         if since > version:
-            written = _joined(written, brought)
-    attributes: dict[str, Any] = _record(dict, **_ATTRIBUTES)(written)
+            values = _merge(values, additions)
+    attributes: dict[str, Any] = _record(dict, **_ATTRIBUTES)(values)
     return attributes
 
 
-def _joined(written: Mapping[str, Any], brought: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes with those that a later version has brought, also those of objects among them."""
-    joined = dict(written)
-    for name, value in brought.items():
+def _merge(values: Mapping[str, Any], additions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with the additions of a later version, including additions to nested objects."""
+    merged = dict(values)
+    for name, value in additions.items():
         if not isinstance(value, Mapping):
-            joined[name] = value
-        elif isinstance(written.get(name), Mapping):
-            joined[name] = {**written[name], **value}
-    return joined
+            merged[name] = value
+        elif isinstance(values.get(name), Mapping):
+            merged[name] = {**values[name], **value}
+    return merged
 
 
-def _record(made: Callable[..., Any], **attributes: Reader) -> Reader:
-    """Return the reader of an object with exactly these attributes."""
+def _record(build: Callable[..., Any], **attributes: Reader) -> Reader:
+    """Return the reader of an object with exactly these attributes, built by calling `build` with them."""
 
     def reader(value: Any) -> Any:
         if not isinstance(value, Mapping):
@@ -84,7 +84,7 @@ def _record(made: Callable[..., Any], **attributes: Reader) -> Reader:
         wrong += [f"an unknown {name}" for name in value if name not in attributes]
         if wrong:
             raise InvalidData(f"expected an object with {', '.join(attributes)}, got one with {' and '.join(wrong)}")
-        return made(**{name: _at(name, read, value[name]) for name, read in attributes.items()})
+        return build(**{name: _at(name, attribute, value[name]) for name, attribute in attributes.items()})
 
     return reader
 
@@ -97,7 +97,7 @@ def _at(place: str, reader: Reader, value: Any) -> Any:
 
 
 def _exactly(*kinds: type[Any]) -> Reader:
-    """Return the reader of a value of one of these types, which JSON keeps as it is."""
+    """Return the reader of a value of one of the types, all native to JSON."""
 
     def reader(value: Any) -> Any:
         if type(value) not in kinds:
@@ -107,10 +107,10 @@ def _exactly(*kinds: type[Any]) -> Reader:
     return reader
 
 
-def _one_of(*known: str) -> Reader:
+def _one_of(*options: str) -> Reader:
     def reader(value: Any) -> Any:
-        if value not in known:
-            raise _unlike(" or ".join(map(repr, known)), value)
+        if value not in options:
+            raise _unlike(" or ".join(map(repr, options)), value)
         return value
 
     return reader

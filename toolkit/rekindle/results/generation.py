@@ -1,4 +1,4 @@
-"""What a caller gets back of a request that has ended, and how a cell shows it."""
+"""The generation: the result of a finished request, and its display in a notebook cell."""
 
 import math
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
@@ -16,7 +16,7 @@ from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob
 from rekindle.core.text.response import Response, ToolCall
 from rekindle.results import data
 from rekindle.results.heat_map import covers, heat_map
-from rekindle.results.parsing import parsed
+from rekindle.results.parsing import parse
 from rekindle.results.response_card import response_html, response_text
 
 if TYPE_CHECKING:
@@ -24,68 +24,69 @@ if TYPE_CHECKING:
 
 
 class Branch(Protocol):
-    """A request that is under way, which is a `rekindle.Handle`: await it for its generation, or stream it."""
+    """A running request, as a `rekindle.Handle`: await it for its generation, or iterate over its pieces."""
 
     def __await__(self) -> "Generator[Any, None, Generation]": ...
 
     def __aiter__(self) -> AsyncIterator[Piece]: ...
 
     def result(self, timeout: float | None = None) -> "Generation":
-        """Block until it has ended."""
+        """Block until the request ends, and return its generation."""
         ...
 
     def cancel(self) -> None:
-        """End it now."""
+        """Cancel the request."""
         ...
 
 
 class Origin(Protocol):
-    """The maker of a generation, which can make others that begin like it.
+    """The session behind a generation, used to branch it.
 
     Attributes:
-        meanwhile: what else the engine was busy with when the request was submitted, in words; empty if nothing.
+        meanwhile: other work of the engine when the request was submitted, in words; empty for none.
     """
 
     @property
     def meanwhile(self) -> str: ...
 
     def branch(self, generation: "Generation", at: int, token: int | str, options: SamplingOptions) -> Branch:
-        """Put a request on its way; see `Generation.branch`."""
+        """Submit the request of a branch; see `Generation.branch`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The outcome of a finished request. Timings and cached tokens do not count when two are compared.
+    """The result of a finished request. Equality ignores timings, cached tokens and parsed values.
 
-    It can be pickled, copied, and used as a key; those that are equal have the same hash.
+    Generations can be pickled, copied and used as dict keys; equal generations have equal hashes.
 
     Attributes:
-        text: the generated text, without special tokens unless they were asked for; empty for a model without a
+        text: the generated text, without special tokens unless the request included them; empty for a model without a
             tokenizer.
-        token_ids: every generated token, the one that ended it included.
-        finish_reason: "stop" for an end token or a stop string, "length" for `max_tokens` or the context, "cancelled"
-            for what had come of a request that was interrupted.
-        stopped_by: the stop string, or the id of the end token; None for "length".
-        logprobs: one for each of `token_ids`; None unless asked for.
-        prompt_logprobs: one for each token of the prompt, None for its first and for those before
-            `prompt_logprobs_from`; None unless asked for.
-        prompt_token_ids: the prompt as the model read it, the chat template's tokens included.
-        seed: the seed of the draws, also if none was given; None where nothing is drawn, at temperature 0.
-        usage: tokens of prompt and output.
-        timings: seconds until its stages.
-        cached: tokens of the prompt that were found in the prefix cache instead of computed, by tier.
-        cut: the bytes of a character in whose middle the output ended; they are not in `text`.
-        end_token: the text of the end token, if one ended it and the model has a tokenizer.
-        drawn_in: the number of the cell of a notebook that has drawn it already; it is not shown there a second time.
-        begun: how many of the tokens were given, because it is a branch of another generation; see `branch`.
-        constraint: the keyword that said what the output has to be, such as "json_schema"; None for none.
-        parsed: what a constrained output means: the value of its JSON, or an object of the type that was given for its
-            schema; the text itself for the other constraints. None where there is no whole output.
-        unparsed: why there is no `parsed` though the output was constrained; None if there is.
-        response: the answer to a conversation, taken apart; None if it is no such answer, or if the model writes plain
-            text alone. `reasoning`, `content`, `tool_calls` and `message` are there in any case.
-        origin: makes its branches; None for one that comes from elsewhere than a session of this process.
+        token_ids: the ids of all generated tokens, including a final end token.
+        finish_reason: "stop" for an end token or a stop string, "length" for `max_tokens` or a full context,
+            "cancelled" for the partial output of an interrupted request.
+        stopped_by: the stop string, or the id of the end token; None for other finish reasons.
+        logprobs: the log-probability of each of `token_ids`; None unless requested.
+        prompt_logprobs: the log-probability of each prompt token, with None for the first token and for tokens before
+            `prompt_logprobs_from`; None unless requested.
+        prompt_token_ids: the ids of the prompt's tokens, including tokens of the chat template.
+        seed: the seed of the sampling, chosen by the engine if the request had none; None at temperature 0.
+        usage: the numbers of prompt and completion tokens.
+        timings: the seconds from submission to each stage.
+        cached: the number of prompt tokens found in the prefix cache, by tier.
+        cut: the bytes of an incomplete character at the end of the output; `text` does not contain them.
+        end_token: the text of the end token; None if no end token ended the output, or without a tokenizer.
+        drawn_in: the number of the notebook cell with a live display of this generation; the cell does not show it
+            again.
+        begun: the number of leading tokens set by `branch`: the copied tokens and the new one; otherwise 0.
+        constraint: the keyword of the output constraint, such as "json_schema"; None without a constraint.
+        parsed: the value of a constrained output: the JSON value, or an instance of the type passed as its schema; the
+            text itself for other constraints. None if the output is incomplete or invalid.
+        unparsed: the reason for a missing `parsed` of a constrained output; None if parsed or unconstrained.
+        response: the answer of a conversation, split into reasoning, content and tool calls; None for other requests,
+            and for models with plain text answers. `reasoning`, `content`, `tool_calls` and `message` work either way.
+        origin: the session used for branches; None for a generation from another process or a file.
     """
 
     text: str
@@ -111,78 +112,80 @@ class Generation:
 
     @property
     def cached_tokens(self) -> int:
-        """The number of tokens of the prompt that were found in the prefix cache, in any tier."""
+        """The number of prompt tokens found in the prefix cache, over all tiers."""
         return self.cached.total
 
     @property
     def reasoning(self) -> str | None:
-        """The text that the model wrote to itself before its answer; None if it wrote none."""
+        """The reasoning before the answer; None without reasoning."""
         return None if self.response is None else self.response.reasoning
 
     @property
     def content(self) -> str:
-        """The text for the user: without reasoning, tool calls and their marks."""
+        """The text for the user, without reasoning, tool calls and their delimiters."""
         return self.text if self.response is None else self.response.content
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls of functions that the model wants, also those that cannot be read; see `rekindle.ToolCall`."""
+        """The function calls of the answer, including malformed calls; see `rekindle.ToolCall`."""
         return () if self.response is None else self.response.tool_calls
 
     @property
     def message(self) -> dict[str, Any]:
-        """The answer as a message, to be appended to the conversation, as the model's chat template reads it."""
+        """The answer as a chat message in the format of the model's chat template, to append to a conversation."""
         return (self.response or Response(self.text)).message
 
     @property
     def cumulative_logprob(self) -> float | None:
-        """The sum of the log-probabilities of all generated tokens; None unless `logprobs` were asked for."""
+        """The sum of the log-probabilities of all generated tokens; None unless `logprobs` were requested."""
         return None if self.logprobs is None else math.fsum(token.logprob for token in self.logprobs)
 
     @spelled_out(SamplingOptions, dict.fromkeys(SamplingOptions.__annotations__))
     def branch(self, at: int, token: int | str, **options: Unpack[SamplingOptions]) -> "Branch":
-        """Go on from a place with another token: `other = await answer.branch(at=17, token=" sea")`.
+        """Continue this generation with another token: `other = await answer.branch(at=17, token=" sea")`.
 
-        What comes of it is a generation that begins with the first `at` tokens of this one and with the token. Its keys
-        and values up to there are found in the prefix cache, as far as whole pages of them are there. It draws with the
-        same seed, so that without another token, and on the same device, the same would follow.
+        The branch is a new generation. It begins with the first `at` tokens of this one, followed by `token`. The KV
+        cache of this prefix is reused as far as whole pages of it are in the prefix cache. The branch samples with the
+        same seed: with the original token, and on the same device, it would repeat this generation.
 
         Args:
-            at: the place of the token that is to be another, counted from 0.
-            token: its id, or its text: that of one of the alternatives which `logprobs` gave for this place, or one
-                that is a token by itself.
-            **options: sampling parameters that are to be others than those of this generation; `max_tokens` counts
-                the given tokens too. Prompts are not scored again unless `prompt_logprobs` is given.
+            at: the index of the token to replace, quantity from 0.
+            token: the id or the text of the new token. A text must belong to one of the alternatives in `logprobs` at
+                this index, or be a single token.
+            **options: sampling parameters to change; others are the same as for this generation. `max_tokens` includes
+                the copied tokens. The prompt is not scored again unless `prompt_logprobs` is passed.
 
         Returns:
-            A `rekindle.Handle` of the branch: await it, or stream its pieces, of which the first has what is given.
+            A `rekindle.Handle` of the branch: await it, or iterate over its pieces. The first piece has the copied
+            tokens.
 
         Raises:
-            InvalidRequest: there is no such place or token; or `logprobs` are wanted, which begin with those of this
-                generation, and it has none for this token.
-            SessionError: the session is closed; or the generation was unpickled, or made by hand.
+            InvalidRequest: the index or the token does not exist; or `logprobs` were requested, and the `logprobs` of
+                this generation do not include the new token.
+            SessionError: the session is closed; or the generation was unpickled or not created by a session.
         """
         if self.origin is None:
             raise SessionError(
-                "this generation was not made by a session of this process, so there is nothing to branch it with; "
-                "generate it again, or give its token ids as a prompt: token_ids=[*answer.prompt_token_ids, ...]"
+                "this generation was not created by a session of this process, so it cannot be branched; "
+                "generate it again, or pass its token ids as a prompt: token_ids=[*answer.prompt_token_ids, ...]"
             )
         return self.origin.branch(self, at, token, options)
 
     def markdown(self) -> "Markdown":
-        """Return the text as an object that a notebook shows as rendered Markdown, in which nothing runs or is fetched.
+        """Return the text for display as rendered Markdown, without running or fetching anything.
 
-        HTML in the text is shown as it stands, an image is its description, and only links to the web can be clicked.
+        HTML in the text is displayed as source. An image is replaced by its description. Only http and https links can
+        be clicked.
         """
         from rekindle.results.markdown import Markdown
 
         return Markdown(self.text)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return this as JSON holds it: a dict of dicts, lists, texts, numbers and None. Nothing is lost.
+        """Return the generation as a JSON-compatible dict of dicts, lists, strings, numbers and None, without loss.
 
-        It has the version of this form, which is 3, under "version", and each attribute by its name, but for `drawn_in`
-        and `origin`, and for `parsed` and `unparsed`, which are made of the text:
+        The dict has the version of the format, 3, under "version", and each attribute by name. `drawn_in` and `origin`
+        are omitted, as are `parsed` and `unparsed`, since `from_dict` parses the text again:
 
             {"version": 3, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
              "logprobs": [{"token_id": 7042, "text": " Paris", "logprob": -0.25, "rank": 1, "top": [],
@@ -193,80 +196,79 @@ class Generation:
              "cached": {"device": 0, "host": 0, "disk": 0}, "cut": "", "end_token": None, "begun": 0,
              "constraint": None, "response": None}
 
-        A response has each of its attributes by its name, and so have its calls. Bytes are in base64. A float that is
-        not finite is "inf", "-inf" or "nan". `top` has objects like those of `logprobs`, and `prompt_logprobs` begins
+        A response and its tool calls have each attribute by name. Bytes are in base64. A non-finite float is "inf",
+        "-inf" or "nan". The items of `top` have the same fields as the items of `logprobs`. `prompt_logprobs` begins
         with None.
         """
-        return {"version": data.VERSION, **{name: data.plain(value) for name, value in self._lasting().items()}}
+        return {"version": data.VERSION, **{name: data.plain(value) for name, value in self._stored().items()}}
 
     @staticmethod
     def from_dict(written: Mapping[str, Any]) -> "Generation":
-        """Return the generation of which `to_dict` has returned this, be it in this process or in a file of JSON.
+        """Return the generation of a dict created by `to_dict`, directly or through JSON.
 
-        What its text means is read again: `parsed` is a value of JSON, whatever type it was of.
+        The text is parsed again: `parsed` is then a plain JSON value instead of an instance of the schema's type.
 
         Raises:
-            InvalidData: it is of another version, or no generation was written as this; the message says where.
+            InvalidData: the version is unknown, or a field is missing, unknown or invalid; the message names the field.
         """
-        known = data.read(written)
-        return Generation(**known, **_meaning(known))
+        attributes = data.read(written)
+        return Generation(**attributes, **_parsed_attributes(attributes))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy what lasts."""
-        return partial(Generation, **self._lasting(), parsed=self.parsed, unparsed=self.unparsed), ()
+        """Pickle and copy the stored attributes, and the parsed value."""
+        return partial(Generation, **self._stored(), parsed=self.parsed, unparsed=self.unparsed), ()
 
-    def _lasting(self) -> dict[str, Any]:
-        """Return the attributes that hold in any process: a cell of the same number elsewhere has not drawn it."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _MADE_AGAIN}
+    def _stored(self) -> dict[str, Any]:
+        """Return the attributes for other processes, without `drawn_in`: cell numbers of other notebooks differ."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _NOT_STORED}
 
     def __str__(self) -> str:
         return self.text
 
     def __repr__(self) -> str:
-        said = self.token_ids if self._without_text else self.text
-        return f"<rekindle.Generation {self.ending}: {said!r}>"
+        output = self.token_ids if self._without_text else self.text
+        return f"<rekindle.Generation {self.ending}: {output!r}>"
 
     def _ipython_display_(self) -> None:
-        """Show nothing in the cell that has drawn it already; NotImplementedError has IPython show it as all else."""
+        """Show nothing in the cell of `drawn_in`; elsewhere, NotImplementedError selects IPython's default display."""
         if self.drawn_in is None or self.drawn_in != markup.cell():
             raise NotImplementedError
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print the text as it is where this is the result of a cell, and the repr where it is in a list."""
-        printer.text(repr(self) if printer.indentation else self._alone())
+        """Print the text if this is the result of a cell, and the repr inside a container."""
+        printer.text(repr(self) if printer.indentation else self._summary())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        shown = markup.card("Generation", self.ending, generation_html(self))
-        return markup.bundle(self._alone(), shown)
+        return markup.bundle(self._summary(), markup.card("Generation", self.ending, generation_html(self)))
 
-    def _alone(self) -> str:
-        """Return all that the HTML says but for logprobs, as text."""
+    def _summary(self) -> str:
+        """Return the facts of the card as text, without the log-probabilities."""
         prompt = self.usage.said(self.cached)["prompt"]
-        known = {"prompt": prompt, **self._times(), "not parsed": self.unparsed}
-        facts = ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
-        said = response_text(self.response) or self.text or self.without_words
-        return f"{said}\n[{self.ending}; {facts}]" if said else f"[{self.ending}; {facts}]"
+        by_name = {"prompt": prompt, **self._times(), "not parsed": self.unparsed}
+        facts = ", ".join(f"{name} {value}" for name, value in by_name.items() if value is not None)
+        output = response_text(self.response) or self.text or self.placeholder
+        return f"{output}\n[{self.ending}; {facts}]" if output else f"[{self.ending}; {facts}]"
 
     def _times(self) -> dict[str, str | None]:
-        """Return the times that a cell shows, by name, and what may have made them long."""
+        """Return the times of the card by name, and other work of the engine as a possible reason for long times."""
         meanwhile = self.origin.meanwhile if self.origin else ""
         return self.timings.said(len(self.token_ids)) | {"meanwhile": meanwhile or None}
 
     @property
-    def without_words(self) -> str:
-        """The words that stand for it where it has no text: its token ids, or what ended it at once."""
+    def placeholder(self) -> str:
+        """The display of a generation without text: its token ids, or the reason of an immediate end."""
         if self._without_text:
             return ids_in_words(self.token_ids)
         return f"(empty: ended at {self.end_token or repr(self.stopped_by)})"
 
     @property
     def _without_text(self) -> bool:
-        """Tell whether only token ids can be shown."""
+        """True if only token ids can be displayed."""
         return not self.text and self.end_token is None and not isinstance(self.stopped_by, str)
 
     @property
     def ending(self) -> str:
-        """Why and after how many tokens it ended, in words."""
+        """The finish reason and the number of tokens, in words."""
         match self.stopped_by:
             case None:
                 by = ""
@@ -275,33 +277,33 @@ class Generation:
             case token:
                 by = f" at end token {token}" if self.end_token is None else f" at {self.end_token} (token {token})"
         cut = ", in the middle of a character" if self.cut else ""
-        given = f", of which {self.begun} were given" if self.begun else ""
-        return f"ended: {self.finish_reason}{by}, {markup.quantity(len(self.token_ids), 'token')}{given}{cut}"
+        copied = f", of which {self.begun} were given" if self.begun else ""
+        return f"ended: {self.finish_reason}{by}, {markup.quantity(len(self.token_ids), 'token')}{copied}{cut}"
 
 
-_MADE_AGAIN = ("drawn_in", "origin", "parsed", "unparsed")
+_NOT_STORED = ("drawn_in", "origin", "parsed", "unparsed")
 
 
-def _meaning(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a written generation means, by the names of its attributes."""
-    if known["constraint"] is None:
+def _parsed_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `parsed` and `unparsed` for the stored attributes of a generation; empty without a constraint."""
+    if attributes["constraint"] is None:
         return {}
-    constraint = Constraint(known["constraint"], "")
-    value, why = parsed(constraint, known["text"], known["finish_reason"], known["stopped_by"])
+    constraint = Constraint(attributes["constraint"], "")
+    value, why = parse(constraint, attributes["text"], attributes["finish_reason"], attributes["stopped_by"])
     return {"parsed": value, "unparsed": why}
 
 
-def generation_html(generation: Generation, called: str = "") -> str:
-    """Return all of a generation but its title, as HTML.
+def generation_html(generation: Generation, calls: str = "") -> str:
+    """Return the card of a generation as HTML, without its title.
 
     Args:
-        called: HTML of its calls and what came of them; nothing for the calls alone.
+        calls: HTML of the tool calls and their results; empty to show the calls alone.
     """
     prompt = heat_map(generation.prompt_logprobs or ())
     logprobs = generation.logprobs or ()
     parts = (
-        response_html(generation.response, heat_map(logprobs), called)
-        or said_html(generation.text, generation.without_words, logprobs),
+        response_html(generation.response, heat_map(logprobs), calls)
+        or text_html(generation.text, generation.placeholder, logprobs),
         markup.folded("tokens of the prompt", prompt) if prompt else "",
         markup.facts(generation.usage.said(generation.cached)),
         markup.facts(generation._times()),
@@ -310,16 +312,16 @@ def generation_html(generation: Generation, called: str = "") -> str:
     return "".join(parts)
 
 
-def said_html(text: str, without_words: str, logprobs: Sequence[TokenLogprob]) -> str:
-    """Return the text as HTML, or what is shown where there is none, and the tokens as a heat map.
+def text_html(text: str, placeholder: str, logprobs: Sequence[TokenLogprob]) -> str:
+    """Return a text as HTML, or its placeholder if the text is empty, and the heat map of its tokens.
 
-    A text that the heat map shows as a whole is not shown a second time.
+    The text is omitted if the heat map contains all of it.
     """
     if text and covers(text, logprobs):
         return heat_map(logprobs)
-    return markup.passage(text or without_words) + heat_map(logprobs)
+    return markup.passage(text or placeholder) + heat_map(logprobs)
 
 
 def ids_in_words(token_ids: Sequence[int]) -> str:
-    """Return token ids in words; nothing for none."""
+    """Return token ids as text; empty for no ids."""
     return f"token ids {' '.join(map(str, token_ids))}" if token_ids else ""

@@ -1,4 +1,4 @@
-"""The tokens of a generation in the shade of their probability, as HTML."""
+"""Heat maps: the tokens of a generation as HTML, shaded by probability."""
 
 import codecs
 import math
@@ -8,17 +8,17 @@ from rekindle.core import markup
 from rekindle.core.request.tokens import TokenLogprob
 
 MOST_TOKENS = 400
-"""How many tokens are drawn."""
+"""The maximum number of tokens of a heat map."""
 LONGEST_TOKEN = 60
-"""How many characters of a token are shown."""
+"""The maximum number of characters of a token."""
 SHOWN_TOP = 5
-"""How many of the likeliest tokens a tooltip names."""
+"""The number of most likely tokens in a tooltip."""
 DEEPEST = 0.55
-"""The alpha behind a token of probability 0; text stays legible on it, on light pages and on dark ones."""
+"""The background alpha of a token of probability 0. Text stays legible on it, on light and on dark pages."""
 
 
 def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
-    """Return the tokens in order as HTML; one that is None has no probability. Return nothing for no tokens."""
+    """Return the heat map of tokens; None stands for a token without a probability. Return "" for no tokens."""
     if not tokens:
         return ""
     spans, place = [], 0
@@ -35,14 +35,14 @@ def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
 
 
 def covers(text: str, tokens: Sequence[TokenLogprob]) -> bool:
-    """Tell whether the heat map of these tokens shows all of this text, a space before it aside."""
+    """Return whether the heat map of the tokens contains all of the text, except for leading spaces."""
     if len(tokens) > MOST_TOKENS or any(len(token.text) > LONGEST_TOKEN for token in tokens):
         return False
     return b"".join(token.bytes for token in tokens).decode(errors="replace").lstrip().startswith(text.lstrip())
 
 
 def by_character(tokens: Sequence[TokenLogprob | None]) -> Iterator[list[TokenLogprob]]:
-    """Yield the tokens in groups of whole characters; an empty group for a token without a probability."""
+    """Yield the tokens in groups of whole characters, and an empty group for a token without a probability."""
     utf8, group = codecs.getincrementaldecoder("utf-8")(errors="replace"), list[TokenLogprob]()
     for token in tokens:
         if token is None:
@@ -66,11 +66,11 @@ def _span(group: Sequence[TokenLogprob], place: int) -> str:
     if any(token.rank > 1 for token in group):
         styles.append("border-bottom:2px dotted")
     style = f' style="{";".join(styles)}"' if styles else ""
-    return f'<span title="{markup.visible(title(group, place))}"{style}>{markup.visible(shown(group))}</span>'
+    return f'<span title="{markup.visible(title(group, place))}"{style}>{markup.visible(group_text(group))}</span>'
 
 
-def shown(group: Sequence[TokenLogprob]) -> str:
-    """Return the text of tokens, with marks before line ends and tabs; their ids where they have no text."""
+def group_text(group: Sequence[TokenLogprob]) -> str:
+    """Return the text of a group with marks before line ends and tabs; the id of its first token without text."""
     text = (
         group[0].text if len(group) == 1 else b"".join(token.bytes for token in group).decode(errors="backslashreplace")
     )
@@ -81,28 +81,28 @@ def shown(group: Sequence[TokenLogprob]) -> str:
 
 
 def shade(depth: float) -> str:
-    """Return a colour of such an alpha; nothing for one that nobody could see."""
+    """Return the CSS colour with an alpha of `depth`; empty if it would be invisible."""
     return f"rgba(240,90,30,{depth:.2f})" if depth >= 0.01 else ""
 
 
 def title(group: Sequence[TokenLogprob], place: int) -> str:
-    """Return what is known of the tokens of a character, the first of which has this place."""
+    """Return the tooltip of a group of tokens; `place` is the index of the first."""
     return "\n".join(_title(token, place + further) for further, token in enumerate(group))
 
 
 def _title(token: TokenLogprob, place: int) -> str:
     likely = markup.percent(probability(token.logprob))
-    lines = [f"{_named(token)}: {likely}, rank {token.rank:,}, token {token.token_id}, place {place}"]
+    lines = [f"{_quoted(token)}: {likely}, rank {token.rank:,}, token {token.token_id}, place {place}"]
     lines += [
-        f"  {each.rank}. {_named(each)} {markup.percent(probability(each.logprob))}" for each in token.top[:SHOWN_TOP]
+        f"  {each.rank}. {_quoted(each)} {markup.percent(probability(each.logprob))}" for each in token.top[:SHOWN_TOP]
     ]
     return "\n".join(lines)
 
 
-def _named(token: TokenLogprob) -> str:
+def _quoted(token: TokenLogprob) -> str:
     return f"“{markup.one_line(token.text, LONGEST_TOKEN)}”" if token.text else f"⟨{token.token_id}⟩"
 
 
 def probability(logprob: float) -> float:
-    """Return the probability of a logarithm, which may be above 0 by a rounding error."""
+    """Return the probability for a log-probability. Values above 0 are rounding errors, and count as 0."""
     return math.exp(min(0.0, logprob))

@@ -1,7 +1,7 @@
-"""The Markdown that a model wrote, as HTML that runs nothing and fetches nothing.
+"""Safe rendering of untrusted Markdown: the HTML neither runs nor fetches anything.
 
-A model's output is untrusted. HTML in the text is shown as it stands, because the parser knows none. The renderer
-writes no address except that of a link to the web, and of an image only its description.
+The parser treats HTML in the text as plain text. The renderer writes no address except that of an http or https link,
+and replaces each image by its description.
 """
 
 import re
@@ -20,15 +20,15 @@ _MATH = re.compile(r"[$\\]")
 
 
 class Markdown:
-    """A text that a notebook shows as rendered Markdown, the same in all front ends. Its `str` is the text.
+    """A text displayed as rendered Markdown, the same in all notebook front ends. Its `str` is the text.
 
-    It is CommonMark with tables and strikethrough. HTML in the text is shown as it stands. Links to http and https
-    addresses can be clicked, and others are only their text. An image is only its description, because fetching it
-    would tell its server what was written. Formulas are shown as they stand, because what a front end makes of TeX can
-    hold links too.
+    The syntax is CommonMark with tables and strikethrough. HTML in the text is displayed as source. Links to http and
+    https addresses can be clicked; other links are reduced to their text. An image is replaced by its description,
+    because fetching it would leak the output to its server. Formulas are displayed as source, because TeX rendered by a
+    front end can contain links too.
 
     Attributes:
-        text: the Markdown.
+        text: the Markdown source.
     """
 
     __slots__ = ("text",)
@@ -43,23 +43,23 @@ class Markdown:
         return f"<Markdown: {self.text!r}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        return markup.bundle(self.text, f'<div dir="auto" style="max-width:72em">{rendered(self.text)}</div>')
+        return markup.bundle(self.text, f'<div dir="auto" style="max-width:72em">{render(self.text)}</div>')
 
 
-def rendered(text: str) -> str:
-    """Return untrusted Markdown as HTML that runs nothing and fetches nothing."""
+def render(text: str) -> str:
+    """Return untrusted Markdown as HTML without scripts and external resources."""
     markdown = MarkdownIt("js-default", {"html": False, "linkify": False}, renderer_cls=_Inert)
-    # Every link and image is parsed as one, and `_Inert` alone decides what becomes of it.
+    # All links and images are parsed; `_Inert` alone decides how to render them.
     markdown.validateLink = lambda url: True  # type: ignore[method-assign]
     html: str = markdown.render(text)
     return html
 
 
 class _Inert(RendererHTML):
-    """A renderer by which text stays text; it has a method for each kind of token that holds text or an address."""
+    """A renderer with an override for each kind of token with text or an address."""
 
     def text(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
-        return _written(tokens[idx].content)
+        return _escape(tokens[idx].content)
 
     def code_inline(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         return f"<code>{markup.visible(tokens[idx].content)}</code>"
@@ -71,8 +71,8 @@ class _Inert(RendererHTML):
         return self.code_block(tokens, idx, options, env)
 
     def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
-        described = self.renderInlineAsText(tokens[idx].children, options, env)
-        return f"<i>[image: {_written(described)}]</i>" if described else "<i>[image]</i>"
+        description = self.renderInlineAsText(tokens[idx].children, options, env)
+        return f"<i>[image: {_escape(description)}]</i>" if description else "<i>[image]</i>"
 
     def link_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         address = str(tokens[idx].attrGet("href"))
@@ -81,9 +81,9 @@ class _Inert(RendererHTML):
         return f'<a href="{escape(address)}" target="_blank" rel="noopener noreferrer nofollow">' if to_the_web else ""
 
     def link_close(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
-        return str(env["end"])  # of the last link that was opened, because there is no link within a link
+        return str(env["end"])  # of the last opened link: links do not nest
 
 
-def _written(text: str) -> str:
-    """Return text as HTML without formulas for a front end, which finds none where each mark of TeX has an element."""
+def _escape(text: str) -> str:
+    """Escape text, and wrap each TeX delimiter in an element, so that front ends find no formulas."""
     return _MATH.sub(r"<span>\g<0></span>", markup.visible(text))

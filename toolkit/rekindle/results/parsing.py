@@ -1,17 +1,17 @@
-"""What a constrained output means, once it has ended."""
+"""Parsing of constrained outputs."""
 
 from typing import Any
 
 from rekindle.core.request.constraint import Constraint
 
 
-def parsed(constraint: Constraint, text: str, end: str, stopped_by: str | int | None) -> tuple[Any, str | None]:
-    """Return the value of an output, or None and why there is none.
+def parse(constraint: Constraint, text: str, end: str, stopped_by: str | int | None) -> tuple[Any, str | None]:
+    """Return the value of a finished output and None, or None and the reason for the missing value.
 
     Args:
-        text: all of the output.
-        end: why it ended.
-        stopped_by: the stop string, or the end token.
+        text: the whole output.
+        end: the finish reason.
+        stopped_by: the stop string, or the id of the end token.
     """
     if end == "length":
         return None, f"the output was cut before {constraint.label} was fulfilled; raise max_tokens"

@@ -1,4 +1,4 @@
-"""How a cell shows an answer that was taken apart: the reasoning folded, the calls as a table."""
+"""Display of a parsed answer: the reasoning folded, the tool calls as a table."""
 
 import json
 
@@ -6,11 +6,11 @@ from rekindle.core import markup
 from rekindle.core.text.response import Response, ToolCall
 
 REASONING, TOOL_CALL = "[reasoning] ", "[tool call] "
-"""What stands before such parts in text."""
+"""The prefixes of reasoning and tool calls in plain text."""
 
 
 def response_text(response: Response | None) -> str:
-    """Return an answer as text, with the names of its parts but for the content; nothing for no answer."""
+    """Return an answer as text, with a prefix before reasoning and each tool call; empty for None."""
     if response is None:
         return ""
     parts = [f"{REASONING}{response.reasoning}"] if response.reasoning else []
@@ -20,26 +20,26 @@ def response_text(response: Response | None) -> str:
 
 
 def response_line(response: Response | None) -> str:
-    """Return an answer in short: its content and its calls, or its reasoning if there is nothing else.
+    """Return the content and the tool calls of an answer on one line, or its reasoning without either.
 
-    Nothing is returned if it is content alone, or there is none.
+    The line is empty for None, and for an answer with nothing but content.
     """
     if response is None or not (response.reasoning or response.tool_calls):
         return ""
-    said = [*([response.content] if response.content else []), *map(str, response.tool_calls)]
-    return " ".join(said) or f"{REASONING}{response.reasoning}"
+    parts = [*([response.content] if response.content else []), *map(str, response.tool_calls)]
+    return " ".join(parts) or f"{REASONING}{response.reasoning}"
 
 
-def response_html(response: Response | None, tokens: str, called: str = "") -> str:
-    """Return an answer as HTML; nothing if it is content alone, or there is none.
+def response_html(response: Response | None, tokens: str, calls: str = "") -> str:
+    """Return an answer as HTML; empty for None, and for an answer with nothing but content.
 
     Args:
-        tokens: HTML of all of its tokens, or nothing.
-        called: HTML of its calls and what came of them; nothing for the calls alone.
+        tokens: HTML of all its tokens, or empty.
+        calls: HTML of the tool calls and their results; empty to show the calls alone.
     """
     if response is None or not (response.reasoning or response.tool_calls):
         return ""
-    later = markup.passage(response.content) + (called or calls_html(response.tool_calls))
+    later = markup.passage(response.content) + (calls or calls_html(response.tool_calls))
     return "".join(
         (
             reasoning_html(response.reasoning or "", folded=bool(later)),
@@ -50,16 +50,16 @@ def response_html(response: Response | None, tokens: str, called: str = "") -> s
 
 
 def reasoning_html(reasoning: str, *, folded: bool = True) -> str:
-    """Return reasoning behind a line that opens it, or below that line if it is not folded; nothing for none."""
+    """Return reasoning folded below its title, or unfolded below it; empty for no reasoning."""
     if not reasoning:
         return ""
     title = f"reasoning, {markup.quantity(len(reasoning.split()), 'word')}"
-    shown = f'<div style="opacity:0.75">{markup.passage(reasoning)}</div>'  # paler than what is said to the user
-    return markup.folded(title, shown) if folded else f'<div style="margin:0.2em 0;opacity:0.75">{title}</div>{shown}'
+    body = f'<div style="opacity:0.75">{markup.passage(reasoning)}</div>'  # paler than the content
+    return markup.folded(title, body) if folded else f'<div style="margin:0.2em 0;opacity:0.75">{title}</div>{body}'
 
 
 def calls_html(calls: tuple[ToolCall, ...]) -> str:
-    """Return calls as a table; nothing for none."""
+    """Return tool calls as an HTML table; empty for no calls."""
     return markup.table([_row(call) for call in calls], ("function", "arguments")) if calls else ""
 
 

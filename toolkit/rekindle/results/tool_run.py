@@ -1,4 +1,4 @@
-"""What came of a model and its tools, which answered each other until the model had an answer."""
+"""Results of tool runs: the answers of a model, its tool calls and their results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,20 +9,23 @@ from rekindle.core.text.response import ToolCall
 from rekindle.results.generation import Generation, generation_html
 
 Stop = Literal["answer", "limit", "calls", "length", "cancelled"]
-"""Why a run ended. "answer": the model called nothing more. "limit": it was asked as often as allowed, and still
-called. "calls": it called a tool that is called elsewhere. "length": an answer with calls was cut by max_tokens, and
-none of them was made. "cancelled": an answer was stopped by its button."""
+"""The reason for the end of a tool run.
+
+"answer": the last answer has no tool calls. "limit": the last allowed answer still has tool calls. "calls": the answer
+calls a tool without a Python function, for the caller to run. "length": max_tokens cut an answer with tool calls, and
+none of its calls was run. "cancelled": the user cancelled an answer with its button.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The outcome of one call.
+    """The result of one tool call.
 
     Attributes:
-        call: the call.
-        content: what the model was told.
-        value: what the function returned; None if it failed.
-        error: the error that it raised, or why it was not called; None if it returned.
+        call: the tool call.
+        content: the text of the tool message for the model.
+        value: the return value of the function; None after an error.
+        error: the exception of the function, or the reason for not calling it; None after a return.
     """
 
     call: ToolCall
@@ -39,7 +42,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class ToolStep:
-    """One answer of the model, and what came of its calls."""
+    """One answer of the model, and the results of its tool calls."""
 
     answer: Generation
     results: tuple[ToolResult, ...] = ()
@@ -53,10 +56,10 @@ class ToolRun:
     """A conversation of a model with its tools, from `session.run_tools`.
 
     Attributes:
-        steps: each answer with what came of its calls; at least one.
-        messages: the whole conversation, from what was given to the last answer.
-        stop: "answer", "limit", "calls", "length" or "cancelled", which says why it ended.
-        drawn_in: the number of the cell of a notebook that has drawn it already; it is not shown there a second time.
+        steps: the answers with the results of their calls; at least one.
+        messages: the whole conversation, from the caller's messages to the last answer.
+        stop: the reason for the end: "answer", "limit", "calls", "length" or "cancelled".
+        drawn_in: the number of the notebook cell with a live display of this run; the cell does not show it again.
     """
 
     steps: tuple[ToolStep, ...]
@@ -66,12 +69,12 @@ class ToolRun:
 
     @property
     def answer(self) -> Generation:
-        """The last answer of the model. Where `stop` is "limit" it has calls, which nobody answered."""
+        """The last answer of the model. If `stop` is "limit", its tool calls have no results."""
         return self.steps[-1].answer
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
-        """The outcomes of all calls, in their order."""
+        """The results of all tool calls, in call order."""
         return tuple(result for step in self.steps for result in step.results)
 
     def __str__(self) -> str:
@@ -82,23 +85,23 @@ class ToolRun:
 
     @property
     def _state(self) -> str:
-        asked = markup.quantity(len(self.steps), "answer")
-        said = f"{asked}, {markup.quantity(len(self.results), 'call')}"
-        return said if self.stop == "answer" else f"{said}, ended: {self.stop}"
+        answers, calls = markup.quantity(len(self.steps), "answer"), markup.quantity(len(self.results), "call")
+        counts = f"{answers}, {calls}"
+        return counts if self.stop == "answer" else f"{counts}, ended: {self.stop}"
 
     def _ipython_display_(self) -> None:
-        """Show nothing in the cell that has drawn it already; NotImplementedError has IPython show it as all else."""
+        """Show nothing in the cell of `drawn_in`; elsewhere, NotImplementedError selects IPython's default display."""
         if self.drawn_in is None or self.drawn_in != markup.cell():
             raise NotImplementedError
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print all of it where this is the result of a cell, and the repr where it is in a list."""
+        """Print the whole run if this is the result of a cell, and the repr inside a container."""
         printer.text(repr(self) if printer.indentation else self._text())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         steps = (generation_html(step.answer, results_html(step.results)) for step in self.steps)
-        apart = (f'<div style="margin:0 0 0.8em 0">{step}</div>' for step in steps)
-        return markup.bundle(self._text(), markup.card("ToolRun", self._state, *apart))
+        blocks = (f'<div style="margin:0 0 0.8em 0">{step}</div>' for step in steps)
+        return markup.bundle(self._text(), markup.card("ToolRun", self._state, *blocks))
 
     def _text(self) -> str:
         lines = [line for step in self.steps[:-1] for line in (results_text(step.results) or step.answer.content,)]
@@ -106,11 +109,11 @@ class ToolRun:
 
 
 def results_text(results: tuple[ToolResult, ...]) -> str:
-    """Return what came of calls, each on a line."""
+    """Return the results of tool calls as text, one per line."""
     return "\n".join(f"[tool] {result}" for result in results)
 
 
 def results_html(results: tuple[ToolResult, ...]) -> str:
-    """Return what came of calls as a table; nothing for none."""
+    """Return the results of tool calls as an HTML table; empty for no results."""
     rows = [(str(result.call), markup.one_line(result.content, markup.HEAD)) for result in results]
     return markup.table(rows, ("called", "result")) if rows else ""

@@ -1,1 +1,1 @@
-"""What comes of a model that judges texts: likelihoods, classes and ranks."""
+"""Results of scoring: likelihoods, classes and rankings of texts."""

@@ -1,4 +1,4 @@
-"""The class of a text, as a model's classifying head sees it."""
+"""Text classification results."""
 
 import math
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from rekindle.results.scores.options import softmax
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The classes of a text.
+    """The classification of a text by the classification head of a model.
 
     Attributes:
         labels: the names of the classes.
-        logits: what the head gives for each.
-        independent: whether each class is likely or not by itself, rather than one of all.
+        logits: the logit of each class.
+        independent: whether the classes are independent (multi-label), rather than mutually exclusive.
     """
 
     labels: tuple[str, ...]
@@ -23,12 +23,12 @@ class Classification:
 
     @property
     def probabilities(self) -> tuple[float, ...]:
-        """The probability of each class: its own if they are independent, else they are 1 in sum."""
+        """The probability of each class: the sigmoid of its logit if independent, otherwise the softmax over all."""
         return tuple(map(sigmoid, self.logits)) if self.independent else softmax(self.logits)
 
     @property
     def best(self) -> str:
-        """The likeliest class."""
+        """The most likely class."""
         return self.labels[self.logits.index(max(self.logits))]
 
     def __str__(self) -> str:
@@ -46,5 +46,5 @@ class Classification:
 
 
 def sigmoid(logit: float) -> float:
-    """Return the probability whose odds have this logarithm."""
+    """Return the sigmoid 1 / (1 + exp(-logit)), without overflow."""
     return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))

@@ -1,4 +1,4 @@
-"""How likely some texts are after a prompt."""
+"""Scores of alternative continuations of a prompt."""
 
 import math
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.tokens import TokenLogprob
 
 By = Literal["total", "token", "byte"]
-"""What the log-probability of an option is divided by: nothing, or its number of tokens or bytes."""
+"""The normalization of an option's log-probability: none, by its number of tokens, or by its number of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One text, and how likely it is after the prompt.
+    """One continuation of the prompt and its log-probabilities.
 
     Attributes:
-        text: the option as it was given.
-        logprobs: one for each of its tokens.
+        text: the text of the option.
+        logprobs: the log-probability of each token.
     """
 
     text: str
@@ -32,41 +32,41 @@ class Option:
 
     @property
     def per_token(self) -> float:
-        """The total, divided by the number of tokens."""
+        """The total log-probability divided by the number of tokens."""
         return self.total / len(self.logprobs)
 
     @property
     def per_byte(self) -> float:
-        """The total, divided by the number of UTF-8 bytes of the text."""
+        """The total log-probability divided by the number of UTF-8 bytes of the text."""
         return self.total / len(self.text.encode())
 
     @property
     def greedy(self) -> bool:
-        """Tell whether each of its tokens is the likeliest, so that it is what greedy decoding would write."""
+        """True if greedy decoding would generate this option: each token is the most likely one."""
         return all(token.rank == 1 for token in self.logprobs)
 
     def __repr__(self) -> str:
         return f"<Option {self.text!r:.80}: logprob {self.total:.3f}, {markup.quantity(len(self.logprobs), 'token')}>"
 
     def by(self, by: By) -> float:
-        """Return the total, or what it is when divided.
+        """Return the log-probability with the normalization `by`.
 
         Raises:
-            InvalidRequest: it is none of "total", "token" and "byte".
+            InvalidRequest: `by` is not "total", "token" or "byte".
         """
-        known = {"total": self.total, "token": self.per_token, "byte": self.per_byte}
-        if by not in known:
-            raise InvalidRequest(f"by must be one of {', '.join(map(repr, known))}, got {by!r:.80}")
-        return known[by]
+        values = {"total": self.total, "token": self.per_token, "byte": self.per_byte}
+        if by not in values:
+            raise InvalidRequest(f"by must be one of {', '.join(map(repr, values))}, got {by!r:.80}")
+        return values[by]
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Options after one prompt, in the order in which they were given.
+    """The scores of several options after one prompt, in the order of the call.
 
     Attributes:
-        options: each with its log-probabilities.
-        cached_tokens: how many tokens of all options' prompts were found in the prefix cache instead of computed.
+        options: the options with their log-probabilities.
+        cached_tokens: the number of prompt tokens found in the prefix cache instead of computed, over all options.
     """
 
     options: tuple[Option, ...]
@@ -74,28 +74,28 @@ class Scores:
 
     @property
     def logprobs(self) -> tuple[float, ...]:
-        """The natural logarithm of the probability of each option."""
+        """The total log-probability of each option, as a natural logarithm."""
         return tuple(option.total for option in self.options)
 
     @property
     def probabilities(self) -> tuple[float, ...]:
-        """The probability of each option if it is one of these: they are 1 in sum."""
+        """The probability of each option relative to all options: the softmax of `logprobs`."""
         return softmax(self.logprobs)
 
     @property
     def best(self) -> str:
-        """The text of the likeliest option."""
+        """The text of the most likely option."""
         return self.ranked()[0].text
 
     def ranked(self, by: By = "total") -> list[Option]:
-        """Return the options, likeliest first; equal ones stay in their order.
+        """Return the options, most likely first, with ties in their original order.
 
         Args:
-            by: "total" compares whole options, "token" and "byte" what they are per token or per byte, which does not
-                favour short ones.
+            by: "total" compares total log-probabilities. "token" and "byte" compare the mean per token or per byte,
+                without the advantage of short options.
 
         Raises:
-            InvalidRequest: `by` is none of these.
+            InvalidRequest: `by` is not "total", "token" or "byte".
         """
         return sorted(self.options, key=lambda option: -option.by(by))
 
@@ -130,7 +130,7 @@ _HEAD = ("option", "probability", "logprob", "per token", "per byte")
 
 
 def softmax(logits: Sequence[float]) -> tuple[float, ...]:
-    """Return the probabilities whose logarithms differ as these numbers do."""
+    """Return the softmax of the logits, computed with the largest subtracted to avoid overflow."""
     highest = max(logits)
     shares = [math.exp(logit - highest) for logit in logits]
     return tuple(share / math.fsum(shares) for share in shares)

@@ -1,4 +1,4 @@
-"""How well a model predicts a text."""
+"""Perplexity of a text."""
 
 import math
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from rekindle.results.heat_map import heat_map
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """The log-probabilities of a text, token by token, and what follows of them.
+    """The log-probabilities of a text, token by token, and the measures derived from them.
 
     Attributes:
-        logprobs: one for each token of the text, None for its first, which nothing stands before.
-        windows: how many windows were computed.
-        text_bytes: the UTF-8 bytes of the text; None if it was given as token ids.
+        logprobs: the log-probability of each token of the text; None for the first token, without a context.
+        windows: the number of context windows computed.
+        text_bytes: the number of UTF-8 bytes of the text; None for a text of token ids.
     """
 
     logprobs: tuple[TokenLogprob | None, ...]
@@ -24,27 +24,27 @@ class Perplexity:
 
     @property
     def scored(self) -> int:
-        """The number of tokens that are predicted."""
+        """The number of predicted tokens: all but the first."""
         return sum(token is not None for token in self.logprobs)
 
     @property
     def total(self) -> float:
-        """The natural logarithm of the probability of the text after its first token."""
+        """The natural logarithm of the probability of the text, given its first token."""
         return math.fsum(token.logprob for token in self.logprobs if token is not None)
 
     @property
     def nll(self) -> float:
-        """The mean of the negative log-probabilities of the tokens that are predicted."""
+        """The mean negative log-likelihood per predicted token, in nats."""
         return -self.total / self.scored
 
     @property
     def perplexity(self) -> float:
-        """The exponential of `nll`."""
+        """The perplexity, exp(`nll`)."""
         return math.exp(self.nll)
 
     @property
     def bits_per_byte(self) -> float | None:
-        """The bits that the text takes by the model for each of its bytes; None for a text of token ids."""
+        """The negative log2-likelihood divided by `text_bytes`; None for a text of token ids."""
         return None if self.text_bytes is None else -self.total / math.log(2) / self.text_bytes
 
     def __float__(self) -> float:

@@ -1,4 +1,4 @@
-"""Documents in the order of their relevance to a query."""
+"""Rankings of documents by relevance to a query."""
 
 import sys
 from collections.abc import Iterator
@@ -13,8 +13,9 @@ class Ranked:
     """A document and its relevance.
 
     Attributes:
-        index: its place among the documents that were given.
-        score: the probability that it meets the query, from 0 to 1.
+        index: the index of the document in the call.
+        score: the relevance, a probability from 0 to 1.
+        document: the text.
     """
 
     index: int
@@ -24,12 +25,12 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Documents and their relevance to a query. Iterating gives each as `Ranked`, the most relevant first.
+    """Documents and their relevance to a query. Iteration yields `Ranked` items, most relevant first.
 
     Attributes:
-        query: what they were compared with.
-        documents: as they were given.
-        scores: the probability that each meets the query, in the order in which they were given.
+        query: the text of the query.
+        documents: the documents in the order of the call.
+        scores: the relevance of each document, a probability from 0 to 1, in the same order.
     """
 
     query: str
@@ -38,7 +39,7 @@ class Ranking:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The places of the documents, the most relevant first; equal ones stay in their order."""
+        """The indices of the documents, most relevant first, with ties in their original order."""
         return tuple(sorted(range(len(self.scores)), key=lambda place: -self.scores[place]))
 
     @property
@@ -53,10 +54,10 @@ class Ranking:
         return self.documents[self.order[0]]
 
     def top(self, count: int) -> list[Ranked]:
-        """Return so many of the most relevant documents, or all if they are fewer.
+        """Return the `count` most relevant documents, or all if there are fewer.
 
         Raises:
-            InvalidRequest: `count` is negative or no integer.
+            InvalidRequest: `count` is not an integer, or is negative.
         """
         checks.integer("count", count, 0, sys.maxsize)
         return [Ranked(place, self.scores[place], self.documents[place]) for place in self.order[:count]]
@@ -82,4 +83,4 @@ class Ranking:
 
 
 MOST_ROWS = 50
-"""How many documents are drawn."""
+"""The maximum number of documents in a display."""
