@@ -104,7 +104,7 @@ def test_an_instruction_is_put_before_by_its_name_or_as_it_is(session: rekindle.
     np.testing.assert_array_equal(plain, session.embed_sync("cats", instruction="document"))
     with pytest.raises(rekindle.InvalidRequest, match="no instruction named 'qury' \\(it has: query, document\\)"):
         session.embed_sync("cats", instruction="qury")
-    with pytest.raises(rekindle.InvalidRequest, match="an instruction is put before texts"):
+    with pytest.raises(rekindle.InvalidRequest, match="an instruction applies to texts only"):
         session.embed_sync(token_ids=[1, 2], instruction="query")
 
 

@@ -97,7 +97,7 @@ def test_an_option_after_a_conversation_or_token_ids_follows_its_tokens(session:
         (QUESTION, [], "options is empty"),
         (QUESTION, [""], "options must be a text or a sequence of texts"),
         (QUESTION, 3, "options must be a text or a sequence of texts"),
-        ("  ", [" a"], "nothing is to be scored of the option ' a'"),
+        ("  ", [" a"], "the option ' a' adds no token after the prompt"),
         ("", [" a"], "the prompt is empty"),
         ([QUESTION], [" a"], "one prompt was expected"),
         (None, [" a"], "give either a prompt or token_ids"),

@@ -111,8 +111,8 @@ def test_what_comes_before_the_fork_is_found_in_the_cache() -> None:
         ({"at": 12, "token": 1}, "at must be an integer from 0 to 11, got 12"),
         ({"at": -1, "token": 1}, "at must be an integer from 0 to 11, got -1"),
         ({"at": 0, "token": VOCAB_SIZE}, f"token must be an integer from 0 to {VOCAB_SIZE - 1}"),
-        ({"at": 0, "token": "a"}, "the model has no tokenizer, so a token is chosen by its id"),
-        ({"at": 3, "token": 1, "max_tokens": 3}, "max_tokens counts all tokens of a branch, and 4 of them are given"),
+        ({"at": 0, "token": "a"}, "the model has no tokenizer, so token must be a token id; got 'a'"),
+        ({"at": 3, "token": 1, "max_tokens": 3}, "max_tokens counts all tokens of a branch, including the 4 up to"),
         ({"at": 3, "token": 1, "logprobs": 2}, "the generation, which was made without; leave logprobs out"),
         ({"at": 3, "token": 1, "max_token": 9}, "max_tokens"),
     ],
@@ -124,7 +124,7 @@ def test_what_cannot_be_branched_is_said_at_once(session: Session, arguments: An
 
 
 def test_without_tokens_there_is_no_place(session: Session) -> None:
-    with pytest.raises(rekindle.InvalidRequest, match="no place to branch at"):
+    with pytest.raises(rekindle.InvalidRequest, match="no position to branch at"):
         session.generate_sync(token_ids=PROMPT, max_tokens=0).branch(0, 1)
 
 
@@ -132,7 +132,7 @@ def test_a_token_whose_probability_is_not_known_needs_no_logprobs(session: Sessi
     whole = session.generate_sync(token_ids=PROMPT, max_tokens=12, logprobs=2)
     assert whole.logprobs is not None
     token = (whole.token_ids[3] + 50) % VOCAB_SIZE
-    with pytest.raises(rekindle.InvalidRequest, match=f"probability of token {token} in place 3 is not known. Known"):
+    with pytest.raises(rekindle.InvalidRequest, match=f"probability of token {token} at position 3 was not returned"):
         whole.branch(3, token)
     branch = whole.branch(3, token, logprobs=None).result()
     assert (branch.token_ids[3], branch.logprobs) == (token, None)

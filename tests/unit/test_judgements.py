@@ -13,7 +13,7 @@ from rekindle.core.checkpoints.uses import Embedding
 from rekindle.core.request import checks
 from rekindle.results.scores.classes import sigmoid
 from rekindle.results.scores.options import Option, softmax
-from rekindle.scoring.embedding import before
+from rekindle.scoring.embedding import prompt_prefix
 from rekindle.scoring.likelihood import windows
 from rekindle.testing import fake_session
 
@@ -133,9 +133,15 @@ def test_windows_score_each_token_once_with_as_much_before_it_as_they_promise(
 
 def test_an_instruction_is_a_name_or_a_text() -> None:
     own = Embedding(prompts={"query": "Q: ", "document": ""}, default_prompt="query")
-    assert [before(own, each) for each in (None, "query", "document", "", "Find: ")] == ["Q: ", "Q: ", "", "", "Find: "]
+    assert [prompt_prefix(own, each) for each in (None, "query", "document", "", "Find: ")] == [
+        "Q: ",
+        "Q: ",
+        "",
+        "",
+        "Find: ",
+    ]
     with pytest.raises(InvalidRequest, match="no instruction named 'quary'"):
-        before(own, "quary")
+        prompt_prefix(own, "quary")
 
 
 def test_there_may_be_many_texts_to_judge_and_long_ones() -> None:

@@ -159,7 +159,7 @@ async def test_each_failure_stands_in_the_place_of_its_item(short: Session) -> N
     assert [str(each) for each in filled[1:]] == [
         "the template needs the field 'name', and the item has nam",
         "the template needs the field 'name', and the item has text",
-        "a template is filled by a mapping, or by a str for {text}; got 3",
+        "a template needs a mapping of its fields, or a str for {text}; got 3",
     ]
 
 
@@ -185,7 +185,7 @@ async def test_the_first_failure_may_end_it(short: Session) -> None:
         ({"items": ["a"], "token_ids": [[1]]}, "either items or token_ids"),
         ({"items": ["a"], "errors": "ignore"}, 'errors must be "raise" or "return"'),
         ({"items": ["a"], "window": 0}, "window must be"),
-        ({"items": ["a"], "path": 3}, "path must be that of a file, got 3"),
+        ({"items": ["a"], "path": 3}, "path must be a str or a path, got 3"),
         ({"items": ["a"], "progress": 1}, "progress must be True or False"),
         ({"items": ["a"], "temperature": -1}, "temperature"),
         ({"items": ["a"], "n": 2}, "n is for generate"),
@@ -194,9 +194,9 @@ async def test_the_first_failure_may_end_it(short: Session) -> None:
         ({"items": ["a"], "template": "plain"}, "template has no field"),
         ({"items": ["a"], "template": "{}"}, "needs a name"),
         ({"items": ["a"], "template": "{0}"}, "needs a name"),
-        ({"items": ["a"], "template": '{"a": {text}}'}, "Braces that are no field, such as those of JSON, are doubled"),
+        ({"items": ["a"], "template": '{"a": {text}}'}, "Double all other braces, such as those of JSON"),
         ({"items": ["a"], "template": "{\n  {text}}"}, "are doubled"),
-        ({"items": ["a"], "template": "{text"}, "as str.format reads it"),
+        ({"items": ["a"], "template": "{text"}, "no valid format string"),
         ({"items": ["a"], "template": 3}, "template must be a str or a list of messages, got 3"),
         ({"token_ids": [[1]], "template": "{text}"}, "token_ids are prompts already"),
     ],

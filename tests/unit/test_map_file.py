@@ -131,9 +131,7 @@ async def test_other_items_in_the_same_place_are_refused(short: Session, tmp_pat
     chat = [{"role": "system", "content": "s"}, {"role": "user", "content": "b"}]
     await short.map(["a", chat], max_tokens=2, path=path)
     before = path.read_bytes()
-    with pytest.raises(
-        InvalidRequest, match="in place 0, the answer to another prompt: 'a', and the item there is 'c'"
-    ):
+    with pytest.raises(InvalidRequest, match="at index 0, the answer to another prompt: 'a', but the item is 'c'"):
         await short.map(["c", chat], max_tokens=2, path=path)
     with pytest.raises(InvalidRequest, match="in place 1"):
         await short.map(["a", [{"role": "system", "content": "t"}, chat[1]]], max_tokens=2, path=path)

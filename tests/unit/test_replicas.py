@@ -349,8 +349,8 @@ def test_what_cannot_be_served_is_refused_by_name(ray: FakeRay) -> None:
         rekindle.open_sync("missing", replicas=rekindle.Ray(2), **SMALL)
     assert not any(name.startswith("missing") for name in ray.actors)
     for options, message in (
-        ({"compose": lambda actors: actors}, "compose= is of one process"),
-        ({"hosts": rekindle.Hosts()}, "hosts= is of one process"),
+        ({"compose": lambda actors: actors}, "compose= applies to engines in this process"),
+        ({"hosts": rekindle.Hosts()}, "hosts= applies to engines in this process"),
         ({"prefill": "cpu:0", "decode": "cpu:0"}, "leave out replicas"),
     ):
         with pytest.raises(rekindle.ConfigError, match=message):

@@ -104,9 +104,9 @@ async def test_what_continues_a_prefix_may_itself_be_left_open(chats: Session, t
         assert answer.token_ids == expected_tokens(tokenizer.encode("u:Hi;a:He"), 3)
         answer = await prefix.generate(max_tokens=3, continue_final_message=True)
         assert answer.token_ids == expected_tokens(tokenizer.encode("u:Hi"), 3)
-        with pytest.raises(InvalidRequest, match="which a prompt of text does not pass through"):
+        with pytest.raises(InvalidRequest, match="a prompt of text uses none"):
             await prefix.generate("llo", continue_final_message=True)
-        with pytest.raises(InvalidRequest, match="which a prompt of text does not pass through"):
+        with pytest.raises(InvalidRequest, match="a prompt of text uses none"):
             await text.generate(continue_final_message=True)
 
 

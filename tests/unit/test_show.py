@@ -385,7 +385,7 @@ async def test_its_button_cancels_and_show_returns(
         press = page.buttons[0].press if buttons else handle.cancel
         await to_thread.run_sync(press)
         settler.release()
-    assert page.card["text/plain"] == handle.record.shown()["text/plain"]
+    assert page.card["text/plain"] == handle.record.preview()["text/plain"]
     assert "\n[cancelled, " in str(page.card["text/plain"])
     assert page.stop == EMPTY
     assert all(each.closed and each.layout.closed and each.style.closed for each in page.buttons)

@@ -371,7 +371,7 @@ def test_tools_and_variables_that_the_template_does_not_read_are_an_error() -> N
     ("given", "told"),
     [
         (3, "must be the Jinja source of a chat template"),
-        ("models/template.jinja", "read a file of one first"),
+        ("models/template.jinja", "for a file, pass"),
         ("{% if messages %}", "cannot be read: Unexpected end of template"),
     ],
 )

@@ -67,7 +67,7 @@ class Turns:
         choice, self._choice = self._choice, "auto"
         about["tool_choice"] = choice
         chat = one_chat(messages, about)
-        self._rendered = self._requests.rendered(chat)
+        self._rendered = self._requests.render(chat)
         prompt = self.known.prompt(self._rendered)
         ask = cast(GenerateOptions[Any], {**self._options, "tool_choice": choice})
         return self._requests.answer(chat, ask, prompt)
@@ -82,7 +82,7 @@ class Turns:
         """Wait for the next turn, and draw it meanwhile if it is said how the cell waits."""
         __tracebackhide__ = True  # a cell shows errors without such frames
         handle = self.ask(messages)
-        answer = yield from handle.ended() if cell is None else show_one(handle, cell)
+        answer = yield from handle.wait_ended() if cell is None else show_one(handle, cell)
         self.take(answer)
         return answer
 

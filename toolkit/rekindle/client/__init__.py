@@ -1,1 +1,1 @@
-"""What a call asks for and gets: its prompts, its requests, their handles, and what is known of each."""
+"""Prompts and options of calls, their requests, and the handles and records of those requests."""

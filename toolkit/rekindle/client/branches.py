@@ -1,4 +1,4 @@
-"""Branches of a generation: other ones that begin like it, and go on with another token at some place."""
+"""Branches of a generation: new requests with the same prefix and another token at a chosen position."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,59 +17,60 @@ from rekindle.results.generation import Generation
 
 
 class Maker(Protocol):
-    """The maker of requests of one session."""
+    """Interface of `Requests` as branches use it: checks the options of a call and submits its request."""
 
     @property
     def tokenizer(self) -> Tokenizer | None: ...
     @property
     def vocab_size(self) -> int: ...
-    def params(self, ask: GenerateOptions[Any]) -> SamplingParams: ...
+    def params(self, options: GenerateOptions[Any]) -> SamplingParams: ...
     def begin(
         self,
         prompt: tuple[int, ...],
         params: SamplingParams,
-        ask: GenerateOptions[Any],
+        options: GenerateOptions[Any],
         output_prefix: OutputPrefix,
-        told: ToolSchemas | None,
+        tools: ToolSchemas | None,
     ) -> Handle: ...
 
 
 @dataclass(frozen=True)
 class Branches:
-    """The maker of the branches of a generation. It does not keep the session alive, nor what that has in memory.
+    """Submitter of the branches of a generation. It keeps neither the session nor its memory alive.
 
     Attributes:
-        maker: returns what makes the requests, or raises SessionClosed.
-        options: the sampling options of the call that the generation came of.
-        meanwhile: how far the programs were when the request was submitted, if some were still being compiled.
-        told: the tools of the conversation that the generation answers; None if it answers none.
+        maker: returns the session's `Requests`, or raises SessionClosed.
+        options: the sampling options of the call that produced the generation.
+        meanwhile: progress of the compilation at submission; empty if no program was being compiled.
+        tools: the tools of the conversation; None if the prompt is no conversation.
     """
 
     maker: Callable[[], Maker]
     options: SamplingOptions
     meanwhile: str
-    told: ToolSchemas | None
+    tools: ToolSchemas | None
 
     def branch(self, generation: Generation, at: int, token: int | str, options: SamplingOptions) -> Handle:
         """See `Generation.branch`."""
         if not generation.token_ids:
-            raise InvalidRequest("the generation has no tokens, so there is no place to branch at")
+            raise InvalidRequest("the generation has no tokens, so it has no position to branch at")
         checks.integer("at", at, 0, len(generation.token_ids) - 1)
-        maker, asked = self.maker(), self._asked(generation, options)
-        params = maker.params(asked)
+        maker, call_options = self.maker(), self._call_options(generation, options)
+        params = maker.params(call_options)
         if params.max_tokens is not None and params.max_tokens <= at:
             raise InvalidRequest(
-                f"max_tokens counts all tokens of a branch, and {at + 1} of them are given; got {params.max_tokens}"
+                f"max_tokens counts all tokens of a branch, including the {at + 1} up to the branch; "
+                f"got {params.max_tokens}"
             )
-        scores = generation.logprobs or ()
-        chosen = _token_id(token, scores[at : at + 1], maker)
-        output_prefix = OutputPrefix((*generation.token_ids[:at], chosen))
+        logprobs = generation.logprobs or ()
+        token_id = _token_id(token, logprobs[at : at + 1], maker)
+        output_prefix = OutputPrefix((*generation.token_ids[:at], token_id))
         if params.logprobs is not None:
-            output_prefix = replace(output_prefix, logprobs=(*scores[:at], _score(chosen, at, scores)))
-        return maker.begin(generation.prompt_token_ids, params, asked, output_prefix, self.told)
+            output_prefix = replace(output_prefix, logprobs=(*logprobs[:at], _logprob(token_id, at, logprobs)))
+        return maker.begin(generation.prompt_token_ids, params, call_options, output_prefix, self.tools)
 
-    def _asked(self, generation: Generation, options: SamplingOptions) -> GenerateOptions[Any]:
-        """Return the keywords of a branch: those of the generation, with the same draws, and what is asked anew."""
+    def _call_options(self, generation: Generation, options: SamplingOptions) -> GenerateOptions[Any]:
+        """Return the options of a branch: the generation's options and seed, overridden by `options`."""
         check_keywords(options, SamplingOptions.__annotations__)
         seed = None if options.get("temperature") == 0 else generation.seed
         return cast(
@@ -78,40 +79,42 @@ class Branches:
         )
 
 
-def _token_id(token: int | str, scored: tuple[TokenLogprob, ...], maker: Maker) -> int:
-    """Return the id of a token that is given by its id or its text, with what was likely in its place."""
+def _token_id(token: int | str, logprobs: tuple[TokenLogprob, ...], maker: Maker) -> int:
+    """Return the id of a token, given as an id or as text; the logged alternatives at its position are tried first."""
     if not isinstance(token, str):
         return checks.integer("token", token, 0, maker.vocab_size - 1)
-    for likely in scored:
-        for each in (likely, *likely.top):
+    for logprob in logprobs:
+        for each in (logprob, *logprob.top):
             if each.text == token:
                 return each.token_id
     if maker.tokenizer is None:
-        raise InvalidRequest("the model has no tokenizer, so a token is chosen by its id")
+        raise InvalidRequest(f"the model has no tokenizer, so token must be a token id; got {token!r:.60}")
     ids = maker.tokenizer.encode_chat(token)
     if len(ids) != 1:
         raise InvalidRequest(
-            f"token must be one token, or its text; {token!r:.60} is {quantity(len(ids), 'token')}: {ids[:8]}"
+            f"token must be a token id or the text of one token, and {token!r:.60} is {quantity(len(ids), 'token')}: "
+            f"{ids[:8]}"
         )
     return ids[0]
 
 
-def _score(token_id: int, at: int, scores: tuple[TokenLogprob, ...]) -> TokenLogprob:
-    """Return the log-probability of a token in a place, of those that are known there.
+def _logprob(token_id: int, at: int, logprobs: tuple[TokenLogprob, ...]) -> TokenLogprob:
+    """Return the log-probability of a token at a position of the generation.
 
     Raises:
-        InvalidRequest: it is not known.
+        InvalidRequest: the generation has no log-probability of the token.
     """
-    if not scores:
+    if not logprobs:
         raise InvalidRequest(
-            "logprobs of a branch begin with those of the generation, which was made without; leave logprobs out"
+            "a branch with logprobs starts with the generation's logprobs, and the generation has none: leave out "
+            "logprobs"
         )
-    here = scores[at]
+    here = logprobs[at]
     for each in (here, *here.top):
         if each.token_id == token_id:
             return replace(each, top=here.top)
-    known = ", ".join(f"{each.text!r} ({each.token_id})" for each in here.top) or "none"
+    alternatives = ", ".join(f"{each.text!r} ({each.token_id})" for each in here.top) or "none"
     raise InvalidRequest(
-        f"the probability of token {token_id} in place {at} is not known. Known are {known}: choose one of these, ask "
-        "for more with logprobs=, or give logprobs=None for a branch without"
+        f"the log-probability of token {token_id} at position {at} was not returned. Choose one of the returned "
+        f"tokens: {alternatives}; or generate with a higher logprobs=, or branch with logprobs=None"
     )

@@ -1,4 +1,4 @@
-"""The drawing of requests while they are waited for, which `rekindle.notebook.showing` does in a notebook."""
+"""Interface for drawing pending requests; `rekindle.notebook.showing` implements it for notebooks."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from rekindle.client.handle import Handle
 
 Report = Callable[[], Progress | None]
-"""Returns which program the engine waits for, and how many are ready; None if it waits for none."""
+"""Returns the program awaited by the engine and the number of ready programs; None if the engine is not waiting."""
 Watch = Callable[["BatchRun"], Waits[None]]
-"""Waits until a batch is over."""
+"""Returns an operation that waits until a batch has ended."""
 
 
 class Drawer(Protocol):
-    """Draws the requests of one session."""
+    """Drawer of one session's requests."""
 
-    def first_tokens(self, pieces: Feed[Any], seen: int) -> Waits[None]:
-        """Wait until a feed has more than `seen` pieces or is closed; draw the program that the engine waits for."""
+    def first_tokens(self, pieces: Feed[Any], count: int) -> Waits[None]:
+        """Wait until a feed has more than `count` pieces or is closed, and draw awaited compilations meanwhile."""
 
     def batch(self, longest: int | None) -> Watch:
-        """Return the wait for a batch, which draws how far it is; `longest` is its `max_tokens`."""
+        """Return the function that waits for a batch and draws its progress; `longest` is the batch's `max_tokens`."""
 
     def display(self, handle: "Handle") -> None:
-        """Draw a request in the output of this cell from now on, and return at once."""
+        """Draw a request in the output of the current cell until it ends; return at once."""
 
 
 def until_over(run: "BatchRun") -> Waits[None]:
-    """Wait until a batch is over, and draw nothing."""
+    """Wait until a batch has ended, without drawing."""
     yield Wait(run.ends)

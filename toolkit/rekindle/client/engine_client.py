@@ -1,4 +1,4 @@
-"""The client of an engine: it sends requests, and delivers answers to their handles and feeds."""
+"""Client of the engine: sends requests and delivers answers to their handles and feeds."""
 
 import itertools
 from collections import deque
@@ -26,19 +26,18 @@ from rekindle.core.messages import (
 )
 
 FIRST_TOKENS = 256
-"""How many of the latest first tokens are remembered."""
+"""Maximal number of recent first tokens kept for the dashboard."""
 
 
 class EngineClient:
-    """Sends requests to the engine as there are places in its waiting queue, and hands its answers to who waits.
+    """Client of the engine: sends requests while its queue has room, and routes answers to handles and feeds.
 
     Args:
-        max_waiting: places in the waiting queue.
+        max_waiting: the capacity of the waiting queue.
 
     Attributes:
-        first_tokens: for each of the latest first tokens, when it came by `time.perf_counter`, and how many seconds
-            its request had waited for it.
-        latencies: the times of all requests until now.
+        first_tokens: (arrival by `time.perf_counter`, seconds since submission) of the most recent first tokens.
+        latencies: latency histograms of all requests so far.
     """
 
     def __init__(self, max_waiting: int):
@@ -52,18 +51,18 @@ class EngineClient:
 
     @property
     def under_way(self) -> dict[int, Handle]:
-        """The handles of all requests that have not ended, by request id, oldest first. Any thread may ask."""
+        """Handles of all requests in progress, by request id, oldest first. Thread-safe."""
         return {number: handle for number, handle in self._handles.copy().items() if not handle.done}
 
     def submit(self, submission: Submission, post: Post, *, wait: bool) -> Handle:
-        """Send a request, or have it wait outside until there is a place for it.
+        """Send a request, or queue it on the client's side until the engine's queue has room.
 
         Args:
-            post: sends to the engine.
-            wait: whether the request waits outside while the queue is full.
+            post: sends a message to the engine.
+            wait: whether to queue the request on the client's side if the engine's queue is full.
 
         Raises:
-            QueueFull: the queue is full, and `wait` is False.
+            QueueFull: the engine's queue is full and `wait` is False.
         """
         request_id = next(self._ids)
         handle = self._handles[request_id] = Handle(request_id, submission, post)
@@ -75,33 +74,33 @@ class EngineClient:
         except QueueFull:
             self._handles.pop(request_id, None)
             raise
-        if self._error is not None:  # it came too late for `fail_all` to see it
+        if self._error is not None:  # submitted too late for `fail_all` to see it
             self._end(request_id, self._error)
         return handle
 
     def check_room(self) -> None:
-        """Check that the waiting queue has room now; raise QueueFull if it has none."""
+        """Raise QueueFull if the waiting queue has no room."""
         self._gate.check_room()
 
     def ask(self, question: Callable[[int], Message], post: Post) -> tuple[int, Feed[Any]]:
-        """Ask the engine for something other than a generation.
+        """Send the engine a command other than a generation.
 
         Args:
-            question: makes the message from a ticket, which the answers carry too.
-            post: sends to the engine.
+            question: returns the command for a ticket; answers carry the same ticket.
+            post: sends a message to the engine.
 
         Returns:
-            (the ticket, a feed of the answers, which is closed after the last one, or when the engine has stopped).
+            (the ticket, a feed of the answers). The feed closes after the last answer, or when the engine stops.
         """
         ticket = next(self._ids)
         answers = self._answers[ticket] = Feed()
         post(question(ticket))
-        if self._error is not None:  # it came too late for `fail_all` to see it
+        if self._error is not None:  # sent too late for `fail_all` to see it
             answers.close()
         return ticket, answers
 
     def deliver(self, message: Message) -> None:
-        """Take what the engine says to callers; runs on the engine's thread."""
+        """Deliver a message of the engine to its handle or feed. Called on the engine's thread."""
         match message:
             case Texts(texts):
                 for text in texts:
@@ -115,18 +114,18 @@ class EngineClient:
                 answers.put(message)
                 answers.close()
             case _:
-                raise AssertionError(f"not for callers: {message!r}")
+                raise AssertionError(f"message without a receiver on the client's side: {message!r}")
 
     def fail_all(self, error: Exception) -> None:
-        """End every request with the same error, and those that are still to come."""
+        """Fail every current and future request with the same error."""
         self._error = error
-        for answers in tuple(self._answers.values()):  # others may still come while these are told
+        for answers in tuple(self._answers.values()):  # other threads may add feeds meanwhile
             answers.close()
         for request_id in tuple(self._handles):
             self._end(request_id, error)
 
     def _deliver(self, message: Started | Rejected | Text) -> None:
-        """Hand a message to the request that it is about, and the place of that request to the next one."""
+        """Deliver a message to its request, and send the next queued request if this one left the queue."""
         handle = self._handles.get(message.request_id)
         ended = isinstance(message, Rejected) or (isinstance(message, Text) and message.end is not None)
         if ended:
@@ -136,13 +135,13 @@ class EngineClient:
         if handle is None:
             return
         before = handle.record.first_token
-        self.latencies.take(message, handle.record)  # first, so that who hears of an end finds it counted
+        self.latencies.take(message, handle.record)  # before delivery, so that a woken caller sees the count
         handle.record.deliver(message)
         if before is None and handle.record.first_token is not None:
             self.first_tokens.append((perf_counter(), handle.record.first_token))
 
     def _send(self, request_id: int | None) -> None:
-        """Send a request that has a place. One that nobody wants any more gives its place to the next."""
+        """Send a request admitted to the queue; if it was cancelled, admit and send the next one."""
         while request_id is not None:
             handle = self._handles.get(request_id)
             if handle is not None and handle.send():
@@ -151,7 +150,7 @@ class EngineClient:
             request_id = self._gate.leave(request_id)
 
     def _forget_outside(self, request_id: int) -> None:
-        """Keep nothing of a request that ended before it had a place."""
+        """Forget a request that ended before it was admitted to the queue."""
         if self._gate.give_up(request_id):
             self._handles.pop(request_id, None)
 

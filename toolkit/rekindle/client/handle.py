@@ -1,4 +1,4 @@
-"""The remote control of one submitted request: wait for it, stream it, show it, or cancel it."""
+"""Handle of a submitted request, and the stream of its pieces."""
 
 import threading
 from collections.abc import Callable, Generator
@@ -18,93 +18,97 @@ from rekindle.core.request.tokens import Piece
 from rekindle.results.generation import Generation
 
 Post = Callable[[Message], None]
-"""Sends a message to the engine; raises SessionError where there is none any more."""
+"""Sends a message to the engine; raises SessionError if the session has ended."""
 
 
 class Handle:
-    """A request that was submitted. Await it, stream it, ask its `result` from a thread, or cancel it.
+    """Submitted request: `await` it, stream it, block for its `result`, or cancel it.
 
-    Leaving a wait for it in any way but a timeout of `result` cancels it: an interrupt, a timeout scope, a `break`. An
-    interrupt (KeyboardInterrupt, or asyncio's CancelledError) then has what had come as its attribute `generation`.
+    Leaving a wait early cancels the request: an interrupt, a timeout scope, or a `break` in a loop. Only a timeout of
+    `result` leaves the request running. After an interrupt, the attribute `generation` of the KeyboardInterrupt or
+    asyncio.CancelledError is the partial generation.
 
     Attributes:
-        record: what is known of the request.
+        record: the state and the partial output of the request.
     """
 
     def __init__(self, request_id: int, submission: Submission, post: Post):
         self.record = Record(submission)
         self._submission, self._post = submission, post
         self._request = submission.message(request_id)
-        self._sent = False
-        self._entered: Feed[None] = Feed()  # closed once the request was sent, or has ended before
+        self._is_sent = False
+        self._entered: Feed[None] = Feed()  # closed once the request was sent, or ended before
         self.record.pieces.when_closed(self._entered.close)
         self._lock = threading.RLock()  # the garbage collector may drop a stream, and so cancel, at any instruction
 
     def send(self) -> bool:
-        """Send the request to the engine, unless it was cancelled before, and return whether it was sent."""
+        """Send the request to the engine unless it was cancelled; return whether it was sent."""
         with self._lock:
             if self.done:
                 return False
             self._tell(self._request)
-            self._sent = True
+            self._is_sent = True
             self._entered.close()
-            if self.record.cancelling:  # since the garbage collector dropped its stream just now
+            if self.record.cancelling:  # the garbage collector dropped its stream just now
                 self.withdraw()
             return True
 
     def cancel(self) -> None:
-        """End the request now, if it has not ended. Returns at once; any thread may call this, any number of times."""
+        """Cancel the request, if it has not ended. Returns at once; thread-safe and idempotent."""
         with self._lock:
             if self.record.cancelling or self.done:
                 return
             self.record.cancelling = True
             try:
-                if self._sent:
+                if self._is_sent:
                     self.withdraw()
                 else:
                     self.record.fail(RequestCancelled("the request was cancelled before it was submitted"))
-            except BaseException:  # an interrupt: the next try is to do it
+            except BaseException:  # an interrupt: leave the work to the next call
                 self.record.cancelling = False
                 raise
 
-    def leave(self, left: BaseException) -> None:
-        """Cancel the request, because the wait for it ends with this error; an interrupt then says how far it was."""
+    def leave(self, error: BaseException) -> None:
+        """Cancel the request after a wait was left with an error; attach the partial generation to an interrupt."""
         self.cancel()
         generation = self.record.so_far()
         tokens = markup.quantity(len(generation.token_ids), "token")
         words = f"interrupted after {tokens}; the text so far is in `generation` of this error"
-        interrupts.tell(left, words, "generation", generation)
+        interrupts.tell(error, words, "generation", generation)
 
     def withdraw(self) -> None:
-        """Have the engine end a request that was sent, or let go of the prefix that it holds."""
+        """Tell the engine to end the request, or to release the prefix held by it."""
         self._tell(Cancel(self._request.request_id))
 
     @property
     def done(self) -> bool:
-        """Tell whether the request ended, well or not."""
+        """Return whether the request has ended: finished, failed or cancelled."""
         return self.record.done
 
     @property
     def generation(self) -> Generation | None:
-        """The generation, if the request ended well."""
+        """Generation of a finished request; None if the request is running, failed or was cancelled."""
         return self.record.generation
 
     def result(self, timeout: float | None = None) -> Generation:
-        """Block until the request ends; not for a cell that other awaits share a loop with, but it works there.
+        """Block until the request ends, and return its generation.
+
+        In an async program or an async cell, `await` the handle instead: blocking works there, but stalls the event
+        loop for all other tasks.
 
         Args:
-            timeout: seconds; None waits for ever. The request goes on after a timeout.
+            timeout: the longest wait in seconds; None waits without limit. The request continues after a timeout.
 
         Raises:
-            TimeoutError: the request had not ended in time.
+            TimeoutError: the request did not end within `timeout`.
             RequestCancelled: the request was cancelled.
-            RekindleError: the request failed; the class says why.
+            RekindleError: the request failed; the class of the error gives the reason.
         """
-        __tracebackhide__ = True  # a cell shows errors without such frames
-        return blocked(self.ended(timeout))
+        __tracebackhide__ = True  # hides this frame from notebook tracebacks
+        return blocked(self.wait_ended(timeout))
 
     def __await__(self) -> Generator[Any, None, Generation]:
-        return awaited(self.ended()).__await__()
+        return awaited(self.wait_ended()).__await__()
 
     def __aiter__(self) -> "Stream":
         return Stream(self)
@@ -113,10 +117,10 @@ class Handle:
         return Stream(self)
 
     def display(self) -> None:
-        """Show the request in the output of this cell, with a button that cancels it, and return at once.
+        """Show the request in the current notebook cell, with a button that cancels it; return at once.
 
-        It is drawn as its text comes, also while later cells run or block, and at its end as its result is. Where there
-        is no notebook, it is printed.
+        The output is updated as text arrives, even while later cells run or block, and ends as the card of the
+        generation. Outside a notebook the request is printed.
         """
         if self._submission.drawing is not None:
             self._submission.drawing.display(self)
@@ -132,37 +136,37 @@ class Handle:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         return markup.bundle(repr(self), self.record.card("Handle"))
 
-    def entered(self) -> Waits["Handle"]:
-        """Wait until the request is in the waiting queue, and return its handle. Leaving the wait cancels it."""
+    def wait_entered(self) -> Waits["Handle"]:
+        """Wait until the request is in the waiting queue; return its handle. Leaving the wait cancels the request."""
         __tracebackhide__ = True
         try:
             yield Wait(self._entered)
         except BaseException:
             self.cancel()
             raise
-        if not self._sent:
+        if not self._is_sent:
             self.record.result()
         return self
 
-    def ended(self, timeout: float | None = None) -> Waits[Generation]:
-        """Wait for the end of the request, as `result` does. Leaving the wait cancels it."""
+    def wait_ended(self, timeout: float | None = None) -> Waits[Generation]:
+        """Wait for the end of the request as `result` does. Leaving the wait cancels the request."""
         __tracebackhide__ = True
         try:
             if timeout is None:
-                yield from self.grown(1)  # the first token waits for a program of prompts, the second for one of steps
+                yield from self.draw_first_tokens(1)  # the 1st token awaits a prefill program, the 2nd a decode program
             yield Wait(self.record.pieces, timeout=timeout)
-        except BaseException as left:
-            self.leave(left)
+        except BaseException as error:
+            self.leave(error)
             raise
         if not self.done:
             raise with_short_traceback(TimeoutError(f"the request had not ended after {timeout} seconds; it goes on"))
         return self.record.result()
 
-    def grown(self, seen: int) -> Waits[None]:
-        """Wait until there are more than `seen` pieces if programs that are waited for are to be drawn, else not."""
+    def draw_first_tokens(self, count: int) -> Waits[None]:
+        """Draw awaited compilations until there are more than `count` pieces; no-op without progress display."""
         __tracebackhide__ = True
         if self._submission.progress and self._submission.drawing is not None:
-            yield from self._submission.drawing.first_tokens(self.record.pieces, seen)
+            yield from self._submission.drawing.first_tokens(self.record.pieces, count)
 
     def _tell(self, message: Message) -> None:
         try:
@@ -172,31 +176,31 @@ class Handle:
 
 
 class Stream(Loop[Piece]):
-    """The pieces of one request, for `async for` or `for`. Dropping or closing it before its end cancels the request.
+    """Stream of one request's pieces, for `async for` or `for`. Dropping or closing it early cancels the request.
 
-    `contextlib.aclosing(stream)` closes it where a block ends, and `contextlib.closing(stream)` in blocking code.
+    Use `contextlib.aclosing(stream)` to close it at the end of a block, `contextlib.closing(stream)` in blocking code.
     """
 
     def __init__(self, handle: Handle):
         super().__init__()
         self._handle = handle
-        self._seen = 0
+        self._position = 0
         self._closed = False
 
     def close(self) -> None:
-        """Cancel the request, if it has not ended, and give no further piece.
+        """Cancel the request, if it has not ended, and stop the iteration.
 
-        Returns at once; any thread may call this, any number of times.
+        Returns at once; thread-safe and idempotent.
         """
         self._closed = True
         self._handle.cancel()
 
     def parts(self) -> Parts:
-        """Return the answer in parts: `async for part in session.stream(messages).parts()`, or with `for`.
+        """Return the answer parsed into parts: `async for part in session.stream(messages).parts()`, or with `for`.
 
-        Each part tells by its `kind` whether its text is reasoning, content, or a tool call, which comes last as
-        `part.call` once it is complete. Take the pieces or the parts of a stream, and not both. The text of what is no
-        answer to a conversation is all content.
+        The `kind` of a part is "reasoning", "content" or "tool_call". Text arrives piece by piece; a complete tool
+        call comes last, as `part.call`. Iterate either the stream or its parts, not both. If the prompt is no
+        conversation, all text is content.
         """
         return Parts(self, self._handle.record)
 
@@ -210,20 +214,20 @@ class Stream(Loop[Piece]):
         return markup.bundle(repr(self), self._handle.record.card("Stream"))
 
     def _next(self) -> Waits[Piece | None]:
-        """Wait for the next piece; return None at the end of a request that ended well, or of a closed stream."""
+        """Wait for the next piece; return None at the end of a finished request, or if the stream is closed."""
         __tracebackhide__ = True
         if self._closed:
             return None
         pieces = self._handle.record.pieces
         try:
-            if not self._seen:  # later, a line would stand in the middle of the text
-                yield from self._handle.grown(0)
-            yield Wait(pieces, self._seen)
-        except BaseException as left:
-            self._handle.leave(left)
+            if not self._position:  # later, a progress line would interrupt the printed text
+                yield from self._handle.draw_first_tokens(0)
+            yield Wait(pieces, self._position)
+        except BaseException as error:
+            self._handle.leave(error)
             raise
-        if self._seen == len(pieces.items):
+        if self._position == len(pieces.items):
             self._handle.record.result()
             return None
-        self._seen += 1
-        return pieces.items[self._seen - 1]
+        self._position += 1
+        return pieces.items[self._position - 1]

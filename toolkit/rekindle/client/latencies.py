@@ -1,4 +1,4 @@
-"""The times that requests take, counted in histograms as they come, and how requests end."""
+"""Latency histograms of requests, and counts of their finish reasons."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -9,19 +9,19 @@ from rekindle.client.record import Record
 from rekindle.core.messages import Rejected, Started, Text
 
 QUICK = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
-"""Upper bounds in seconds for what happens at each token."""
+"""Upper bounds in seconds of buckets for times per token."""
 LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
-"""Upper bounds in seconds for what happens once in a request."""
+"""Upper bounds in seconds of buckets for times per request."""
 
 
 class Histogram:
-    """Counts of times by their upper bounds. One thread adds to it, and any thread may read it.
+    """Histogram of times. One thread writes; any thread may read.
 
     Args:
-        bounds: in seconds, ascending; longer times are counted beyond them.
+        bounds: upper bounds of the buckets, in seconds, ascending; a last bucket counts all longer times.
 
     Attributes:
-        sum: of all times, in seconds.
+        sum: the sum of all times, in seconds.
     """
 
     def __init__(self, bounds: Sequence[float]):
@@ -30,25 +30,25 @@ class Histogram:
         self.sum = 0.0
 
     def add(self, seconds: float, times: int = 1) -> None:
-        """Count a time that was taken so many times."""
+        """Count a time, `times` times."""
         self._counts[bisect_left(self._bounds, seconds)] += times
         self.sum += seconds * times
 
     @property
     def up_to(self) -> Iterator[tuple[float, int]]:
-        """Pairs of a bound and how many times are at most that; the last bound is infinite, and has all of them."""
+        """Cumulative counts: (upper bound, number of times up to the bound). The last bound is infinite."""
         return zip((*self._bounds, float("inf")), accumulate(tuple(self._counts)), strict=True)
 
 
 class Latencies:
-    """The times of all requests of a session.
+    """Latencies of all requests of a session.
 
     Attributes:
-        queued: seconds until a request left the waiting queue.
-        first_token: seconds until its first token came.
-        between_tokens: seconds between two of its tokens.
-        total: seconds until its end.
-        ended: how many requests ended for each reason; see `Generation.finish_reason`, and "failed".
+        queued: seconds from submission until a request left the waiting queue.
+        first_token: seconds from submission to the first token.
+        between_tokens: seconds between two tokens of a request.
+        total: seconds from submission to the end of a request.
+        ended: the number of requests by finish reason; see `Generation.finish_reason`, and "failed".
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Latencies:
         self.ended = Counter[str]()
 
     def take(self, message: Started | Rejected | Text, record: Record) -> None:
-        """Count what a message says of a request, whose record is about to take it in."""
+        """Count a message of the engine about a request, before the request's record takes it in."""
         now = record.elapsed()
         match message:
             case Started():

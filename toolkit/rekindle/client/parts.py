@@ -1,4 +1,4 @@
-"""The parts of an answer as they come: reasoning, content and tool calls."""
+"""Stream of an answer's parts: reasoning, content and tool calls."""
 
 from collections import deque
 
@@ -10,7 +10,7 @@ from rekindle.core.text.response import Part, Reading
 
 
 class Parts(Loop[Part]):
-    """The parts of one answer, for `async for` or `for`. Closing it cancels the request, if it has not ended."""
+    """Stream of one answer's parts, for `async for` or `for`. Closing it cancels the request, if it has not ended."""
 
     def __init__(self, pieces: Loop[Piece], record: Record):
         super().__init__()
@@ -20,7 +20,7 @@ class Parts(Loop[Part]):
         self._ended = False
 
     def close(self) -> None:
-        """Cancel the request, if it has not ended, and give no further part."""
+        """Cancel the request, if it has not ended, and stop the iteration."""
         self._ended = True
         self._ready.clear()
         self._pieces.close()
@@ -29,16 +29,16 @@ class Parts(Loop[Part]):
         return f"<rekindle.Parts of {self._pieces!r}, for 'async for' or 'for'>"
 
     def _next(self) -> Waits[Part | None]:
-        __tracebackhide__ = True  # a cell shows errors without such frames
+        __tracebackhide__ = True  # hides this frame from notebook tracebacks
         while not self._ready and not self._ended:
             piece = yield from self._pieces._next()
             self._take(piece)
         return self._ready.popleft() if self._ready else None
 
     def _take(self, piece: Piece | None) -> None:
-        """Take the next piece, or the end."""
+        """Parse the next piece; None is the end of the answer."""
         if self._reading is None:
-            self._reading = self._record.reading()  # the prompt is known by now
+            self._reading = self._record.reading()  # the record has the prompt by now
         if piece is None:
             self._ended = True
             self._ready += self._reading.finish()[1] if self._reading else ()

@@ -1,4 +1,4 @@
-"""What a call says: its prompt in all accepted forms, told apart where it is given, and its other keywords."""
+"""Options of calls, and their prompts in all accepted forms: text, conversations and token ids."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,23 +26,23 @@ TokenIds = Sequence[int]
 OnePrompt = str | Messages | None
 Prompts = list[str] | list[Messages] | None
 ToolSchemas = Sequence[Mapping[str, Any]]
-"""The JSON schemas of the tools that a model is told of."""
+"""JSON schemas of the tools in a conversation's prompt."""
 
 Ids = TypeVar("Ids")
-"""Of the token ids of one prompt, or of several."""
+"""Type of `token_ids`: the ids of one prompt, or of several prompts."""
 
 
 class PromptOptions(TypedDict, Generic[Ids], total=False):
-    """The keywords of a call that say what its prompt is.
+    """Options of a call that belong to its prompt.
 
     Attributes:
-        token_ids: a prompt of token ids instead of text, or a list of such.
-        tools: Python functions that the model may call, or JSON schemas of such, in every conversation.
-        tool_choice: "auto", "required", "none", or the name of the tool that is to be called.
-        chat_template_kwargs: further variables of the chat template, by name, for every conversation.
-        continue_final_message: leave the last message of every conversation open, and go on with it.
-        add_special_tokens: put the special tokens around every text that the tokenizer puts there. A conversation has
-            those that its chat template writes.
+        token_ids: the token ids of the prompt, in place of text; or a list of the ids of several prompts.
+        tools: Python functions that the model may call, or their JSON schemas; for every conversation of the call.
+        tool_choice: "auto", "required", "none", or the name of the tool to call.
+        chat_template_kwargs: additional variables of the chat template by name, for every conversation.
+        continue_final_message: whether the model continues the last message of every conversation.
+        add_special_tokens: whether the tokenizer adds its special tokens to text prompts. In conversations, the chat
+            template writes the special tokens.
     """
 
     token_ids: Ids | None
@@ -54,17 +54,17 @@ class PromptOptions(TypedDict, Generic[Ids], total=False):
 
 
 class GenerateOptions(PromptOptions[Ids], SamplingOptions, total=False):
-    """The keywords of `generate` beside the prompt and `n`; their names are `GenerateOptions.__annotations__`."""
+    """Options of `generate`, apart from the prompt and `n`; `GenerateOptions.__annotations__` has their names."""
 
 
 class Raising(GenerateOptions[Ids], total=False):
-    """The keywords of a call that raises the first error of a list."""
+    """Options of a call that raises the first error of a batch."""
 
     errors: Literal["raise"]
 
 
 class Returning(GenerateOptions[Ids], total=False):
-    """The keywords of a call that returns errors in their places in a list."""
+    """Options of a call that returns each error in the place of its generation."""
 
     errors: Required[Literal["return"]]
 
@@ -79,7 +79,7 @@ GENERATE_DEFAULTS: dict[str, Any] = {
     **PROMPT_DEFAULTS,
     **{field.name: field.default for field in fields(SamplingParams)},
 }
-"""The defaults of the keywords, where the model recommends no other."""
+"""Defaults of the options for models without recommended sampling parameters."""
 
 OnePromptOptions = GenerateOptions[TokenIds]
 RaisingOne = Raising[TokenIds]
@@ -92,16 +92,17 @@ EachPromptOptions = GenerateOptions[Iterable[TokenIds]]
 def all_prompts(
     prompt: Any, options: PromptOptions[Any], vocab_size: int
 ) -> tuple[list[Prompt | InvalidRequest], bool]:
-    """Return the prompts of a call, and whether they came as a batch; one of a batch may be its error instead.
+    """Return the checked prompts of a call, and whether the call is a batch. In a batch, errors replace bad prompts.
 
     Args:
-        prompt: an `OnePrompt` or a list of such.
+        prompt: a prompt (see `OnePrompt`) or a list of prompts.
         options: see `PromptOptions`.
-        vocab_size: token ids must be below it.
+        vocab_size: the exclusive upper bound of token ids.
 
     Raises:
-        InvalidRequest: the only prompt is empty or of no accepted kind, or no conversation though tools or variables
-            were given; or not exactly one of prompt and token ids was given, or tools or variables are malformed.
+        InvalidRequest: a single prompt is empty, has an unsupported type, or is no conversation although tools or
+            template variables were passed; both or neither of prompt and token ids were passed; or tools or variables
+            are malformed.
     """
     token_ids, extras = options.get("token_ids"), _extras(options)
     if (prompt is None) == (token_ids is None):
@@ -114,27 +115,27 @@ def all_prompts(
 
 
 def each_of(items: Iterable[Any], make: Callable[[Any], Prompt], batch: bool) -> list[Prompt | InvalidRequest]:
-    """Return the prompt that is made of each item, or in its place the error; an item may be an error already.
+    """Return `make(item)` for each item, or its error in a batch. Items that are errors already stay.
 
     Raises:
-        InvalidRequest: the error of an item that is no batch.
+        InvalidRequest: `make` failed, and the call is no batch.
     """
-    made: list[Prompt | InvalidRequest] = []
+    prompts: list[Prompt | InvalidRequest] = []
     for item in items:
         try:
-            made.append(item if isinstance(item, InvalidRequest) else make(item))
+            prompts.append(item if isinstance(item, InvalidRequest) else make(item))
         except InvalidRequest as error:
             if not batch:
                 raise
-            made.append(error)
-    return made
+            prompts.append(error)
+    return prompts
 
 
 def one_chat(messages: Any, options: PromptOptions[Any]) -> Conversation:
-    """Return the conversation of a call that takes one.
+    """Return the checked conversation of a call that takes one.
 
     Raises:
-        InvalidRequest: it is none, or the tools or variables are malformed.
+        InvalidRequest: `messages` is no conversation, or the tools or variables are malformed.
     """
     if isinstance(messages, str) or not _is_list(messages):
         raise InvalidRequest(f"messages must be a list of {{role, content}} mappings, got {preview(messages)}")
@@ -142,23 +143,24 @@ def one_chat(messages: Any, options: PromptOptions[Any]) -> Conversation:
 
 
 def one_prompt(prompts: Sequence[Prompt | Exception], batch: bool) -> Prompt:
-    """Return the prompt of a call that takes one.
+    """Return the only prompt of a call that accepts no batch.
 
     Raises:
-        InvalidRequest: the prompts came as a batch.
+        InvalidRequest: the call is a batch.
     """
     if batch:
         raise InvalidRequest(f"one prompt was expected, got a list of {len(prompts)}; use generate() for a batch")
     (prompt,) = prompts
-    assert not isinstance(prompt, Exception), "only in a batch is an error in the place of a prompt"
+    assert not isinstance(prompt, Exception), "errors replace prompts only in batches"
     return prompt
 
 
 def as_it_is(prefix: Prompt, options: PromptOptions[Any]) -> Prompt:
-    """Return a prefix as a prompt to generate from; a conversation may be left open.
+    """Return a prefix as a prompt to generate from; its last message is left open if the options ask for it.
 
     Raises:
-        InvalidRequest: the last message of what is no conversation was to be continued, or it has no content.
+        InvalidRequest: `continue_final_message` was set for a prefix that is no conversation, or whose last message has
+            no content.
     """
     extras = _extras(options)
     if not extras.open:
@@ -170,17 +172,17 @@ def as_it_is(prefix: Prompt, options: PromptOptions[Any]) -> Prompt:
 
 
 def unfinished(prompt: Prompt) -> Prompt:
-    """Return a prompt that another can continue: a conversation without the start of an answer."""
+    """Return a prompt with a continuable end: conversations lose the template's start of an answer."""
     if isinstance(prompt, Conversation):
         return replace(prompt, variables={"add_generation_prompt": False, **prompt.variables})
     return prompt
 
 
-def continued(prefix: Prompt, more: Prompt) -> Prompt:
-    """Return the prompt that begins with the prefix. A text that follows an open message is more of it.
+def continuation(prefix: Prompt, more: Prompt) -> Prompt:
+    """Return the prefix followed by another prompt. Text after an open last message is appended to the message.
 
     Raises:
-        InvalidRequest: messages were to follow a text, or token ids messages.
+        InvalidRequest: the kinds do not fit together: messages after text or token ids, or token ids after messages.
     """
     match prefix, more:
         case Conversation(continue_final_message=True), str():
@@ -198,7 +200,7 @@ def continued(prefix: Prompt, more: Prompt) -> Prompt:
 
 
 def tools_in(prompt: Prompt | Exception) -> ToolSchemas | None:
-    """Return the tools that a conversation tells of; None for a prompt that is no conversation."""
+    """Return the tools of a conversation; None if the prompt is no conversation."""
     match prompt:
         case Conversation(tools=tools):
             return tools or ()
@@ -208,7 +210,7 @@ def tools_in(prompt: Prompt | Exception) -> ToolSchemas | None:
 
 
 def as_text(prompt: Prompt) -> str:
-    """Return a prompt as its giver may read it: each message on a line of its own, token ids as numbers."""
+    """Return a prompt as readable text: one line per message, token ids as numbers."""
     match prompt:
         case str():
             return prompt
@@ -219,12 +221,12 @@ def as_text(prompt: Prompt) -> str:
     return " ".join(map(str, prompt))
 
 
-def asked(prompt: Prompt | Exception, given: Any) -> PromptLabel:
-    """Return what a table shows of a prompt: the text or the token ids, and of a conversation the user's last message.
+def label_of(prompt: Prompt | Exception, value: Any) -> PromptLabel:
+    """Return the label of a prompt for tables: its text or token ids, or the last user message of a conversation.
 
     Args:
-        prompt: the prompt, or the error for which it cannot be one.
-        given: what was given for it.
+        prompt: the checked prompt, or the error of a bad one.
+        value: the caller's value for the prompt.
     """
     match prompt:
         case Conversation(messages):
@@ -232,15 +234,15 @@ def asked(prompt: Prompt | Exception, given: Any) -> PromptLabel:
             content = (users or messages)[-1].get("content") or ""
             return content if isinstance(content, str) else " ".join(str(part.get("text", "")) for part in content)
         case Continued():
-            return asked(prompt.more, given)
+            return label_of(prompt.more, value)
         case Exception():
-            return given if isinstance(given, str) else preview(given)
+            return value if isinstance(value, str) else preview(value)
     return prompt
 
 
 @dataclass(frozen=True, slots=True)
 class _Extras:
-    """The checked keywords of a call that are about its conversations."""
+    """Checked options that apply to conversations and special tokens."""
 
     tools: list[Mapping[str, Any]] | None
     variables: dict[str, Any]
@@ -248,22 +250,22 @@ class _Extras:
     special: bool
 
     @property
-    def given(self) -> str:
-        """The keyword of one that was given, for a message; empty if none was."""
+    def chat_option(self) -> str:
+        """Name of a passed option that needs a conversation, as in messages; empty if none was passed."""
         if self.tools is not None:
             return "tools="
         return "chat_template_kwargs=" if self.variables else "continue_final_message=" if self.open else ""
 
 
 def _extras(options: PromptOptions[Any]) -> _Extras:
-    given, variables = options.get("tools"), options.get("chat_template_kwargs")
-    tools = None if given is None else schemas_of(given)
+    functions, variables = options.get("tools"), options.get("chat_template_kwargs")
+    tools = None if functions is None else schemas_of(functions)
     choice = options.get("tool_choice", "auto")
     if not isinstance(choice, str):
         raise InvalidRequest(
             f'tool_choice must be a str: "auto", "required", "none" or the name of a tool, got {preview(choice)}'
         )
-    if choice == "none":  # the model is not told of what it may not call
+    if choice == "none":  # the prompt omits tools that the model may not call
         tools = None
     if variables is not None:
         check_variables(variables)
@@ -274,8 +276,8 @@ def _extras(options: PromptOptions[Any]) -> _Extras:
 
 def _ids(extras: _Extras, vocab_size: int, token_ids: Any) -> Prompt:
     ids = check_token_ids("token_ids", token_ids, vocab_size)
-    if extras.given:
-        raise _no_chat(ids, extras.given)
+    if extras.chat_option:
+        raise _no_chat(ids, extras.chat_option)
     return ids
 
 
@@ -283,8 +285,8 @@ def _text_or_chat(extras: _Extras, prompt: Any) -> Prompt:
     if isinstance(prompt, str):
         if not prompt:
             raise InvalidRequest("the prompt is empty; it needs at least one character")
-        if extras.given:
-            raise _no_chat(prompt, extras.given)
+        if extras.chat_option:
+            raise _no_chat(prompt, extras.chat_option)
         return prompt if extras.special else Verbatim(prompt)
     if not _is_list(prompt):
         hint = "; token ids are given as token_ids=" if isinstance(prompt, Integral) else ""
@@ -299,20 +301,20 @@ def _chat(messages: Any, extras: _Extras) -> Conversation:
     check_messages(messages)
     if extras.open:
         check_open(messages, extras.variables)
-    # The intake reads them on another thread, and the caller may change the conversation meanwhile.
+    # A copy, because the intake reads the messages on another thread while the caller may change the conversation.
     return Conversation(copied(messages), extras.tools, extras.variables, extras.open)
 
 
-def _no_chat(prompt: Prompt, given: str) -> InvalidRequest:
+def _no_chat(prompt: Prompt, option: str) -> InvalidRequest:
     kind = "text" if isinstance(prompt, str) else "token ids"
     return InvalidRequest(
-        f"{given} is for the model's chat template, which a prompt of {kind} does not pass through: "
-        "give a list of {role, content} messages as the prompt"
+        f"{option} needs a chat template, and a prompt of {kind} uses none: give a list of {{role, content}} messages "
+        "as the prompt"
     )
 
 
 def _is_list(value: Any) -> bool:
-    """Tell whether a value is a list. An array is one; a numpy integer, which has an array's methods, is not."""
+    """Return whether a value is a list. Arrays are lists; numpy integers are not, although they have `ndim` too."""
     if isinstance(value, Sequence):
         return not isinstance(value, str | bytes)
     return getattr(value, "ndim", 0) > 0

@@ -1,4 +1,4 @@
-"""The bound of the waiting queue, kept on the callers' side."""
+"""Admission to the bounded waiting queue, decided on the client's side."""
 
 import threading
 from collections import OrderedDict
@@ -7,28 +7,28 @@ from rekindle.core.errors import QueueFull
 
 
 class QueueGate:
-    """Knows which requests have a place in the waiting queue, and which wait outside for one, in order.
+    """Gate of the bounded waiting queue: admits requests in order, and queues the others outside.
 
-    Any thread may call any method; none blocks.
+    All methods are thread-safe and do not block.
 
     Args:
-        most: how many requests may be in the queue.
+        most: the capacity of the waiting queue, in requests.
     """
 
     def __init__(self, most: int):
         self._most = most
         self._inside: set[int] = set()
         self._outside: OrderedDict[int, None] = OrderedDict()
-        self._lock = threading.RLock()  # the garbage collector may have a stream give up at any instruction
+        self._lock = threading.RLock()  # the garbage collector may cancel a stream, and so re-enter, at any instruction
 
     def enter(self, request_id: int, *, wait: bool) -> bool:
-        """Give a request a place, or have it wait outside for one.
+        """Admit a request to the queue, or queue it outside.
 
         Returns:
-            Whether it has a place; `leave` returns those that get one later.
+            Whether the request was admitted; `leave` returns the requests admitted later.
 
         Raises:
-            QueueFull: there is no place, and `wait` is False.
+            QueueFull: the queue is full and `wait` is False.
         """
         with self._lock:
             if len(self._inside) < self._most:
@@ -40,27 +40,27 @@ class QueueGate:
             return False
 
     def check_room(self) -> None:
-        """Check that a request would get a place now; raise QueueFull if it would not."""
+        """Raise QueueFull if the queue has no room."""
         if len(self._inside) >= self._most:
             raise self._full()
 
     def give_up(self, request_id: int) -> bool:
-        """Wait for a place no longer; return whether the request did."""
+        """Withdraw a request queued outside; return whether it was there."""
         with self._lock:
             return self._outside.pop(request_id, self) is None
 
     def leave(self, request_id: int) -> int | None:
-        """Take a request out of the queue, and return the first of those outside, if it has that place now."""
+        """Remove a request from the queue, and return the next request admitted in its place, if any."""
         with self._lock:
             if request_id not in self._inside:
                 return None
             self._inside.remove(request_id)
             try:
-                entered, _ = self._outside.popitem(last=False)
-            except KeyError:  # nobody waits
+                admitted, _ = self._outside.popitem(last=False)
+            except KeyError:  # no request is queued outside
                 return None
-            self._inside.add(entered)
-            return entered
+            self._inside.add(admitted)
+            return admitted
 
     def _full(self) -> QueueFull:
         return QueueFull(

@@ -1,4 +1,4 @@
-"""What is known of one request: what the engine said of it, how it ended, and what a cell shows of that."""
+"""Record of one request: messages of the engine about it, its outcome, and its display in a cell."""
 
 import threading
 from dataclasses import replace
@@ -21,15 +21,15 @@ from rekindle.results.parsing import parse
 
 
 class Record:
-    """The record of one request. The engine's thread writes it, and any thread may read it.
+    """State and output of one request. The engine's thread writes; any thread may read.
 
-    An answer is taken apart by who asks for it first, so that this costs the engine nothing.
+    The first reader of `outcome` parses the answer, so the engine's thread spends no time on parsing.
 
     Attributes:
-        pieces: what has come so far; closed once the request has ended.
-        cancelling: whether its caller has asked for its end.
-        first_token: seconds that it had waited when its first token came; None until then.
-        last_token: the same of the last token that has come.
+        pieces: the output so far; closed once the request has ended.
+        cancelling: whether the caller has cancelled the request.
+        first_token: seconds from submission to the first token; None before.
+        last_token: seconds from submission to the latest token; None before the first.
     """
 
     def __init__(self, submission: Submission):
@@ -48,7 +48,7 @@ class Record:
         self._raised_at: TracebackType | None = None
 
     def deliver(self, message: Started | Rejected | Text) -> None:
-        """Take in what the engine says of the request."""
+        """Record a message of the engine about the request."""
         match message:
             case Started():
                 self._started = (message, self.elapsed())
@@ -67,65 +67,65 @@ class Record:
                     self._finish(message)
 
     def fail(self, error: Exception) -> None:
-        """End the request with an error, if it has not ended."""
+        """Fail the request with an error, if it has not ended."""
         if not self.done:
             self._outcome, self._raised_at = error, error.__traceback__
             self.pieces.close()
 
     @property
     def done(self) -> bool:
-        """Tell whether the request ended, well or not."""
+        """Return whether the request has ended: finished, failed or cancelled."""
         return self.pieces.closed
 
     @property
     def begins(self) -> bool:
-        """Tell whether the next tokens are those that were given, which come before anything is generated."""
+        """Return whether the next tokens repeat the prefix of a branch, before any token is generated."""
         return self._generated < len(self._submission.output_prefix.token_ids)
 
     @property
     def generated(self) -> int:
-        """The number of tokens that have come."""
+        """Number of output tokens so far."""
         return self._generated
 
     @property
     def outcome(self) -> Generation | Exception | None:
-        """The generation, or the error of a request that failed; None as long as the request has not ended."""
+        """Generation of a finished request, or the error of a failed one; None while the request runs."""
         reader = self._submission.reader
         if reader is not None and isinstance(self._outcome, Generation) and self._outcome.response is None:
             with self._reading:
                 if self._outcome.response is None:
-                    self._outcome = self._read(self._outcome)
+                    self._outcome = self._with_response(self._outcome)
         return self._outcome
 
     @property
     def error(self) -> Exception | None:
-        """The error of a request that failed or was cancelled."""
+        """Error of a failed or cancelled request; None otherwise."""
         return self._outcome if isinstance(self._outcome, Exception) else None
 
     @property
     def generation(self) -> Generation | None:
-        """The generation, if the request ended well."""
+        """Generation of a finished request; None otherwise."""
         outcome = self.outcome
         return outcome if isinstance(outcome, Generation) else None
 
     def mean_state(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return the mean of the hidden states that the request asked for, (hidden,), once it has ended well."""
-        assert self._states is not None, "a request with a pooling gets hidden states"
+        """Return the mean hidden state of a finished request with pooling, shape (hidden,), float64."""
+        assert self._states is not None, "a finished request with pooling has hidden states"
         count, total = self._states
         return total / count
 
     def so_far(self) -> Generation:
-        """Return the generation or, of a request that has none, what has come of it, as if it were cancelled now."""
-        return self.generation or self._read(self._with_meaning(self._made("cancelled")))
+        """Return the generation, or the partial generation of an unfinished request with finish reason "cancelled"."""
+        return self.generation or self._with_response(self._with_meaning(self._generation_so_far("cancelled")))
 
     def reading(self) -> Reading | None:
-        """Return a new reading of the answer; None if its prompt is not known yet, or nothing is to be taken apart."""
+        """Return a new parser of the answer; None before the prompt is known, or for an answer of plain text."""
         reader = self._submission.reader
         return None if reader is None or self._started is None else reader(self._started[0].prompt)
 
     def result(self) -> Generation:
-        """Return the generation of a request that has ended, or raise why it failed."""
-        __tracebackhide__ = True  # a cell shows errors without such frames
+        """Return the generation of a request that has ended, or raise its error."""
+        __tracebackhide__ = True  # hides this frame from notebook tracebacks
         outcome = self.outcome
         if isinstance(outcome, Generation):
             return outcome
@@ -134,44 +134,44 @@ class Record:
 
     @property
     def standing(self) -> Standing:
-        """The state of the request now. This costs the same however long the request is."""
+        """Current state in numbers, at constant cost in the length of the request."""
         prompt_tokens = len(self._started[0].prompt) if self._started else None
         return Standing(self._word(), prompt_tokens, self._generated, self.elapsed())
 
     @property
     def state(self) -> str:
-        """The state of the request now, in words, and why it failed."""
+        """Current state in words, with the error of a failed request."""
         failure = self._failure()
         return self._progress() if failure is None else f"{self._progress()}: {failure}"
 
     @property
-    def known(self) -> dict[str, str | None]:
-        """The facts that a cell shows beside the text, as long as the request has not ended."""
-        known: dict[str, str | None] = {}
+    def facts(self) -> dict[str, str | None]:
+        """Facts of an unfinished request for its card, by label."""
+        facts: dict[str, str | None] = {}
         if self._started:
             started, queued = self._started
-            known |= Usage(len(started.prompt), self._generated).said(started.cached)
-            known["queued"] = markup.seconds(queued)
+            facts |= Usage(len(started.prompt), self._generated).said(started.cached)
+            facts["queued"] = markup.seconds(queued)
         if self.first_token:
-            known["first token after"] = markup.seconds(self.first_token)
-        return known
+            facts["first token after"] = markup.seconds(self.first_token)
+        return facts
 
-    def shown(self) -> markup.Bundle:
-        """Return what a cell shows of the request: the generation, or what has come so far."""
-        if (made := self.generation) is not None:
-            return made._repr_mimebundle_()
+    def preview(self) -> markup.Bundle:
+        """Return the display of the request: its generation, or the output so far."""
+        if (generation := self.generation) is not None:
+            return generation._repr_mimebundle_()
         text = self._so_far()[0]
         return markup.bundle(f"{text}\n[{self.state}]" if text else f"[{self.state}]", self.card("Generation"))
 
     def card(self, kind: str) -> str:
-        """Return what a cell shows of the request as HTML, under the name of this kind of object."""
-        if (made := self.generation) is not None:
-            return markup.card(kind, self.state, generation_html(made))
+        """Return the HTML card of the request, titled with the kind of object."""
+        if (generation := self.generation) is not None:
+            return markup.card(kind, self.state, generation_html(generation))
         failure = self._failure()
         why = "" if failure is None else markup.passage(str(failure))
         text, token_ids, logprobs = self._so_far()
-        said = text_html(text, ids_in_words(token_ids), logprobs)
-        return markup.card(kind, self._progress(), said, why, markup.facts(self.known))
+        body = text_html(text, ids_in_words(token_ids), logprobs)
+        return markup.card(kind, self._progress(), body, why, markup.facts(self.facts))
 
     def _progress(self) -> str:
         generated = markup.quantity(self._generated, "token")
@@ -189,7 +189,7 @@ class Record:
                 return "failed"
 
     def _failure(self) -> Exception | None:
-        """Return why the request ended neither well nor because somebody cancelled it."""
+        """Return the error of a failed request; None if the request runs, finished or was cancelled."""
         match self._outcome:
             case None | Generation() | RequestCancelled():
                 return None
@@ -197,7 +197,7 @@ class Record:
                 return error
 
     def _so_far(self) -> tuple[str, tuple[int, ...], tuple[TokenLogprob, ...]]:
-        """Return the text, the tokens and their log-probabilities that have come."""
+        """Return the text, the token ids and the log-probabilities so far."""
         pieces = self.pieces.items
         return (
             "".join(piece.text for piece in pieces),
@@ -205,8 +205,8 @@ class Record:
             tuple(logprob for piece in pieces for logprob in piece.logprobs or ()),
         )
 
-    def _read(self, generation: Generation) -> Generation:
-        """Return a generation whose answer is taken apart, as far as pieces of it have come."""
+    def _with_response(self, generation: Generation) -> Generation:
+        """Return a generation with the parsed answer of the pieces so far."""
         reading = self.reading()
         if reading is None:
             return generation
@@ -217,22 +217,24 @@ class Record:
         return replace(generation, response=response, usage=usage)
 
     def _grow(self, more: Text) -> None:
-        given = self.begins  # which come together
-        if not given:
+        is_prefix = self.begins  # the tokens of a branch's prefix arrive in one message
+        if not is_prefix:
             self.last_token = self.elapsed()
             self.first_token = self.first_token or self.last_token
         self._generated += len(more.token_ids)
-        logprobs = (self._submission.output_prefix.logprobs or ())[: len(more.token_ids)] if given else more.logprobs
-        shown = None if self._submission.params.logprobs is None else logprobs
-        self.pieces.put(Piece(more.text, more.token_ids, shown))
+        logprobs = (self._submission.output_prefix.logprobs or ())[: len(more.token_ids)] if is_prefix else more.logprobs
+        wants_logprobs = self._submission.params.logprobs is not None
+        self.pieces.put(Piece(more.text, more.token_ids, logprobs if wants_logprobs else None))
 
     def _finish(self, last: Text) -> None:
         assert last.end is not None
-        made = replace(self._made(last.end), stopped_by=last.stopped_by, cut=last.cut, end_token=last.end_token)
-        self._outcome = self._with_meaning(made)
+        generation = replace(
+            self._generation_so_far(last.end), stopped_by=last.stopped_by, cut=last.cut, end_token=last.end_token
+        )
+        self._outcome = self._with_meaning(generation)
         self.pieces.close()
 
-    def _made(self, end: EndReason) -> Generation:
+    def _generation_so_far(self, end: EndReason) -> Generation:
         (text, token_ids, logprobs), total = self._so_far(), self.elapsed()
         params = self._submission.params
         started, queued = self._started or (Started(0, (), None, CachedTokens()), total)
@@ -253,7 +255,7 @@ class Record:
         )
 
     def _with_meaning(self, generation: Generation) -> Generation:
-        """Return a generation with what its text means, if it was constrained."""
+        """Return a generation with the parsed value of a constrained output."""
         constraint = self._submission.params.constraint
         if constraint is None:
             return generation
@@ -261,5 +263,5 @@ class Record:
         return replace(generation, constraint=constraint.kind, parsed=value, unparsed=why)
 
     def elapsed(self) -> float:
-        """Return the seconds since the request was submitted."""
+        """Return the seconds since submission."""
         return perf_counter() - self._submitted

@@ -1,4 +1,4 @@
-"""Requests as a session and its prefixes make them: checked, sent to the engine, and awaited together."""
+"""Requests of a session or a prefix: checked, submitted to the engine, and awaited alone or together."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ from rekindle.client.prompts import (
     ToolSchemas,
     all_prompts,
     as_it_is,
-    asked,
-    continued,
+    continuation,
     each_of,
+    label_of,
     one_prompt,
     tools_in,
     unfinished,
@@ -32,7 +32,7 @@ from rekindle.core.concurrency.waits import Waits
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionClosed
-from rekindle.core.messages import Conversation, OutputPrefix, Prompt, goes_on
+from rekindle.core.messages import OutputPrefix, Conversation, Prompt, goes_on
 from rekindle.core.request.checks import boolean
 from rekindle.core.request.constraint import Kind
 from rekindle.core.request.params import SamplingOptions, SamplingParams, check_draws, draws
@@ -44,41 +44,41 @@ from rekindle.core.text.tokenizer import Tokenizer
 
 
 class Asker(Protocol):
-    """A session, as the operations of its other rooms see it."""
+    """Interface of a session as used by operations in other packages."""
 
     _requests: "Requests"
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A checked call for generations.
+    """Checked call for generations.
 
     Attributes:
-        ask: its keywords.
-        params: the sampling parameters.
-        prompts: each, or the error for which it cannot be one.
-        given: each as it was given.
-        shape: that of what is returned.
+        options: the options of the call.
+        params: the sampling parameters of the call.
+        prompts: the checked prompts; errors replace bad prompts.
+        inputs: the caller's value for each prompt.
+        shape: the shape of the result.
     """
 
-    ask: GenerateOptions[Any]
+    options: GenerateOptions[Any]
     params: SamplingParams
     prompts: Sequence[Prompt | InvalidRequest]
-    given: Sequence[Any]
+    inputs: Sequence[Any]
     shape: Shape
 
 
 class Requests:
-    """Makes the requests of one session, or those that continue one prefix of it.
+    """Factory of the requests of a session, or of a prefix of it.
 
     Args:
-        options: sampling options of calls that do not give them.
-        draw: makes the drawing of a session's requests from the report of the program that its engine waits for.
-        progress: whether to draw how far a call is, where it does not say.
-        prefix: what all prompts continue; None for those of the session itself.
+        options: the session's default sampling options.
+        draw: returns the drawer of requests, from a function that reports awaited compilations.
+        progress: whether calls show progress by default.
+        prefix: the prefix of all prompts; None for the session itself.
 
     Attributes:
-        loaded_engine: the engine's parts and the model.
+        loaded_engine: the parts of the engine and its model.
     """
 
     def __init__(
@@ -96,30 +96,30 @@ class Requests:
         self._drawing = draw(loaded_engine.programs.awaited)
 
     @property
-    def served(self) -> bool:
-        """Tell whether the session is neither closed nor failed."""
+    def is_open(self) -> bool:
+        """Return whether the session is neither closed nor failed."""
         return self._engine.error is None
 
     def continuing(self, prefix: Prompt, cache_salt: str) -> "Requests":
-        """Return what makes the requests that continue a prefix, with the cached prefixes of this salt."""
+        """Return the factory of requests that continue a prefix, with the prefix's cache salt."""
         options = {**self._options, "cache_salt": cache_salt}
         return Requests(self._engine, self.loaded_engine, self._client, options, self._draw, self._progress, prefix)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of the model, if it has one."""
+        """Tokenizer of the model, if it has one."""
         return self.loaded_engine.tokenizer
 
     @property
     def vocab_size(self) -> int:
-        """The bound that token ids are below."""
+        """Size of the vocabulary: the exclusive upper bound of token ids."""
         return self.loaded_engine.model.vocab_size
 
-    def draws(self, progress: bool | None) -> bool:
-        """Tell whether a call draws how far it is; None leaves that to what `open` was told.
+    def draws_progress(self, progress: bool | None) -> bool:
+        """Return whether a call shows its progress; None selects the session's default.
 
         Raises:
-            InvalidRequest: it is no bool.
+            InvalidRequest: `progress` is neither None nor a bool.
         """
         return self._progress if progress is None else boolean("progress", progress)
 
@@ -127,124 +127,125 @@ class Requests:
         self,
         prompt: tuple[int, ...],
         params: SamplingParams,
-        ask: GenerateOptions[Any],
+        options: GenerateOptions[Any],
         output_prefix: OutputPrefix,
-        told: ToolSchemas | None,
+        tools: ToolSchemas | None,
     ) -> Handle:
-        """Make a request whose output begins with given tokens.
+        """Submit a request with a prescribed beginning of its output.
 
         Args:
-            told: the tools of the conversation that the output answers; None if it answers none.
+            tools: the tools of the conversation; None if the prompt is no conversation.
         """
-        return self._submit(replace(self._submission(prompt, params, ask, told), output_prefix=output_prefix))
+        return self._submit(replace(self._submission(prompt, params, options, tools), output_prefix=output_prefix))
 
     def compute(self, prompt: Prompt, params: SamplingParams, pooling: Pooling | None = None) -> Handle:
-        """Make a request whose logprobs or hidden states are wanted, and not its text."""
+        """Submit a request for prompt logprobs or hidden states, whose text is not parsed."""
         return self._submit(replace(self._submission(prompt, params, {}, None), pooling=pooling))
 
     def hold(self, prefix: Prompt) -> Handle:
-        """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
+        """Submit a request that computes a prefix and holds it in the prefix cache until it is withdrawn."""
         return self._submit(replace(self._submission(unfinished(prefix), self.params({}), {}, None), hold=True))
 
     def prompt(self, prompt: Any, options: PromptOptions[Any]) -> Prompt:
-        """Return the prompt of a call that takes one; raises as `all_prompts` and `one_prompt`."""
+        """Return the prompt of a call that accepts no batch; raises as `all_prompts` and `one_prompt` do."""
         return one_prompt(*self.prompts(prompt, options))
 
-    def one(self, prompt: Any, ask: GenerateOptions[Any], *, wait: bool) -> Handle:
-        """Make one request; if it is to wait, it waits outside while the waiting queue is full."""
-        params = self.params(ask)  # a keyword that is misspelt is told before a prompt that it lacks
-        return self.made(self.prompt(prompt, ask), params, ask, wait=wait)
+    def submit_one(self, prompt: Any, options: GenerateOptions[Any], *, wait: bool) -> Handle:
+        """Submit one request; with `wait`, queue it on the client's side while the waiting queue is full."""
+        params = self.params(options)  # report a misspelt option before a missing prompt
+        return self.submit(self.prompt(prompt, options), params, options, wait=wait)
 
-    def made(
+    def submit(
         self,
         prompt: Prompt,
         params: SamplingParams,
-        ask: GenerateOptions[Any],
+        options: GenerateOptions[Any],
         *,
         wait: bool = True,
         progress: bool | None = None,
     ) -> Handle:
-        """Make the request of a prompt that was checked, and of the parameters of its call."""
-        held = self._held(ask, [prompt])
-        params = params if held is ask else self.params(held)
-        return self._submit(self._submission(prompt, params, held, tools_in(prompt), progress), wait=wait)
+        """Submit a request with a checked prompt and the parameters of its call."""
+        call_options = self._with_tool_grammar(options, [prompt])
+        params = params if call_options is options else self.params(call_options)
+        return self._submit(self._submission(prompt, params, call_options, tools_in(prompt), progress), wait=wait)
 
-    def answer(self, chat: Conversation, ask: GenerateOptions[Any], prompt: Prompt | None) -> Handle:
-        """Make a request for the answer to a conversation; its prompt is given where it is tokenized in part."""
-        held = self._held(ask, [chat])
-        return self._submit(self._submission(prompt or chat, self.params(held), held, chat.tools or ()))
+    def answer(self, chat: Conversation, options: GenerateOptions[Any], prompt: Prompt | None) -> Handle:
+        """Submit a request for the answer to a conversation; `prompt` has its partly tokenized prompt, if known."""
+        call_options = self._with_tool_grammar(options, [chat])
+        return self._submit(self._submission(prompt or chat, self.params(call_options), call_options, chat.tools or ()))
 
-    def rendered(self, chat: Conversation) -> str:
-        """Return a conversation as the model's chat template writes it; raises InvalidRequest if it cannot."""
+    def render(self, chat: Conversation) -> str:
+        """Return a conversation rendered by the chat template; raises InvalidRequest if the template fails."""
         return self.loaded_engine.preparer.rendered(chat)
 
     def call(
         self,
         prompt: Any,
-        ask: GenerateOptions[Any],
+        options: GenerateOptions[Any],
         *,
         n: int | None = None,
         errors: Errors = "raise",
         progress: bool | None = None,
     ) -> Handle | Batch:
-        """Check a call for generations; return the request of one prompt, or the batch of several, to be begun."""
-        call = self._call(prompt, ask, n)
+        """Check a call for generations; return the submitted request of one prompt, or an unstarted batch."""
+        call = self._call(prompt, options, n)
         check_errors(errors, call.shape)
         check_progress(progress, call.shape)
-        if call.shape.listed:
+        if call.shape.is_list:
             return self._batch(call, errors, progress)
-        return self.made(one_prompt(call.prompts, call.shape.several), call.params, ask, progress=progress)
+        return self.submit(one_prompt(call.prompts, call.shape.several), call.params, options, progress=progress)
 
     def all(
-        self, prompt: Any, ask: GenerateOptions[Any], n: int | None, errors: Errors, progress: bool | None
+        self, prompt: Any, options: GenerateOptions[Any], n: int | None, errors: Errors, progress: bool | None
     ) -> Waits[Any]:
-        """Check a call for generations now, and return the wait for them; they wait outside while the queue is full."""
-        called = self.call(prompt, ask, n=n, errors=errors, progress=progress)
-        if isinstance(called, Handle):
-            return called.ended()
-        return called.ended(self._drawing.batch(called.variants[0].max_tokens) if self.draws(progress) else until_over)
+        """Check a call for generations now; return the operation that waits for them, and for room in the queue."""
+        work = self.call(prompt, options, n=n, errors=errors, progress=progress)
+        if isinstance(work, Handle):
+            return work.wait_ended()
+        watch = self._drawing.batch(work.variants[0].max_tokens) if self.draws_progress(progress) else until_over
+        return work.wait_ended(watch)
 
-    def stream(self, prompt: Any, ask: GenerateOptions[Any]) -> Stream | Streams:
-        """Return the pieces of one request, which is made now, or of several, which are made when the loop begins."""
-        called = self.call(prompt, ask)
-        return Stream(called) if isinstance(called, Handle) else Streams(called)
+    def stream(self, prompt: Any, options: GenerateOptions[Any]) -> Stream | Streams:
+        """Return the stream of one request, submitted now, or of a batch, submitted when the loop begins."""
+        work = self.call(prompt, options)
+        return Stream(work) if isinstance(work, Handle) else Streams(work)
 
-    def submitted(self, prompt: Any, ask: GenerateOptions[Any], n: int | None) -> Waits[list[Handle]]:
-        """Check a call for generations now, and return the wait for their requests; see `Session.submit_all`."""
-        batch = self._batch(self._call(prompt, ask, n), "raise", progress=False)
+    def submit_all(self, prompt: Any, options: GenerateOptions[Any], n: int | None) -> Waits[list[Handle]]:
+        """Check a call for generations now; return the operation of submitting them. See `Session.submit_all`."""
+        batch = self._batch(self._call(prompt, options, n), "raise", progress=False)
         self._client.check_room()
-        return batch.submitted()
+        return batch.submit_all()
 
-    def as_completed(self, prompt: Any, ask: GenerateOptions[Any], errors: Errors) -> AsCompleted[Any]:
-        """Return the outcomes of several requests as they come."""
-        call = self._call(prompt, ask)
+    def as_completed(self, prompt: Any, options: GenerateOptions[Any], errors: Errors) -> AsCompleted[Any]:
+        """Return the loop over the outcomes of a batch in order of completion."""
+        call = self._call(prompt, options)
         check_errors(errors, call.shape)
-        if not call.shape.listed:
+        if not call.shape.is_list:
             raise InvalidRequest("as_completed() takes a list of prompts, and got one prompt; generate() takes one")
         return AsCompleted(self._batch(call, errors, None))
 
-    def _call(self, prompt: Any, ask: GenerateOptions[Any], n: int | None = None) -> "_Call":
-        """Check the keywords and the prompts of a call."""
-        params = self.params(ask, 1 if n is None else check_draws(n))  # a misspelt keyword before a missing prompt
-        prompts, several = self.prompts(prompt, ask)
-        given: Any = (prompt if ask.get("token_ids") is None else ask["token_ids"]) if several else [prompt]
-        return _Call(ask, params, prompts, given, Shape(several, n))
+    def _call(self, prompt: Any, options: GenerateOptions[Any], n: int | None = None) -> "_Call":
+        """Check the options and the prompts of a call."""
+        params = self.params(options, 1 if n is None else check_draws(n))  # report a misspelt option before the prompt
+        prompts, several = self.prompts(prompt, options)
+        inputs: Any = (prompt if options.get("token_ids") is None else options["token_ids"]) if several else [prompt]
+        return _Call(options, params, prompts, inputs, Shape(several, n))
 
     def _batch(self, call: "_Call", errors: Errors, progress: bool | None) -> Batch:
-        """Return the requests of a call; its prompts are checked further once they are made."""
-        ask, count = self._held(call.ask, call.prompts), call.shape.n or 1
-        variants = draws(call.params if ask is call.ask else self.params(ask, count), count)
+        """Return the batch of a call; it checks its prompts further once it starts."""
+        options, count = self._with_tool_grammar(call.options, call.prompts), call.shape.n or 1
+        variants = draws(call.params if options is call.options else self.params(options, count), count)
         self.check_engine()
-        labels = [asked(*each) for each in zip(call.prompts, call.given, strict=True)]
+        labels = [label_of(*each) for each in zip(call.prompts, call.inputs, strict=True)]
 
-        def submit(prompt: Prompt, params: SamplingParams, told: ToolSchemas | None) -> Handle:
-            return self._submit(self._submission(prompt, params, ask, told, progress))
+        def submit(prompt: Prompt, params: SamplingParams, tools: ToolSchemas | None) -> Handle:
+            return self._submit(self._submission(prompt, params, options, tools, progress))
 
         return Batch(call.prompts, labels, variants, call.shape, errors, self.loaded_engine.preparer, submit)
 
-    def params(self, ask: GenerateOptions[Any], n: int = 1) -> SamplingParams:
+    def params(self, options: GenerateOptions[Any], n: int = 1) -> SamplingParams:
         """Return the sampling parameters of a call; raises as `SamplingParams.from_options`."""
-        params = SamplingParams.from_options(ask, self._options, n=n, beside=PromptOptions.__annotations__)
+        params = SamplingParams.from_options(options, self._options, n=n, beside=PromptOptions.__annotations__)
         limits = self.loaded_engine.limits
         self.check_predicts()
         params.check_against(self.vocab_size, limits.max_logprobs)
@@ -252,48 +253,50 @@ class Requests:
             raise InvalidRequest("processor_args are for a logits processor, and open() was given no logits_processor")
         return params
 
-    def _held(self, ask: GenerateOptions[Any], prompts: Sequence[Prompt | Exception]) -> GenerateOptions[Any]:
-        """Return the keywords of a call, with the grammar of the calls that its `tool_choice` asks for.
+    def _with_tool_grammar(
+        self, options: GenerateOptions[Any], prompts: Sequence[Prompt | Exception]
+    ) -> GenerateOptions[Any]:
+        """Return the options of a call, with the grammar of the tool calls required by its `tool_choice`.
 
         Raises:
-            InvalidRequest: there is no such tool, or another constraint beside it.
+            InvalidRequest: the tool does not exist, or the call has another constraint too.
         """
-        choice = ask.get("tool_choice", "auto")
+        choice = options.get("tool_choice", "auto")
         chat = next((each for each in prompts if isinstance(each, Conversation)), None)
-        others = [name for name in get_args(Kind) if ask.get(name) is not None]
+        others = [name for name in get_args(Kind) if options.get(name) is not None]
         if choice == "auto" and chat is not None and chat.tools and set(others) - {"grammar"}:
             raise InvalidRequest.of(
                 others[0],
-                f"{others[0]} says what the output is, so that no tools can be called: leave out tools or {others[0]}",
+                f"{others[0]} constrains the whole output, so tools cannot be called: leave out tools or {others[0]}",
             )
         if choice in ("auto", "none") or all(isinstance(each, Exception) for each in prompts):
-            return ask
+            return options
         if chat is None or self.tokenizer is None:
             raise InvalidRequest(
-                f"tool_choice={choice!r} is for answers to conversations, whose chat template tells of tools: give a "
-                "list of {role, content} messages as the prompt"
+                f"tool_choice={choice!r} needs a conversation, whose chat template lists the tools: give a list of "
+                "{role, content} messages as the prompt"
             )
         if others:
-            raise InvalidRequest(f"tool_choice={choice!r} says what the output is, so leave out {others[0]}")
+            raise InvalidRequest(f"tool_choice={choice!r} constrains the output: leave out {others[0]}")
         if chat.tools is None:
-            raise InvalidRequest(f"tool_choice={choice!r} needs tools, and none were given")
-        grammar = grammar_of_choice(choice, chat.tools, self.rendered(chat), self.tokenizer)
-        return cast(GenerateOptions[Any], {**ask, "grammar": grammar})
+            raise InvalidRequest(f"tool_choice={choice!r} needs tools, and the call has none")
+        grammar = grammar_of_choice(choice, chat.tools, self.render(chat), self.tokenizer)
+        return cast(GenerateOptions[Any], {**options, "grammar": grammar})
 
     def prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt | InvalidRequest], bool]:
-        """Return the prompts of a call, and whether they came as a list; see `all_prompts`."""
+        """Return the prompts of a call, and whether the call is a batch; see `all_prompts`."""
         if self._prefix is None:
             return all_prompts(prompt, options, self.vocab_size)
         if prompt is None and options.get("token_ids") is None:
             return [as_it_is(self._prefix, options)], False
         prompts, batch = all_prompts(prompt, options, self.vocab_size)
-        return each_of(prompts, partial(continued, self._prefix), batch), batch
+        return each_of(prompts, partial(continuation, self._prefix), batch), batch
 
     def check_predicts(self) -> None:
-        """Check that the model predicts tokens.
+        """Raise InvalidRequest if the model has no language-model head.
 
         Raises:
-            InvalidRequest: it has no head for that.
+            InvalidRequest: the model has no head that predicts tokens.
         """
         uses = self.loaded_engine.checkpoint.uses
         if not uses.generates:
@@ -305,7 +308,7 @@ class Requests:
             )
 
     def check_engine(self) -> None:
-        """Raise the error of an engine that has ended."""
+        """Raise the error of the engine, if the engine has ended."""
         if self._engine.error is not None:
             raise self._engine.error.with_traceback(None)
 
@@ -313,35 +316,34 @@ class Requests:
         self,
         prompt: Prompt,
         params: SamplingParams,
-        ask: GenerateOptions[Any],
-        told: ToolSchemas | None,
+        options: GenerateOptions[Any],
+        tools: ToolSchemas | None,
         progress: bool | None = None,
     ) -> Submission:
-        """Return a checked request, which `ask` has the keywords of.
-
-        An answer to a conversation, which has `told` of some tools or of none, is taken apart.
-        """
-        reader = None if told is None else self._reader(params, told, goes_on(prompt) or params.constraint is not None)
+        """Return a checked request. Answers to conversations, with or without `tools`, are parsed."""
+        reader = (
+            None if tools is None else self._reader(params, tools, goes_on(prompt) or params.constraint is not None)
+        )
         return Submission(
             prompt,
             params,
             reader=reader,
-            origin=self._origin(ask, told),
+            origin=self._origin(options, tools),
             drawing=self._drawing,
-            progress=self.draws(progress),
+            progress=self.draws_progress(progress),
         )
 
     def _submit(self, submission: Submission, *, wait: bool = True) -> Handle:
         self.check_engine()
-        if isinstance(submission.prompt, tuple):  # text has to be tokenized first, which the intake does
+        if isinstance(submission.prompt, tuple):  # the intake checks text after tokenizing it
             tokens = submission.prompt + submission.output_prefix.token_ids
             check_length(tokens, self.loaded_engine.limits.max_context, submission.params.max_tokens != 0)
         return self._client.submit(submission, self._engine.post, wait=wait)
 
-    def _reader(self, params: SamplingParams, told: ToolSchemas, goes_on: bool) -> Reader | None:
-        """Return what takes answers apart; None if there is nothing to be taken apart.
+    def _reader(self, params: SamplingParams, tools: ToolSchemas, goes_on: bool) -> Reader | None:
+        """Return the function that creates parsers of answers; None if the text itself is the answer.
 
-        A schema, a regular expression or choices leave no room for reasoning and calls, and their text is the answer.
+        Schemas, regular expressions and choices leave no room for reasoning and calls in an answer.
         """
         if params.constraint is not None and params.constraint.kind != "grammar":
             return None
@@ -353,21 +355,21 @@ class Requests:
             answers,
             self.tokenizer,
             shows_special=shows_special,
-            tools=told,
+            tools=tools,
             goes_on=goes_on,
-            salt=token_hex(),  # so that no two answers have calls of the same id
+            salt=token_hex(),  # makes the ids of tool calls unique across answers
         )
 
-    def _origin(self, ask: GenerateOptions[Any], told: ToolSchemas | None) -> Branches:
-        engine, client, options = ref(self._engine), self._client, self._options
+    def _origin(self, options: GenerateOptions[Any], tools: ToolSchemas | None) -> Branches:
+        engine, client, defaults = ref(self._engine), self._client, self._options
         draw, progress = self._draw, self._progress
 
         def maker() -> Requests:
-            found = engine()
-            if found is None or found.loaded_engine is None:
-                raise SessionClosed("the session that made this generation is gone; open it again, and ask again")
-            return Requests(found, found.loaded_engine, client, options, draw, progress)
+            thread = engine()
+            if thread is None or thread.loaded_engine is None:
+                raise SessionClosed("the session of this generation is closed; open it again and generate again")
+            return Requests(thread, thread.loaded_engine, client, defaults, draw, progress)
 
         programs, names = self.loaded_engine.programs.readiness(), SamplingOptions.__annotations__
-        sampling = cast(SamplingOptions, {name: value for name, value in ask.items() if name in names})
-        return Branches(maker, sampling, programs.said if programs.compiled else "", told)
+        sampling = cast(SamplingOptions, {name: value for name, value in options.items() if name in names})
+        return Branches(maker, sampling, programs.said if programs.compiled else "", tools)

@@ -1,4 +1,4 @@
-"""A request as its caller submits it."""
+"""Request as its caller submits it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from rekindle.core.text.response import Reading
 from rekindle.results.generation import Origin
 
 Reader = Callable[[tuple[int, ...]], Reading]
-"""Begins to read the answer to a prompt."""
+"""Returns a new parser of the answer to a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request, and what its caller does with the answer.
+    """Request, and the caller's options for its answer.
 
     Attributes:
-        prompt, params, hold, begun, pooling: see `Submit`.
-        reader: takes the answer apart; None where there is nothing to take apart.
-        origin: makes the branches of the generation.
-        drawing: draws the request; None where nobody can look at it.
-        progress: whether a wait for the first token draws the program that the engine waits for.
+        prompt, params, hold, output_prefix, pooling: see `Submit`.
+        reader: returns the parser of the answer; None for an answer of plain text.
+        origin: submits branches of the generation; None if it has none.
+        drawing: draws the request; None for a request without a display.
+        progress: whether a wait for the first token draws the compilation that the engine awaits.
     """
 
     prompt: Prompt
@@ -38,7 +38,5 @@ class Submission:
     progress: bool = False
 
     def message(self, request_id: int) -> Submit:
-        """Return the message to the engine, which names the task or thread that runs now as its caller."""
-        return Submit(
-            request_id, self.prompt, self.params, self.hold, current_caller(), self.output_prefix, self.pooling
-        )
+        """Return the message for the engine, with the current task or thread as the caller."""
+        return Submit(request_id, self.prompt, self.params, self.hold, current_caller(), self.output_prefix, self.pooling)

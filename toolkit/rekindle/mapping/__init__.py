@@ -1,1 +1,1 @@
-"""Thousands of prompts in one call, a window of them at a time, in a file that a restart goes on with."""
+"""Maps: thousands of prompts in one call, a window at a time, with answers in a file for restarts."""

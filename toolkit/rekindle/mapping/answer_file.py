@@ -1,4 +1,4 @@
-"""The file of a map: a line of JSON for each answer, with which a later call goes on."""
+"""File of a map: JSON lines, one per answer, for later calls to continue."""
 
 import hashlib
 import json
@@ -19,33 +19,33 @@ from rekindle.results.generation import Generation
 from rekindle.results.parsing import parse
 
 BEGINNING = b'{"place": '
-"""The beginning of each line."""
+"""First bytes of each line."""
 LONGEST_VALUE = 120
-"""How many characters of a keyword's value are written; a digest stands for a longer one."""
+"""Maximal number of characters stored of an option's value; longer values are stored as digests."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The latest line of a place.
+    """Latest line of an item.
 
     Attributes:
-        at: its first byte.
-        digest: that of the prompt; None for an item that had none.
-        answered: whether it has a generation.
+        at: the offset of the line in bytes.
+        digest: the digest of the prompt; None for an item without a prompt.
+        is_answer: whether the line has a generation.
     """
 
     at: int
     digest: str | None
-    answered: bool
+    is_answer: bool
 
 
 class AnswerFile:
-    """A file of JSON lines that answers are appended to. A kill at any byte loses at most the line being written.
+    """File of JSON lines with the answers of a map. A kill at any byte loses at most the line being written.
 
     Args:
-        path: where it is, or will be.
-        keywords: what shapes the answers, from `shaping`.
-        constraint: what the answers are held to, which says what they mean.
+        path: the path of the file, which may not exist yet.
+        keywords: the options that shape the answers, from `shaping_options`.
+        constraint: the constraint of the answers, for parsing them.
     """
 
     def __init__(self, path: str | os.PathLike[str], keywords: Mapping[str, Any], constraint: Constraint | None):
@@ -54,12 +54,12 @@ class AnswerFile:
         self._file: BinaryIO | None = None
 
     def open(self) -> None:
-        """Read what an earlier call has written, and drop a last line that was cut.
+        """Read the answers of earlier calls, and drop an incomplete last line.
 
         Raises:
-            InvalidRequest: the answers in it were made with other keywords, or another map writes it now.
-            InvalidData: there is something else in it. Nothing of it was changed.
-            OSError: it cannot be read or written.
+            InvalidRequest: the answers were made with other options, or another map is writing the file.
+            InvalidData: the file has other content; it is unchanged.
+            OSError: the file cannot be read or written.
         """
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         file = os.fdopen(descriptor, "r+b", buffering=0)
@@ -75,11 +75,11 @@ class AnswerFile:
         self._file = file
 
     def answer(self, item: Item) -> Generation | None:
-        """Return the answer to an item, if the file has one; those that failed are asked again.
+        """Return the stored answer of an item; None for an item without one, or with an error.
 
         Raises:
-            InvalidRequest: the file has an answer in this place to another prompt.
-            InvalidData: what the file has there is no generation.
+            InvalidRequest: the stored answer of this index belongs to another prompt.
+            InvalidData: the stored answer is no generation.
         """
         line = self._lines.get(item.place)
         if line is None:
@@ -87,10 +87,10 @@ class AnswerFile:
         if line.digest is not None and line.digest != item.digest:
             before = self._at(line)["prompt"]
             raise InvalidRequest(
-                f"{self._path} has, in place {item.place}, the answer to another prompt: {preview(before)}, and the "
-                f"item there is {preview(item.asked)} now; give the same items in the same order, or another path"
+                f"{self._path} has, at index {item.place}, the answer to another prompt: {preview(before)}, but the item "
+                f"is {preview(item.label)} now; give the same items in the same order, or another path"
             )
-        if not line.answered:
+        if not line.is_answer:
             return None
         generation = Generation.from_dict(self._at(line)["generation"])
         if self._constraint is None:
@@ -99,23 +99,23 @@ class AnswerFile:
         return replace(generation, parsed=value, unparsed=why)
 
     def add(self, item: Item, outcome: Outcome) -> None:
-        """Append what came of an item.
+        """Append the outcome of an item.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         assert self._file is not None, "a file is open while answers come"
         line = {
             "place": item.place,
-            "prompt": item.asked,
+            "prompt": item.label,
             "digest": item.digest,
             "keywords": self._keywords,
             "generation": outcome.to_dict() if isinstance(outcome, Generation) else None,
             "error": None if isinstance(outcome, Generation) else f"{type(outcome).__name__}: {outcome}",
         }
-        left = memoryview(f"{json.dumps(line)}\n".encode())
-        while left:
-            left = left[self._file.write(left) :]
+        remaining = memoryview(f"{json.dumps(line)}\n".encode())
+        while remaining:
+            remaining = remaining[self._file.write(remaining) :]
 
     def close(self) -> None:
         """Close the file."""
@@ -134,11 +134,11 @@ class AnswerFile:
             raise InvalidRequest(
                 f"another map writes {self._path} now; wait for its end, or give another path"
             ) from None
-        except OSError:  # this file system locks nothing
+        except OSError:  # the file system has no locks
             return
 
     def _read(self, reader: BinaryIO) -> int:
-        """Take note of each line, and return the end of the last whole one."""
+        """Index all lines, and return the offset after the last complete one."""
         at = 0
         for number, line in enumerate(reader, 1):
             if not line.endswith(b"\n"):
@@ -151,9 +151,9 @@ class AnswerFile:
 
     def _take(self, number: int, at: int, line: bytes) -> None:
         try:
-            known = json.loads(line)
-            place, digest, keywords = known["place"], known["digest"], known["keywords"]
-            answered = known["generation"] is not None
+            record = json.loads(line)
+            place, digest, keywords = record["place"], record["digest"], record["keywords"]
+            is_answer = record["generation"] is not None
         except (ValueError, TypeError, KeyError) as error:
             raise self._strange(number) from error
         if type(place) is not int or not isinstance(keywords, dict):
@@ -163,7 +163,7 @@ class AnswerFile:
                 f"the answers in {self._path} were made with {', '.join(before for before, _ in different)}, and this "
                 f"call has {', '.join(now for _, now in different)}; give the same, or another path"
             )
-        self._lines[place] = _Line(at, digest, answered)
+        self._lines[place] = _Line(at, digest, is_answer)
 
     def _strange(self, number: int) -> InvalidData:
         return InvalidData(
@@ -173,28 +173,28 @@ class AnswerFile:
     def _at(self, line: _Line) -> dict[str, Any]:
         with open(self._path, "rb") as file:
             file.seek(line.at)
-            known: dict[str, Any] = json.loads(file.readline())
-        return known
+            record: dict[str, Any] = json.loads(file.readline())
+        return record
 
 
-def shaping(model: str, params: SamplingParams, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what shapes the answers of a call, by name, as JSON holds it.
+def shaping_options(model: str, params: SamplingParams, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that shape the answers of a call, by name, as JSON values.
 
     Args:
-        model: where the model was opened; the last part of it is kept, since a directory may move.
-        params: those that differ from the defaults are kept.
-        options: other keywords of the call that shape its prompts.
+        model: the source of the model; only the last part is stored, because a directory may move.
+        params: the sampling parameters; only values other than the defaults are stored.
+        options: further options of the call that shape its prompts.
     """
-    said: dict[str, Any] = {"model": PurePath(model).name}
+    keywords: dict[str, Any] = {"model": PurePath(model).name}
     for each in fields(params):
         value = getattr(params, each.name)
         if value != each.default and each.name not in ("cache_salt", "priority"):
-            said[each.name] = _plain(value)
-    return said | {name: _plain(json.dumps(value, default=str)) for name, value in options.items() if value}
+            keywords[each.name] = _plain(value)
+    return keywords | {name: _plain(json.dumps(value, default=str)) for name, value in options.items() if value}
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as it is, if it is a number, and else a text of it, which is never long."""
+    """Return a number unchanged, and any other value as a short text."""
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, Constraint):
@@ -205,11 +205,11 @@ def _plain(value: Any) -> Any:
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each keyword that is not alike, as it was and as it is."""
+    """Yield the old and the new text of each option that differs."""
     for name in {**before, **now}:
         if before.get(name) != now.get(name):
-            yield _said(name, before), _said(name, now)
+            yield _keyword_text(name, before), _keyword_text(name, now)
 
 
-def _said(name: str, keywords: Mapping[str, Any]) -> str:
+def _keyword_text(name: str, keywords: Mapping[str, Any]) -> str:
     return f"{name}={preview(keywords[name])}" if name in keywords else f"the default {name}"

@@ -1,4 +1,4 @@
-"""The requests of a map that are in the engine."""
+"""Requests of a map in the engine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,41 +15,41 @@ from rekindle.mapping.items import Item
 
 @dataclass(frozen=True, slots=True)
 class EndedItem:
-    """An item, and what came of it."""
+    """Item with its outcome."""
 
     item: Item
     outcome: Outcome
 
 
 class InFlight:
-    """The requests of a map that have not been taken out again.
+    """Requests of a map that are running, or have ended and were not yet taken out.
 
     Args:
-        submit: makes the request of a prompt.
+        submit: submits the request of a prompt.
     """
 
     def __init__(self, submit: Callable[[Prompt], Handle]):
         self._submit = submit
         self._running: dict[int, tuple[Item, Handle]] = {}
         self._ends: Feed[int] = Feed()
-        self._seen = 0
-        self._landed = 0
+        self._position = 0
+        self._settled_tokens = 0
 
     def __len__(self) -> int:
         return len(self._running)
 
     @property
     def tokens(self) -> int:
-        """The tokens that have been generated, also by those that have ended."""
-        return self._landed + sum(handle.record.generated for _, handle in tuple(self._running.values()))
+        """Number of tokens generated so far, including ended requests."""
+        return self._settled_tokens + sum(handle.record.generated for _, handle in tuple(self._running.values()))
 
     @property
     def unfinished(self) -> list[Item]:
-        """The items whose requests have not been taken out."""
+        """Items with requests in flight."""
         return [item for item, _ in self._running.values()]
 
     def enter(self, item: Item) -> EndedItem | None:
-        """Make the request of an item, or return why it cannot be made.
+        """Submit the request of an item; return the item with its error if it cannot be submitted.
 
         Raises:
             SessionError: the session is closed or its engine failed.
@@ -65,22 +65,22 @@ class InFlight:
         return None
 
     def wait(self, timeout: float | None) -> Wait:
-        """Return the wait for the next end."""
-        return Wait(self._ends, self._seen, timeout)
+        """Return the wait for the next request to end."""
+        return Wait(self._ends, self._position, timeout)
 
-    def landed(self) -> list[EndedItem]:
-        """Take out the requests that have ended since the last time."""
-        self._seen = len(self._ends.items)  # before the look, which may see ends that are not told of yet
+    def take_ended(self) -> list[EndedItem]:
+        """Take out all ended requests, and return their items with outcomes."""
+        self._position = len(self._ends.items)  # read first, because more requests may end during the loop below
         ended = []
         for place in [place for place, (_, handle) in self._running.items() if handle.done]:
             item, handle = self._running.pop(place)
             outcome = handle.record.outcome
             assert outcome is not None, "a request that has ended has an outcome"
-            self._landed += handle.record.generated
+            self._settled_tokens += handle.record.generated
             ended.append(EndedItem(item, outcome))
         return ended
 
     def cancel(self) -> None:
-        """End all requests that have not ended."""
+        """Cancel all unfinished requests."""
         for _, handle in tuple(self._running.values()):
             handle.cancel()

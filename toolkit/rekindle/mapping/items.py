@@ -1,4 +1,4 @@
-"""The items of a map, read one by one and made prompts."""
+"""Items of a map, read lazily and turned into prompts."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from rekindle.client.prompts import GenerateOptions, PromptOptions, as_text, asked
+from rekindle.client.prompts import GenerateOptions, PromptOptions, as_text, label_of
 from rekindle.client.requests import Requests
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation, Prompt
@@ -15,77 +15,77 @@ from rekindle.core.request.checks import preview
 from rekindle.mapping.template import Template
 from rekindle.results.answer_table import PromptLabel
 
-LOOKED_AT = 8
-"""Items that are looked at for one that fits the template."""
+MAX_TRIED = 8
+"""Maximal number of initial items tried before the template is rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item of a map.
+    """Item of a map.
 
     Attributes:
-        place: its index.
-        given: the item as it was given.
-        prompt: what is made of it, or the error for which it is none.
-        asked: what a table shows of the prompt.
+        place: the index of the item.
+        value: the caller's value for the item.
+        prompt: the prompt of the item, or the error of a bad item.
+        label: the label of the prompt in tables.
     """
 
     place: int
-    given: Any
+    value: Any
     prompt: Prompt | InvalidRequest
-    asked: PromptLabel
+    label: PromptLabel
 
     @property
     def digest(self) -> str | None:
-        """The digest of the prompt, which another process computes alike; None without a prompt."""
+        """Digest of the prompt, equal in all processes; None for an item without a prompt."""
         if isinstance(self.prompt, InvalidRequest):
             return None
-        said: list[Any]
+        content: list[Any]
         match self.prompt:
             case Conversation(messages):
-                said = ["chat", messages]
+                content = ["chat", messages]
             case tuple():
-                said = ["token_ids", self.prompt]
+                content = ["token_ids", self.prompt]
             case _:
-                said = ["text", as_text(self.prompt)]
-        return hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:32]
+                content = ["text", as_text(self.prompt)]
+        return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:32]
 
 
-def checked(items: Any, token_ids: Any) -> Iterable[Any]:
-    """Return what a call gives to map over.
+def check_items(items: Any, token_ids: Any) -> Iterable[Any]:
+    """Return the items of a call, checked to be iterable.
 
     Raises:
-        InvalidRequest: both or neither were given, or it is one prompt, or nothing that can be iterated over.
+        InvalidRequest: both or neither of items and token ids were passed, or they are one prompt or not iterable.
     """
     if (items is None) == (token_ids is None):
         raise InvalidRequest("give either items or token_ids, and not both")
-    given = token_ids if items is None else items
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+    value = token_ids if items is None else items
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidRequest(
-            f"map() takes an iterable of texts, conversations or mappings, got {preview(given)}; generate() takes one"
+            f"map() takes an iterable of texts, conversations or mappings, got {preview(value)}; generate() takes one"
         )
-    return given
+    return value
 
 
 def read(
-    items: Iterable[Any], template: Template | None, ask: GenerateOptions[Any], requests: Requests
+    items: Iterable[Any], template: Template | None, call_options: GenerateOptions[Any], requests: Requests
 ) -> Iterator[Item]:
-    """Yield each item as it is asked for, with its prompt or the error for which it has none.
+    """Yield items on demand, each with its prompt or the error of a bad item.
 
     Args:
-        items: those that the call gave; token ids if `ask` has them.
-        template: what they fill; None for items that are prompts.
-        ask: the keywords of the call.
+        items: the items of the call; lists of token ids if `call_options` has `token_ids`.
+        template: the template for the items; None for items used as prompts.
+        call_options: the options of the call.
 
     Raises:
-        InvalidRequest: none of the first items fits the template, so none of the others would.
+        InvalidRequest: none of the first items fits the template.
     """
-    made = _read(items, template, ask, requests)
+    items_read = _read(items, template, call_options, requests)
     if template is None:
-        yield from made
+        yield from items_read
         return
     first: list[Item] = []
-    for item in islice(made, LOOKED_AT):
+    for item in islice(items_read, MAX_TRIED):
         first.append(item)
         if not isinstance(item.prompt, InvalidRequest):
             break
@@ -93,29 +93,29 @@ def read(
         if first:
             raise InvalidRequest(f"none of the first {len(first)} items fits the template: {first[0].prompt}")
     yield from first
-    yield from made
+    yield from items_read
 
 
 def _read(
-    items: Iterable[Any], template: Template | None, ask: GenerateOptions[Any], requests: Requests
+    items: Iterable[Any], template: Template | None, call_options: GenerateOptions[Any], requests: Requests
 ) -> Iterator[Item]:
-    given_options: Mapping[str, Any] = ask
-    options: Any = {name: value for name, value in given_options.items() if name in PromptOptions.__annotations__}
-    ids = options.pop("token_ids", None) is not None
-    for place, given in enumerate(items):
+    options: Mapping[str, Any] = call_options
+    prompt_options: Any = {name: value for name, value in options.items() if name in PromptOptions.__annotations__}
+    ids = prompt_options.pop("token_ids", None) is not None
+    for place, value in enumerate(items):
         try:
-            text = None if ids else _prompt(given, template)
-            prompt = requests.prompt(text, options | {"token_ids": given} if ids else options)
-            yield Item(place, given, prompt, asked(prompt, given))
+            text = None if ids else _prompt(value, template)
+            prompt = requests.prompt(text, prompt_options | {"token_ids": value} if ids else prompt_options)
+            yield Item(place, value, prompt, label_of(prompt, value))
         except InvalidRequest as error:
-            yield Item(place, given, error, asked(error, given))
+            yield Item(place, value, error, label_of(error, value))
 
 
-def _prompt(given: Any, template: Template | None) -> Any:
+def _prompt(value: Any, template: Template | None) -> Any:
     if template is not None:
-        return template.filled(given)
-    if isinstance(given, Mapping):
-        raise InvalidRequest("the item is a mapping, and there is no template that it could fill: give template=")
-    if given is None:
+        return template.fill(value)
+    if isinstance(value, Mapping):
+        raise InvalidRequest("the item is a mapping, which needs a template: pass template=")
+    if value is None:
         raise InvalidRequest("the item is None; give a text, a list of messages, or a mapping and a template")
-    return given
+    return value

@@ -1,4 +1,4 @@
-"""How far a map is."""
+"""Progress of a map."""
 
 from time import perf_counter
 
@@ -8,11 +8,11 @@ from rekindle.notebook.batch_progress import BatchProgress, in_words
 
 
 class MapPace:
-    """The progress of a map.
+    """Progress of a map.
 
     Args:
-        in_flight: its requests.
-        total: how many items there are; None if nobody knows.
+        in_flight: the requests of the map.
+        total: the number of items; None if unknown.
     """
 
     def __init__(self, in_flight: InFlight, total: int | None):
@@ -21,18 +21,18 @@ class MapPace:
         self._done = self._stored = 0
 
     def count(self, *, stored: bool) -> None:
-        """Count an item that is done, be it by an earlier call, whose answer is stored."""
+        """Count a finished item; `stored` if its answer came from the file of an earlier call."""
         self._done += 1
         self._stored += stored
 
     def complete(self) -> None:
-        """Count no further: there are no more items, so it is known by now how many there were."""
+        """Set the total to the finished items, after the last item."""
         self._total = self._done
 
     def report(self) -> Progress:
-        """Return how many items are done, how fast tokens come now, and how long the rest will take."""
-        made, left = self._done - self._stored, ""
-        if self._total is not None and made and self._done < self._total:
-            seconds = (self._total - self._done) * (perf_counter() - self._pace.began) / made
-            left = f"{in_words(seconds)} left"
-        return self._pace.report(self._done, self._total, self._in_flight.tokens, left)
+        """Return the finished items, the current token rate, and the remaining time."""
+        computed, remaining = self._done - self._stored, ""
+        if self._total is not None and computed and self._done < self._total:
+            seconds = (self._total - self._done) * (perf_counter() - self._pace.began) / computed
+            remaining = f"{in_words(seconds)} left"
+        return self._pace.report(self._done, self._total, self._in_flight.tokens, remaining)

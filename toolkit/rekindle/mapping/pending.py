@@ -1,4 +1,4 @@
-"""A map under way: awaited as a whole, or followed as its answers come."""
+"""Maps: `session.map` and its awaitable, awaited for all answers or iterated in order of completion."""
 
 import threading
 from collections import deque
@@ -17,7 +17,7 @@ from rekindle.core.keywords import spelled_out
 from rekindle.core.markup import quantity
 from rekindle.mapping.call import MapCall
 from rekindle.mapping.in_flight import EndedItem, InFlight
-from rekindle.mapping.items import checked
+from rekindle.mapping.items import check_items
 from rekindle.mapping.pace import MapPace
 from rekindle.mapping.results import MapResults
 from rekindle.notebook.batch_progress import LateBar
@@ -25,15 +25,15 @@ from rekindle.results.generation import Generation
 
 
 class PendingMap(Loop[tuple[int, Outcome]]):
-    """The answers to many items, from `session.map`: await it for all, or loop over it with `async for` or `for`.
+    """Answers to many items, from `session.map`: await it for all, or loop over it with `async for` or `for`.
 
-    A loop gives each answer as it comes, with the place of its item, and holds no more than a window of them. Dropping
-    or closing it, or leaving the await, cancels what runs.
+    A loop yields (index of the item, outcome) in order of completion and keeps at most one window of answers. Dropping
+    or closing it, or leaving the await, cancels the running requests.
     """
 
     def __init__(self, call: MapCall, items: Iterable[Any], *, progress: bool):
         super().__init__()
-        self._lock = threading.RLock()  # another thread may close the map, and so may the garbage collector
+        self._lock = threading.RLock()  # another thread or the garbage collector may close the map
         self._state = "not begun"
         self._call = call
         self._items = call.read(items)
@@ -46,13 +46,13 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         return awaited(self._all()).__await__()
 
     def wait(self) -> MapResults:
-        """Block until all items have ended, and return what came of them."""
+        """Block until all items have ended, and return their outcomes."""
         return blocked(self._all())
 
     def close(self) -> None:
-        """Cancel what runs, and give nothing further. What has ended is written into the file.
+        """Cancel the running requests, and stop the iteration. Finished answers are written to the file.
 
-        Any thread may call this, any number of times.
+        Thread-safe and idempotent.
         """
         self._end("closed")
 
@@ -62,25 +62,25 @@ class PendingMap(Loop[tuple[int, Outcome]]):
     def __repr__(self) -> str:
         return f"<rekindle.PendingMap, {self._state}: await it, or loop over it with 'async for' or 'for'>"
 
-    if not TYPE_CHECKING:  # a type checker finds a forgotten await by itself
+    if not TYPE_CHECKING:  # type checkers report a forgotten await by themselves
 
         def __getattr__(self, name: str) -> NoReturn:
             hint = ": nothing has come yet; answers = await session.map(...)" if hasattr(MapResults, name) else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def _next(self) -> Waits[tuple[int, Outcome] | None]:
-        __tracebackhide__ = True  # a cell shows errors without such frames
-        ended = yield from self._following()
+        __tracebackhide__ = True  # hides this frame from notebook tracebacks
+        ended = yield from self._next_ended()
         if ended is None:
             return None
         self._check(ended)
         return ended.item.place, ended.outcome
 
     def _all(self) -> Waits[MapResults]:
-        """Wait for all items. What had ended is in `finished` of an interrupt, and in `results` of a failure.
+        """Wait for all items. An interrupt has the outcomes so far in `finished`, and a failure in `results`.
 
         Raises:
-            InvalidRequest: a wait or a loop has begun before.
+            InvalidRequest: the map was awaited or iterated before.
             RequestCancelled: the map was closed meanwhile.
         """
         __tracebackhide__ = True
@@ -88,17 +88,17 @@ class PendingMap(Loop[tuple[int, Outcome]]):
             raise InvalidRequest(f"this map is {self._state} already; call session.map() again")
         done: dict[int, EndedItem] = {}
         try:
-            while (ended := (yield from self._following())) is not None:
+            while (ended := (yield from self._next_ended())) is not None:
                 done[ended.item.place] = ended
                 self._check(ended)
         except BatchFailed as failed:
             failed.results = self._so_far(done)
             raise
-        except BaseException as left:
+        except BaseException as error:
             so_far = self._so_far(done)
             answered = sum(isinstance(outcome, Generation) for outcome in so_far)
             words = f"interrupted after {quantity(answered, 'answer')}, which are in `finished` of this error"
-            interrupts.tell(left, words, "finished", so_far)
+            interrupts.tell(error, words, "finished", so_far)
             raise
         if self._state == "closed":
             raise RequestCancelled(f"the map was closed after {quantity(len(done), 'answer')}")
@@ -108,8 +108,8 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         with self._lock:
             return _results({**done, **{ended.item.place: ended for ended in self._ready}}, self._in_flight)
 
-    def _following(self) -> Waits[EndedItem | None]:
-        """Wait for the next end, and keep the window full; return None where there is no other."""
+    def _next_ended(self) -> Waits[EndedItem | None]:
+        """Wait for the next outcome, keeping the window full; return None after the last."""
         __tracebackhide__ = True
         try:
             if self._state == "not begun":
@@ -117,14 +117,13 @@ class PendingMap(Loop[tuple[int, Outcome]]):
                 yield from in_a_thread(self._call.open, "map")
             while self._state != "closed":
                 with self._lock:
-                    self._land()
+                    self._collect()
                     self._fill()
                     if not self._ready and not len(self._in_flight):
                         break
                     timeout = 0.0 if self._ready else self._bar.timeout
-                yield self._in_flight.wait(
-                    timeout
-                )  # with answers at hand too, so that an interrupt is heard among them
+                # Also waits (without timeout) if answers are ready, so that an interrupt is noticed between answers.
+                yield self._in_flight.wait(timeout)
                 with self._lock:
                     self._bar.look()
                     if self._ready:
@@ -136,13 +135,13 @@ class PendingMap(Loop[tuple[int, Outcome]]):
             raise
 
     def _end(self, state: str) -> None:
-        """Leave nothing behind."""
+        """End the map: collect ended requests, cancel the others, and close the bar and the file."""
         with self._lock:
             if self._state in ("closed", "ended"):
                 return
             self._state = state
             try:
-                self._land()
+                self._collect()
             finally:
                 self._in_flight.cancel()
                 if state == "ended":
@@ -150,31 +149,31 @@ class PendingMap(Loop[tuple[int, Outcome]]):
                 self._bar.close()
                 self._call.close()
 
-    def _land(self) -> None:
-        """Take what has ended, and write it down."""
-        for ended in self._in_flight.landed():
-            self._keep(ended)
+    def _collect(self) -> None:
+        """Collect the ended requests, and write their outcomes to the file."""
+        for ended in self._in_flight.take_ended():
+            self._record(ended)
 
     def _fill(self) -> None:
-        """Read items until the window is full, or there are no others."""
+        """Read and submit items until the window is full or no items remain."""
         while len(self._in_flight) + len(self._ready) < self._call.window:
             item = next(self._items, None)
-            if item is None or self._state == "closed":  # by what gives the items
+            if item is None or self._state == "closed":  # the iterator of the items may have closed the map
                 return
-            if (stored := self._call.stored(item)) is not None:
+            if (stored := self._call.stored_answer(item)) is not None:
                 self._pace.count(stored=True)
                 self._ready.append(EndedItem(item, stored))
             elif (ended := self._in_flight.enter(item)) is not None:
-                self._keep(ended)
+                self._record(ended)
 
-    def _keep(self, ended: EndedItem) -> None:
+    def _record(self, ended: EndedItem) -> None:
         self._pace.count(stored=False)
         self._ready.append(ended)
-        if not isinstance(ended.outcome, SessionError):  # which says nothing of the item
+        if not isinstance(ended.outcome, SessionError):  # an error of the session is no outcome of the item
             self._call.write(ended.item, ended.outcome)
 
     def _check(self, ended: EndedItem) -> None:
-        """Raise an error that is to be raised, and end the map with it."""
+        """Raise the error of an outcome, if errors are raised, and end the map."""
         __tracebackhide__ = True
         outcome = ended.outcome
         if isinstance(outcome, SessionError):
@@ -183,8 +182,8 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         if self._call.errors == "raise" and isinstance(outcome, Exception):
             self.close()
             raise BatchFailed(
-                f"item {ended.item.place} failed: {outcome}. Its error is the cause of this one, and what ran was "
-                'cancelled. errors="return" goes on instead'
+                f"item {ended.item.place} failed: {outcome}. Its error is the cause of this one, and the running "
+                'requests were cancelled. errors="return" returns errors in place and goes on'
             ) from outcome
 
 
@@ -198,51 +197,51 @@ def map(  # noqa: A001
     errors: Errors = "return",
     window: int | None = None,
     progress: bool | None = None,
-    **ask: Unpack[EachPromptOptions],
+    **options: Unpack[EachPromptOptions],
 ) -> PendingMap:
-    """Answer thousands of prompts: `await session.map(texts, ...)`, or `async for place, answer in` it.
+    """Answer thousands of prompts: `await session.map(texts, ...)`, or `async for index, answer in` it.
 
-    Items are read as they are needed, so a generator of any length will do, and a window of them is in the engine
-    at once. Awaited, it returns the answers in order; in a loop, each comes as it ends, and is not kept.
+    Items are read on demand, so any generator will do, and a window of them is in the engine at once. Awaited, the map
+    returns all answers in order. A loop yields each answer as it ends, without keeping it.
 
-    With a path, each answer is a line of that file as soon as it is taken. A later call with the same items and
-    keywords goes on from there: what was answered is read, and what had failed is asked again. A kill costs the
-    answers under way, and no more than the line that was being written.
+    With `path`, each answer is appended to the file as soon as it is taken. A later call with the same items and
+    options continues: it reads finished answers and repeats failed ones. A kill of the process loses only the answers
+    in flight and the line being written.
 
     Args:
-        items: texts, conversations, or mappings that fill the template.
-        template: a text or a list of messages with fields as `str.format` has them, such as "Translate: {text}". A
-            mapping has the fields by name, and a text is the field `text`. Braces that are no field are doubled.
-        path: of a file of JSON lines; one that does not exist is made.
-        errors: "return" puts each error in the place of its item, and goes on; "raise" raises the first error, and
-            cancels what runs.
-        window: the most requests in the engine at once; the default is twice `max_running`.
-        progress: draw a bar if it takes longer than a second: how many answers there are, tokens per second, and
-            the time that is left if the number of items is known. The default is what `open` was told.
-        token_ids: prompts of token ids instead of items.
+        items: texts, conversations, or mappings for the template.
+        template: a text or a list of messages with fields in the syntax of `str.format`, such as "Translate: {text}". A
+            mapping provides the fields by name, and a str provides the field `text`. Double all other braces.
+        path: the path of a file of JSON lines, created if it does not exist.
+        errors: "return" puts each error in the place of its item and goes on; "raise" raises the first error and
+            cancels the running requests.
+        window: the maximal number of requests in the engine at once; the default is twice `max_running`.
+        progress: whether to draw a progress bar for a map that takes longer than a second: finished answers, tokens per
+            second, and the remaining time if the number of items is known. The default is the `progress` of `open`.
+        token_ids: prompts as token ids, in place of items.
         Others: as in `generate`.
 
     Returns:
-        A `PendingMap`. Awaited, it gives `rekindle.MapResults`, a list that a cell shows as a table; its `to_frame`
-        is a data frame. Leaving the wait or the loop cancels what runs; what had ended is in the file, and in
-        `finished` of an interrupt of the await.
+        A `PendingMap`. Its await returns `rekindle.MapResults`, a list displayed as a table, with `to_frame` for a data
+        frame. Leaving the wait or the loop cancels the running requests. Finished answers are in the file, and after an
+        interrupt of the await in the attribute `finished` of the error.
 
     Raises:
-        InvalidRequest: a keyword that cannot be served; when it begins, the file has answers that were made with
-            other keywords or to other items, and nothing of it was changed; or another map writes it.
-        InvalidData: when it begins, something else is in the file, and nothing of it was changed.
-        BatchFailed: one failed, and errors are raised; what had ended is in its `results` if it was awaited.
+        InvalidRequest: an option is invalid. At the start: the unchanged file has answers to other items or with other
+            options, or another map is writing it.
+        InvalidData: at the start, the file has other content; it is unchanged.
+        BatchFailed: an item failed, and errors are raised; if awaited, `results` has the finished answers.
         SessionError: the session is closed or its engine failed.
         OSError: the file cannot be read or written.
     """
-    given = checked(items, ask.get("token_ids"))
-    call = MapCall.of(session._requests, ask, template, path, errors, window)
-    return PendingMap(call, given, progress=session._requests.draws(progress))
+    value = check_items(items, options.get("token_ids"))
+    call = MapCall.of(session._requests, options, template, path, errors, window)
+    return PendingMap(call, value, progress=session._requests.draws_progress(progress))
 
 
 def _results(done: dict[int, EndedItem], in_flight: InFlight) -> MapResults:
-    """Return what came of the items by place; None for each that had been begun and had not ended."""
+    """Return the outcomes ordered by item; None for each unfinished item."""
     items = {item.place: item for item in in_flight.unfinished} | {place: each.item for place, each in done.items()}
     places = sorted(items)
     outcomes = [done[place].outcome if place in done else None for place in places]
-    return MapResults(outcomes, [items[place].asked for place in places], [items[place].given for place in places])
+    return MapResults(outcomes, [items[place].label for place in places], [items[place].value for place in places])

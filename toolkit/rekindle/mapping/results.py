@@ -1,4 +1,4 @@
-"""The answers of a map, beside the items that they are to."""
+"""Results of a map: the answers with their items."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,17 +11,18 @@ ANSWER_COLUMNS = ("text", "parsed", "finish_reason", "tokens", "error")
 
 
 class MapResults(Answers[Generation | Exception | None]):
-    """The outcomes of the items of `session.map`, in their order: a list that a cell shows as a table.
+    """Outcomes of the items of `session.map` in order: a list, displayed as a table in a cell.
 
-    Each is a `Generation`, or the error in its place; in what an interrupt had left to finish, None for others.
+    An element is a `Generation`, or the error in its place. In the partial results of an interrupt, unfinished items
+    have None.
 
     Args:
-        outcomes: the list.
-        prompts: the prompt of each.
-        items: the item of each, as it was given.
+        outcomes: the elements of the list.
+        prompts: the label of each prompt.
+        items: the caller's value for each item.
 
     Attributes:
-        items: as above; they stay as they are if the list is changed.
+        items: as above; not updated if the list is modified.
     """
 
     def __init__(
@@ -34,16 +35,16 @@ class MapResults(Answers[Generation | Exception | None]):
         self.items = tuple(items)
 
     def to_frame(self) -> Any:
-        """Return a `pandas.DataFrame` with a row for each item.
+        """Return a `pandas.DataFrame` with one row per item.
 
-        Items that are mappings have a column for each field; others have the column prompt. Then come text (str),
-        parsed (what a constrained answer means), finish_reason (str), tokens (Int64, those that were generated) and
-        error (str). A field of the same name as one of these has "item." before its name. What an answer does not have
-        is missing.
+        Mappings contribute one column per field; other items contribute the column prompt. The columns text (str),
+        parsed (the value of a constrained answer), finish_reason (str), tokens (Int64, generated tokens) and error
+        (str) follow. A field with the name of one of these columns gets the prefix "item.". Absent values are missing
+        values.
 
         Raises:
             ImportError: pandas is not installed.
-            ValueError: the list was changed, so that it is not known what item each answer is to.
+            ValueError: the list was modified, so its answers cannot be matched to items.
         """
         try:
             import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -56,24 +57,24 @@ class MapResults(Answers[Generation | Exception | None]):
 
     def _records(self) -> list[dict[str, Any]]:
         """Return the rows of the data frame."""
-        stayed = (now is before for now, (before, _) in zip(self, self._pairs, strict=False))
-        if len(self) != len(self.items) or not all(stayed):
-            raise ValueError("the list was changed, so its answers have lost their items; to_pandas() needs none")
-        asked = zip(self.items, self.prompts, self, strict=True)
-        return [_record(item, AnswerRow((), prompt, outcome)) for item, prompt, outcome in asked]
+        unchanged = (now is before for now, (before, _) in zip(self, self._pairs, strict=False))
+        if len(self) != len(self.items) or not all(unchanged):
+            raise ValueError("the list was modified, so its answers cannot be matched to items; use to_pandas()")
+        rows = zip(self.items, self.prompts, self, strict=True)
+        return [_record(item, AnswerRow((), prompt, outcome)) for item, prompt, outcome in rows]
 
 
 def _record(item: Any, row: AnswerRow) -> dict[str, Any]:
-    made = row.outcome if isinstance(row.outcome, Generation) else None
+    generation = row.outcome if isinstance(row.outcome, Generation) else None
     if isinstance(item, Mapping):
         fields = {f"item.{name}" if name in ANSWER_COLUMNS else str(name): value for name, value in item.items()}
     else:
         fields = {"prompt": row.prompt}
     return {
         **fields,
-        "text": made and made.text,
-        "parsed": made and made.parsed,
-        "finish_reason": made and made.finish_reason,
-        "tokens": made and len(made.token_ids),
+        "text": generation and generation.text,
+        "parsed": generation and generation.parsed,
+        "finish_reason": generation and generation.finish_reason,
+        "tokens": generation and len(generation.token_ids),
         "error": row.error,
     }

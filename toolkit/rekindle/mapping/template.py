@@ -1,4 +1,4 @@
-"""A template of prompts, whose fields each item fills."""
+"""Templates of prompts, with fields for the values of each item."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,27 +10,27 @@ from rekindle.core.request.checks import preview
 from rekindle.core.text.chat import check_messages
 
 TEXT_FIELD = "text"
-"""The field that an item fills which is a text."""
+"""Field of the template for items of type str."""
 _FORMATTER = Formatter()
-_DOUBLED = "Braces that are no field, such as those of JSON, are doubled: {{ and }}"
+_DOUBLED = "Double all other braces, such as those of JSON: {{ and }}"
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text or a conversation with fields such as `{name}`, as `str.format` fills them.
+    """Text or conversation with fields such as `{name}`, in the syntax of `str.format`.
 
     Attributes:
-        source: the text, or the messages, whose contents have the fields.
+        source: the text, or the messages with fields in their contents.
     """
 
     source: str | Sequence[Mapping[str, Any]]
 
     @classmethod
     def of(cls, source: Any) -> "Template":
-        """Return the template that a call gives.
+        """Return the checked template of a call.
 
         Raises:
-            InvalidRequest: it is no text and no list of messages, or a brace stands alone, or no field has a name.
+            InvalidRequest: the source is neither text nor messages, or has a lone brace, an unnamed field or no field.
         """
         if not isinstance(source, str):
             if not isinstance(source, Sequence):
@@ -38,7 +38,7 @@ class Template:
             check_messages(source)
         names = [name for text in _texts(source) for name in _fields(text)]
         if not names:
-            raise InvalidRequest(f"template has no field such as {{{TEXT_FIELD}}}, so all prompts would be the same")
+            raise InvalidRequest(f"template has no field such as {{{TEXT_FIELD}}}, so all prompts would be equal")
         for name in names:
             if not name or name[0].isdigit() or name[0] in ".[\"'" or name[0].isspace():
                 raise InvalidRequest(
@@ -46,42 +46,43 @@ class Template:
                 )
         return cls(source)
 
-    def filled(self, item: Any) -> Any:
-        """Return the prompt of an item: a mapping, which has the fields by name, or a text for the field `text`.
+    def fill(self, item: Any) -> Any:
+        """Return the prompt of an item: a mapping of field names to values, or a str for the field `text`.
 
         Raises:
-            InvalidRequest: the item is neither, or it lacks a field, or a field cannot be written as is asked.
+            InvalidRequest: the item is neither, lacks a field, or has a value that does not fit the field's format.
         """
         fields = {TEXT_FIELD: item} if isinstance(item, str) else item
         if not isinstance(fields, Mapping):
             raise InvalidRequest(
-                f"a template is filled by a mapping, or by a str for {{{TEXT_FIELD}}}; got {preview(item)}"
+                f"a template needs a mapping of its fields, or a str for {{{TEXT_FIELD}}}; got {preview(item)}"
             )
         try:
-            return _filled(self.source, fields)
+            return _fill_fields(self.source, fields)
         except KeyError as error:
             has = ", ".join(map(str, fields)) or "none"
             raise InvalidRequest(f"the template needs the field {error}, and the item has {has}") from error
-        except Exception as error:  # of the format of any object
+        except Exception as error:  # the format method of a value may raise any error
             raise InvalidRequest(f"the item cannot fill the template: {type(error).__name__}: {error}") from error
 
 
-def _filled(value: Any, fields: Mapping[str, Any]) -> Any:
-    """Return a text with its fields filled; of messages and their parts, the contents and texts are filled."""
+def _fill_fields(value: Any, fields: Mapping[str, Any]) -> Any:
+    """Return a text with its fields filled in; in messages, the contents and texts are filled in."""
     match value:
         case str():
             return _FORMATTER.vformat(value, (), fields)
         case Mapping():
             return {
-                name: _filled(part, fields) if name in ("content", "text") else part for name, part in value.items()
+                name: _fill_fields(part, fields) if name in ("content", "text") else part
+                for name, part in value.items()
             }
         case Sequence():
-            return [_filled(part, fields) for part in value]
+            return [_fill_fields(part, fields) for part in value]
     return value
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield each text that `_filled` fills."""
+    """Yield each text with fields that `_fill_fields` fills in."""
     match value:
         case str():
             yield value
@@ -97,4 +98,4 @@ def _fields(text: str) -> list[str]:
     try:
         return [name for _, name, _, _ in _FORMATTER.parse(text) if name is not None]
     except ValueError as error:
-        raise InvalidRequest(f"template is not as str.format reads it: {error}. {_DOUBLED}") from error
+        raise InvalidRequest(f"template is no valid format string: {error}. {_DOUBLED}") from error

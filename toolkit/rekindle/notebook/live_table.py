@@ -54,7 +54,7 @@ def show(batch: BatchRun, cell: Cell, state: Callable[[], str]) -> Waits[None]:
 def _grace(batch: BatchRun) -> Waits[None]:
     """Wait a moment for the ends of requests that were cancelled, so that the output is complete."""
     last = perf_counter() + GRACE_SECONDS
-    for each in batch.made:
+    for each in batch.requests:
         if not isinstance(each, Exception) and not each.record.pieces.closed and (left := last - perf_counter()) > 0:
             yield Wait(each.record.pieces, TO_THE_END, left)
 
@@ -62,7 +62,7 @@ def _grace(batch: BatchRun) -> Waits[None]:
 def _screen(batch: BatchRun, cell: Cell) -> "PrintedTable | Redrawn | Widgets":
     if (found := front_end.kernel()) is None:
         return PrintedTable(batch)
-    rows = [LiveRow(batch, place) for place in range(min(MOST_ROWS, len(batch.made)))]
+    rows = [LiveRow(batch, place) for place in range(min(MOST_ROWS, len(batch.requests)))]
     if hears_clicks(found, cell):
         try:
             return Widgets(batch, rows)
@@ -86,15 +86,15 @@ class LiveRow:
 
     def cancel(self) -> None:
         """End the request, if it has not ended."""
-        if not isinstance(request := self._batch.made[self._place], Exception):
+        if not isinstance(request := self._batch.requests[self._place], Exception):
             request.cancel()
 
     def html(self, shade: bool) -> str:
         """Return the row as it is now; it stays as it is once the request has ended."""
         if self.over:
             return self._html
-        outcome, before = self._batch.outcome(self._place), self._batch.asked[self._place - 1] if self._place else None
-        row = AnswerRow((self._place,), self._batch.asked[self._place], outcome)
+        outcome, before = self._batch.outcome(self._place), self._batch.labels[self._place - 1] if self._place else None
+        row = AnswerRow((self._place,), self._batch.labels[self._place], outcome)
         self.over = outcome is not None
         if isinstance(outcome, Generation):
             self.shaded = len(outcome.logprobs or ())
@@ -103,7 +103,7 @@ class LiveRow:
         return self._html
 
     def _growing(self) -> tuple[str, tuple[str, str, str]]:
-        request = self._batch.made[self._place]
+        request = self._batch.requests[self._place]
         assert not isinstance(request, Exception), "an error has an outcome"
         new = request.record.pieces.items[self._seen :]
         self._seen += len(new)
@@ -203,7 +203,7 @@ class PrintedTable:
                 self._print(place, outcome)
 
     def _print(self, place: int, outcome: Generation | Exception | None) -> None:
-        row = AnswerRow((place,), self._batch.asked[place], outcome)
+        row = AnswerRow((place,), self._batch.labels[place], outcome)
         said = outcome._repr_mimebundle_()["text/plain"] if isinstance(outcome, Generation) else row.answer
         if sys.stdout is not None:
             sys.stdout.write(f"{row.name} {row.prompt_line(LONGEST_PRINTED)}\n{said}\n\n")
@@ -225,7 +225,7 @@ def _lines(rows: Sequence[LiveRow]) -> list[str]:
 
 def _more(batch: BatchRun, drawn: int) -> str:
     """Return how many requests have no row, and how many of those have ended; nothing if there are none."""
-    more, ended = len(batch.made) - drawn, sum(place >= drawn for place in batch.ends.items)
+    more, ended = len(batch.requests) - drawn, sum(place >= drawn for place in batch.ends.items)
     return f'<div style="opacity:0.75">and {more:,} more, of which {ended:,} have ended</div>' if more else ""
 
 

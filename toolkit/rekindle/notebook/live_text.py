@@ -132,12 +132,12 @@ class Card:
 
     def close(self) -> None:
         """Draw the record as it has ended."""
-        self._output.draw(self._record.shown())
+        self._output.draw(self._record.preview())
         if self._stop is not None:
             self._stop.close()
 
     def _now(self) -> markup.Bundle:
-        state, known = self._record.state, markup.facts(self._record.known)
+        state, known = self._record.state, markup.facts(self._record.facts)
         new = self._record.pieces.items[self._seen :]
         self._seen += len(new)
         self._growing.take(self._arriving.push(new))
@@ -166,7 +166,7 @@ class PrintedText:
         self._print(self._written.words(self._arriving.push(new)))
 
     def close(self) -> None:
-        whole = self._record.shown()["text/plain"]
+        whole = self._record.preview()["text/plain"]
         if whole.startswith(self._printed):
             self._print(f"{whole[len(self._printed) :]}\n")
         else:  # what was said after a call stands before the call there

@@ -64,6 +64,6 @@ def _show_batch(batch: Batch, cell: Cell) -> Waits[Any]:
     def watch(run: BatchRun) -> Waits[None]:
         return live_table.show(run, cell, BatchPace(run, batch.variants[0].max_tokens).line)
 
-    answers = yield from batch.ended(watch, keeps_cancelled=True)
+    answers = yield from batch.wait_ended(watch, keeps_cancelled=True)
     answers.drawn_in = markup.cell()
     return answers

@@ -1,1 +1,1 @@
-"""What a session says of texts without writing any: embeddings, likelihoods, classes and ranks."""
+"""Scores of texts without generation: embeddings, likelihoods, classes and rankings."""

@@ -1,4 +1,4 @@
-"""Requests that are computed for what they say of their prompts, and waited for together."""
+"""Batches of requests that compute scores or hidden states of their prompts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,88 +17,88 @@ from rekindle.results.generation import Generation
 
 @dataclass(frozen=True, slots=True)
 class ScoringBar:
-    """The progress bar of a call that takes longer than a second.
+    """Progress bar of a call that takes longer than a second.
 
     Attributes:
-        stage: what is being done, as in "embedding".
-        unit: what is counted, as in "texts".
-        drawn: whether anything is drawn.
+        stage: the activity, as "embedding".
+        unit: the unit of progress, as "texts".
+        enabled: whether the bar is drawn.
     """
 
     stage: str
     unit: str
-    drawn: bool
+    enabled: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredSequence:
-    """A sequence of tokens whose end is to be scored.
+    """Sequence of tokens with scores for its end.
 
     Attributes:
-        token_ids: all of its tokens.
-        first: the index of the first that is scored, from 1 on.
+        token_ids: all tokens of the sequence.
+        first: the index of the first scored token, at least 1.
     """
 
     token_ids: tuple[int, ...]
     first: int
 
 
-def ended(run: BatchRun, bar: ScoringBar) -> Waits[list[Handle]]:
-    """Wait for all requests, and return them. Leaving the wait cancels those that run.
+def wait_all(run: BatchRun, bar: ScoringBar) -> Waits[list[Handle]]:
+    """Wait for all requests, and return them. Leaving the wait cancels the unfinished requests.
 
     Raises:
-        RekindleError: that of the first that failed; the others are cancelled.
+        RekindleError: the error of the first failed request; the others are cancelled.
     """
-    __tracebackhide__ = True  # a cell shows errors without such frames
+    __tracebackhide__ = True  # hides this frame from notebook tracebacks
     try:
         yield from drawn(
             run.ends,
             lambda: Progress(bar.stage, len(run.ends.items), len(run), bar.unit),
-            enabled=bar.drawn and len(run) > 1,
+            enabled=bar.enabled and len(run) > 1,
         )
         if run.failed is not None:
             run.handles[run.failed].record.result()
         return run.handles
-    except BaseException as left:
+    except BaseException as error:
         done = f"{len(run.ends.items)} of {len(run)} {bar.unit}"
-        interrupts.say(left, f"interrupted when {done} had ended")
+        interrupts.say(error, f"interrupted when {done} had ended")
         raise
     finally:
         run.cancel()
 
 
-def computed(
-    requests: Requests, asked: Sequence[tuple[tuple[int, ...], SamplingParams]], bar: ScoringBar
+def compute_all(
+    requests: Requests, prompts: Sequence[tuple[tuple[int, ...], SamplingParams]], bar: ScoringBar
 ) -> Waits[list[Generation]]:
-    """Make a request of each prompt with its parameters, and return what came of them."""
+    """Submit a request for each prompt with its parameters; wait for all, and return their generations."""
     __tracebackhide__ = True
-    made: list[Handle] = []
+    handles: list[Handle] = []
     try:
-        for prompt, params in asked:
-            made.append(requests.compute(prompt, params))
+        for prompt, params in prompts:
+            handles.append(requests.compute(prompt, params))
     except BaseException:
-        for handle in made:
+        for handle in handles:
             handle.cancel()
         raise
-    run = BatchRun([prompt for prompt, _ in asked], Shape(True, None), made, "raise")
-    handles = yield from ended(run, bar)
-    return [handle.record.result() for handle in handles]
+    run = BatchRun([prompt for prompt, _ in prompts], Shape(True, None), handles, "raise")
+    return [handle.record.result() for handle in (yield from wait_all(run, bar))]
 
 
-def scored(
-    requests: Requests, asked: Sequence[ScoredSequence], bar: ScoringBar, cache_salt: str = ""
+def score_all(
+    requests: Requests, sequences: Sequence[ScoredSequence], bar: ScoringBar, cache_salt: str = ""
 ) -> Waits[list[Generation]]:
-    """Compute sequences of tokens; the `prompt_logprobs` of each have its scores from its `first` on.
+    """Compute sequences of tokens, and return generations whose `prompt_logprobs` have scores from `first` on.
 
-    What stands before is found in the prefix cache where it can be, so sequences that begin alike share that work.
+    The part before `first` may come from the prefix cache, so sequences with a common beginning share its computation.
     """
     params = [
         SamplingParams(max_tokens=0, prompt_logprobs=0, prompt_logprobs_from=each.first, cache_salt=cache_salt)
-        for each in asked
+        for each in sequences
     ]
-    return computed(requests, [(each.token_ids, own) for each, own in zip(asked, params, strict=True)], bar)
+    prompts = [(each.token_ids, own) for each, own in zip(sequences, params, strict=True)]
+    return compute_all(requests, prompts, bar)
 
 
 def scores_of(generation: Generation) -> tuple[TokenLogprob, ...]:
-    """Return the scores of a request that was made by `scored`."""
+    """Return the scores of a generation of `score_all`."""
     return tuple(score for score in generation.prompt_logprobs or () if score is not None)

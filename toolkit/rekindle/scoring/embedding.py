@@ -1,4 +1,4 @@
-"""Embeddings: hidden states of the last layer, pooled, cut and normalised as the model's authors do."""
+"""Embeddings: hidden states of the last layer, pooled, truncated and normalised as the model's authors recommend."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from rekindle.client.batches.batch import Batch
 from rekindle.client.batches.run import Shape
-from rekindle.client.prompts import OnePrompt, Prompts, TokenIds, asked
+from rekindle.client.prompts import OnePrompt, Prompts, TokenIds, label_of
 from rekindle.client.requests import Asker, Requests
 from rekindle.core.checkpoints.uses import Embedding
 from rekindle.core.concurrency.waits import Waits
@@ -18,7 +18,7 @@ from rekindle.core.messages import Prompt
 from rekindle.core.request import checks
 from rekindle.core.request.params import LONGEST_SALT, SamplingParams
 from rekindle.core.request.request import Pooling
-from rekindle.scoring.computing import ScoringBar, ended
+from rekindle.scoring.computing import ScoringBar, wait_all
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 SMALLEST_NORM = 1e-12
@@ -26,52 +26,52 @@ SMALLEST_NORM = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class EmbedOptions:
-    """The keywords of `embed`, checked, with the model's own in place of those that are not given.
+    """Checked options of `embed`, completed by the model's recommendations.
 
     Attributes:
-        pooling: which hidden states make the embedding.
-        normalize: whether it is divided by its length.
-        dimensions: how many of its first numbers are kept.
-        before: the text to put before each text.
+        pooling: the selection of hidden states, "last" or "mean".
+        normalize: whether to scale the embedding to length 1.
+        dimensions: the number of leading components to keep.
+        prompt_prefix: the instruction in front of each text.
     """
 
     pooling: Pooling
     normalize: bool
     dimensions: int
-    before: str
+    prompt_prefix: str
 
     @classmethod
     def of(
         cls, loaded_engine: LoadedEngine, pooling: Any, normalize: Any, dimensions: Any, instruction: Any
     ) -> "EmbedOptions":
-        """Check the keywords of a call.
+        """Check the options of a call.
 
         Raises:
-            InvalidRequest: one is none of the accepted values, or the model's own way is not served.
+            InvalidRequest: an option is invalid, or the model's recommended method is not supported.
         """
         own, hidden = loaded_engine.checkpoint.uses.embedding, loaded_engine.model.hidden_size
         if pooling is not None and pooling not in get_args(Pooling):
             raise InvalidRequest(
-                f'pooling must be "last" or "mean", got {checks.preview(pooling)}; the first token of a model that '
-                "reads from left to right has seen nothing of the text"
+                f'pooling must be "last" or "mean", got {checks.preview(pooling)}; the first token of a causal model '
+                "attends to nothing after it"
             )
         if pooling is None and own.unserved:
             raise InvalidRequest(
-                f"{loaded_engine.source} makes embeddings in a way that is not served: {own.unserved}. With pooling= "
-                "they are made without that"
+                f"{loaded_engine.source} recommends a method for embeddings that is not supported: {own.unserved}. Set "
+                "pooling= to make them without it"
             )
         normalised = checks.unless_none(checks.boolean)("normalize", normalize)
         if normalised is None:
             normalised = True if own.normalize is None else own.normalize
-        kept = hidden if dimensions is None else checks.integer("dimensions", dimensions, 1, hidden)
-        return cls(pooling or own.pooling or "last", normalised, kept, before(own, instruction))
+        size = hidden if dimensions is None else checks.integer("dimensions", dimensions, 1, hidden)
+        return cls(pooling or own.pooling or "last", normalised, size, prompt_prefix(own, instruction))
 
 
-def before(own: Embedding, instruction: Any) -> str:
-    """Return the text of an instruction that is given by its name or as it is.
+def prompt_prefix(own: Embedding, instruction: Any) -> str:
+    """Return the text of an instruction, given by the name of a model's prompt or as text.
 
     Raises:
-        InvalidRequest: it is no text, or a single word that is the name of none.
+        InvalidRequest: the instruction is no str, or is a single word without a prompt of this name.
     """
     name = own.default_prompt if instruction is None else checks.text("instruction", instruction)
     if not name:
@@ -79,10 +79,10 @@ def before(own: Embedding, instruction: Any) -> str:
     if name in own.prompts:
         return own.prompts[name]
     if name.isidentifier():
-        known = ", ".join(own.prompts) or "none"
+        names = ", ".join(own.prompts) or "none"
         raise InvalidRequest(
-            f"the model has no instruction named {name!r} (it has: {known}); one that is given as it is, is more than "
-            "a word"
+            f"the model has no instruction named {name!r} (it has: {names}); an instruction as text has more than one "
+            "word"
         )
     return name
 
@@ -99,43 +99,42 @@ def embed(
     cache_salt: str = "",
     progress: bool | None = None,
 ) -> Waits[Array]:
-    """Return the embedding of a text, or of each of a list: hidden states after the last layer and its norm.
+    """Return the embedding of a text, or of each text of a list: hidden states after the last layer and its norm.
 
-    What is not given is as the model's authors do it, if their files say (`1_Pooling`, `modules.json` and
-    `config_sentence_transformers.json`), and else the state of the last token at length 1.
+    Omitted options follow the model's files (`1_Pooling`, `modules.json` and `config_sentence_transformers.json`). The
+    default without those files is the hidden state of the last token, scaled to length 1.
 
     Args:
-        texts: one text or a list, or conversations, as in `generate`. An empty list gives an array without rows.
-        pooling: "last" takes the state of the last token; what is cached of a text is not computed again. "mean"
-            takes the mean of all states, so all of the text is computed.
-        normalize: divide each embedding by its length.
-        dimensions: keep so many of the first numbers, for models that were trained for it; this comes before they
-            are normalised.
-        instruction: the name of a prompt of the model's, such as "query", or a text as it is, to put before each.
-        token_ids: token ids instead of texts, of one or of several.
+        texts: one text or conversation, or a list, as in `generate`. An empty list gives an array without rows.
+        pooling: "last" takes the hidden state of the last token and reuses cached prefixes; "mean" takes the mean over
+            all tokens, so every token is computed.
+        normalize: whether to scale each embedding to length 1.
+        dimensions: the number of leading components to keep, for models trained for truncation; applied before
+            normalisation.
+        instruction: the name of one of the model's prompts, such as "query", or the text itself, put before each text.
+        token_ids: token ids in place of texts; of one text, or of several.
         cache_salt: as in `SamplingParams`.
-        progress: draw a bar if it takes longer than a second.
+        progress: whether to draw a progress bar for a call that takes longer than a second.
 
     Returns:
-        (dimensions,) float32 for one text, (texts, dimensions) for a list.
+        Array of shape (dimensions,) for one text or (texts, dimensions) for a list, float32.
 
     Raises:
-        InvalidRequest: as `generate`, or an argument has none of the accepted values, or the model's own way of
-            making embeddings is not served.
+        InvalidRequest: as `generate`, or an option is invalid, or the model's recommended method is not supported.
         SessionError: the session is closed or its engine failed.
     """
-    __tracebackhide__ = True  # a cell shows errors without such frames
+    __tracebackhide__ = True  # hides this frame from notebook tracebacks
     requests = session._requests
     options = EmbedOptions.of(requests.loaded_engine, pooling, normalize, dimensions, instruction)
-    bar = ScoringBar("embedding", "texts", requests.draws(progress))
+    bar = ScoringBar("embedding", "texts", requests.draws_progress(progress))
     prompts, several = requests.prompts(texts, {"token_ids": token_ids})
-    instructed = [_instructed(prompt, options.before) for prompt in prompts]
+    instructed = [_instructed(prompt, options.prompt_prefix) for prompt in prompts]
     states = yield from last_states(requests, instructed, several, options.pooling, cache_salt, bar)
     vectors = states[:, : options.dimensions]
     if options.normalize:
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_NORM)
-    made = vectors.astype(np.float32)
-    return made if several else made[0]
+    embeddings = vectors.astype(np.float32)
+    return embeddings if several else embeddings[0]
 
 
 def last_states(
@@ -146,20 +145,20 @@ def last_states(
     cache_salt: str,
     bar: ScoringBar,
 ) -> Waits[np.ndarray[Any, np.dtype[np.float64]]]:
-    """Return the pooled hidden state of each prompt after the final norm, (prompts, hidden) float64."""
+    """Return the pooled hidden state of each prompt after the final norm, shape (prompts, hidden), float64."""
     __tracebackhide__ = True
     requests.check_engine()
     params = SamplingParams(max_tokens=0, cache_salt=checks.text("cache_salt", cache_salt, LONGEST_SALT))
     batch = Batch(
         prompts=prompts,
-        asked=[asked(prompt, "") for prompt in prompts],
+        labels=[label_of(prompt, "") for prompt in prompts],
         variants=[params],
         shape=Shape(several, None),
         errors="raise",
         preparer=requests.loaded_engine.preparer,
         submit=lambda prompt, params, _: requests.compute(prompt, params, pooling),
     )
-    handles = yield from ended((yield from batch.begun()), bar)
+    handles = yield from wait_all((yield from batch.start()), bar)
     if not handles:
         return np.zeros((0, requests.loaded_engine.model.hidden_size))
     return np.stack([handle.record.mean_state() for handle in handles])
@@ -169,5 +168,5 @@ def _instructed(prompt: Prompt | Exception, instruction: str) -> Prompt | Except
     if not instruction or isinstance(prompt, Exception):
         return prompt
     if not isinstance(prompt, str):
-        return InvalidRequest("an instruction is put before texts; leave it out for messages and token ids")
+        return InvalidRequest("an instruction applies to texts only; leave it out for messages and token ids")
     return instruction + prompt

@@ -1,4 +1,4 @@
-"""Classes of texts, and the relevance of documents: by a head that classifies, or by the likelihood of an answer."""
+"""Classification of texts, and reranking of documents by a classification head or by the likelihood of "yes"."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +20,7 @@ from rekindle.core.text.template import names_read
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.scores.classes import Classification, sigmoid
 from rekindle.results.scores.ranking import Ranking
-from rekindle.scoring.computing import ScoringBar, computed
+from rekindle.scoring.computing import ScoringBar, compute_all
 from rekindle.scoring.embedding import last_states
 
 INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
@@ -28,7 +28,7 @@ _SYSTEM: Final = (
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the "
     'answer can only be "yes" or "no".'
 )
-"""What Qwen3-Reranker was trained with; other models that chat understand it too."""
+"""System prompt of Qwen3-Reranker's training; other chat models follow it too."""
 
 
 @overload
@@ -42,23 +42,23 @@ def classify(
     session: Asker, *, token_ids: TokenIds | Sequence[TokenIds], progress: bool | None = None
 ) -> Waits[Classification | list[Classification]]: ...
 def classify(session: Asker, texts: Any = None, *, token_ids: Any = None, progress: bool | None = None) -> Waits[Any]:
-    """Return the class of a text, or of each of a list, by a model that has a head for sequence classification.
+    """Return the class of a text, or of each text of a list, from the model's sequence-classification head.
 
-    The head is that of the checkpoint that was opened, also after `update_weights`.
+    The head comes from the opened checkpoint and is not replaced by `update_weights`.
 
     Args:
-        texts: one text or a list, or conversations, as in `generate`.
-        token_ids: token ids instead of texts, of one or of several.
-        progress: draw a bar if it takes longer than a second.
+        texts: one text or conversation, or a list, as in `generate`.
+        token_ids: token ids in place of texts; of one text, or of several.
+        progress: whether to draw a progress bar for a call that takes longer than a second.
 
     Raises:
         InvalidRequest: as `generate`, or the model has no such head.
         SessionError: the session is closed or its engine failed.
     """
-    __tracebackhide__ = True  # a cell shows errors without such frames
+    __tracebackhide__ = True  # hides this frame from notebook tracebacks
     requests = session._requests
     bar, head = (
-        ScoringBar("classifying", "texts", requests.draws(progress)),
+        ScoringBar("classifying", "texts", requests.draws_progress(progress)),
         requests.loaded_engine.checkpoint.uses.classifier,
     )
     if head is None:
@@ -68,8 +68,8 @@ def classify(session: Asker, texts: Any = None, *, token_ids: Any = None, progre
         )
     prompts, several = requests.prompts(texts, {"token_ids": token_ids})
     states = yield from last_states(requests, prompts, several, "last", "", bar)
-    made = [Classification(head.labels, tuple(row), head.independent) for row in logits_of(head, states).tolist()]
-    return made if several else made[0]
+    classes = [Classification(head.labels, tuple(row), head.independent) for row in logits_of(head, states).tolist()]
+    return classes if several else classes[0]
 
 
 def rerank(
@@ -80,37 +80,39 @@ def rerank(
     instruction: str | None = None,
     progress: bool | None = None,
 ) -> Waits[Ranking]:
-    """Return how relevant documents are to a query, for models that rerank as Qwen3-Reranker does.
+    """Rank documents by their relevance to a query, for models that rerank as Qwen3-Reranker does.
 
-    Each document is a question in the model's chat format, to be answered by "yes" or "no". A model that predicts
-    tokens is relevant by the probability of a "yes" among the two; one that has a head with one class, by that.
-    For a reranker with a format of its own, write its texts and use `classify` or `score`.
+    Each document becomes a yes-or-no question in the model's chat format. A generative model scores it by the
+    probability of "yes" against "no", and a model with a one-class head by the probability of its class. For a
+    reranker with another format, write its texts and call `classify` or `score`.
 
     Args:
-        query: what is looked for.
+        query: the search query.
         documents: the texts to rank.
-        instruction: what makes a document relevant; the default is that of a web search.
-        progress: draw a bar if it takes longer than a second.
+        instruction: the criterion of relevance; the default describes a web search.
+        progress: whether to draw a progress bar for a call that takes longer than a second.
 
     Raises:
-        InvalidRequest: an argument is no text, or the model has no chat template, or cannot answer so.
+        InvalidRequest: an argument is no text, or the model has no chat template or cannot answer in this format.
         SessionError: the session is closed or its engine failed.
     """
-    __tracebackhide__ = True  # a cell shows errors without such frames
+    __tracebackhide__ = True  # hides this frame from notebook tracebacks
     requests = session._requests
-    bar = ScoringBar("ranking", "documents", requests.draws(progress))
+    bar = ScoringBar("ranking", "documents", requests.draws_progress(progress))
     checks.text("query", query, checks.LONGEST_LONG_TEXT)
     if not checks.is_sequence(documents):
         raise InvalidRequest(f"documents must be a list of texts, got {checks.preview(documents)}")
     texts = checks.long_texts("documents", documents)
-    told = INSTRUCTION if instruction is None else checks.text("instruction", instruction)
+    instruct = INSTRUCTION if instruction is None else checks.text("instruction", instruction)
     requests.check_engine()
     if requests.loaded_engine.tokenizer is not None and requests.loaded_engine.tokenizer.chat_template is None:
         raise InvalidRequest(
-            "rerank() asks in the model's chat format, and the model has no chat template: give open() one as "
-            "chat_template=, or write the texts yourself for classify() or score()"
+            "rerank() needs the model's chat template, and the model has none: pass chat_template= to open(), or write "
+            "the texts yourself for classify() or score()"
         )
-    prompts: list[Prompt] = [question(requests.loaded_engine.tokenizer, told, query, document) for document in texts]
+    prompts: list[Prompt] = [
+        question(requests.loaded_engine.tokenizer, instruct, query, document) for document in texts
+    ]
     head = requests.loaded_engine.checkpoint.uses.classifier
     if head is None:
         scores = yield from _by_answer(requests, requests.loaded_engine.preparer, prompts, bar)
@@ -124,15 +126,15 @@ def rerank(
 
 
 def question(tokenizer: Tokenizer | None, instruction: str, query: str, document: str) -> Conversation:
-    """Return the conversation that asks whether a document is relevant, to be answered without any thinking."""
+    """Return the conversation for judging a document's relevance, with reasoning disabled."""
     thinks = tokenizer is not None and "enable_thinking" in names_read(tokenizer.chat_template or "")
-    asked = f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
-    messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": asked}]
+    content = f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
+    messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": content}]
     return Conversation(messages, None, {"enable_thinking": False} if thinks else {})
 
 
 def logits_of(head: Classifier, states: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return what a head gives for hidden states, (texts, labels)."""
+    """Return the logits of a classification head for hidden states, shape (texts, labels), float64."""
     logits: np.ndarray[Any, np.dtype[np.float64]] = states @ head.weight.T.astype(np.float64)
     return logits
 
@@ -140,28 +142,28 @@ def logits_of(head: Classifier, states: np.ndarray[Any, np.dtype[Any]]) -> np.nd
 def _by_answer(
     requests: Requests, preparer: Preparer, prompts: Sequence[Prompt], bar: ScoringBar
 ) -> Waits[list[float]]:
-    """Return the probability of a "yes" to each question, if the answer is "yes" or "no"."""
+    """Return the probability of "yes" against "no" for each question."""
     __tracebackhide__ = True
     if preparer.tokenizer is None:
-        raise InvalidRequest("the model has no tokenizer, so it can be asked nothing")
+        raise InvalidRequest("the model has no tokenizer, so rerank() cannot ask it")
     requests.check_predicts()
     yes, no = (one_token(preparer.tokenizer, word) for word in ("yes", "no"))
-    ids = yield from in_a_thread(partial(_tokenized, preparer, prompts), "rerank")
-    # Of the two tokens that are allowed, the likelier is taken, and its probability is that among the two.
+    ids = yield from in_a_thread(partial(_tokenize, preparer, prompts), "rerank")
+    # Greedy decoding takes the likelier of the two allowed tokens; its probability is relative to the two.
     params = SamplingParams(
         max_tokens=1, allowed_token_ids=frozenset({yes, no}), logprobs=0, logprobs_of="sampled", ignore_eos=True
     )
-    answers = yield from computed(requests, [(each, params) for each in ids], bar)
+    answers = yield from compute_all(requests, [(each, params) for each in ids], bar)
     scores = []
     for answer in answers:
         assert answer.logprobs is not None
-        taken = float(np.exp(answer.logprobs[0].logprob))
-        scores.append(taken if answer.token_ids == (yes,) else 1 - taken)
+        probability = float(np.exp(answer.logprobs[0].logprob))
+        scores.append(probability if answer.token_ids == (yes,) else 1 - probability)
     return scores
 
 
 def one_token(tokenizer: Tokenizer, word: str) -> int:
-    """Return the token of a word.
+    """Return the token id of a word.
 
     Raises:
         InvalidRequest: the word is not one token.
@@ -172,8 +174,8 @@ def one_token(tokenizer: Tokenizer, word: str) -> int:
     return ids[0]
 
 
-def _tokenized(preparer: Preparer, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
-    made = [preparer.token_ids(prompt) for prompt in prompts]
-    for ids in made:
+def _tokenize(preparer: Preparer, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
+    sequences = [preparer.token_ids(prompt) for prompt in prompts]
+    for ids in sequences:
         check_length(ids, preparer.capacity)
-    return made
+    return sequences

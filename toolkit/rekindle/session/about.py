@@ -1,4 +1,4 @@
-"""What a session is: the device, the sizes and the memory that it has, and how it stands now."""
+"""Display of a session: its device, sizes, memory and current state."""
 
 from dataclasses import dataclass, fields
 
@@ -10,17 +10,17 @@ from rekindle.core.scheduler.stats import SchedulerStats, of_them_cached, prompt
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of a session, in bytes but for `tokens`, from `session.memory`.
+    """Memory of a session in bytes (except `devices` and `tokens`), from `session.memory`.
 
     Attributes:
         weights: the weights on all devices.
-        workspace: what the largest step needs while it runs, as the compiler says; a bound until it is compiled.
-        pool: all pages on the devices, used or not.
-        devices: how many devices have these, each an equal part of each.
-        token: what one token of context takes of the pool.
-        tokens: how many tokens of context the pool holds.
-        host: copies of cached pages in host memory; `host_limit` is the most that they may take.
-        disk: cached pages of this model on disk; `disk_limit` is the most that those of all models may take.
+        workspace: the scratch memory of the largest step, as reported by the compiler; a bound until it is compiled.
+        pool: all pages on all devices, in use or free.
+        devices: the number of devices; each holds an equal part of weights, workspace and pool.
+        token: the pool memory per token of context.
+        tokens: the capacity of the pool, in tokens of context.
+        host: copies of cached pages in host memory; `host_limit` is their limit.
+        disk: cached pages of this model on disk; `disk_limit` is the limit for the pages of all models.
     """
 
     weights: int
@@ -36,7 +36,7 @@ class Memory:
 
     @classmethod
     def of(cls, loaded_engine: LoadedEngine) -> "Memory":
-        """Return the memory that an engine has now."""
+        """Return the current memory of an engine."""
         limits, counts, deployment = loaded_engine.limits, loaded_engine.stats().scheduler, loaded_engine.deployment
         page, groups = limits.pool.page_bytes, limits.groups
         return cls(
@@ -52,8 +52,8 @@ class Memory:
             disk_limit=loaded_engine.settings.disk_cache_bytes if limits.pool.snapshots else 0,
         )
 
-    def said(self) -> dict[str, str | None]:
-        """Return what a cell shows of this memory, by name; None for what the session does not have."""
+    def facts(self) -> dict[str, str | None]:
+        """Return the memory in words for cards, by label; None for an absent tier."""
         on_each = ", ".join(f"{markup.size_text(size)} for {name}" for name, size in self.on_each.items())
         return {
             "weights": markup.size_text(self.weights),
@@ -66,7 +66,7 @@ class Memory:
 
     @property
     def on_each(self) -> dict[str, int]:
-        """The bytes of weights, workspace and pool on each device, by these names."""
+        """Bytes of weights, workspace and pool per device, by these names."""
         sizes = {"weights": self.weights, "workspace": self.workspace, "pool": self.pool}
         return {name: size // self.devices for name, size in sizes.items()}
 
@@ -81,13 +81,13 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A session as its repr and its cell show it.
+    """Representations of a session: the repr, the text and the HTML card.
 
     Attributes:
-        name: of the model, as it was given to `open`.
-        loaded_engine: what serves it.
-        error: why it serves no more; None while it does.
-        state: why the engine does nothing now, "paused" or the tick that it is stuck in; None while it runs.
+        name: the name of the model, as passed to `open`.
+        loaded_engine: the engine of the session.
+        error: the error that ended the session; None while it is open.
+        state: "paused" or a description of a stuck tick; None while the engine runs.
     """
 
     name: str
@@ -101,7 +101,7 @@ class About:
             return f"<rekindle.Session {self.name}: {self.error}>"
         deployment = self.loaded_engine.deployment
         counts, state = self._counts, f"{self.state}, " if self.state else ""
-        preparing = f"; {said}" if (said := self.loaded_engine.programs.readiness().said) else ""
+        preparing = f"; {words}" if (words := self.loaded_engine.programs.readiness().said) else ""
         free = f"{self._free()} pages free{of_them_cached(counts)}"
         return (
             f"<rekindle.Session {self.name} ({deployment.dtype} on {deployment}): "
@@ -109,14 +109,14 @@ class About:
         )
 
     def text(self) -> str:
-        """Return the line, and what is known beside it."""
+        """Return the line, followed by the model and the memory."""
         if self.error is not None:
             return self.line()
-        rows = {"model": self._model(), "memory": Memory.of(self.loaded_engine).said()}
-        return "\n".join([self.line(), *(f"  {name:8}{_in_words(known)}" for name, known in rows.items())])
+        rows = {"model": self._model(), "memory": Memory.of(self.loaded_engine).facts()}
+        return "\n".join([self.line(), *(f"  {name:8}{_in_words(facts)}" for name, facts in rows.items())])
 
     def html(self) -> str:
-        """Return all of it as a card."""
+        """Return the HTML card."""
         if self.error is not None:
             return markup.card("Session", self.name, markup.passage(str(self.error)))
         counts = self._counts
@@ -128,7 +128,7 @@ class About:
             "generated": markup.quantity(counts.generated_tokens, "token"),
             "meanwhile": self.loaded_engine.programs.readiness().said or None,
         }
-        memory = Memory.of(self.loaded_engine).said()
+        memory = Memory.of(self.loaded_engine).facts()
         parts = (*map(markup.facts, (self._model(), memory, now)), prompt_shares(counts))
         return markup.card("Session", self.name, *parts)
 
@@ -137,21 +137,21 @@ class About:
         return self.loaded_engine.stats().scheduler
 
     def _free(self) -> str:
-        """Return how many pages can be had."""
+        """Return the number of free pages, of all pages, in words."""
         return f"{self._counts.free_pages:,} of {self._counts.pages:,}"
 
     def _model(self) -> dict[str, str | None]:
-        """Return what the session computes with."""
+        """Return the devices, dtype, limits and programs in words, by label."""
         loaded_engine = self.loaded_engine
         limits = loaded_engine.limits
         programs, wire = (
             loaded_engine.programs.readiness(),
             Wire.of(loaded_engine.model, loaded_engine.deployment.tensor),
         )
-        sent = markup.size_text(wire.computed + wire.drawn)
+        wire_bytes = markup.size_text(wire.computed + wire.drawn)
         return {
             "on": ", ".join(filter(None, [str(loaded_engine.deployment), loaded_engine.deployment.spread])),
-            "sending": None if wire.devices == 1 else f"{sent} from each device to decode a token",
+            "sending": None if wire.devices == 1 else f"{wire_bytes} from each device to decode a token",
             "with": loaded_engine.deployment.kernels or None,
             "computes in": loaded_engine.deployment.dtype,
             "context": markup.quantity(limits.max_context, "token"),
@@ -162,5 +162,5 @@ class About:
         }
 
 
-def _in_words(known: dict[str, str | None]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
+def _in_words(facts: dict[str, str | None]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)

@@ -1,4 +1,4 @@
-"""An engine as its dashboard sees it."""
+"""View of an engine for its dashboard."""
 
 from itertools import islice
 
@@ -11,11 +11,11 @@ from rekindle.notebook.board.board import Facts, Source
 from rekindle.notebook.board.rates import SECONDS
 
 LISTED = 8
-"""How many requests are shown one by one."""
+"""Maximal number of requests listed individually."""
 
 
 class EngineView(Source):
-    """The engine of a session. It does not hold the session, which may be dropped while a dashboard looks at this."""
+    """View of a session's engine. It does not keep the session alive."""
 
     def __init__(self, engine: EngineThread, loaded_engine: LoadedEngine, client: EngineClient, name: str):
         self._engine, self._loaded_engine, self._client, self._name = engine, loaded_engine, client, name
@@ -55,7 +55,7 @@ class EngineView(Source):
             handle.cancel()
 
     def _computes(self) -> str:
-        """Return what the model computes in, and on which devices if there are several."""
+        """Return the dtype, with the devices if there are several."""
         deployment = self._loaded_engine.deployment
         several = deployment.devices > 1 or self._loaded_engine.limits.lanes > 1
         return deployment.dtype + (f" on {deployment}" if several else "")

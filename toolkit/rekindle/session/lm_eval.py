@@ -1,4 +1,4 @@
-"""A session as a model of lm-eval, the evaluation harness; see `rekindle lm-eval`.
+"""Rekindle sessions as models of lm-eval, the evaluation harness; see `rekindle lm-eval`.
 
     from rekindle.session.lm_eval import RekindleLM
 
@@ -21,32 +21,32 @@ from rekindle.core.concurrency.waits import blocked
 from rekindle.core.config import SettingsOptions
 from rekindle.core.errors import ConfigError
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.scoring.computing import ScoredSequence, ScoringBar, scored, scores_of
+from rekindle.scoring.computing import ScoredSequence, ScoringBar, score_all, scores_of
 from rekindle.session.opening import open_sync
 from rekindle.session.session import Session
 
 TORCH_DEFAULTS = ("cuda", "cuda:0")
-"""What lm-eval says of a device where its user says nothing."""
+"""Default devices of lm-eval."""
 Pair = tuple[tuple[str, str] | None, Sequence[int], Sequence[int]]
-"""A context and its continuation as texts, which name a request in caches, and the tokens of each."""
+"""A context and its continuation as texts (the cache key of a request), and the tokens of each."""
 
 
 @register_model("rekindle")
 class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and is imported only here
-    """A session that lm-eval asks for log-likelihoods and for texts.
+    """Model of lm-eval for log-likelihoods and generation, backed by a session.
 
-    Contexts that several requests begin with are computed once. The engine makes its own batches.
+    Contexts shared by several requests are computed once. The engine forms batches by itself.
 
     Args:
-        pretrained: the model, as `rekindle.open` takes it.
-        batch_size: lm-eval gives one to all models. A number above 1 is `max_running`; others leave that to the engine.
-        max_batch_size: lm-eval gives it to all models; with a batch size of its own the engine has no use for it.
-        max_gen_toks: how many tokens are generated for a request that does not say.
-        prefix_token_id: the token before a text without a context; the default is the tokenizer's first special token,
-            or else its last.
-        session: a session that is open, instead of a model; it stays open.
-        **settings: as of `rekindle.open`. lm-eval gives torch's name of a device to all models: "cuda:1" is "gpu:1"
-            here, and its default, "cuda:0", leaves the choice to JAX.
+        pretrained: the model, as in `rekindle.open`.
+        batch_size: an lm-eval option. A number above 1 sets `max_running`; other values leave batching to the engine.
+        max_batch_size: an lm-eval option without effect.
+        max_gen_toks: the default maximum of generated tokens per request.
+        prefix_token_id: the token in front of a text without context; the default is the tokenizer's first special
+            token, or else its last.
+        session: an open session in place of a model; it stays open.
+        **settings: as in `rekindle.open`. Torch's device names are translated: "cuda:1" becomes "gpu:1", and lm-eval's
+            default, "cuda:0", leaves the choice to JAX.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
         if device not in (None, *TORCH_DEFAULTS):
             settings["device"] = device.replace("cuda", "gpu") if isinstance(device, str) else device
         if session is not None and settings:
-            raise ConfigError(f"a session that is open has its settings already: leave out {', '.join(settings)}")
+            raise ConfigError(f"an open session keeps its settings: leave out {', '.join(settings)}")
         self._session = open_sync(pretrained, **settings) if session is None else session
         self._name, self._max_gen_toks, self._prefix = pretrained, max_gen_toks, prefix_token_id
 
@@ -78,56 +78,57 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
 
     @property
     def eot_token_id(self) -> int:
-        """The token that ends a text."""
+        """Id of the token at the end of a text."""
         return self._token(self._tokens.eos_token)
 
     @property
     def prefix_token_id(self) -> int:
-        """The token that stands before a text without a context."""
+        """Id of the token in front of a text without context."""
         if self._prefix is not None:
             return self._prefix
         return self._token(self._tokens.bos_token or self._tokens.eos_token)
 
     @property
     def max_length(self) -> int:
-        """The most tokens before one that is scored: a request has room for that one, and for one of output."""
+        """Maximal context in tokens before a scored token; a request also needs room for it and one output token."""
         return self._session._loaded_engine.limits.max_context - 2
 
     @property
     def tokenizer_name(self) -> str:
-        """The name of the tokenizer in lm-eval's caches."""
+        """Name of the tokenizer in lm-eval's caches."""
         return self._name.replace("/", "__")
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """Return the model's chat template, if one is to be used."""
+        """Return the model's chat template, or None if `chat_template` is False."""
         return self._tokens.chat_template if chat_template else None
 
     def apply_chat_template(self, chat_history: Any, add_generation_prompt: bool = True) -> str:
-        """Return a conversation as the model reads it."""
+        """Return a conversation rendered by the chat template."""
         return self._session.render(chat_history, continue_final_message=not add_generation_prompt)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **further: Any) -> list[int]:
         """Return the tokens of a text.
 
         Args:
-            add_special_tokens: whether the special tokens before a text are among them; None for those that are not in
-                the text itself.
-            further: of other models of lm-eval.
+            add_special_tokens: whether to add the tokenizer's leading special tokens; None adds them unless the text
+                starts with its own.
+            further: ignored options of other lm-eval models.
         """
         tokenizer = self._tokens
-        begun = tokenizer.bos_token is not None and string.startswith(tokenizer.bos_token)
-        bare = begun if add_special_tokens is None else not add_special_tokens
+        has_bos = tokenizer.bos_token is not None and string.startswith(tokenizer.bos_token)
+        bare = has_bos if add_special_tokens is None else not add_special_tokens
         return tokenizer.encode_chat(string) if bare else tokenizer.encode_open(string)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Pair], disable_tqdm: bool = False, **further: Any
     ) -> list[tuple[float, bool]]:
-        """Return the log-probability of each continuation, and whether each of its tokens is the likeliest."""
-        asked = []
+        """Return the log-probability of each continuation, and whether greedy decoding would produce it."""
+        sequences = []
         for _, context, continuation in requests:
             ids = (*context, *continuation)[-(self.max_length + 1) :]
-            asked.append(ScoredSequence(ids, max(1, len(ids) - len(continuation))))
-        answers = blocked(scored(self._session._requests, asked, ScoringBar("scoring", "requests", not disable_tqdm)))
+            sequences.append(ScoredSequence(ids, max(1, len(ids) - len(continuation))))
+        bar = ScoringBar("scoring", "requests", not disable_tqdm)
+        answers = blocked(score_all(self._session._requests, sequences, bar))
         likelihoods = []
         for (texts, _, _), answer in zip(requests, answers, strict=True):
             scores = scores_of(answer)
@@ -138,7 +139,7 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
         return likelihoods
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """Return the log-probability of each text, in windows without overlap."""
+        """Return the log-probability of each text, summed over windows without overlap."""
         windows = [list(self._windows(request.args[0])) for request in requests]
         parts = iter(self._loglikelihood_tokens([pair for of_text in windows for pair in of_text], disable_tqdm))
         totals = []
@@ -148,7 +149,7 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
         return totals
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return what the model writes after each context, until one of the texts that the request names."""
+        """Return the generated text for each context, up to a stop string of the request."""
         groups: dict[str, list[int]] = {}
         for place, request in enumerate(requests):
             groups.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(place)
@@ -163,13 +164,13 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
                 self.cache_hook.add_partial("generate_until", requests[place].args, answer.text)
         return texts
 
-    def _options(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        """Return sampling keywords for what a task says of generation; what is none of them is refused by the call."""
-        options = dict(normalize_gen_kwargs(dict(said), self._max_gen_toks))
-        draws, until = options.pop("do_sample"), options.pop("until")
+    def _options(self, task_options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return Rekindle's sampling options for a task's generation options. `generate` rejects unknown ones."""
+        options = dict(normalize_gen_kwargs(dict(task_options), self._max_gen_toks))
+        samples, until = options.pop("do_sample"), options.pop("until")
         options["max_tokens"] = options.pop("max_gen_toks")
         options["stop"] = [text for text in until if text]
-        if not draws:
+        if not samples:
             options["temperature"] = 0.0
         return options
 
@@ -185,6 +186,6 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
     def _token(self, text: str | None) -> int:
         token = None if text is None else self._tokens.backend.token_to_id(text)
         if token is None:
-            raise ConfigError("the tokenizer names no token that begins or ends a text: give prefix_token_id")
-        found: int = token
-        return found
+            raise ConfigError("the tokenizer has no first or last special token: pass prefix_token_id")
+        token_id: int = token
+        return token_id

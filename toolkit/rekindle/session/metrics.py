@@ -1,7 +1,7 @@
-"""The numbers of a session in the text form that Prometheus reads.
+"""Metrics of a session in Prometheus text format.
 
-The form is three lines of text for a number, so no library writes it: it is there without an extra, and nothing is
-registered for the whole process.
+The format has three lines of text per number, so the module uses no library: metrics work without an extra, and nothing
+is registered globally.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ _NOW: Mapping[str, str] = {
     "host_pages": "Pages with a copy in host memory.",
     "disk_pages": "Pages with a copy on disk.",
 }
-"""What the scheduler has now."""
+"""Gauges of the scheduler: attribute and help text."""
 _EVER: Mapping[str, str] = {
     "ended": "Requests that ended, for any reason.",
     "ticks": "Plans made.",
@@ -35,7 +35,7 @@ _EVER: Mapping[str, str] = {
     "moved_pages": "Pages of prompts that came from the lane that computed them.",
     "device_losses": "Times that a damaged program took all pages of the device with it.",
 }
-"""What the scheduler has counted."""
+"""Counters of the scheduler: attribute and help text."""
 _TIMES: Mapping[str, tuple[str, str]] = {
     "queued": ("queue_seconds", "Seconds until a request left the waiting queue."),
     "first_token": ("time_to_first_token_seconds", "Seconds until the first token of a request."),
@@ -45,16 +45,16 @@ _TIMES: Mapping[str, tuple[str, str]] = {
 
 
 def metrics_text(stats: Stats, latencies: Latencies) -> str:
-    """Return all numbers, each with a line of help and one of its type."""
+    """Return all metrics, each with its help and type lines."""
     return "".join(f"{line}\n" for line in _lines(stats, latencies))
 
 
 def _lines(stats: Stats, latencies: Latencies) -> Iterator[str]:
-    for name, what in _NOW.items():
-        yield from _number(name, "gauge", what, getattr(stats.scheduler, name))
+    for name, text in _NOW.items():
+        yield from _number(name, "gauge", text, getattr(stats.scheduler, name))
     yield from _number("programs", "gauge", "Compiled programs that are held.", stats.programs)
-    for name, what in _EVER.items():
-        yield from _number(f"{name}_total", "counter", what, getattr(stats.scheduler, name))
+    for name, text in _EVER.items():
+        yield from _number(f"{name}_total", "counter", text, getattr(stats.scheduler, name))
     if len(stats.lanes) > 1:
         yield from _of_lanes(stats.lanes)
     yield from _number("program_loads_total", "counter", "Programs loaded from the store.", stats.loads)
@@ -62,27 +62,27 @@ def _lines(stats: Stats, latencies: Latencies) -> Iterator[str]:
     yield from _head("requests_total", "counter", "Requests that ended, by their finish reason.")
     for reason, count in sorted(latencies.ended.copy().items()):
         yield f'rekindle_requests_total{{finish_reason="{reason}"}} {count}'
-    for attribute, (name, what) in _TIMES.items():
-        yield from _histogram(name, what, getattr(latencies, attribute))
+    for attribute, (name, text) in _TIMES.items():
+        yield from _histogram(name, text, getattr(latencies, attribute))
 
 
 def _of_lanes(lanes: Sequence[SchedulerStats]) -> Iterator[str]:
-    """Yield the numbers of each lane, whose sums have names of their own."""
-    for kind, known in (("gauge", _NOW), ("counter", _EVER)):
-        for name, what in known.items():
+    """Yield the metrics of each lane, prefixed with "lane_" to distinguish them from the sums."""
+    for kind, helps in (("gauge", _NOW), ("counter", _EVER)):
+        for name, text in helps.items():
             of_lane = f"lane_{name}" if kind == "gauge" else f"lane_{name}_total"
-            yield from _head(of_lane, kind, f"In each lane: {what[0].lower()}{what[1:]}")
+            yield from _head(of_lane, kind, f"In each lane: {text[0].lower()}{text[1:]}")
             for number, lane in enumerate(lanes):
                 yield f'rekindle_{of_lane}{{lane="{number}"}} {getattr(lane, name)}'
 
 
-def _number(name: str, kind: str, what: str, value: int) -> Iterator[str]:
-    yield from _head(name, kind, what)
+def _number(name: str, kind: str, text: str, value: int) -> Iterator[str]:
+    yield from _head(name, kind, text)
     yield f"rekindle_{name} {value}"
 
 
-def _histogram(name: str, what: str, histogram: Histogram) -> Iterator[str]:
-    yield from _head(name, "histogram", what)
+def _histogram(name: str, text: str, histogram: Histogram) -> Iterator[str]:
+    yield from _head(name, "histogram", text)
     count = 0
     for bound, count in histogram.up_to:
         yield f'rekindle_{name}_bucket{{le="{"+Inf" if bound == float("inf") else bound}"}} {count}'
@@ -90,5 +90,5 @@ def _histogram(name: str, what: str, histogram: Histogram) -> Iterator[str]:
     yield f"rekindle_{name}_count {count}"
 
 
-def _head(name: str, kind: str, what: str) -> tuple[str, str]:
-    return f"# HELP rekindle_{name} {what}", f"# TYPE rekindle_{name} {kind}"
+def _head(name: str, kind: str, text: str) -> tuple[str, str]:
+    return f"# HELP rekindle_{name} {text}", f"# TYPE rekindle_{name} {kind}"

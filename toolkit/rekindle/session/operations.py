@@ -1,4 +1,4 @@
-"""Operations on a whole session: to replace weights, save the cache, wait for programs, pause, step and close."""
+"""Operations on a session: replace weights, save the cache, wait for programs, pause, step and close."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,13 +20,13 @@ from rekindle.core.messages.record import MessageRecord
 from rekindle.notebook.progress_bars import ProgressBars, shown
 
 CLOSE_SECONDS = 3.0
-"""How long a session that is being closed goes on writing cached pages to disk."""
+"""Seconds for which a closing session keeps writing cached pages to disk."""
 InFlight = Literal["finish", "fail"]
-"""What `update_weights` does with the requests that run."""
+"""Option of `update_weights` for requests in flight."""
 
 
 class Operations:
-    """The operations of one session. Each can be awaited or blocked for; see `rekindle.core.concurrency.waits`."""
+    """Operations of one session, each awaitable or blocking; see `rekindle.core.concurrency.waits`."""
 
     def __init__(self, engine: EngineThread, loaded_engine: LoadedEngine, client: EngineClient):
         self._engine, self._loaded_engine, self._client = engine, loaded_engine, client
@@ -34,11 +34,11 @@ class Operations:
         engine.stopped.when_closed(self._stop_followers)
 
     def followed_by(self, stop: Callable[[], None], closed: Feed[None]) -> None:
-        """Have something end with the session: it is told to stop when the engine has, and `close` waits for it.
+        """Register a follower, such as a server: it is stopped after the engine, and `close` waits for it.
 
         Args:
-            stop: returns at once, and may be called by any thread, and more than once.
-            closed: is closed when it has ended.
+            stop: requests the follower's end and returns at once; thread-safe and idempotent.
+            closed: the feed closed at the follower's end.
         """
         self._followers[closed] = stop
         closed.when_closed(lambda: self._forget(closed))
@@ -55,7 +55,7 @@ class Operations:
         try:
             yield Wait(used)
         except BaseException:
-            with suppress(SessionError):  # if the engine has ended too, it is the first error that comes out
+            with suppress(SessionError):  # if the engine has ended too, the first error is raised
                 self._engine.post(KeepWeights(ticket))
             raise
         if self._engine.error is not None:
@@ -70,25 +70,25 @@ class Operations:
                 f"{self._loaded_engine.limits.pool.page_bytes:,} bytes here"
             )
         _, saving = self._client.ask(SaveCache, self._engine.post)
-        seen = 0
+        position = 0
         with ProgressBars(progress) as bars:
-            while not saving.closed or seen < len(saving.items):
-                yield Wait(saving, seen)
-                for said in saving.items[seen:]:
-                    seen += 1
-                    if isinstance(said, CacheSaving) or said.complete:
-                        total = said.total if isinstance(said, CacheSaving) else said.pages
-                        bars.show(Progress("saving cached pages", said.pages, total, "pages"))
+            while not saving.closed or position < len(saving.items):
+                yield Wait(saving, position)
+                for report in saving.items[position:]:
+                    position += 1
+                    if isinstance(report, CacheSaving) or report.complete:
+                        total = report.total if isinstance(report, CacheSaving) else report.pages
+                        bars.show(Progress("saving cached pages", report.pages, total, "pages"))
         return self._pages_saved(saving)
 
     def _pages_saved(self, saving: Feed[CacheSaving | CacheSaved]) -> int:
         answer = saving.items[-1] if saving.items else None
         if not isinstance(answer, CacheSaved):
-            assert self._engine.error is not None, "an engine that serves answers"
+            assert self._engine.error is not None, "a running engine answers"
             raise self._engine.error.with_traceback(None)
         if not answer.complete:
             advice = "a warning says why; without one, raise host_cache_bytes. After update_weights no page is written"
-            if ending():  # about which there is no warning
+            if ending():  # no warning reports this case
                 advice = "the process is ending; save before its main thread is done"
             raise StorageError(f"{answer.pages} pages were written, and others could not be: {advice}")
         return answer.pages
@@ -110,12 +110,12 @@ class Operations:
         return self._command(TakeOne())
 
     def _command(self, command: Command) -> Waits[MessageRecord | None]:
-        """Have the conductor do something; return what an actor handled, if it was a step and a message waited."""
+        """Send the conductor a command; return the record of a stepped message, if there is one."""
         self._engine.command(command)
         try:
             yield Wait(command.answer)
         except BaseException:
-            command.answer.close()  # nobody waits for the answer any more, so a step that has not begun is not taken
+            command.answer.close()  # withdraws a step that has not begun
             raise
         if command.answer.items:
             return command.answer.items[0]
@@ -129,7 +129,7 @@ class Operations:
             if self._engine.error is None and self._loaded_engine.limits.pool.snapshots and not self._engine.paused:
                 with suppress(SessionError):
                     yield Wait(self._client.ask(SaveCache, self._engine.post)[1], timeout=CLOSE_SECONDS)
-        finally:  # also where a cancelled scope does not let the wait begin
+        finally:  # even if a cancelled scope prevents the wait
             self._engine.stop()
         if not self._engine.elsewhere:
             yield Wait(self._engine.stopped)

@@ -1,4 +1,4 @@
-"""A prefix that is computed once, held in the prefix cache, and continued as often as its user likes."""
+"""Prefixes of prompts: computed once, held in the prefix cache, and continued any number of times."""
 
 import weakref
 from collections.abc import Collection
@@ -30,22 +30,22 @@ from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 
 FIXED = ("cache_salt", "tools", "chat_template_kwargs")
-"""Keywords that are given to `session.prefix`, and hold for what continues it."""
+"""Options of `session.prefix` that calls on the prefix inherit and cannot override."""
 
 
 class Prefix:
-    """A held prefix, from `session.prefix`. Its whole pages stay in the device tier until `release`.
+    """Prefix held in the cache, from `session.prefix`. Its full pages stay on the device until `release`.
 
-    A prefix that is dropped is released too; one that was the result of a cell lives on in `Out`.
+    Dropping the last reference releases the prefix too; the result of a notebook cell stays referenced by `Out`.
 
     Attributes:
-        tokens: tokens in the prefix.
-        cached: tokens of it that were found in the cache when it was made, by tier.
+        tokens: the number of tokens in the prefix.
+        cached: the number of its tokens found in the cache at its creation, by tier.
     """
 
-    def __init__(self, prompt: Prompt, requests: Requests, handle: Handle, made: Generation):
-        self.tokens = made.usage.prompt_tokens
-        self.cached = made.cached
+    def __init__(self, prompt: Prompt, requests: Requests, handle: Handle, generation: Generation):
+        self.tokens = generation.usage.prompt_tokens
+        self.cached = generation.cached
         self._prompt, self._requests = prompt, requests
         self._release = weakref.finalize(self, handle.withdraw)
 
@@ -57,21 +57,21 @@ class Prefix:
     def _state(self) -> str:
         if not self._release.alive:
             return "released"
-        return "held" if self._requests.served else "gone with its session"
+        return "held" if self._requests.is_open else "gone with its session"
 
     @property
     def cached_tokens(self) -> int:
-        """The tokens that were found in the cache when it was made, in any tier."""
+        """Number of tokens found in the cache at the prefix's creation, in all tiers."""
         return self.cached.total
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        known = {"tokens": f"{self.tokens:,}", "cached when it was made": str(self.cached)}
-        shown = markup.card("Prefix", self._state, markup.passage(as_text(self._prompt)), markup.facts(known))
-        return markup.bundle(repr(self), shown)
+        facts = {"tokens": f"{self.tokens:,}", "cached when it was made": str(self.cached)}
+        card = markup.card("Prefix", self._state, markup.passage(as_text(self._prompt)), markup.facts(facts))
+        return markup.bundle(repr(self), card)
 
     @overload
     async def generate(
-        self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[OnePromptOptions]
+        self, prompt: OnePrompt = None, *, n: None = None, **options: Unpack[OnePromptOptions]
     ) -> Generation: ...
     @overload
     async def generate(
@@ -81,7 +81,7 @@ class Prefix:
         n: int | None = None,
         errors: Errors = "raise",
         progress: bool | None = None,
-        **ask: Unpack[GenerateOptions[Any]],
+        **options: Unpack[GenerateOptions[Any]],
     ) -> Answers[Any]: ...
     @awaitable("await doc.generate(...)")
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
@@ -92,54 +92,51 @@ class Prefix:
         n: int | None = None,
         errors: Errors = "raise",
         progress: bool | None = None,
-        **ask: Unpack[GenerateOptions[Any]],
+        **options: Unpack[GenerateOptions[Any]],
     ) -> Waits[Any]:
-        """Continue the prefix, and generate to the end.
+        """Continue the prefix, and generate to the end of the answer.
 
         Args:
-            prompt: text that follows a text; messages that follow messages (a str is one of the user's), or a list;
-                nothing to generate from the prefix as it is.
+            prompt: text after a text prefix; messages, or a str as a user message, after a conversation; or a list of
+                prompts. None generates from the prefix itself.
             n, errors, progress: as in `Session.generate`.
-            **ask: token ids that follow instead, or a list of such, and sampling parameters.
+            **options: `token_ids` in place of text (one list of ids or several), and sampling parameters.
 
         Returns:
-            A `Generation`, or `Answers`, as `Session.generate`.
+            A `Generation` or `Answers`, as `Session.generate`.
 
         Raises:
             InvalidRequest: the prefix was released, or as `Session.generate`.
         """
-        self._check(ask)
-        return self._requests.all(prompt, ask, n, errors, progress)
+        self._check(options)
+        return self._requests.all(prompt, options, n, errors, progress)
 
     generate_sync = blocking(generate)
 
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
-    def stream(self, prompt: OnePrompt = None, **ask: Unpack[OnePromptOptions]) -> Stream:
-        """Continue the prefix, and return the pieces as they come: `async for` or, blocking, `for`."""
-        self._check(ask)
-        return Stream(self._requests.one(prompt, ask, wait=True))
+    def stream(self, prompt: OnePrompt = None, **options: Unpack[OnePromptOptions]) -> Stream:
+        """Continue the prefix, and return the pieces as they arrive, for `async for` or a blocking `for`."""
+        self._check(options)
+        return Stream(self._requests.submit_one(prompt, options, wait=True))
 
     @awaitable("await doc.fork(...)")
     def fork(self, n: int) -> Waits[list["Prefix"]]:
-        """Hold the same prefix `n` more times, each to be released by itself; nothing is computed for it.
+        """Hold the same prefix `n` more times, each with its own `release`. Nothing is computed: forks share the pages.
 
         Raises:
-            InvalidRequest: `n` is no integer of at least 1, or the prefix was released.
+            InvalidRequest: `n` is no positive integer, or the prefix was released.
         """
         count = check_draws(n)
         self._check()
         forks = []
         for _ in range(count):
-            forks.append((yield from held(self._prompt, self._requests)))
+            forks.append((yield from hold(self._prompt, self._requests)))
         return forks
 
     fork_sync = blocking(fork)
 
     def release(self) -> None:
-        """Let go of the prefix, so that its pages may be evicted. Requests that were submitted go on.
-
-        Any thread may call this, any number of times.
-        """
+        """Release the prefix; its pages may be evicted. Submitted requests continue. Idempotent and thread-safe."""
         self._release()
 
     async def __aenter__(self) -> "Prefix":
@@ -154,17 +151,17 @@ class Prefix:
     def __exit__(self, *raised: object) -> None:
         self.release()
 
-    def _check(self, given: Collection[str] = ()) -> None:
-        """Check that the prefix is held, and that a call with these keywords may continue it."""
+    def _check(self, options: Collection[str] = ()) -> None:
+        """Raise InvalidRequest if the prefix was released, or if the options override inherited ones."""
         if not self._release.alive:
             raise InvalidRequest("the prefix was released; make another with session.prefix()")
         for name in FIXED:
-            if name in given:
-                raise InvalidRequest(f"{name} is given to session.prefix(), and holds for what continues the prefix")
+            if name in options:
+                raise InvalidRequest(f"{name} is an option of session.prefix(); calls on the prefix inherit it")
 
 
 class PendingPrefix(Eventual[Prefix]):
-    """A prefix that is to be computed."""
+    """Awaitable prefix, not yet computed."""
 
     _gives = Prefix
     _hint = "it is not computed yet; doc = await session.prefix(...)"
@@ -177,22 +174,22 @@ class PendingPrefix(Eventual[Prefix]):
         return "<rekindle.PendingPrefix: await it, or enter it with 'async with'>"
 
     def _make(self) -> Waits[Prefix]:
-        return held(self._prompt, self._requests)
+        return hold(self._prompt, self._requests)
 
 
 @spelled_out(PromptOptions, PROMPT_DEFAULTS)
 def prefix(
     session: Asker, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
 ) -> PendingPrefix:
-    """Compute a prefix once and hold it: `doc = await session.prefix(text)`, or `async with` it.
+    """Compute a prefix once and hold it in the cache: `doc = await session.prefix(text)`, or `async with` it.
 
-    `await doc.generate(...)` continues it. Requests that begin the same find cached pages without this too; held
-    ones are not evicted. Only whole pages are held. A request that has no room beside them fails with
-    `PromptTooLong`, once nothing else runs that could make room.
+    `await doc.generate(...)` continues the prefix. Requests with equal beginnings share cached pages even without a
+    `Prefix`, but pages held by a `Prefix` are never evicted. Only full pages are held. A request without enough
+    remaining pages fails with PromptTooLong as soon as no running request could free any.
 
     Args:
-        cache_salt: as in `SamplingParams`, for the prefix and what continues it.
-        Others: as in `generate`; sampling parameters are given to what continues the prefix.
+        cache_salt: the cache salt of the prefix and its continuations, as in `SamplingParams`.
+        Others: the prompt options of `generate`. Sampling parameters belong to calls on the prefix.
 
     Raises:
         InvalidRequest: as `generate`, or the session was opened with `prefix_cache=False`.
@@ -201,18 +198,18 @@ def prefix(
         raise InvalidRequest("this session keeps no prefixes: it was opened with prefix_cache=False")
     check_keywords(options, ("cache_salt", *PromptOptions.__annotations__))
     if options.get("tool_choice", "auto") not in ("auto", "none"):
-        raise InvalidRequest("tool_choice is given to what continues the prefix, as in doc.generate(tool_choice=...)")
+        raise InvalidRequest("tool_choice belongs to calls on the prefix, as in doc.generate(tool_choice=...)")
     checked = session._requests.prompt(prompt, options)
     return PendingPrefix(checked, session._requests.continuing(checked, cache_salt))
 
 
-def held(prompt: Prompt, requests: Requests) -> Waits[Prefix]:
-    """Compute a prefix, and hold it."""
+def hold(prompt: Prompt, requests: Requests) -> Waits[Prefix]:
+    """Compute a prefix, and hold it in the cache."""
     handle = requests.hold(prompt)
     try:
         yield Wait(handle.record.pieces)
         return Prefix(prompt, requests, handle, handle.record.result())
     except BaseException:
         handle.cancel()
-        handle.withdraw()  # the prefix may be held by now, though the wait for it was left
+        handle.withdraw()  # the engine may hold the prefix by now
         raise

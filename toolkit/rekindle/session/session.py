@@ -1,4 +1,4 @@
-"""The session: what a user generates with, and controls the engine with."""
+"""Session: one open model, with methods for generation and control of its engine."""
 
 import weakref
 from collections.abc import Mapping, Sequence
@@ -71,9 +71,11 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One open model, from `open`. Its methods may be used from any number of tasks, loops and threads at once.
+    """One open model, created by `rekindle.open`.
 
-    The sampling keywords are those of `rekindle.SamplingParams`.
+    All methods are thread-safe and may be called from any number of tasks, event loops and threads at once. Awaitable
+    methods have a blocking twin with the suffix `_sync`. Calls that generate accept the sampling parameters of
+    `rekindle.SamplingParams` as keyword arguments.
     """
 
     def __init__(
@@ -92,34 +94,39 @@ class Session:
         self._requests = Requests(engine, loaded_engine, client, loaded_engine.defaults, Showing, progress)
         self._operations = Operations(engine, loaded_engine, client)
         self._dashboard: Dashboard | None = None
-        with suppress(SessionError):  # an engine that has ended has nothing to log
+        with suppress(SessionError):  # an ended engine has nothing to log
             for lane, scheduler in enumerate(loaded_engine.schedulers):
                 engine.watch(TickLog(partial(_stats_of, scheduler), lane if len(loaded_engine.lanes) > 1 else None))
         weakref.finalize(self, engine.stop)
 
     @overload
     async def generate(
-        self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[OnePromptOptions]
+        self, prompt: OnePrompt = None, *, n: None = None, **options: Unpack[OnePromptOptions]
     ) -> Generation: ...
     @overload
     async def generate(
-        self, prompt: Prompts = None, *, n: None = None, progress: bool | None = None, **ask: Unpack[RaisingMany]
+        self, prompt: Prompts = None, *, n: None = None, progress: bool | None = None, **options: Unpack[RaisingMany]
     ) -> Answers[Generation]: ...
     @overload
     async def generate(
-        self, prompt: OnePrompt = None, *, n: int, progress: bool | None = None, **ask: Unpack[RaisingOne]
+        self, prompt: OnePrompt = None, *, n: int, progress: bool | None = None, **options: Unpack[RaisingOne]
     ) -> Answers[Generation]: ...
     @overload
     async def generate(
-        self, prompt: Prompts = None, *, n: int, progress: bool | None = None, **ask: Unpack[RaisingMany]
+        self, prompt: Prompts = None, *, n: int, progress: bool | None = None, **options: Unpack[RaisingMany]
     ) -> Answers[Answers[Generation]]: ...
     @overload
     async def generate(
-        self, prompt: Prompts = None, *, n: None = None, progress: bool | None = None, **ask: Unpack[ReturningMany]
+        self, prompt: Prompts = None, *, n: None = None, progress: bool | None = None, **options: Unpack[ReturningMany]
     ) -> Answers[Outcome]: ...
     @overload
     async def generate(
-        self, prompt: OnePrompt | Prompts = None, *, n: int, progress: bool | None = None, **ask: Unpack[Returning[Any]]
+        self,
+        prompt: OnePrompt | Prompts = None,
+        *,
+        n: int,
+        progress: bool | None = None,
+        **options: Unpack[Returning[Any]],
     ) -> Answers[Any]: ...
     @awaitable("await session.generate(...)")
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
@@ -130,178 +137,182 @@ class Session:
         n: int | None = None,
         errors: Errors = "raise",
         progress: bool | None = None,
-        **ask: Unpack[GenerateOptions[Any]],
+        **options: Unpack[GenerateOptions[Any]],
     ) -> Waits[Any]:
-        """Generate to the end. Leaving the await early, by an interrupt or a timeout, cancels the request.
+        """Generate to the end of the answer.
 
-        An interrupt, which is a KeyboardInterrupt or asyncio's CancelledError, keeps what had come: its attribute
-        `generation` has the text so far; that of a list is `finished`, with None for each that had not ended.
+        Leaving the await early, by an interrupt or a timeout, cancels the request. An interrupt (KeyboardInterrupt or
+        asyncio.CancelledError) carries the partial result: its attribute `generation` has the text so far. For a list
+        of prompts, its attribute `finished` has the finished answers, with None in place of the others.
 
-        A list of prompts is checked as a whole, in a thread of its own, before anything of it is computed.
+        All prompts of a list are checked in a separate thread before the first is computed.
 
         Args:
-            prompt: text as it is, a list of {role, content} messages for the model's chat template, or a list of
-                either, which gives a list.
-            n: this many independent draws for each prompt, as a list; the first is that of the seed, if there is one.
-                Draws need a temperature above 0: it is 1 if none is given and the model names none.
-            errors: "raise" raises the first error of a list, and cancels the others; "return" puts each error in its
-                place in the list, and goes on with the others.
-            progress: draw a bar for a list that takes longer than a second: how many answers have ended, tokens per
-                second, and the time that is left. The default is what `open` was told.
-            token_ids: a prompt of token ids instead, or a list of such.
-            tools: functions that the model may call: Python functions with annotations, whose docstrings tell the
-                model what they do, or JSON schemas. They are not called here; see `run_tools`.
-            tool_choice: "auto" lets the model choose; "required" holds its answer to calls, after its reasoning; the
-                name of a tool holds it to one call of that; "none" does not tell it of the tools.
-            chat_template_kwargs: further variables of the chat template, by name.
-            continue_final_message: go on with the last message of the conversation, rather than answer it.
-            add_special_tokens: False for a text that has its special tokens in it, as one of `session.render` has.
+            prompt: text, used without a chat template; a conversation as a list of {role, content} messages; or a list
+                of either, which returns a list.
+            n: the number of independent samples per prompt, returned as a list. With a seed, the first sample is the
+                one of `n=None`. Several samples need a temperature above 0, which defaults to 1 if neither the call nor
+                the model sets it.
+            errors: "raise" raises the first error of a list and cancels its other requests; "return" puts each error
+                into the list in place of its answer.
+            progress: whether to draw a progress bar for a list that takes longer than a second: finished answers,
+                tokens per second and the remaining time. The default is the `progress` of `open`.
+            token_ids: the token ids of the prompt, in place of text; or a list of the ids of several prompts.
+            tools: functions that the model may call: annotated Python functions, with docstrings as descriptions, or
+                JSON schemas. `generate` never calls them; `run_tools` does.
+            tool_choice: "auto" lets the model choose; "required" forces at least one call, after any reasoning; the
+                name of a tool forces one call of it; "none" omits the tools from the prompt.
+            chat_template_kwargs: additional variables of the chat template, by name.
+            continue_final_message: continue the last message of the conversation instead of answering it.
+            add_special_tokens: False if the text already contains its special tokens, as output of `session.render`.
             Others: see `rekindle.SamplingParams`.
 
         Returns:
-            A `Generation`; for a list of prompts, or if `n` is given, even 1, a list of them, which a cell shows as a
-            table (`rekindle.Answers`); for both, a list of such lists.
+            A `Generation`. For a list of prompts, or with `n` (even 1), a list of them (`rekindle.Answers`, displayed
+            as a table); for a list of prompts with `n`, a list of lists.
 
         Raises:
-            InvalidRequest: a prompt or keyword that cannot be served; PromptTooLong is one of them. For a list it is an
-                InvalidBatch, which names all such prompts by index, and nothing of the list was computed.
-            BatchFailed: one of a list failed later, as below; what had ended is in its `results`.
-            RequestCancelled: somebody else cancelled it, as on the dashboard.
+            InvalidRequest: a prompt or option is invalid; PromptTooLong is a subclass. For a list, the subclass
+                InvalidBatch names all bad prompts by index, and nothing was computed.
+            BatchFailed: a request of a list failed later, for one of the reasons below; `results` has the finished
+                answers.
+            RequestCancelled: the request was cancelled elsewhere, as on the dashboard.
             ConstraintFailed: the constraint and other parameters leave no token to choose.
-            LogitsNotFinite: the model computed NaN or infinity for it; other requests go on.
-            WeightsChanged: `update_weights` was told to fail those under way.
+            LogitsNotFinite: the model computed NaN or infinity for this request; other requests continue.
+            WeightsChanged: `update_weights` failed the requests in flight.
             SessionError: the session is closed or its engine failed.
 
         Warns:
-            ParametersIgnored: the temperature is given as 0, and beside it parameters that do nothing then.
+            ParametersIgnored: the temperature is 0, and other parameters have no effect on greedy decoding.
         """
-        return self._requests.all(prompt, ask, n, errors, progress)
+        return self._requests.all(prompt, options, n, errors, progress)
 
     generate_sync = blocking(generate)
 
     @overload
-    def as_completed(self, prompt: Prompts = None, **ask: Unpack[RaisingMany]) -> AsCompleted[Generation]: ...
+    def as_completed(self, prompt: Prompts = None, **options: Unpack[RaisingMany]) -> AsCompleted[Generation]: ...
     @overload
-    def as_completed(self, prompt: Prompts = None, **ask: Unpack[ReturningMany]) -> AsCompleted[Outcome]: ...
+    def as_completed(self, prompt: Prompts = None, **options: Unpack[ReturningMany]) -> AsCompleted[Outcome]: ...
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
     def as_completed(
-        self, prompt: Prompts = None, *, errors: Errors = "raise", **ask: Unpack[ManyPromptsOptions]
+        self, prompt: Prompts = None, *, errors: Errors = "raise", **options: Unpack[ManyPromptsOptions]
     ) -> AsCompleted[Any]:
-        """Return the answers of a list of prompts as each ends: `async for place, answer in session.as_completed(...)`.
+        """Return the answers of a list of prompts in order of completion.
 
-        `place` is the prompt's index in the list. A blocking `for` does the same. As in `generate`, all prompts are
-        checked before anything is computed, which is when the loop begins. Leaving the loop cancels the others, unless
-        it has a name: then another loop can go on with it, and `del`, `close` or `contextlib.aclosing` cancels them.
+        Use `async for index, answer in session.as_completed(prompts)`, or a blocking `for`; `index` is the position of
+        the prompt in the list. All prompts are checked when the loop begins, before the first is computed. Leaving the
+        loop cancels the unfinished requests, unless a variable still refers to it. Another loop can then continue it;
+        `del`, `close` or `contextlib.aclosing` cancels its requests.
 
         Args:
-            prompt: a list of prompts; others are as in `generate`.
-            errors: "raise" raises the first error, and cancels the others; "return" gives each error in its turn.
+            prompt: a list of prompts; other options are as in `generate`.
+            errors: "raise" raises the first error and cancels the other requests; "return" yields each error in place
+                of its answer.
 
         Raises:
-            InvalidRequest: as `generate`, or one prompt was given and no list.
-            Others: as `generate` does for a list (raised by the loop).
+            InvalidRequest: as `generate`, or `prompt` is no list.
+            Others: as `generate` for a list (raised by the loop).
         """
-        return self._requests.as_completed(prompt, ask, errors)
+        return self._requests.as_completed(prompt, options, errors)
 
     map = maps.map
     map_sync = blocking(map)  # noqa: A003
 
     @overload
-    def stream(self, prompt: OnePrompt = None, **ask: Unpack[OnePromptOptions]) -> Stream: ...
+    def stream(self, prompt: OnePrompt = None, **options: Unpack[OnePromptOptions]) -> Stream: ...
     @overload
-    def stream(self, prompt: Prompts = None, **ask: Unpack[ManyPromptsOptions]) -> Streams: ...
+    def stream(self, prompt: Prompts = None, **options: Unpack[ManyPromptsOptions]) -> Streams: ...
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
-    def stream(self, prompt: Any = None, **ask: Unpack[GenerateOptions[Any]]) -> Any:
-        """Return the pieces of one generation as they come: `async for piece in session.stream(...)`.
+    def stream(self, prompt: Any = None, **options: Unpack[GenerateOptions[Any]]) -> Any:
+        """Return the pieces of a generation as they arrive: `async for piece in session.stream(...)`, or with `for`.
 
-        Those of a list of prompts come from any of them, each with the place of its prompt in the list:
-        `async for place, piece in session.stream([...])`. The list is checked as `as_completed` does, and the first
-        error of it is raised.
+        For a list of prompts, pieces arrive from all requests, each with the index of its prompt:
+        `async for index, piece in session.stream([...])`. The list is checked as in `as_completed`, and the first error
+        is raised.
 
-        Leaving the loop early cancels the request, unless the stream has a name: then another loop can go on with it,
-        and `del`, `close` or `contextlib.aclosing` cancels it. Arguments and errors are those of `generate`.
+        Leaving the loop early cancels the request, unless a variable still refers to the stream. Another loop can then
+        continue it; `del`, `close` or `contextlib.aclosing` cancels the request. Arguments and errors are as in
+        `generate`.
         """
-        return self._requests.stream(prompt, ask)
+        return self._requests.stream(prompt, options)
 
     stream_sync = stream
 
     @overload
-    async def show(self, prompt: OnePrompt = None, **ask: Unpack[OnePromptOptions]) -> Generation: ...
+    async def show(self, prompt: OnePrompt = None, **options: Unpack[OnePromptOptions]) -> Generation: ...
     @overload
-    async def show(self, prompt: Prompts = None, **ask: Unpack[RaisingMany]) -> Answers[Generation]: ...
+    async def show(self, prompt: Prompts = None, **options: Unpack[RaisingMany]) -> Answers[Generation]: ...
     @overload
-    async def show(self, prompt: Prompts = None, **ask: Unpack[ReturningMany]) -> Answers[Outcome]: ...
+    async def show(self, prompt: Prompts = None, **options: Unpack[ReturningMany]) -> Answers[Outcome]: ...
     @awaitable("await session.show(...)")
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
-    def show(self, prompt: Any = None, *, errors: Errors = "raise", **ask: Unpack[GenerateOptions[Any]]) -> Waits[Any]:
-        """Generate to the end, and show the text in the output of the cell as it comes; in a terminal, print it.
+    def show(
+        self, prompt: Any = None, *, errors: Errors = "raise", **options: Unpack[GenerateOptions[Any]]
+    ) -> Waits[Any]:
+        """Generate to the end, and show the text in the notebook cell as it arrives. In a terminal, print it.
 
-        A list of prompts is a table whose rows fill side by side, each with its button; in a terminal, each answer is
-        printed as it ends. At most 50 rows are drawn, and the others are counted.
+        A list of prompts is shown as a table with one live row and cancel button per prompt, at most 50 rows. In a
+        terminal, each answer is printed when it ends. The finished output is the card of the returned object, so the
+        object shows nothing when it is the result of the same cell.
 
-        What stays in the output is what a cell shows of a generation, or of `Answers`. So what is returned shows
-        nothing in this cell.
-
-        Leaving the await early, by an interrupt or a timeout, cancels the request, and the text so far stays. Pressing
-        its button raises nothing: what had come is returned, with "cancelled" as its finish reason. The button needs
-        ipykernel 7 and asyncio; elsewhere its clicks would be heard only after the cell, so "interrupt kernel" is there
-        to stop it. `show_sync` has none, since a cell that blocks hears no click. Arguments and errors are those of
-        `generate`.
+        Leaving the await early, by an interrupt or a timeout, cancels the request and keeps the text in the cell.
+        The cancel button raises no error: the call returns the partial generation with "cancelled" as finish reason.
+        Buttons need ipykernel 7 and asyncio; otherwise the kernel receives clicks only after the cell, so use
+        "interrupt kernel". `show_sync` has no button for the same reason. Arguments and errors are as in `generate`.
         """
-        return show(self._requests, prompt, ask, errors)
+        return show(self._requests, prompt, options, errors)
 
     show_sync = blocking(show)
 
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
-    def submit(self, prompt: OnePrompt = None, **ask: Unpack[OnePromptOptions]) -> Handle:
-        """Put a request on its way and return at once, with a handle to await, to stream, or to cancel.
+    def submit(self, prompt: OnePrompt = None, **options: Unpack[OnePromptOptions]) -> Handle:
+        """Submit a request and return at once, with a handle to await, stream or cancel.
 
         Raises:
-            QueueFull: `max_waiting` requests are waiting already; `enqueue` waits for room instead.
+            QueueFull: `max_waiting` requests are waiting already. `enqueue` waits for room instead.
             Others: as `generate`.
         """
-        return self._requests.one(prompt, ask, wait=False)
+        return self._requests.submit_one(prompt, options, wait=False)
 
     @awaitable("await session.submit_all(...)")
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
     def submit_all(
-        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[GenerateOptions[Any]]
+        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **options: Unpack[GenerateOptions[Any]]
     ) -> Waits[list[Handle]]:
-        """Check prompts as a whole, put a request for each on its way, and return their handles.
+        """Check all prompts, then submit a request for each, and return the handles.
 
-        Nothing is computed unless all prompts can be served. If the waiting queue has room for the first request, the
-        others wait outside for theirs. Leaving the await leaves nothing behind; after it, each handle is to be awaited,
-        streamed or cancelled.
+        No request is submitted unless all prompts are valid. If the waiting queue has room for the first request, the
+        others wait on the client's side. Leaving the await submits nothing. Afterwards the caller awaits, streams or
+        cancels each handle.
 
         Args:
             prompt: one prompt or a list, as in `generate`.
-            n: this many draws for each prompt, as in `generate`.
+            n: the number of samples per prompt, as in `generate`.
             Others: as in `generate`.
 
         Returns:
-            The handles of the draws of the first prompt, then those of the next.
+            The handles of all samples of the first prompt, then of the next prompt, and so on.
 
         Raises:
             QueueFull: `max_waiting` requests are waiting already.
-            Others: as `generate` does for invalid arguments.
+            Others: as `generate`, for errors found by the checks.
         """
-        return self._requests.submitted(prompt, ask, n)
+        return self._requests.submit_all(prompt, options, n)
 
     submit_all_sync = blocking(submit_all)
 
     def check_room(self) -> None:
-        """Raise QueueFull if `submit` would now: for calls that would wait for room, such as `embed`."""
+        """Raise QueueFull if `submit` would raise it now. Useful before calls that would wait for room, as `embed`."""
         self._client.check_room()
 
     @awaitable("await session.enqueue(...)")
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
-    def enqueue(self, prompt: OnePrompt = None, **ask: Unpack[OnePromptOptions]) -> Waits[Handle]:
-        """Wait until there is room in the waiting queue, put a request into it, and return its handle as `submit` does.
+    def enqueue(self, prompt: OnePrompt = None, **options: Unpack[OnePromptOptions]) -> Waits[Handle]:
+        """Wait for room in the waiting queue, submit a request, and return its handle.
 
-        Who waits first enters first. Leaving the wait leaves nothing behind. Arguments and errors are those of
-        `generate`.
+        Waiting calls are served in order. Leaving the wait submits nothing. Arguments and errors are as in `generate`.
         """
-        return self._requests.one(prompt, ask, wait=True).entered()
+        return self._requests.submit_one(prompt, options, wait=True).wait_entered()
 
     enqueue_sync = blocking(enqueue)
 
@@ -330,21 +341,21 @@ class Session:
 
     @awaitable("await session.update_weights(...)")
     def update_weights(self, weights: Weights, *, in_flight: InFlight = "finish") -> Waits[None]:
-        """Use other weights of the same structure from now on. Nothing is compiled, and cached prefixes are dropped.
+        """Replace the model's weights with others of the same structure.
 
-        Prefix handles stay usable, but hold nothing any more. Leaving the wait, by an interrupt or a timeout, keeps the
-        old weights, unless the new ones are in use already.
+        Nothing is compiled. Cached prefixes are dropped: `Prefix` objects stay usable, but hold no pages any more.
+        Leaving the wait, by an interrupt or a timeout, keeps the old weights unless the new ones are in use already.
 
         Args:
-            weights: a model as `open` takes it, or arrays by their names in Hugging Face checkpoints. Over hosts it is
-                a model that every process can open.
-            in_flight: "finish" lets requests that have started end on the old weights first, and new ones wait for
-                that; "fail" ends them with `WeightsChanged`.
+            weights: a model as in `open`, or arrays by their names in Hugging Face checkpoints. With several hosts, a
+                model that every process can open.
+            in_flight: "finish" completes running requests on the old weights while new requests wait; "fail" ends
+                running requests with WeightsChanged.
 
         Raises:
-            ModelError: the weights cannot be read, or have another structure; the old ones stay in use.
-            HostRefused: another process cannot read them, or has others; the old ones stay in use.
-            InvalidRequest: `weights` or `in_flight` is none of the accepted values.
+            ModelError: the weights cannot be read or have another structure; the old ones stay in use.
+            HostRefused: another process cannot read the weights or has different ones; the old ones stay in use.
+            InvalidRequest: `weights` or `in_flight` is invalid.
             SessionError: the session is closed or its engine failed.
         """
         return self._operations.update_weights(weights, in_flight)
@@ -353,14 +364,14 @@ class Session:
 
     @awaitable("await session.save()")
     def save(self, *, progress: bool = True) -> Waits[int]:
-        """Write all cached prefixes to disk now, for later sessions; the engine otherwise does so when it is idle.
+        """Write all cached prefixes to disk for later sessions. An idle engine does the same by itself.
 
         Args:
-            progress: draw a progress bar while waiting.
+            progress: whether to draw a progress bar while waiting.
 
         Returns:
-            How many pages were written; pages that are on disk already are not written again. If they need more than
-            `disk_cache_bytes`, the latest stay: `stats.scheduler.disk_pages` says how many are there.
+            The number of pages written, not counting pages already on disk. If `disk_cache_bytes` is too small for all
+            pages, the latest stay; `stats.scheduler.disk_pages` counts the pages on disk.
 
         Raises:
             StorageError: some pages could not be written, or this session writes none.
@@ -372,14 +383,14 @@ class Session:
 
     @awaitable("await session.precompiled()")
     def precompiled(self, *, progress: bool = True) -> Waits[None]:
-        """Wait until every program that `precompile` asked for is ready, and stored for later sessions.
+        """Wait until every program of the setting `precompile` is ready, and stored for later sessions.
 
         Args:
-            progress: draw a progress bar while waiting.
+            progress: whether to draw a progress bar while waiting.
 
         Raises:
             SessionClosed: the session was closed meanwhile.
-            Others: why a program could not be made.
+            Others: the error of a program that could not be compiled.
         """
         return self._operations.precompiled(progress)
 
@@ -387,9 +398,9 @@ class Session:
 
     @awaitable("await session.pause()")
     def pause(self) -> Waits[None]:
-        """Have no actor of the engine take another message.
+        """Pause the engine: its actors handle no further messages.
 
-        Requests can still be submitted; they wait until the engine goes on, as do `save`, `update_weights` and
+        Requests can still be submitted. They wait until the engine resumes, as do `save`, `update_weights` and
         `prefix`. Leaving the wait for the pause leaves the engine paused.
 
         Raises:
@@ -400,7 +411,7 @@ class Session:
     pause_sync = blocking(pause)
 
     def resume(self) -> None:
-        """Let the engine run by itself again. Returns at once, and may be called from any thread.
+        """Resume a paused engine. Returns at once; thread-safe.
 
         Raises:
             SessionError: the session is closed or its engine failed.
@@ -409,12 +420,12 @@ class Session:
 
     @awaitable("await session.step()")
     def step(self) -> Waits[MessageRecord | None]:
-        """Have the actor that the oldest waiting message is for handle it. This pauses the engine, if it runs.
+        """Step the engine: let one actor handle the oldest pending message. A running engine is paused first.
 
-        Leaving the wait leaves the engine paused; the message stays where it is, unless it was taken by then.
+        Leaving the wait leaves the engine paused; a message not yet taken stays pending.
 
         Returns:
-            What was taken and what the actor said; None if no message waits.
+            The record of the message and of the actor's answers; None if no message is pending.
 
         Raises:
             SessionError: the session is closed or its engine failed.
@@ -425,17 +436,17 @@ class Session:
 
     @property
     def stuck(self) -> str | None:
-        """The tick that the device has not finished within `watchdog_timeout`, and since when, in words; else None."""
+        """Unfinished tick of the device after `watchdog_timeout`, and its start, in words; None otherwise."""
         return self._engine.stuck
 
     @property
     def paused(self) -> bool:
-        """Tell whether the engine was paused, and not resumed since."""
+        """Return whether the engine is paused."""
         return self._engine.paused
 
     @property
     def pending(self) -> Pending:
-        """The messages that wait to be taken, by the name of the actor that is to take them.
+        """Unhandled messages, by the name of the receiving actor.
 
         Raises:
             SessionError: the session is closed or its engine failed.
@@ -443,10 +454,10 @@ class Session:
         return self._engine.pending
 
     def watch(self, see: Observer) -> Watching:
-        """Have a function told of each message once an actor has handled it: `with session.watch(see): ...`.
+        """Call a function with the record of each message handled by an actor: `with session.watch(see): ...`.
 
-        The function is called on the engine's thread, between two messages, so it has to be quick. If it raises, it is
-        called no more, and its error comes out of the `with` statement. Entering it raises as `pending`.
+        The function runs on the engine's thread between two messages, so it must be quick. After it raises, it is not
+        called again, and the `with` statement raises its error. Entering raises the errors of `pending`.
 
         Raises:
             ConfigError: `see` is not a function.
@@ -454,10 +465,10 @@ class Session:
         return Watching(self._engine, see)
 
     def trace(self, *, most: int = 100_000) -> Trace:
-        """Record what the engine does: `with session.trace() as t: ...`, then `t.timeline()` or `t.to_perfetto(path)`.
+        """Record the engine's messages: `with session.trace() as t: ...`, then `t.timeline()` or `t.to_perfetto(path)`.
 
         Args:
-            most: how many messages are kept; the oldest are dropped.
+            most: the maximal number of recorded messages; the oldest are dropped.
 
         Raises:
             SessionError: the session is closed or its engine failed (raised by the `with`).
@@ -465,11 +476,11 @@ class Session:
         return Trace(self._engine, most)
 
     def dashboard(self) -> Dashboard:
-        """Show speed, slots, pages and requests in the output of a cell whose last line this is, as they change.
+        """Show a live dashboard of speed, slots, pages and requests. Call it on the last line of a cell.
 
-        The dashboard moves while cells run and while none does, and has buttons that pause the engine and cancel
-        requests. It stops when its output is cleared, when the session ends, or at its `stop()`. A session has one:
-        calling this again stops the former.
+        The dashboard updates while cells run and while the kernel is idle. It has buttons that pause the engine and
+        cancel requests. It stops when its output is cleared, when the session ends, or on `stop()`. A session has one
+        dashboard: calling this again stops the former.
         """
         if self._dashboard is not None:
             self._dashboard.stop()
@@ -477,34 +488,34 @@ class Session:
         return self._dashboard
 
     def explore(self, generation: Generation) -> Explorer:
-        """Show a generation in the output of a cell whose last line this is, with a button for each token.
+        """Show a generation with a button for each token. Call it on the last line of a cell.
 
-        Pressing one shows the alternatives that `logprobs` gave for its place, and pressing one of these goes on from
-        there, as `generation.branch` does; what comes of it is shown below, and can be explored in turn.
+        Pressing a token shows its alternatives from `logprobs`. Pressing an alternative branches there, as
+        `generation.branch` does; the branch is shown below and can be explored in turn.
 
         Raises:
-            InvalidRequest: the generation has no alternatives, because it was made without `logprobs`.
+            InvalidRequest: the generation was made without `logprobs`.
         """
         return Explorer(generation)
 
     @property
     def requests(self) -> dict[int, Handle]:
-        """The handles of all requests that have not ended, by the request ids of messages."""
+        """Handles of all unfinished requests, by the request ids of messages."""
         return self._client.under_way
 
     @property
     def restored(self) -> RestoreReport:
-        """The programs and prefixes of earlier sessions that were found until now; programs load in the background."""
+        """Programs and prefixes restored from earlier sessions so far; programs load in the background."""
         return self._loaded_engine.programs.restored()
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text, without the special tokens that the tokenizer puts around a whole prompt.
+        """Return the token ids of a text, without the special tokens added around prompts.
 
         Raises:
-            InvalidRequest: the model has no tokenizer, or it is no text.
+            InvalidRequest: the model has no tokenizer, or `text` is no str.
         """
         if not isinstance(text, str):
-            raise InvalidRequest(f"encode() takes a text, got {preview(text)}; render() writes messages as one")
+            raise InvalidRequest(f"encode() takes a str, got {preview(text)}; render() turns messages into one")
         return self._tokenizer().encode_chat(text)
 
     def decode(self, token_ids: TokenIds) -> str:
@@ -523,7 +534,7 @@ class Session:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         continue_final_message: bool = False,
     ) -> str:
-        """Return a conversation as the model's chat template writes it, which is what `generate` tokenizes.
+        """Return a conversation rendered by the model's chat template: the text that `generate` tokenizes.
 
         Args:
             messages, tools, chat_template_kwargs, continue_final_message: as in `generate`.
@@ -540,11 +551,11 @@ class Session:
 
     @spelled_out(PromptOptions, PROMPT_DEFAULTS)
     def count_tokens(self, prompt: OnePrompt = None, **options: Unpack[PromptOptions[TokenIds]]) -> int:
-        """Return the number of tokens that a prompt has for the model, special ones included; it may be too long.
+        """Return the number of tokens of a prompt, including special tokens. The prompt may exceed the context.
 
         Args:
             prompt: text or messages, as in `generate`.
-            **options: as the keywords of `generate` that say what the prompt is.
+            **options: `token_ids`, `tools` and the other prompt options of `generate`.
 
         Raises:
             InvalidRequest: as `generate`.
@@ -559,22 +570,22 @@ class Session:
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The model's tokenizer with its chat template; None for a model without one."""
+        """Tokenizer with the chat template; None for a model without one."""
         return self._loaded_engine.tokenizer
 
     @property
     def name(self) -> str:
-        """The model, as `open` was given it."""
+        """Name of the model, as passed to `open`."""
         return self._name
 
     @property
     def error(self) -> Exception | None:
-        """The reason why the session serves no more, a `rekindle.SessionError`; None while it does."""
+        """Error of a closed or failed session, a `rekindle.SessionError`; None while the session is open."""
         return self._engine.error
 
     @property
     def cache(self) -> CacheView:
-        """The content of the prefix cache, now."""
+        """Current content of the prefix cache."""
         tokenizer, page_bytes = self._loaded_engine.tokenizer, self._loaded_engine.limits.pool.page_bytes
         text_of = tokenizer.decode if tokenizer else lambda tokens: ""
         lanes = [
@@ -585,15 +596,15 @@ class Session:
 
     @property
     def sampling_defaults(self) -> SamplingParams:
-        """The sampling parameters of a call that gives none: our defaults, or what the model's authors recommend."""
+        """Default sampling parameters: Rekindle's defaults, overridden by the model's recommendations."""
         return SamplingParams.from_options({}, self._loaded_engine.defaults)
 
     @property
     def device(self) -> jax.Device:
-        """The first of the devices that have the weights and the pages, and run the programs.
+        """First of the session's devices.
 
         Raises:
-            InvalidRequest: they belong to replicas in other processes.
+            InvalidRequest: the devices belong to replicas in other processes.
         """
         place = self._loaded_engine.lanes[0].place
         if place is None:
@@ -604,17 +615,17 @@ class Session:
 
     @property
     def settings(self) -> Settings:
-        """All settings as they were chosen: those that `open` was given, and for the others what they have become."""
+        """All settings in effect: the arguments of `open`, and the values chosen for the others."""
         return self._loaded_engine.settings
 
     @property
     def memory(self) -> Memory:
-        """The memory of weights and pages, now."""
+        """Current memory use of weights, workspace and pages."""
         return Memory.of(self._loaded_engine)
 
     @property
     def stats(self) -> Stats:
-        """The counters of the engine, now."""
+        """Current counters of the engine."""
         return self._loaded_engine.stats()
 
     def serve(
@@ -627,24 +638,24 @@ class Session:
         origins: Sequence[str] = (),
         grace: float = 10.0,
     ) -> "PendingServer":
-        """Serve clients of OpenAI's API beside the cells: `server = await session.serve(port=0)`, or `async with` it.
+        """Serve OpenAI's HTTP API from this process: `server = await session.serve(port=0)`, or `async with` it.
 
-        `server.url` says where, and `await server.close()` ends it, as does the end of the session. Its requests share
-        the batches, the programs and the prefix cache of all others. `rekindle.server.app(session)` is the same for
-        another ASGI server.
+        The server's address is `server.url`. It stops on `await server.close()` or when the session ends. Its requests
+        share batches, programs and the prefix cache with all other requests of the session. For another ASGI server,
+        use `rekindle.server.app(session)`.
 
         Args:
-            host: the address to listen at. The default is for clients on this machine alone; "0.0.0.0" is for all who
-                reach it, who should then need an API key.
-            port: 0 takes one that is free.
-            name: what clients call the model; the default is what the session was opened as, of a path its last part.
-            api_keys: of which a client has to give one; without any, none is needed.
-            origins: of web pages that may ask from a browser, such as "https://example.org", or "*" for all.
-            grace: seconds that requests under way have to end when the server is closed.
+            host: the address to listen on. The default accepts clients on this machine only; "0.0.0.0" accepts all
+                clients in reach, who should then need an API key.
+            port: the port to listen on; 0 chooses a free one.
+            name: the model name for clients; the default is the name passed to `open`, or the last part of a path.
+            api_keys: the accepted API keys; empty accepts clients without a key.
+            origins: the allowed origins of web pages, such as "https://example.org"; "*" allows all.
+            grace: seconds until requests in flight are cancelled when the server closes.
 
         Raises:
-            ConfigError: the extra `rekindle[server]` is not installed, or an argument cannot be served (raised by the
-                await if nothing can listen at the address).
+            ConfigError: the extra `rekindle[server]` is not installed, an argument is invalid, or (raised by the await)
+                the server cannot listen on the address.
             SessionError: the session is closed.
         """
         self._requests.check_engine()
@@ -657,19 +668,19 @@ class Session:
     serve_sync = blocking(serve)
 
     def metrics_text(self) -> str:
-        """Return the counters, and histograms of times, in the text form that Prometheus reads.
+        """Return the session's counters and latency histograms in Prometheus text format.
 
-        Counters are those of `stats` under the same names, after "rekindle_". The times are seconds until a request
-        left the queue, until its first token, between its tokens, and until its end.
+        Counters have the names of `stats` with the prefix "rekindle_". Histograms cover the seconds until a request
+        leaves the queue, until its first token, between its tokens, and until its end.
         """
         return metrics_text(self.stats, self._client.latencies)
 
     @awaitable("await session.close()")
     def close(self) -> Waits[None]:
-        """Stop the engine and free its device memory. Requests under way fail with `SessionClosed`. Idempotent.
+        """Stop the engine and free its device memory. Idempotent.
 
-        Cached pages that are not on disk yet are written first, for at most 3 seconds; a paused engine writes none.
-        Servers of the session end too, and are waited for, each as long as its `grace` says.
+        Requests in flight fail with SessionClosed. Cached pages not yet on disk are written first, for at most
+        3 seconds, unless the engine is paused. Servers of the session are closed too, within their `grace`.
         """
         return self._operations.close()
 
@@ -697,13 +708,13 @@ class Session:
         return markup.bundle(about.text(), about.html())
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print all that is known where this is the result of a cell, and the repr where it is in a list."""
+        """Print the full text for the result of a cell, and the repr inside a container."""
         printer.text(repr(self) if printer.indentation else self._about().text())
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "a session cannot be pickled or copied, because it has a device and threads: open one in each process, or "
-            "serve one and ask it over HTTP. Its generations can be pickled"
+            "serve one and send it requests over HTTP. Its generations can be pickled"
         )
 
     def __repr__(self) -> str:

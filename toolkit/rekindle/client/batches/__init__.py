@@ -1,1 +1,1 @@
-"""Several requests as one call, and how far they are."""
+"""Batches: several requests in one call, and their progress."""

@@ -1,4 +1,4 @@
-"""Several requests as one call: all are checked before one is computed, and no finished answer is lost."""
+"""Batch of requests: all prompts are checked before the first is computed, and finished answers are never lost."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,26 +20,26 @@ from rekindle.core.request.request import check_length
 from rekindle.results.answer_table import PromptLabel
 from rekindle.results.answers import Answers
 
-NAMED = 10
-"""How many bad prompts a message names."""
+MAX_LISTED = 10
+"""Maximal number of bad prompts listed in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Requests that are made together.
+    """Requests submitted in one call.
 
     Attributes:
-        prompts: each, or the error for which it cannot be one.
-        asked: what a table shows of each prompt.
-        variants: the parameters of each draw of a prompt.
-        shape: that of what is returned.
-        errors: whether an error is raised, or returned in the place of its request.
+        prompts: the prompts; errors replace bad prompts.
+        labels: the label of each prompt in tables.
+        variants: the sampling parameters of each sample of a prompt.
+        shape: the shape of the result.
+        errors: whether an error is raised, or returned in the place of its generation.
         preparer: tokenizes the prompts.
-        submit: makes a request; it is told of the tools of a conversation.
+        submit: submits a request with its prompt, sampling parameters, and the tools of its conversation.
     """
 
     prompts: Sequence[Prompt | Exception]
-    asked: Sequence[PromptLabel]
+    labels: Sequence[PromptLabel]
     variants: Sequence[SamplingParams]
     shape: Shape
     errors: Errors
@@ -49,80 +49,80 @@ class Batch:
     def __len__(self) -> int:
         return len(self.prompts) * len(self.variants)
 
-    def ended(self, watch: Watch = until_over, *, keeps_cancelled: bool = False) -> Waits[Answers[Any]]:
-        """Check all prompts, then wait for all requests. Leaving the wait in any way cancels those that run.
+    def wait_ended(self, watch: Watch = until_over, *, keeps_cancelled: bool = False) -> Waits[Answers[Any]]:
+        """Check all prompts, then submit and await all requests. Leaving the wait cancels the unfinished requests.
 
         Args:
-            watch: waits for the batch.
+            watch: returns the operation that waits for the batch.
             keeps_cancelled: see `BatchRun`.
         """
-        __tracebackhide__ = True  # a cell shows errors without such frames
-        run = yield from self.begun(keeps_cancelled=keeps_cancelled)
+        __tracebackhide__ = True  # hides this frame from notebook tracebacks
+        run = yield from self.start(keeps_cancelled=keeps_cancelled)
         try:
             yield from watch(run)
             return run.answers()
-        except BaseException as left:
-            run.leave(left)
+        except BaseException as error:
+            run.leave(error)
             raise
         finally:
             run.cancel()
 
-    def submitted(self) -> Waits[list[Handle]]:
-        """Check all prompts, make all requests, and return them without waiting for what comes of them."""
+    def submit_all(self) -> Waits[list[Handle]]:
+        """Check all prompts, submit all requests, and return their handles at once."""
         __tracebackhide__ = True
-        run = yield from self.begun()
+        run = yield from self.start()
         return run.handles
 
-    def begun(self, *, keeps_cancelled: bool = False) -> Waits[BatchRun]:
-        """Check all prompts, and make all requests.
+    def start(self, *, keeps_cancelled: bool = False) -> Waits[BatchRun]:
+        """Check all prompts, and submit all requests.
 
         Args:
             keeps_cancelled: see `BatchRun`.
 
         Raises:
-            InvalidRequest: some cannot be served, and errors are raised; nothing was computed.
+            InvalidRequest: some prompts are bad and `errors` is "raise"; no request was submitted.
         """
         __tracebackhide__ = True
         prompts = yield from self._checked()
         bad = {index: prompt for index, prompt in enumerate(prompts) if isinstance(prompt, Exception)}
         if bad and self.errors == "raise":
-            raise InvalidBatch(_named(bad, len(prompts)), bad) if self.shape.several else bad[0]
-        made: list[Handle | Exception] = []
+            raise InvalidBatch(_summary(bad, len(prompts)), bad) if self.shape.several else bad[0]
+        requests: list[Handle | Exception] = []
         try:
-            for given, prompt in zip(self.prompts, prompts, strict=True):
+            for untokenized, prompt in zip(self.prompts, prompts, strict=True):
                 if isinstance(prompt, Exception):
-                    made += [prompt] * len(self.variants)
+                    requests += [prompt] * len(self.variants)
                 else:
-                    made += [self.submit(prompt, variant, tools_in(given)) for variant in self.variants]
-            return BatchRun(self.asked, self.shape, made, self.errors, keeps_cancelled=keeps_cancelled)
+                    requests += [self.submit(prompt, variant, tools_in(untokenized)) for variant in self.variants]
+            return BatchRun(self.labels, self.shape, requests, self.errors, keeps_cancelled=keeps_cancelled)
         except BaseException:
-            for each in made:
+            for each in requests:
                 if isinstance(each, Handle):
                     each.cancel()
             raise
 
     def _checked(self) -> Waits[list[tuple[int, ...] | Exception]]:
-        """Tokenize and check all prompts, in a thread unless there is nothing to tokenize."""
+        """Tokenize and check all prompts, in a thread if there is text to tokenize."""
         stopped = threading.Event()
         if all(isinstance(prompt, tuple | Exception) for prompt in self.prompts):
             return self._check(stopped)
         return (yield from in_a_thread(partial(self._check, stopped), "batch", stopped.set))
 
     def _check(self, stopped: threading.Event) -> list[tuple[int, ...] | Exception]:
-        """Return the tokens of each prompt, or the error for which it cannot be served.
+        """Return the tokens of each prompt, or the error of a bad one.
 
         Args:
-            stopped: set once nobody waits for this any more.
+            stopped: set once the caller no longer waits for the result.
         """
         self.preparer.check(self.variants[0])
-        shared: dict[int, int] = {}  # one object for each token, because a new one for each place would take 32 bytes
+        shared: dict[int, int] = {}  # shares one int per token id; a new int per position would cost 32 bytes
         checked: list[tuple[int, ...] | Exception] = []
         for prompt in self.prompts:
             if stopped.is_set():
                 break
             try:
                 checked.append(self._token_ids(prompt, shared))
-            except Exception as error:  # any error, be it of the model's own chat template, is one prompt's
+            except Exception as error:  # a chat template may raise any error; it concerns only this prompt
                 checked.append(error)
         return checked
 
@@ -135,35 +135,35 @@ class Batch:
 
 
 def check_errors(errors: object, shape: Shape) -> None:
-    """Check what a call is to do with errors.
+    """Check the `errors` option of a call.
 
     Raises:
-        InvalidRequest: it is neither of the two, or errors are to be returned where no list is.
+        InvalidRequest: `errors` is unknown, or "return" for a call that returns no list.
     """
     if errors not in ("raise", "return"):
         raise InvalidRequest(f'errors must be "raise" or "return", got {errors!r:.80}')
-    if errors == "return" and not shape.listed:
+    if errors == "return" and not shape.is_list:
         raise InvalidRequest(
-            'errors="return" puts an error in its place in a list, and one generation comes without a list: '
-            "give a list of prompts, or n"
+            'errors="return" puts an error in its place in a list, and this call returns a single generation: give a '
+            "list of prompts, or n"
         )
 
 
 def check_progress(progress: object, shape: Shape) -> None:
-    """Check whether a call may draw its progress.
+    """Check the `progress` option of a call.
 
     Raises:
-        InvalidRequest: it is no bool, or there is to be a bar where no list is returned.
+        InvalidRequest: `progress` is no bool, or True for a call that returns no list.
     """
-    if progress is not None and boolean("progress", progress) and not shape.listed:
+    if progress is not None and boolean("progress", progress) and not shape.is_list:
         raise InvalidRequest(
             "progress=True draws how many answers of a list have ended: give a list of prompts, or n; "
             "session.show() shows one generation as it comes"
         )
 
 
-def _named(bad: Mapping[int, Exception], total: int) -> str:
-    lines = [f"prompt {index}: {error}" for index, error in list(bad.items())[:NAMED]]
-    more = [f"and {len(bad) - NAMED} more"] if len(bad) > NAMED else []
-    which = f"{len(bad)} of {total} prompts" if total > 1 else "the only prompt"
-    return "\n  ".join([f"{which} cannot be served, and nothing was computed:", *lines, *more])
+def _summary(bad: Mapping[int, Exception], total: int) -> str:
+    lines = [f"prompt {index}: {error}" for index, error in list(bad.items())[:MAX_LISTED]]
+    more = [f"and {len(bad) - MAX_LISTED} more"] if len(bad) > MAX_LISTED else []
+    subject = f"{len(bad)} of {total} prompts" if total > 1 else "the only prompt"
+    return "\n  ".join([f"{subject} cannot be served, and nothing was computed:", *lines, *more])

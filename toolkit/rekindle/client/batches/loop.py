@@ -1,4 +1,4 @@
-"""A batch in a loop: each answer as it ends, or the pieces of all as they come."""
+"""Loops over a batch: outcomes in order of completion, or the pieces of all requests as they arrive."""
 
 from abc import abstractmethod
 from collections import deque
@@ -18,10 +18,10 @@ Ended = TypeVar("Ended")
 
 
 class BatchLoop(Loop[T]):
-    """A loop over a batch, for `async for` or `for`. Dropping or closing it cancels what of the batch has not ended.
+    """Loop over a batch, for `async for` or `for`. Dropping or closing it cancels the unfinished requests.
 
-    The prompts are checked, and the requests made, when the loop begins. `contextlib.aclosing(loop)` closes it where a
-    block ends, and `contextlib.closing(loop)` in blocking code.
+    The prompts are checked and the requests submitted when the loop begins. Use `contextlib.aclosing(loop)` to close
+    it at the end of a block, or `contextlib.closing(loop)` in blocking code.
     """
 
     def __init__(self, batch: Batch):
@@ -31,9 +31,9 @@ class BatchLoop(Loop[T]):
         self._closed = False
 
     def close(self) -> None:
-        """Cancel what has not ended, and give nothing further.
+        """Cancel the unfinished requests, and stop the iteration.
 
-        Returns at once; any thread may call this, any number of times.
+        Returns at once; thread-safe and idempotent.
         """
         self._closed = True
         if self._run is not None:
@@ -43,13 +43,13 @@ class BatchLoop(Loop[T]):
         self.close()
 
     def __repr__(self) -> str:
-        made = self._run
-        state = "not begun" if made is None else f"{len(made.ends.items)} ended"
+        run = self._run
+        state = "not begun" if run is None else f"{len(run.ends.items)} ended"
         return f"<rekindle.{type(self).__name__} of {len(self._batch)} requests, {state}, for 'async for' or 'for'>"
 
     @abstractmethod
-    def _following(self, run: BatchRun) -> Waits[T | None]:
-        """Wait for the next item; return None where there is no other."""
+    def _next_item(self, run: BatchRun) -> Waits[T | None]:
+        """Wait for the next item; return None after the last."""
 
     def _next(self) -> Waits[T | None]:
         __tracebackhide__ = True
@@ -57,74 +57,74 @@ class BatchLoop(Loop[T]):
             return None
         try:
             if self._run is None:
-                self._run = yield from self._batch.begun()
-            if self._closed:  # by another thread, while the prompts were checked
+                self._run = yield from self._batch.start()
+            if self._closed:  # closed by another thread while the prompts were checked
                 self._run.cancel()
                 return None
-            return (yield from self._following(self._run))
-        except BaseException as left:
+            return (yield from self._next_item(self._run))
+        except BaseException as error:
             self.close()
             if self._run is not None:
-                self._run.leave(left)
+                self._run.leave(error)
             raise
 
 
 class AsCompleted(BatchLoop[tuple[int, Ended]], Generic[Ended]):
-    """The outcomes of a batch as they come, each with the place of its prompt in the list."""
+    """Outcomes of a batch in order of completion, each with the index of its prompt."""
 
     def __init__(self, batch: Batch):
         super().__init__(batch)
-        self._seen = 0
+        self._position = 0
 
-    def _following(self, run: BatchRun) -> Waits[tuple[int, Ended] | None]:
+    def _next_item(self, run: BatchRun) -> Waits[tuple[int, Ended] | None]:
         __tracebackhide__ = True
         ends = run.ends
-        yield Wait(ends, self._seen)
-        if self._seen == len(ends.items):
+        yield Wait(ends, self._position)
+        if self._position == len(ends.items):
             return None
-        place = ends.items[self._seen]
-        self._seen += 1
+        place = ends.items[self._position]
+        self._position += 1
         if run.failed == place:
             run.answers()
         return place, cast(Ended, run.outcome(place))
 
 
 class Streams(BatchLoop[tuple[int, Piece]]):
-    """The pieces of a batch as they come, each with the place of its prompt in the list."""
+    """Pieces of a batch as they arrive, each with the index of its prompt."""
 
     def __init__(self, batch: Batch):
         super().__init__(batch)
         self._feeds: list[Feed[Piece]] = []
-        self._grown: Feed[int] | None = None  # the places of requests of which something may have come
-        self._seen = 0
-        self._read = [0] * len(batch)
+        self._arrivals: Feed[int] | None = None  # the indices of requests that may have new pieces
+        self._position = 0
+        self._positions = [0] * len(batch)
         self._ready: deque[tuple[int, Piece]] = deque()
 
-    def _following(self, run: BatchRun) -> Waits[tuple[int, Piece] | None]:
+    def _next_item(self, run: BatchRun) -> Waits[tuple[int, Piece] | None]:
         __tracebackhide__ = True
-        if self._grown is None:
+        if self._arrivals is None:
             self._feeds = [handle.record.pieces for handle in run.handles]
-            self._grown = _grown(self._feeds, run.ends)
+            self._arrivals = _merge_arrivals(self._feeds, run.ends)
         while run.failed is None:
             if self._ready:
                 return self._ready.popleft()
-            yield Wait(self._grown, self._seen)
-            if self._seen == len(self._grown.items):
+            yield Wait(self._arrivals, self._position)
+            if self._position == len(self._arrivals.items):
                 break
-            place = self._grown.items[self._seen]
-            self._seen += 1
-            new = self._feeds[place].items[self._read[place] :]
-            self._read[place] += len(new)
+            place = self._arrivals.items[self._position]
+            self._position += 1
+            new = self._feeds[place].items[self._positions[place] :]
+            self._positions[place] += len(new)
             self._ready.extend((place, piece) for piece in new)
         run.answers()
         return None
 
 
-def _grown(feeds: Sequence[Feed[Piece]], ends: Feed[int]) -> Feed[int]:
-    """Return a feed of the place of each feed that grows, which is closed with `ends`."""
-    grown: Feed[int] = Feed()
+def _merge_arrivals(feeds: Sequence[Feed[Piece]], ends: Feed[int]) -> Feed[int]:
+    """Return a feed of the index of each growing feed, closed together with `ends`."""
+    arrivals: Feed[int] = Feed()
     for place, feed in enumerate(feeds):
-        feed.follow(partial(grown.put, place))
-        grown.put(place)  # something may have come before
-    ends.when_closed(grown.close)
-    return grown
+        feed.follow(partial(arrivals.put, place))
+        arrivals.put(place)  # the feed may have had pieces before
+    ends.when_closed(arrivals.close)
+    return arrivals
