@@ -131,7 +131,7 @@ async def test_a_model_that_recommends_nothing_has_our_defaults(session: Session
 def test_what_a_model_recommends_and_rekindle_has_not_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded_engine = replace(fake_loaded_engine(fake_limits()), unserved=("num_beams", "typical_p"))
     monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: loaded_engine)
-    with pytest.warns(UserWarning, match="a-model: .* num_beams, typical_p, which Rekindle does not have") as told:
+    with pytest.warns(UserWarning, match="a-model: .* num_beams, typical_p, which Rekindle does not support") as told:
         session = rekindle.open_sync("a-model", progress=False)
     with session:
         assert session.generate_sync(token_ids=PROMPT, max_tokens=2).token_ids == expected_tokens(PROMPT, 2)

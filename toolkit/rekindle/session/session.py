@@ -515,7 +515,7 @@ class Session:
             InvalidRequest: the model has no tokenizer, or `text` is no str.
         """
         if not isinstance(text, str):
-            raise InvalidRequest(f"encode() takes a str, got {preview(text)}; render() turns messages into one")
+            raise InvalidRequest(f"encode() takes a text, got {preview(text)}; render() writes messages as one")
         return self._tokenizer().encode_chat(text)
 
     def decode(self, token_ids: TokenIds) -> str:
