@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Report = Callable[[], Progress | None]
 """Returns the program awaited by the engine and the number of ready programs; None if the engine is not waiting."""
 Watch = Callable[["BatchRun"], Waits[None]]
-"""Returns an operation that waits until a batch has ended."""
+"""Returns the operation of waiting for the end of a batch."""
 
 
 class Drawer(Protocol):

@@ -33,7 +33,7 @@ Ids = TypeVar("Ids")
 
 
 class PromptOptions(TypedDict, Generic[Ids], total=False):
-    """Options of a call that belong to its prompt.
+    """Prompt options of a call.
 
     Attributes:
         token_ids: the token ids of the prompt, in place of text; or a list of the ids of several prompts.
@@ -115,7 +115,7 @@ def all_prompts(
 
 
 def each_of(items: Iterable[Any], make: Callable[[Any], Prompt], batch: bool) -> list[Prompt | InvalidRequest]:
-    """Return `make(item)` for each item, or its error in a batch. Items that are errors already stay.
+    """Return `make(item)` for each item, or its error in a batch. Error items are kept.
 
     Raises:
         InvalidRequest: `make` failed, and the call is no batch.
@@ -242,7 +242,7 @@ def label_of(prompt: Prompt | Exception, value: Any) -> PromptLabel:
 
 @dataclass(frozen=True, slots=True)
 class _Extras:
-    """Checked options that apply to conversations and special tokens."""
+    """Checked options for conversations and special tokens."""
 
     tools: list[Mapping[str, Any]] | None
     variables: dict[str, Any]
@@ -251,7 +251,7 @@ class _Extras:
 
     @property
     def chat_option(self) -> str:
-        """Name of a passed option that needs a conversation, as in messages; empty if none was passed."""
+        """Name of a passed option for conversations, as in messages; empty if none was passed."""
         if self.tools is not None:
             return "tools="
         return "chat_template_kwargs=" if self.variables else "continue_final_message=" if self.open else ""

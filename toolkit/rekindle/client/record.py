@@ -222,7 +222,9 @@ class Record:
             self.last_token = self.elapsed()
             self.first_token = self.first_token or self.last_token
         self._generated += len(more.token_ids)
-        logprobs = (self._submission.output_prefix.logprobs or ())[: len(more.token_ids)] if is_prefix else more.logprobs
+        logprobs = (
+            (self._submission.output_prefix.logprobs or ())[: len(more.token_ids)] if is_prefix else more.logprobs
+        )
         wants_logprobs = self._submission.params.logprobs is not None
         self.pieces.put(Piece(more.text, more.token_ids, logprobs if wants_logprobs else None))
 

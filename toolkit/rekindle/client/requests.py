@@ -32,7 +32,7 @@ from rekindle.core.concurrency.waits import Waits
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionClosed
-from rekindle.core.messages import OutputPrefix, Conversation, Prompt, goes_on
+from rekindle.core.messages import Conversation, OutputPrefix, Prompt, goes_on
 from rekindle.core.request.checks import boolean
 from rekindle.core.request.constraint import Kind
 from rekindle.core.request.params import SamplingOptions, SamplingParams, check_draws, draws

@@ -39,4 +39,6 @@ class Submission:
 
     def message(self, request_id: int) -> Submit:
         """Return the message for the engine, with the current task or thread as the caller."""
-        return Submit(request_id, self.prompt, self.params, self.hold, current_caller(), self.output_prefix, self.pooling)
+        return Submit(
+            request_id, self.prompt, self.params, self.hold, current_caller(), self.output_prefix, self.pooling
+        )

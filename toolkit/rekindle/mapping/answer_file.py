@@ -87,8 +87,8 @@ class AnswerFile:
         if line.digest is not None and line.digest != item.digest:
             before = self._at(line)["prompt"]
             raise InvalidRequest(
-                f"{self._path} has, at index {item.place}, the answer to another prompt: {preview(before)}, but the item "
-                f"is {preview(item.label)} now; give the same items in the same order, or another path"
+                f"{self._path} has, at index {item.place}, the answer to another prompt: {preview(before)}, but the "
+                f"item is {preview(item.label)} now; give the same items in the same order, or another path"
             )
         if not line.is_answer:
             return None

@@ -50,7 +50,7 @@ class Template:
         """Return the prompt of an item: a mapping of field names to values, or a str for the field `text`.
 
         Raises:
-            InvalidRequest: the item is neither, lacks a field, or has a value that does not fit the field's format.
+            InvalidRequest: the item is neither, lacks a field, or has a value of the wrong type for the field's format.
         """
         fields = {TEXT_FIELD: item} if isinstance(item, str) else item
         if not isinstance(fields, Mapping):
@@ -82,7 +82,7 @@ def _fill_fields(value: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield each text with fields that `_fill_fields` fills in."""
+    """Yield each text for `_fill_fields` to fill in."""
     match value:
         case str():
             yield value

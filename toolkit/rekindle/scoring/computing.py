@@ -1,4 +1,4 @@
-"""Batches of requests that compute scores or hidden states of their prompts."""
+"""Batches of requests for scores or hidden states of prompts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from rekindle.results.generation import Generation
 
 @dataclass(frozen=True, slots=True)
 class ScoringBar:
-    """Progress bar of a call that takes longer than a second.
+    """Progress bar of a call of more than a second.
 
     Attributes:
         stage: the activity, as "embedding".
@@ -44,7 +44,7 @@ class ScoredSequence:
 
 
 def wait_all(run: BatchRun, bar: ScoringBar) -> Waits[list[Handle]]:
-    """Wait for all requests, and return them. Leaving the wait cancels the unfinished requests.
+    """Wait for all requests, and return their handles. Leaving the wait cancels the unfinished requests.
 
     Raises:
         RekindleError: the error of the first failed request; the others are cancelled.

@@ -83,8 +83,8 @@ def options_after(preparer: Preparer, prompt: Prompt, options: Sequence[str]) ->
     for option, each in zip(options, sequences, strict=True):
         if not 0 < each.first < len(each.token_ids):
             raise InvalidRequest(
-                f"the option {checks.preview(option)} adds no token after the prompt, so it has no score: the tokenizer "
-                "joins the two, or the prompt has no tokens; most options begin with a space"
+                f"the option {checks.preview(option)} adds no token after the prompt, so it has no score: the "
+                "tokenizer joins the two, or the prompt has no tokens; most options begin with a space"
             )
     return sequences
 
