@@ -113,7 +113,7 @@ def test_what_comes_before_the_fork_is_found_in_the_cache() -> None:
         ({"at": 0, "token": VOCAB_SIZE}, f"token must be an integer from 0 to {VOCAB_SIZE - 1}"),
         ({"at": 0, "token": "a"}, "the model has no tokenizer, so token must be a token id; got 'a'"),
         ({"at": 3, "token": 1, "max_tokens": 3}, "max_tokens counts all tokens of a branch, including the 4 up to"),
-        ({"at": 3, "token": 1, "logprobs": 2}, "the generation, which was made without; leave logprobs out"),
+        ({"at": 3, "token": 1, "logprobs": 2}, "the generation has none: leave out logprobs"),
         ({"at": 3, "token": 1, "max_token": 9}, "max_tokens"),
     ],
 )
@@ -162,5 +162,5 @@ def test_a_generation_keeps_nothing_of_its_session(byte_tokenizer: Tokenizer) ->
         return kept() is None
 
     until_blocking(is_gone, "the engine's thread, which ends, had let go of the loaded engine")
-    with pytest.raises(rekindle.SessionClosed, match="is gone; open it again"):
+    with pytest.raises(rekindle.SessionClosed, match="is closed; open it again"):
         whole.branch(0, 1)

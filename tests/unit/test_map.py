@@ -154,7 +154,7 @@ async def test_each_failure_stands_in_the_place_of_its_item(short: Session) -> N
     assert kinds == [
         Generation, InvalidRequest, InvalidRequest, PromptTooLong, InvalidRequest, InvalidRequest, Generation
     ]  # fmt: skip
-    assert "there is no template" in str(answers[4])
+    assert "which needs a template" in str(answers[4])
     filled = await short.map([{"name": "a"}, {"nam": "a"}, "a", 3], template="{name}", max_tokens=1)
     assert [str(each) for each in filled[1:]] == [
         "the template needs the field 'name', and the item has nam",
@@ -195,10 +195,10 @@ async def test_the_first_failure_may_end_it(short: Session) -> None:
         ({"items": ["a"], "template": "{}"}, "needs a name"),
         ({"items": ["a"], "template": "{0}"}, "needs a name"),
         ({"items": ["a"], "template": '{"a": {text}}'}, "Double all other braces, such as those of JSON"),
-        ({"items": ["a"], "template": "{\n  {text}}"}, "are doubled"),
+        ({"items": ["a"], "template": "{\n  {text}}"}, "Double all other braces"),
         ({"items": ["a"], "template": "{text"}, "no valid format string"),
         ({"items": ["a"], "template": 3}, "template must be a str or a list of messages, got 3"),
-        ({"token_ids": [[1]], "template": "{text}"}, "token_ids are prompts already"),
+        ({"token_ids": [[1]], "template": "{text}"}, "leave it out for token_ids"),
     ],
 )
 async def test_a_call_that_cannot_be_served_is_told_at_once(texts: Session, ask: dict[str, Any], said: str) -> None:
@@ -344,7 +344,7 @@ async def test_a_frame_has_the_fields_and_what_came_of_them(texts: Session) -> N
     plain = await texts.map(["a"], max_tokens=1)
     assert plain._records()[0]["prompt"] == "a"
     answers.reverse()
-    with pytest.raises(ValueError, match="the list was changed"):
+    with pytest.raises(ValueError, match="the list was modified"):
         answers._records()
     try:
         import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: F401

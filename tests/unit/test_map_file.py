@@ -133,7 +133,7 @@ async def test_other_items_in_the_same_place_are_refused(short: Session, tmp_pat
     before = path.read_bytes()
     with pytest.raises(InvalidRequest, match="at index 0, the answer to another prompt: 'a', but the item is 'c'"):
         await short.map(["c", chat], max_tokens=2, path=path)
-    with pytest.raises(InvalidRequest, match="in place 1"):
+    with pytest.raises(InvalidRequest, match="at index 1"):
         await short.map(["a", [{"role": "system", "content": "t"}, chat[1]]], max_tokens=2, path=path)
     assert path.read_bytes() == before
     longer = await short.map(["a", chat, "more"], max_tokens=2, path=path)

@@ -162,11 +162,11 @@ def test_tools_and_variables_are_for_every_conversation_of_a_batch() -> None:
     [("hi", None, "text"), (None, [1], "token ids"), (None, [[1]], "token ids"), ([[USER], "hi"], None, "text")],
 )
 def test_tools_and_variables_are_refused_where_no_template_reads_them(prompt: Any, token_ids: Any, kind: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"tools= is for the model's chat template.*prompt of {kind} does not"):
+    with pytest.raises(InvalidRequest, match=f"tools= needs a chat template.*prompt of {kind} uses none"):
         prompts_of(prompt, token_ids=token_ids, tools=[TOOL])
-    with pytest.raises(InvalidRequest, match=f"chat_template_kwargs= is for .*prompt of {kind} does not.*messages"):
+    with pytest.raises(InvalidRequest, match=f"chat_template_kwargs= needs .*prompt of {kind} uses none.*messages"):
         prompts_of(prompt, token_ids=token_ids, chat_template_kwargs={"a": 1})
-    with pytest.raises(InvalidRequest, match=f"continue_final_message= is for .*prompt of {kind} does not"):
+    with pytest.raises(InvalidRequest, match=f"continue_final_message= needs .*prompt of {kind} uses none"):
         prompts_of(prompt, token_ids=token_ids, continue_final_message=True)
     bare = prompts_of(prompt, token_ids=token_ids)
     assert prompts_of(prompt, token_ids=token_ids, chat_template_kwargs={}, continue_final_message=False) == bare
