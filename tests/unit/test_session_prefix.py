@@ -122,7 +122,9 @@ async def test_what_is_of_the_whole_prefix_is_given_to_it_and_what_is_of_a_draw_
     with pytest.raises(InvalidRequest, match=r"^unknown keyword 'temperature'; known are cache_salt, token_ids, tools"):
         session.prefix(token_ids=DOCUMENT, temperature=1.0)  # type: ignore[call-arg]
     async with session.prefix(token_ids=DOCUMENT) as document:
-        with pytest.raises(InvalidRequest, match=r"^cache_salt is an option of session\.prefix\(\); calls on the prefix inherit"):
+        with pytest.raises(
+            InvalidRequest, match=r"^cache_salt is an option of session\.prefix\(\); calls on the prefix inherit"
+        ):
             await document.generate(cache_salt="mine")
         with pytest.raises(InvalidRequest, match=r"^tools is an option of session\.prefix"):
             document.stream(tools=[])
