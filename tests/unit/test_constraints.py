@@ -130,7 +130,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"choice": ["\ud800"]}, "UTF-8"),
     ({"grammar": "start: nowhere"}, "nowhere"),
     ({"grammar": "nothing"}, "grammar cannot be served"),
-    ({"regex": "a", "choice": ["a"]}, "regex and choice each say what the output has to be"),
+    ({"regex": "a", "choice": ["a"]}, "regex and choice each constrain the output"),
     ({"regex": "a", "ignore_eos": True}, "which ignore_eos=True forbids"),
     ({"regex": "ab", "min_tokens": 3}, "allows nothing after 2 tokens, and min_tokens=3 asks for more"),
 ]

@@ -340,12 +340,12 @@ def incomparable(candidate: Candidate) -> object:
 FAILURES: list[tuple[Order, str, str]] = [
     (
         raising,
-        "the policy raising failed: it raised an error. It is not asked again",
+        "the policy raising failed: it raised an error. It is not called again",
         "LookupError: no priority for request 0",
     ),
     (
         incomparable,
-        "the policy incomparable failed: its keys cannot be compared. It is not asked again",
+        "the policy incomparable failed: its keys cannot be compared. It is not called again",
         "TypeError: '<' not supported between instances of 'SamplingParams' and 'SamplingParams'",
     ),
 ]

@@ -143,11 +143,11 @@ CONTRADICTORY: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {"5": 1.0, 5: 2.0}}, "logit_bias names a token twice, as an integer and as a string"),
     (
         {"logprobs_of": "sampled", "prompt_logprobs": 3},
-        "logprobs_of='sampled' needs logprobs: how many alternatives",
+        "logprobs_of='sampled' needs logprobs: the number of alternatives",
     ),
     ({"min_tokens": 6, "max_tokens": 5}, "min_tokens 6 is above max_tokens 5; raise max_tokens"),
     ({"min_tokens": 257}, "min_tokens 257 is above max_tokens 256; raise max_tokens"),
-    ({"n": 2}, "n is for generate(): a stream or a handle is of one draw"),
+    ({"n": 2}, "n is for generate(): a stream or a handle is one sample"),
     ({"max_token": 3}, "unknown keyword 'max_token'; did you mean max_tokens?"),
     ({"messages": []}, "unknown keyword 'messages'; the prompt is the first argument, and has no name"),
     ({"system": "Be brief."}, 'unknown keyword \'system\'; begin the messages with {"role": "system", '),

@@ -11,7 +11,7 @@ import rekindle
 from rekindle.cli import needed
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import not_installed
-from rekindle.core.policy import NAMED
+from rekindle.core.policy import POLICIES
 from rekindle.core.route import ROUTES
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--cors", metavar="ORIGIN", action="append", default=[], help=what)
     what = "how long requests under way may take to end when the server does (30)"
     parser.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=what)
-    parser.add_argument("--policy", choices=tuple(NAMED), help="who of those that wait goes next (fcfs)")
+    parser.add_argument("--policy", choices=tuple(POLICIES), help="who of those that wait goes next (fcfs)")
     what = "engines of this process, each on devices of its own (1)"
     parser.add_argument("--replicas", type=int, metavar="N", help=what)
     what = "which of them gets a request (prefix: the one that comes to its first token soonest)"

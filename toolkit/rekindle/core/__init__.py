@@ -1,1 +1,1 @@
-"""All that generates tokens: requests come in, tokens go out. It imports nothing of Rekindle outside itself."""
+"""The engine, from requests to tokens. It imports nothing of Rekindle outside this package."""

@@ -1,4 +1,4 @@
-"""Padded shapes: a program is compiled for each bucket, and a tick runs in the smallest bucket that holds it."""
+"""Buckets: padded shapes of a tick. Each bucket has a compiled program; a tick runs in the smallest one that fits."""
 
 from collections.abc import Sequence
 from itertools import count, takewhile
@@ -6,15 +6,15 @@ from operator import attrgetter
 from typing import NamedTuple
 
 QUERY_BLOCK = 16
-"""The number of prefill tokens in a query block, which belongs to one request and one page."""
+"""Number of prefill tokens in a query block; a block belongs to one request and one page."""
 MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS = 256, 16
-"""Room on the device for the token sequences of bad words; words of one token need none."""
+"""Room on the device for the token sequences of bad words; single tokens need none."""
 MAX_STEPS = QUERY_BLOCK
-"""The most decode steps of one tick: no page is smaller, so that they need at most one page more."""
+"""Largest number of decode steps in a tick: at most the smallest page, so that a tick needs at most one page more."""
 MAX_END_IDS = 8
-"""Room for the end tokens of a row that decodes several steps; others are found on the host."""
+"""Room for the end tokens of a row in a tick of several decode steps; the host finds any others."""
 MAX_PROCESSOR_ARGS = 8
-"""Room on the device for the numbers that a request gives to the session's logits processor."""
+"""Room on the device for a request's arguments to the logits processor."""
 
 
 class Bucket(NamedTuple):
@@ -22,8 +22,8 @@ class Bucket(NamedTuple):
 
     Attributes:
         prefill_tokens: room for prompt tokens, a multiple of `QUERY_BLOCK`.
-        decode_rows: room for requests that decode.
-        steps: how many tokens each of these gets at most; more than 1 only without prompt tokens.
+        decode_rows: room for decoding requests.
+        steps: most tokens per decode row; above 1 only without prompt tokens.
     """
 
     prefill_tokens: int
@@ -32,19 +32,19 @@ class Bucket(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The tokens that it has room for at a time."""
+        """Number of tokens computed at a time, padding included."""
         return self.prefill_tokens + self.decode_rows
 
     @property
     def blocks(self) -> int:
-        """The number of query blocks in the prefill part."""
+        """Number of query blocks in the prefill part."""
         return self.prefill_tokens // QUERY_BLOCK
 
 
 def default_prefill_buckets(limit: int) -> tuple[int, ...]:
-    """Return one query block, for prompts whose start is cached, and then sizes that double from 64 tokens.
+    """Return one query block, for prompts with a cached beginning, and sizes that double from 64 tokens.
 
-    Padding then wastes less than half of a tick, and each bucket more would cost a compilation.
+    Padding then wastes less than half of a tick; each further bucket would cost a compilation.
     """
     return tuple(dict.fromkeys((QUERY_BLOCK, *_geometric(64, 2, limit))))
 
@@ -58,10 +58,10 @@ def default_decode_buckets(limit: int) -> tuple[int, ...]:
 
 
 def all_buckets(prefill: Sequence[int], decode: Sequence[int], *, combined: bool, steps: int = 1) -> tuple[Bucket, ...]:
-    """Return every bucket that a tick may need: with both parts only where ticks are combined.
+    """Return every bucket that a tick may need; both parts at once only for combined ticks.
 
     Args:
-        steps: how many tokens a row gets in one tick where nothing else is to be done.
+        steps: tokens per decode row in a tick without other work.
     """
     alone = [Bucket(0, rows, each) for rows in decode for each in sorted({1, steps})]
     alone += [Bucket(tokens, 0) for tokens in prefill]
@@ -69,30 +69,30 @@ def all_buckets(prefill: Sequence[int], decode: Sequence[int], *, combined: bool
     return tuple(alone + both)
 
 
-def larger(buckets: Sequence[Bucket], needed: Bucket) -> list[Bucket]:
-    """Return the larger buckets that hold what `needed` holds, the one with the least padding first."""
+def larger(buckets: Sequence[Bucket], minimum: Bucket) -> list[Bucket]:
+    """Return the larger buckets with room for all of `minimum`, the least padding first."""
     holding = (
         bucket
         for bucket in buckets
-        if bucket.prefill_tokens >= needed.prefill_tokens
-        and bucket.decode_rows >= needed.decode_rows
-        and bucket.steps == needed.steps
+        if bucket.prefill_tokens >= minimum.prefill_tokens
+        and bucket.decode_rows >= minimum.decode_rows
+        and bucket.steps == minimum.steps
     )
-    return sorted((bucket for bucket in holding if bucket != needed), key=attrgetter("size"))
+    return sorted((bucket for bucket in holding if bucket != minimum), key=attrgetter("size"))
 
 
-def smallest(sizes: Sequence[int], needed: int) -> int:
-    """Return the smallest of the ascending `sizes` that holds `needed`, or 0 if nothing is needed.
+def smallest(sizes: Sequence[int], count: int) -> int:
+    """Return the smallest of the ascending `sizes` with room for `count`, or 0 for a count of 0.
 
     Raises:
-        ValueError: no size holds it.
+        ValueError: no size is large enough.
     """
-    if needed == 0:
+    if count == 0:
         return 0
     for size in sizes:
-        if size >= needed:
+        if size >= count:
             return size
-    raise ValueError(f"{needed} does not fit the largest bucket, {sizes[-1]}")
+    raise ValueError(f"{count} does not fit the largest bucket, {sizes[-1]}")
 
 
 def _geometric(first: int, factor: int, limit: int) -> tuple[int, ...]:

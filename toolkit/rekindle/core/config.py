@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, TypedDict, get_args
 
 from rekindle.core import buckets, markup
 from rekindle.core.errors import ConfigError
-from rekindle.core.policy import NAMED, Order
+from rekindle.core.policy import POLICIES, Order
 from rekindle.core.ray import Ray
 from rekindle.core.route import ROUTES, Choose
 
@@ -201,7 +201,7 @@ class Settings:
         _one_of("dtype", self.dtype, (None, *get_args(Dtype)))
         _one_of("ticks", self.ticks, get_args(Ticks))
         if not callable(self.policy):
-            _one_of("policy", self.policy, tuple(NAMED), "or a function of a rekindle.Candidate")
+            _one_of("policy", self.policy, tuple(POLICIES), "or a function of a rekindle.Candidate")
         if self.logits_processor is not None and not callable(self.logits_processor):
             got = f"{self.logits_processor!r:.80}"
             raise ConfigError(f"logits_processor must be a function of logits and a rekindle.LogitsRow, got {got}")

@@ -1,7 +1,7 @@
-"""HTML for the results of cells: escaped, without scripts, styled inline, legible on light pages and on dark ones.
+"""HTML for the results of cells: escaped, without scripts, styled inline, legible on light and dark pages.
 
-Text keeps the page's own colour, and backgrounds are colours with alpha over the page's own background. The only style
-sheet is that of `rekindle.views.drawing`, which says why it has one.
+Text keeps the colour of the page, and backgrounds are colours with alpha. The only style sheet is in
+`rekindle.views.drawing`, with the reason for it.
 """
 
 import re
@@ -13,13 +13,13 @@ Bundle = dict[str, str]
 """The result of `_repr_mimebundle_`: representations by MIME type."""
 
 HEAD = 1200
-"""How many characters of a passage are shown; the rest is folded."""
+"""Characters of a passage shown unfolded."""
 BACK = 80
-"""How many characters before that it is folded at most, so that no word is cut."""
+"""Most characters by which the fold moves back to the end of a word."""
 LONGEST_PASSAGE = 20_000
-"""How many characters of a passage are in the page at all."""
+"""Most characters of a passage in the page."""
 TIERS = {"device": "230,140,20", "host": "40,130,220", "disk": "130,130,130"}
-"""The colour of each tier of the prefix cache, to be followed by an alpha."""
+"""RGB colour of each tier of the prefix cache; an alpha follows."""
 
 # Control characters, characters that change the direction of text, lone surrogates, and what XML does not allow.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
@@ -38,46 +38,46 @@ def spelled(text: str) -> str:
 
 def one_line(text: str, longest: int) -> str:
     """Return the beginning of a text on one line, not escaped."""
-    shown = text[: longest + 1].replace("\n", "↵").replace("\t", "→")
-    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+    line = text[: longest + 1].replace("\n", "↵").replace("\t", "→")
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def bundle(plain: str, html: str) -> Bundle:
-    """Return both representations by MIME type."""
+    """Return both representations of an object by MIME type."""
     return {"text/plain": plain, "text/html": html}
 
 
 def card(kind: str, state: str, *parts: str) -> str:
-    """Return an object as HTML: what it is and how it is, as text, above parts of HTML."""
-    said = f' <span style="opacity:0.75">{visible(state)}</span>' if state else ""
-    title = f'<div style="margin:0 0 0.3em 0"><b>{visible(kind)}</b>{said}</div>'
+    """Return the HTML card of an object: its kind and state, as text, above parts of HTML."""
+    note = f' <span style="opacity:0.75">{visible(state)}</span>' if state else ""
+    title = f'<div style="margin:0 0 0.3em 0"><b>{visible(kind)}</b>{note}</div>'
     return f'<div style="line-height:1.5;max-width:72em">{title}{"".join(parts)}</div>'
 
 
-def facts(known: Mapping[str, str | None]) -> str:
-    """Return names and values in a row; values that are None are left out."""
-    items = " ".join(  # without a space, who copies the text or hears it has one word of two
+def facts(values: Mapping[str, str | None]) -> str:
+    """Return names and values in a row, without values of None."""
+    items = " ".join(  # the space separates two facts in copied text and for screen readers
         '<span style="display:inline-block;margin-right:1.4em"><span style="opacity:0.75">'
         f"{visible(name)}</span> {visible(value)}</span>"
-        for name, value in known.items()
+        for name, value in values.items()
         if value is not None
     )
     return f'<div style="margin:0.2em 0">{items}</div>' if items else ""
 
 
 def passage(text: str) -> str:
-    """Return a text as it is, its beginning shown and the rest folded; nothing for an empty text."""
+    """Return a text as a block, with the part after its beginning folded; "" for an empty text."""
     if not text:
         return ""
     fold, cut = _fold(text), len(text) - LONGEST_PASSAGE
-    rest, shown = text[fold:LONGEST_PASSAGE], _block(visible(text[:fold]))
+    rest, head = text[fold:LONGEST_PASSAGE], _block(visible(text[:fold]))
     if cut > 0:
         rest += f"\n… {quantity(cut, 'more character')}"
-    return shown + (folded(quantity(len(text) - fold, "more character"), _block(visible(rest))) if rest else "")
+    return head + (folded(quantity(len(text) - fold, "more character"), _block(visible(rest))) if rest else "")
 
 
 def growing(text: str, before: int) -> str:
-    """Return the end of a text that is still being written, after so many characters; nothing for an empty text."""
+    """Return the end of a text in progress, after `before` earlier characters; "" for an empty text."""
     if not text:
         return ""
     cut = f'<span style="opacity:0.75">… {quantity(before, "character")} before</span>\n' if before else ""
@@ -85,7 +85,7 @@ def growing(text: str, before: int) -> str:
 
 
 def folded(summary: str, html: str) -> str:
-    """Return HTML behind a line of text that opens it."""
+    """Return HTML folded behind a clickable line of text."""
     return (
         '<details style="margin:0.2em 0"><summary style="cursor:pointer;opacity:0.75">'
         f"{visible(summary)}</summary>{html}</details>"
@@ -93,13 +93,13 @@ def folded(summary: str, html: str) -> str:
 
 
 def bullet_list(lines: Iterable[str]) -> str:
-    """Return lines of text as a list."""
+    """Return lines of text as a bullet list."""
     items = "".join(f"<li>{visible(line)}</li>" for line in lines)
     return f'<ul style="margin:0.2em 0">{items}</ul>'
 
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
-    """Return rows of text as a table. The first column names them; numbers in the others are right-aligned."""
+    """Return rows of text as a table. The first column has row names; numbers in other columns are right-aligned."""
     cells = [tuple(row) for row in rows]
     right = [[place > 0 and bool(_NUMBER.fullmatch(cell)) for place, cell in enumerate(row)] for row in cells]
     above = [any(column) for column in zip(*right, strict=True)] or [False] * len(head)
@@ -109,9 +109,11 @@ def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
 
 
 def shares(parts: Mapping[str, int], unit: str) -> str:
-    """Return a bar of the parts of a whole, with their names and counts below it; nothing for an empty whole.
+    """Return a bar of the parts of a whole above their names and counts; "" for an empty whole.
 
-    The parts are counts of a unit, by tier, or by another name, which has no colour.
+    Args:
+        parts: counts by tier, or by another name, without a colour.
+        unit: the counted unit, in the singular.
     """
     whole = sum(parts.values())
     if not whole:
@@ -123,36 +125,36 @@ def shares(parts: Mapping[str, int], unit: str) -> str:
         for name, count in parts.items()
         if count
     )
-    named = {name: f"{count:,} ({percent(count / whole)})" for name, count in parts.items()}
+    numbers = {name: f"{count:,} ({percent(count / whole)})" for name, count in parts.items()}
     outline = "height:0.8em;max-width:36em;line-height:0;border:1px solid rgba(128,128,128,0.5);white-space:nowrap"
-    # Who hears the page hears the facts below.
-    return f'<div aria-hidden="true" style="{outline};overflow:hidden">{bar}</div>{facts(named)}'
+    # Screen readers get the facts below instead of the bar.
+    return f'<div aria-hidden="true" style="{outline};overflow:hidden">{bar}</div>{facts(numbers)}'
 
 
 def shade(tier: str) -> str:
-    """Return the background colour of a tier; none for another name."""
+    """Return the background colour of a tier, or "transparent" for another name."""
     return f"rgba({TIERS[tier]},0.45)" if tier in TIERS else "transparent"
 
 
 def quantity(count: int, what: str, plural: str = "") -> str:
-    """Return a count in words: "1 page", "2,000 pages". A plural is given if it is not the singular with an s."""
+    """Return a count with its noun, such as "1 page" or "2,000 pages". `plural` is for nouns without a plural in s."""
     return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
 
 
 def seconds(count: float) -> str:
-    """Return a time in words, in milliseconds or seconds."""
+    """Format a time in milliseconds or seconds."""
     if count < 1:
         return f"{1e3 * count:.{0 if count >= 0.01 else 1}f} ms"
     return f"{count:.{2 if count < 100 else 0}f} s"
 
 
 def percent(share: float) -> str:
-    """Return a share in percent, with enough digits to tell it from 0."""
+    """Format a share in percent, with enough digits to differ from 0."""
     return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.1e}%"
 
 
 def size_text(count: int) -> str:
-    """Return a number of bytes in words, with three digits and a decimal unit, such as "1.23 MB"."""
+    """Format a number of bytes with three digits and a decimal unit, such as "1.23 MB"."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= 0.9995 * size:
             value = count / size
@@ -160,13 +162,13 @@ def size_text(count: int) -> str:
     return f"{count} B"
 
 
-def _spelled(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _spelled(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def _fold(text: str) -> int:
-    """Return how many characters of a text stand before its fold: `HEAD`, or fewer where that would cut a word."""
+    """Return the length of the unfolded beginning: `HEAD`, or less to end at a word."""
     if len(text) <= HEAD:
         return len(text)
     return next((place for place in range(HEAD, HEAD - BACK, -1) if text[place - 1].isspace()), HEAD)
@@ -178,20 +180,20 @@ def _block(html: str, *, grows: bool = False) -> str:
         "font:inherit;color:inherit;background:rgba(128,128,128,0.1);border:0;"
         "border-left:3px solid rgba(128,128,128,0.5)"
     )
-    heard = ' aria-live="polite" aria-busy="true"' if grows else ""  # a screen reader waits for the end
-    return f'<pre dir="auto"{heard} style="{style}">{html}</pre>'
+    busy = ' aria-live="polite" aria-busy="true"' if grows else ""  # a screen reader waits for the end
+    return f'<pre dir="auto"{busy} style="{style}">{html}</pre>'
 
 
 def _row(tag: str, cells: Sequence[str], right: Sequence[bool]) -> str:
     style, scope = "padding:0.1em 0.8em;border:0;text-align:", ' scope="col"' if tag == "th" else ""
-    made = (
+    content = (
         f'<{tag}{scope} style="{style}{"right" if number else "left"}">{visible(cell)}</{tag}>'
         for cell, number in zip(cells, right, strict=True)
     )
-    return f"<tr>{''.join(made)}</tr>"
+    return f"<tr>{''.join(content)}</tr>"
 
 
 def cell() -> int | None:
-    """Return the number of the cell that runs; None outside of IPython."""
+    """Return the number of the running cell; None outside of IPython."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else getattr(ipython.get_ipython(), "execution_count", None)

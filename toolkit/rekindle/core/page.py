@@ -1,4 +1,4 @@
-"""The identity of one page of the prefix cache, the same in every process, on the device, in a tree and on disk."""
+"""Identity of a page of the prefix cache, the same in every process, on the device, in a tree and on disk."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -9,14 +9,14 @@ NULL_PAGE = 0
 
 @dataclass(frozen=True, slots=True)
 class StoredPage:
-    """The place in the prefix tree that a page on disk belongs to.
+    """A page on disk, with its place in the prefix tree.
 
     Attributes:
-        record: the number by which the store knows the page.
-        digest: the digest of its node; see `PrefixTree.digest`.
-        parent: the digest of that node's parent, which may be a root.
-        namespace: whose prefix it is.
-        key: its tokens as int32, in little-endian bytes.
+        record: number of the page in the store.
+        digest: digest of its node; see `PrefixTree.digest`.
+        parent: digest of the parent node, possibly a root.
+        namespace: cache namespace of the prefix.
+        key: tokens of the page as int32, in little-endian bytes.
     """
 
     record: int
@@ -28,7 +28,7 @@ class StoredPage:
 
 @dataclass(frozen=True, slots=True)
 class NewPage:
-    """A page that is to be stored; the attributes are those of `StoredPage`."""
+    """A page to be stored; the attributes are those of `StoredPage`."""
 
     digest: str
     parent: str
@@ -37,5 +37,5 @@ class NewPage:
 
 
 def digest_below(parent: bytes, key: bytes) -> bytes:
-    """Return the digest of a node from the digest of its parent and its own key."""
+    """Return the digest of a node from its parent's digest and its key."""
     return sha256(parent + key).digest()

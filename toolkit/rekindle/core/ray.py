@@ -1,4 +1,4 @@
-"""The replicas of a session on Ray, as `open` takes them."""
+"""Replicas of a session on Ray: the `replicas` argument of `open`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,28 +11,30 @@ from rekindle.core.errors import ConfigError
 class Ray:
     """Replicas in processes of a Ray cluster: `await rekindle.open(model, replicas=rekindle.Ray(2))`.
 
-    Each replica is an actor of Ray, and a whole engine with weights, pages and programs of its own. The session sends
-    it requests as it does to a lane of this process, by the same `route`. If a replica dies, Ray starts it again, and
-    its requests go on in another one with the same tokens; they fail with `ReplicaLost` if that happens to them four
-    times. Rekindle and the model's files have to be where the actors are.
+    Each replica is a Ray actor with a whole engine: its own weights, pages and programs. The session routes requests to
+    replicas as it does to lanes in this process, by `route`. If a replica dies, Ray restarts it, and its requests
+    resume on another replica with the same tokens. A request fails with `ReplicaLost` after four losses. Rekindle and
+    the files of the model must be present on the nodes of the actors.
 
-    Kept replicas outlive the session and its process. The next `open` of the same model with the same settings finds
-    them by their names, warm; several sessions can share them. `rekindle replicas` lists and stops them. They need a
-    cluster that is started apart, as by `ray start --head`.
+    With `keep=True`, replicas outlive the session and its process. The next `open` of the same model with the same
+    settings attaches to them by name, warm, and several sessions can share them. `rekindle replicas` lists and stops
+    them. They need a cluster started separately, as by `ray start --head`.
 
     Attributes:
-        count: how many replicas there are.
-        address: of the cluster, "host:port", or "auto" for the one that runs here. None is the environment variable
-            RAY_ADDRESS, else "auto", and where no cluster runs, one that ends with this process. A process that is
-            connected to a cluster stays so.
-        resources: what Ray sets aside for each replica, by name, such as {"GPU": 1} or {"CPU": 4}. None of it is set
-            aside by default, and without a GPU set aside a replica sees none.
-        keep: whether they stay after the session. Else they end with it, and at the latest with this process.
-        name: of the replicas, followed by their numbers. None makes one of the model and the settings; it is needed
-            for kept ones if a setting is a function, for functions cannot be compared.
+        count: number of replicas. Default 1.
+        address: address of the cluster, "host:port", or "auto" for the cluster running on this machine. None (default)
+            takes the environment variable RAY_ADDRESS, else "auto", and starts a cluster for the life of this process
+            if none runs. A process connected to a cluster stays connected.
+        resources: resources reserved in Ray for each replica, by name, such as {"GPU": 1} or {"CPU": 4}. Default none.
+            A replica without a reserved GPU sees no GPU.
+        keep: keep the replicas after the session. By default they end with the session, and with this process at the
+            latest.
+        name: name of the replicas, to be followed by their numbers. None (default) derives a name from the model and
+            the settings. It is required with `keep=True` if a setting is a function, since functions cannot be
+            compared.
 
     Raises:
-        ConfigError: an argument is none of the accepted values.
+        ConfigError: an argument has an invalid value.
     """
 
     count: int = 1

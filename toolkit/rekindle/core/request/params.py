@@ -1,4 +1,4 @@
-"""Sampling parameters, checked where they are given."""
+"""Sampling parameters and their validation."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,17 +12,17 @@ from rekindle.core.request import checks, constraint
 from rekindle.core.request.constraint import Constraint, SchemaLike
 
 MOST_TOKENS = 2**30
-"""The bound of numbers of tokens: more than any context has, and few enough to add one such number to another."""
+"""Upper bound for numbers of tokens: larger than any context, and small enough to add two such numbers."""
 MOST_DRAWS = 2**16
 COLDEST, HOTTEST = 1e-6, 100.0
-"""The lowest temperature above 0, and the highest: float32 holds any logit divided by them."""
+"""Bounds of a temperature above 0: float32 holds any logit divided by either."""
 LONGEST_SALT = 1024
 
 LogprobsOf = Literal["model", "sampled"]
 
 
 class SamplingOptions(TypedDict, total=False):
-    """The sampling keywords of `generate`, `stream` and `submit`; `SamplingParams` says what each does."""
+    """Sampling keywords of `generate`, `stream` and `submit`, as documented in `SamplingParams`."""
 
     logit_bias: Mapping[int, float] | Mapping[str, float] | None
     repetition_penalty: float
@@ -57,60 +57,69 @@ class SamplingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """The sampling parameters of a request. They apply in the order of the attributes, which is that of transformers.
+    """Sampling parameters of a request. They apply in the order of the attributes, the same order as in transformers.
 
-    At temperature 0, which is the default where the model names no other, there is nothing to draw: `top_k`, `top_p`,
-    `min_p`, `seed` and several draws (`n`) would do nothing. A call that gives one of them, with a value that has an
-    effect, and gives no temperature gets temperature 1. A call that gives temperature 0 beside them is warned
-    (`rekindle.ParametersIgnored`).
+    At temperature 0 (the default, unless the model recommends another) generation is greedy, and `top_k`, `top_p`,
+    `min_p`, `seed` and `n` above 1 would have no effect. A call with an effective value for one of these parameters and
+    without a temperature therefore gets temperature 1. A call with both one of them and temperature 0 gets the warning
+    `rekindle.ParametersIgnored`.
 
     Attributes:
-        logit_bias: added to the logits of these token ids, from -1e6 to 1e6; minus infinity bans a token. In a call,
-            the keys may be strings of digits.
-        repetition_penalty: divides the positive and multiplies the negative logits of tokens in prompt or output, from
-            0.001 to 1000.
-        frequency_penalty: subtracted from a token's logit for each time that the output has it, from -2 to 2.
-        presence_penalty: subtracted from the logits of tokens that the output has, from -2 to 2.
-        bad_words: never generate these: texts, as the tokenizer writes them at the start of a text and after a space,
-            or sequences of token ids. The token that would complete one is banned.
-        min_tokens: no end token, and no end by a stop string, before there are this many tokens.
-        allowed_token_ids: choose only among these; None allows all.
-        processor_args: up to 8 numbers for the session's `logits_processor`, from -1e30 to 1e30; None does not run it.
-            In a session that has one, a call that does not give them gives none, ().
-        temperature: divisor of the logits, from 1e-6 to 100; 0 always takes the likeliest token. In a call, None is as
-            if it were not given.
-        top_k: keep only this many likeliest tokens; 0 or -1 keeps all.
-        top_p: keep the smallest number of likeliest tokens with at least this probability in sum, from 1e-9 to 1.
-        min_p: keep tokens at least this many times as likely as the likeliest, in [0, 1].
-        seed: makes the draws repeatable, from 0 to 2**64 - 1; None takes a random one, and so does -1, as in vLLM.
-        max_tokens: the most tokens to generate; None generates to the end of the context, and 0 computes the prompt
-            alone, as for `prompt_logprobs`.
-        ignore_eos: do not end at the model's own end tokens; `stop_token_ids` still end.
-        stop_token_ids: further token ids, or one, that end the request, included in its output.
-        stop: texts that end the request as soon as one is complete in the generated text, however it is tokenized; at
-            most 256, of up to 4,096 characters. Special tokens count as their text here, skipped or not.
-        keep_stop: leave the stop string in the text, all of it; the token ids include its tokens in any case.
-        skip_special_tokens: leave special tokens out of the text; False writes them as their text.
-        logprobs: give log-probabilities of each token and of this many likeliest ones at its position. True is 0, which
-            gives those of the tokens alone; None or False gives none.
-        logprobs_of: of which distribution `logprobs` are. "model" is the model's own, before any sampling parameter.
-            "sampled" is the one that the token is drawn from: after everything from `logit_bias` to `min_p`, with the
-            probabilities of the kept tokens in sum 1. At temperature 0, which draws nothing, it is after everything
-            before `temperature`. Tokens that are not kept have no rank: where fewer are kept than `logprobs` asks for,
-            there are fewer alternatives.
-        prompt_logprobs: as `logprobs`, for each token of the prompt but the first, always of the model's own
-            distribution; what is scored of a prompt is computed, and not found in the prefix cache.
-        prompt_logprobs_from: the index of the first token of the prompt that is scored; those before it have None, and
-            may be found in the prefix cache. Needs `prompt_logprobs`.
-        cache_salt: share cached prefixes only with requests of the same salt, of up to 1,024 characters.
-        priority: the lowest number leaves the waiting queue first, as in vLLM, and gives its pages back last where a
-            pool is full. Who has waited for 1,024 ticks goes next in any case.
-        json_schema: write JSON of this schema, as `json.dumps` would: a dict, or a type that pydantic makes one of,
-            such as a model or a dataclass. `answer.parsed` has the value. A call gives one of this and the next three.
-        regex: write a text that this regular expression matches as a whole, in the syntax of Rust's `regex`: there are
-            no look-around and no back-references, and combining marks are word characters too.
-        choice: write one of these texts.
-        grammar: write what this grammar derives from its rule `start`, in llguidance's form of Lark's grammars.
+        logit_bias: numbers to add to the logits of token ids, each from -1e6 to 1e6, or minus infinity to ban a token.
+            Default empty. A call may give the token ids as strings of digits.
+        repetition_penalty: divisor of positive logits, and factor of negative logits, for tokens in the prompt or the
+            output, from 0.001 to 1000. Default 1.
+        frequency_penalty: number to subtract from the logit of a token once per occurrence in the output, from -2 to 2.
+            Default 0.
+        presence_penalty: number to subtract from the logits of tokens in the output, from -2 to 2. Default 0.
+        bad_words: texts or sequences of token ids that are never generated. Default empty. A text is banned as the
+            tokenizer encodes it at the start of a text and after a space. The ban applies to the last token of a
+            sequence.
+        min_tokens: smallest number of output tokens before an end token or a stop string may end the request. Default
+            0.
+        allowed_token_ids: token ids to choose from. None (default) allows all.
+        processor_args: up to 8 numbers for the session's `logits_processor`, each from -1e30 to 1e30. None (default)
+            does not run the processor. In a session with a processor, the default for calls is ().
+        temperature: divisor of the logits, from 1e-6 to 100. 0 (default) always takes the likeliest token. None in a
+            call means the default.
+        top_k: number of likeliest tokens to sample from. 0 (default) or -1 keeps all.
+        top_p: smallest total probability of the tokens to sample from, from 1e-9 to 1: keeps the fewest likeliest
+            tokens with at least this total. Default 1, all tokens.
+        min_p: smallest probability of a token relative to the likeliest token, from 0 (default) to 1.
+        seed: seed for repeatable sampling, from 0 to 2**64 - 1. None (default), or -1 as in vLLM, takes a random seed.
+        max_tokens: largest number of tokens to generate. Default 256. None generates to the end of the context. 0 only
+            computes the prompt, for `prompt_logprobs`.
+        ignore_eos: continue after the end tokens of the model; `stop_token_ids` still end the request. Default False.
+        stop_token_ids: one or more further token ids that end the request. The end token is part of the output.
+            Default empty.
+        stop: one or more texts that end the request once one is complete in the generated text, in any tokenization.
+            Default empty; at most 256 texts of up to 4,096 characters. Special tokens count by their text here, even
+            if `skip_special_tokens` removes them.
+        keep_stop: keep the whole stop string in the text. Default False. The token ids include its tokens either way.
+        skip_special_tokens: remove special tokens from the text. Default True. False keeps them by their text.
+        logprobs: number of likeliest alternatives per position to return log-probabilities of, in addition to the
+            generated tokens. True means 0, only the tokens. None (default) or False disables log-probabilities.
+        logprobs_of: distribution of `logprobs`. "model" (default) is the distribution of the model, before any sampling
+            parameter. "sampled" is the distribution used for sampling: after all parameters from `logit_bias` to
+            `min_p`, normalized over the remaining tokens. At temperature 0 it is the distribution before `temperature`.
+            Removed tokens have no rank, so there may be fewer alternatives than `logprobs` asks for.
+        prompt_logprobs: number of likeliest alternatives, as for `logprobs`, at each position of the prompt except the
+            first. Default None. The distribution is always that of the model. Scored positions are computed rather than
+            read from the prefix cache.
+        prompt_logprobs_from: index of the first prompt token to score. Default 0; needs `prompt_logprobs`. Earlier
+            tokens have None and may come from the prefix cache.
+        cache_salt: text of up to 1,024 characters, default "". Cached prefixes are shared only between requests with
+            the same salt.
+        priority: integer from -2**31 to 2**31 - 1, default 0. Requests with the lowest number leave the waiting queue
+            first, as in vLLM, and are preempted last if the page pool is full. A request that has waited for 1,024
+            ticks goes next at any priority.
+        json_schema: JSON schema of the output: a dict, or a type with a schema in pydantic, such as a model or a
+            dataclass. Default None. The output is formatted as by `json.dumps`, and `answer.parsed` is its value.
+            Excludes the next three.
+        regex: regular expression for the whole output, in the syntax of Rust's `regex`: without look-around and
+            back-references, and combining marks count as word characters. Default None.
+        choice: texts to choose the output from. Default None.
+        grammar: grammar of the output in llguidance's variant of Lark, with the rule `start`. Default None.
     """
 
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -152,59 +161,59 @@ class SamplingParams:
         n: int = 1,
         beside: Collection[str] = (),
     ) -> "SamplingParams":
-        """Check the keywords of a call.
+        """Validate the keywords of a call.
 
         Args:
-            options: the keywords.
-            defaults: options for keywords that the call does not give.
-            n: the number of draws of each prompt.
-            beside: the names of keywords that are no sampling parameters; they are ignored.
+            options: keywords of the call.
+            defaults: values for keywords missing in the call.
+            n: number of samples of each prompt.
+            beside: names of keywords of the call with another meaning; they are ignored.
 
         Raises:
-            InvalidRequest: an unknown keyword, a value out of its range, or values that contradict each other.
+            InvalidRequest: an unknown keyword, a value out of its range, or a contradiction between values.
 
         Warns:
-            ParametersIgnored: the call gives a temperature of 0, and parameters that do nothing then.
+            ParametersIgnored: the call gives a temperature of 0 and parameters without effect at that temperature.
         """
         if "n" in options:
-            raise InvalidRequest("n is for generate(): a stream or a handle is of one draw; submit several requests")
+            raise InvalidRequest("n is for generate(): a stream or a handle is one sample; submit several requests")
         check_keywords(options, (*_CHECKS, "n", *beside))
-        said = {name: value for name, value in options.items() if name != "temperature" or value is not None}
-        given = {**(defaults or {}), **said}
-        given = {name: value for name, value in given.items() if value is not None or name not in _NONE_IS_NONE}
-        params = cls(**{name: _checked(name, given[name]) for name in _CHECKS if name in given})
+        explicit = {name: value for name, value in options.items() if name != "temperature" or value is not None}
+        values = {**(defaults or {}), **explicit}
+        values = {name: value for name, value in values.items() if value is not None or name not in _NONE_IS_NONE}
+        params = cls(**{name: _checked(name, values[name]) for name in _CHECKS if name in values})
         if params.max_tokens is not None and params.min_tokens > params.max_tokens:
             raise InvalidRequest(
                 f"min_tokens {params.min_tokens} is above max_tokens {params.max_tokens}; raise max_tokens"
             )
         if params.logprobs_of != "model" and params.logprobs is None:
             raise InvalidRequest(
-                f"logprobs_of={params.logprobs_of!r} needs logprobs: how many alternatives to each token, 0 for none"
+                f"logprobs_of={params.logprobs_of!r} needs logprobs: the number of alternatives per token, 0 for none"
             )
         if params.prompt_logprobs_from and params.prompt_logprobs is None:
             raise InvalidRequest(
-                f"prompt_logprobs_from={params.prompt_logprobs_from} needs prompt_logprobs: how many alternatives to "
-                "each token, 0 for none"
+                f"prompt_logprobs_from={params.prompt_logprobs_from} needs prompt_logprobs: the number of alternatives "
+                "per token, 0 for none"
             )
         params._check_constraint()
-        return params._that_draw(said, n) if params.temperature == 0 else params
+        return params._with_sampling(explicit, n) if params.temperature == 0 else params
 
     def _check_constraint(self) -> None:
-        """Check that there is one constraint at most, and that what fulfils it can end the output."""
-        given = [name for name in ("json_schema", "regex", "choice", "grammar") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise InvalidRequest(f"{' and '.join(given)} each say what the output has to be; give one of them")
-        if given and self.ignore_eos:
-            raise InvalidRequest(f"{given[0]} ends the output where it is complete, which ignore_eos=True forbids")
+        """Require at most one constraint, without `ignore_eos`."""
+        names = [name for name in ("json_schema", "regex", "choice", "grammar") if getattr(self, name) is not None]
+        if len(names) > 1:
+            raise InvalidRequest(f"{' and '.join(names)} each constrain the output; give one of them")
+        if names and self.ignore_eos:
+            raise InvalidRequest(f"{names[0]} ends the output where it is complete, which ignore_eos=True forbids")
 
-    def _that_draw(self, said: Collection[str], n: int) -> "SamplingParams":
-        """Return these parameters at temperature 1 if the call says something of draws and nothing of a temperature."""
-        idle = [name for name in _DRAWN_BY if name in said and getattr(self, name) != getattr(_NEUTRAL, name)]
+    def _with_sampling(self, explicit: Collection[str], n: int) -> "SamplingParams":
+        """Return the parameters at temperature 1 if the call has a parameter of sampling and no temperature."""
+        idle = [name for name in _SAMPLING if name in explicit and getattr(self, name) != getattr(_NEUTRAL, name)]
         idle += ["n"] if n > 1 else []
-        if idle and "temperature" in said:
+        if idle and "temperature" in explicit:
             warn(
-                f"temperature=0 always takes the likeliest token, which leaves nothing to do for {' and '.join(idle)}: "
-                "give a temperature above 0, or none, which is 1 beside them; or leave them out",
+                f"temperature=0 always takes the likeliest token, so {' and '.join(idle)} would have no effect: "
+                "give a temperature above 0, or none, which means 1 here; or leave them out",
                 ParametersIgnored,
             )
             return self
@@ -212,22 +221,22 @@ class SamplingParams:
 
     @property
     def constraint(self) -> Constraint | None:
-        """The form that the output must have, if the call says so."""
+        """Constraint on the output; None for free text."""
         return self.json_schema or self.regex or self.choice or self.grammar
 
     @property
     def adjusts(self) -> bool:
-        """Tell whether logits are changed before the temperature divides them, which takes state on the device."""
+        """True if a parameter changes logits before the temperature divides them, which takes state on the device."""
         penalties = (self.repetition_penalty, self.frequency_penalty, self.presence_penalty)
         bans = self.logit_bias or self.bad_words or self.min_tokens or self.allowed_token_ids is not None
         return bool(bans) or penalties != (1.0, 0.0, 0.0) or self.processor_args is not None
 
     def check_against(self, vocab_size: int, max_logprobs: int) -> None:
-        """Check that a model can serve these parameters.
+        """Check the parameters against a model.
 
         Raises:
-            InvalidRequest: a token id is outside the vocabulary, or more log-probabilities are asked for than the
-                compiled programs give.
+            InvalidRequest: a token id is outside the vocabulary, or the request asks for more alternatives than the
+                compiled programs return.
         """
         ids = {
             "stop_token_ids": self.stop_token_ids,
@@ -240,29 +249,29 @@ class SamplingParams:
                 checks.in_vocabulary(f"token ids in {name}", tokens, vocab_size)
             except InvalidRequest as error:
                 raise InvalidRequest.of(name, str(error)) from None
-        for name, asked in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
-            if asked is not None and asked > max_logprobs:
+        for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if count is not None and count > max_logprobs:
                 raise InvalidRequest.of(
-                    name, f"{name} must be at most {max_logprobs}, got {asked}; raise max_logprobs in open()"
+                    name, f"{name} must be at most {max_logprobs}, got {count}; raise max_logprobs in open()"
                 )
 
 
 _NEUTRAL = SamplingParams()
 
 
-def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
-    """Check that all keywords of a call are known.
+def check_keywords(names: Iterable[str], accepted: Collection[str]) -> None:
+    """Check the keywords of a call.
 
     Raises:
-        InvalidRequest: one of them is not.
+        InvalidRequest: a keyword is not accepted.
     """
-    for name in given:
-        if name not in known:
-            raise InvalidRequest(f"unknown keyword {name!r}; {suggestion(name, known)}")
+    for name in names:
+        if name not in accepted:
+            raise InvalidRequest(f"unknown keyword {name!r}; {suggestion(name, accepted)}")
 
 
 def draws(params: SamplingParams, n: int) -> list[SamplingParams]:
-    """Return the parameters of `n` independent draws. With a seed they are repeatable, and the first has that seed."""
+    """Return the parameters of `n` independent samples. With a seed they are repeatable; the first has that seed."""
     seed = params.seed
     if seed is None:
         return [params] * n
@@ -270,7 +279,7 @@ def draws(params: SamplingParams, n: int) -> list[SamplingParams]:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return the value of a parameter as the parameters have it, or raise an InvalidRequest that names it."""
+    """Validate the value of a parameter; an InvalidRequest gets the name of the parameter."""
     try:
         return _CHECKS[name](name, value)
     except InvalidRequest as error:
@@ -279,16 +288,16 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def check_draws(n: Any) -> int:
-    """Return a number of draws, or of forks.
+    """Validate a number of samples or of forks.
 
     Raises:
-        InvalidRequest: `n` is not an integer of at least 1, or there are too many.
+        InvalidRequest: `n` is not an integer from 1 to `MOST_DRAWS`.
     """
     return checks.integer("n", n, 1, MOST_DRAWS)
 
 
 def _derived(seed: int, draw: int) -> int:
-    """Return the seed of one of several draws: 64 bits of a hash."""
+    """Derive the seed of one of several samples: 64 bits of a hash."""
     return int.from_bytes(hashlib.blake2b(f"{seed} {draw}".encode(), digest_size=8).digest())
 
 
@@ -304,9 +313,9 @@ def _distribution(name: str, value: Any) -> LogprobsOf:
 
 
 _NONE_IS_NONE = frozenset({"logit_bias", "bad_words", "stop_token_ids", "stop"})
-"""Collections for which None stands for an empty one, as many callers write it."""
-_DRAWN_BY = ("top_k", "top_p", "min_p", "seed")
-"""Parameters that do nothing where the likeliest token is taken."""
+"""Parameters for which None means an empty collection, a common spelling in other libraries."""
+_SAMPLING = ("top_k", "top_p", "min_p", "seed")
+"""Parameters without effect in greedy generation."""
 
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "logit_bias": checks.bias,

@@ -177,7 +177,7 @@ class WaitingQueue:
         able = (each for each in self._queue if (each.started or not only_started) and each not in passed)
         considered = islice(able, CONSIDERED - len(overdue))
         for _, alike in groupby(considered, key=lambda state: state.request.params.priority):
-            overdue += self._ordering.ordered(alike, self._candidate)
+            overdue += self._ordering.sort(alike, self._candidate)
         return overdue
 
     def _candidate(self, state: RequestState) -> Candidate:
