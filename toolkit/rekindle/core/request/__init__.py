@@ -1,1 +1,1 @@
-"""What a caller asks of one request, checked where it is given."""
+"""Requests and the validation of their options."""

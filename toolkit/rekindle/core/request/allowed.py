@@ -1,4 +1,4 @@
-"""The tokens that may come next in a constrained output."""
+"""Tokens allowed next in a constrained output."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,12 +6,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The tokens that may follow those of a constrained request that are known.
+    """Tokens allowed next in the output of a constrained request.
 
     Attributes:
-        forced: the tokens that have to come first, since nothing else may; they are known from now on.
-        bits: which tokens may follow these, (vocabulary / 32,) int32, the first in the lowest bit; None if complete.
-        complete: whether nothing may follow any more.
+        forced: next tokens without an alternative; they count as part of the output from now on.
+        bits: mask of the tokens allowed after `forced`, (vocabulary / 32,) int32, the first token in the lowest bit;
+            None if complete.
+        complete: True if no token may follow.
     """
 
     forced: tuple[int, ...] = ()
@@ -21,11 +22,11 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Constrained:
-    """A constraint as one request is held to it.
+    """The constraint of one request, compiled.
 
     Attributes:
-        grammar: the compiled constraint, of which a matcher is made.
-        first: what its output may begin with.
+        grammar: compiled constraint; a factory of matchers.
+        first: tokens allowed at the beginning of the output.
     """
 
     grammar: Any = field(repr=False)

@@ -1,6 +1,6 @@
-"""Values that a user hands over, checked where they are given, and turned into Python's own types.
+"""Validation of values from callers, and their conversion to Python's own types.
 
-A numpy int8 would overflow where a length is added to it, so no check returns the value as it came.
+Every check converts: a numpy int8, for example, would overflow when added to a length.
 """
 
 import math
@@ -12,17 +12,17 @@ from typing import Any
 from rekindle.core.errors import InvalidRequest
 
 MOST_TEXTS = 256
-"""How many texts one parameter may have, each of which is looked for at every token."""
+"""Most texts in one parameter; each one is searched for at every token."""
 LONGEST_TEXT = 4096
-"""The most characters of such a text."""
+"""Most characters of one text."""
 MOST_LONG_TEXTS = 10**6
-"""How many texts may be judged in one call."""
+"""Most prompts, or parts of prompts, in one call."""
 LONGEST_LONG_TEXT = 10**7
-"""The most characters of such a text, of which far fewer fit into any context."""
+"""Most characters of one prompt; any context has room for far fewer."""
 
 
 def preview(value: object) -> str:
-    """Return the start of a value's repr, for a message; some values, such as very long integers, have none."""
+    """Return the start of a value's repr for a message. Some values, such as very long integers, have no repr."""
     try:
         return f"{value!r:.80}"
     except Exception:
@@ -33,7 +33,7 @@ def token_ids(name: str, ids: Any) -> tuple[int, ...]:
     """Return a sequence of integers as a tuple.
 
     Raises:
-        InvalidRequest: it is something else, or has something else in it.
+        InvalidRequest: the value is no sequence of integers.
     """
     if isinstance(ids, list | tuple) and set(map(type, ids)) <= {int}:  # in C, as a prompt may have 100,000 tokens
         return tuple(ids)
@@ -41,14 +41,14 @@ def token_ids(name: str, ids: Any) -> tuple[int, ...]:
         tokens = [None] if isinstance(ids, str | bytes) else [_as_integer(token) for token in ids]
     except TypeError:
         tokens = [None]
-    known = tuple(token for token in tokens if token is not None)
-    if len(known) < len(tokens):
+    integers = tuple(token for token in tokens if token is not None)
+    if len(integers) < len(tokens):
         raise InvalidRequest(f"{name} must be a sequence of integers, got {preview(ids)}")
-    return known
+    return integers
 
 
 def some_token_ids(name: str, value: Any) -> frozenset[int]:
-    """Return a sequence of integers as a set; raise InvalidRequest if there are none."""
+    """Return a non-empty sequence of integers as a set."""
     ids = frozenset(token_ids(name, value))
     if not ids:
         raise InvalidRequest(f"{name} is empty; give at least one token id, or None to allow all")
@@ -62,14 +62,14 @@ def one_or_more_token_ids(name: str, value: Any) -> frozenset[int]:
 
 
 def in_vocabulary(name: str, ids: Collection[int], vocab_size: int) -> None:
-    """Raise InvalidRequest if one of these is no token id of the model."""
+    """Raise InvalidRequest if an id is outside the vocabulary."""
     if ids and (min(ids) < 0 or max(ids) >= vocab_size):  # in C, as above
         outside = next(token for token in ids if not 0 <= token < vocab_size)
         raise InvalidRequest(f"{name} must be from 0 to {vocab_size - 1}, got {preview(outside)}")
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:
-    """Return an integer that is at least `low` and at most `high`."""
+    """Return an integer from `low` to `high`."""
     number = _as_integer(value)
     if number is None or not low <= number <= high:
         raise InvalidRequest(f"{name} must be an integer from {low} to {high}, got {preview(value)}")
@@ -77,7 +77,7 @@ def integer(name: str, value: Any, low: int, high: int) -> int:
 
 
 def number(name: str, value: Any, low: float, high: float) -> float:
-    """Return a finite number that is at least `low` and at most `high`."""
+    """Return a finite number from `low` to `high`."""
     checked = _as_number(value)
     if not low <= checked <= high:
         raise InvalidRequest(
@@ -87,14 +87,14 @@ def number(name: str, value: Any, low: float, high: float) -> float:
 
 
 def numbers(name: str, value: Any, low: float, high: float, most: int) -> tuple[float, ...]:
-    """Return a sequence of at most `most` finite numbers, each at least `low` and at most `high`."""
+    """Return a sequence of at most `most` finite numbers, each from `low` to `high`."""
     if not is_sequence(value) or len(value) > most:
         raise InvalidRequest(f"{name} must be a sequence of at most {most} numbers, got {preview(value)}")
     return tuple(number(f"each of {name}", each, low, high) for each in value)
 
 
 def zero_or_number(name: str, value: Any, low: float, high: float) -> float:
-    """Return 0, or a finite number that is at least `low` and at most `high`."""
+    """Return 0, or a finite number from `low` to `high`."""
     checked = _as_number(value)
     if checked != 0 and not low <= checked <= high:
         raise InvalidRequest(f"{name} must be 0, or a finite number from {low:g} to {high:g}, got {preview(value)}")
@@ -109,7 +109,7 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def text(name: str, value: Any, longest: int = LONGEST_TEXT) -> str:
-    """Return a str that has UTF-8 bytes, and at most `longest` characters."""
+    """Return a str with at most `longest` characters, encodable as UTF-8."""
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} must be a str, got {preview(value)}")
     if len(value) > longest:
@@ -122,26 +122,26 @@ def text(name: str, value: Any, longest: int = LONGEST_TEXT) -> str:
 
 
 def texts(name: str, value: Any, most: int = MOST_TEXTS, longest: int = LONGEST_TEXT) -> tuple[str, ...]:
-    """Return one text, or a sequence of at most `most` texts, as a tuple; none of them may be empty."""
-    given = (value,) if isinstance(value, str) else tuple(value) if is_sequence(value) else (None,)
-    for place, each in enumerate(given):
+    """Return one text, or a sequence of at most `most` texts, as a tuple; no text may be empty."""
+    items = (value,) if isinstance(value, str) else tuple(value) if is_sequence(value) else (None,)
+    for place, each in enumerate(items):
         if not isinstance(each, str) or not each:
             at = f", which has {preview(each)} in place {place}" if is_sequence(value) else ""
             raise InvalidRequest(
                 f"{name} must be a text or a sequence of texts, none of them empty, got {preview(value)}{at}"
             )
-    if len(given) > most:
-        raise InvalidRequest(f"{name} may be at most {most} texts, got {len(given)}")
-    return tuple(text(f"each of {name}", each, longest) for each in given)
+    if len(items) > most:
+        raise InvalidRequest(f"{name} may be at most {most} texts, got {len(items)}")
+    return tuple(text(f"each of {name}", each, longest) for each in items)
 
 
 def long_texts(name: str, value: Any) -> tuple[str, ...]:
-    """Return texts that are prompts, or parts of such: there may be many, and the context bounds them."""
+    """Return prompts, or parts of prompts: many long texts, bounded later by the context."""
     return texts(name, value, MOST_LONG_TEXTS, LONGEST_LONG_TEXT)
 
 
 def words(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
-    """Return a sequence whose items are texts or sequences of token ids; none of them may be empty."""
+    """Return a sequence of texts or token id sequences; no item may be empty."""
     if not is_sequence(value):
         raise InvalidRequest(f"{name} must be a sequence of texts or of token id sequences, got {preview(value)}")
     each = f"each of {name}"
@@ -154,7 +154,7 @@ def words(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
 def bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     """Return a mapping of token ids to numbers from -1e6 to 1e6, or minus infinity, as pairs.
 
-    Token ids may be written as strings of digits, as the keys of a JSON object have to be.
+    Token ids may be strings of digits, as in the keys of a JSON object.
     """
     if not isinstance(value, Mapping):
         raise InvalidRequest(f"{name} must be a mapping of token ids to numbers, got {preview(value)}")
@@ -166,19 +166,19 @@ def bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
 
 
 def count_or_none(name: str, value: Any, high: int) -> int | None:
-    """Return how many of something are asked for: None or False for none, True for 0 more than the thing itself."""
+    """Return a number of alternatives: None for None or False, and 0 for True."""
     if value is None or value is False:
         return None
     return 0 if value is True else integer(name, value, 0, high)
 
 
 def unless_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    """Return the check that also lets None pass."""
+    """Return a check that accepts None in addition."""
     return lambda name, value: None if value is None else check(name, value)
 
 
 def is_sequence(value: Any) -> bool:
-    """Tell whether a value is a sequence other than a text."""
+    """Return whether a value is a sequence other than a text."""
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
@@ -190,7 +190,7 @@ def _as_integer(value: Any) -> int | None:
 
 
 def _as_number(value: Any) -> float:
-    """Return a real number as a float, and NaN for everything else, which no range has."""
+    """Return a real number as a float, and NaN, outside every range, for anything else."""
     try:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except OverflowError:
@@ -198,7 +198,7 @@ def _as_number(value: Any) -> float:
 
 
 def _from_json(key: Any) -> Any:
-    """Return the integer that a string of digits means, and everything else as it is."""
+    """Return the integer of a string of digits, and any other key unchanged."""
     digits = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20
     return int(key) if digits else key
 

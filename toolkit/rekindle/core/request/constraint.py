@@ -1,4 +1,4 @@
-"""Forms that an output must have: the JSON of a schema, a match of a regex, one of some texts, or a grammar's."""
+"""Constraints on an output: a JSON schema, a regular expression, a choice of texts, or a grammar."""
 
 import dataclasses
 import inspect
@@ -13,22 +13,22 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.request import checks
 
 LONGEST_CONSTRAINT = 2**20
-"""The most characters of a constraint."""
+"""Most characters of a constraint."""
 MOST_CHOICES = 4096
 
 Kind = Literal["json_schema", "regex", "choice", "grammar"]
 SchemaLike: TypeAlias = Mapping[str, Any] | str | type
-"""A JSON schema, its text, or a type that pydantic knows the schema of."""
+"""A JSON schema, its text, or a type with a schema in pydantic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A form that an output must have, under the name of the keyword that says so.
+    """A constraint on an output.
 
     Attributes:
-        kind: the keyword.
+        kind: keyword of the constraint.
         text: the schema as JSON, the regular expression, the choices as a JSON list, or the grammar.
-        adapter: pydantic's `TypeAdapter` of the type that the value is to be of; None for none.
+        adapter: pydantic's `TypeAdapter` for the type of the value, or None.
     """
 
     kind: Kind
@@ -40,15 +40,15 @@ class Constraint:
 
     @property
     def label(self) -> str:
-        """The constraint in words."""
+        """Name of the constraint for messages."""
         words = {"json_schema": "the JSON schema", "regex": "the regular expression", "choice": "the choice"}
         return words.get(self.kind, "the grammar")
 
     def value(self, text: str) -> Any:
-        """Return what a whole output means: the JSON value, an object of the given type, or the text itself.
+        """Parse a whole output: return its JSON value, an object of the adapter's type, or the text itself.
 
         Raises:
-            ValueError: the text is no such value.
+            ValueError: the text is no valid value.
         """
         if self.kind != "json_schema":
             return text
@@ -63,10 +63,10 @@ def _finite(digits: str) -> float:
 
 
 def json_schema(name: str, value: Any) -> Constraint:
-    """Return the constraint to the JSON of a schema: a mapping, its text, or a type.
+    """Return the constraint to a JSON schema, from a mapping, its text, or a type.
 
     Raises:
-        InvalidRequest: it is none of these; or a type, and pydantic is not installed or knows no schema of it.
+        InvalidRequest: the value is no JSON schema; or it is a type, and pydantic is missing or has no schema for it.
     """
     adapter = None
     if isinstance(value, str):
@@ -82,32 +82,32 @@ def json_schema(name: str, value: Any) -> Constraint:
 
 
 def regex(name: str, value: Any) -> Constraint:
-    """Return the constraint to what a regular expression matches as a whole."""
+    """Return the constraint to whole matches of a regular expression."""
     return Constraint("regex", checks.text(name, value, LONGEST_CONSTRAINT))
 
 
 def choice(name: str, value: Any) -> Constraint:
-    """Return the constraint to one of some texts.
+    """Return the constraint to one of several texts.
 
     Raises:
-        InvalidRequest: it is no sequence of texts, or there are none, or too many, or one is empty.
+        InvalidRequest: the value is no sequence of texts, is empty, has an empty text, or has too many texts.
     """
     texts = tuple(value) if checks.is_sequence(value) else ()
     if not texts or not all(isinstance(each, str) and each for each in texts):
         raise InvalidRequest(f"{name} must be a sequence of texts, none of them empty, got {checks.preview(value)}")
     if len(texts) > MOST_CHOICES:
         raise InvalidRequest(f"{name} may be at most {MOST_CHOICES} texts, got {len(texts)}")
-    known = [checks.text(f"each of {name}", each, LONGEST_CONSTRAINT) for each in dict.fromkeys(texts)]
-    return Constraint("choice", json.dumps(known, ensure_ascii=False))
+    choices = [checks.text(f"each of {name}", each, LONGEST_CONSTRAINT) for each in dict.fromkeys(texts)]
+    return Constraint("choice", json.dumps(choices, ensure_ascii=False))
 
 
 def grammar(name: str, value: Any) -> Constraint:
-    """Return the constraint to what a grammar in Lark's form derives."""
+    """Return the constraint to a grammar in llguidance's variant of Lark."""
     return Constraint("grammar", checks.text(name, value, LONGEST_CONSTRAINT))
 
 
 def regex_of(choices: Sequence[str]) -> str:
-    """Return a regular expression that matches exactly these texts."""
+    """Return a regular expression for exactly these texts."""
     return "|".join(map(re.escape, choices))
 
 
@@ -160,12 +160,12 @@ def _schema_of(name: str, value: Any, adapter: Any) -> Any:
 
 
 def _first_line(error: Exception) -> str:
-    """Return what an error of pydantic's says, without the lines about pydantic's own hooks and pages."""
+    """Return the first line of pydantic's message; the others are about pydantic's hooks and pages."""
     return str(error).partition("\n")[0]
 
 
 def _closed(schema: Any) -> Any:
-    """Return a schema of a type whose objects have no properties but their own, if it does not say that they may."""
+    """Return the schema of a type, with additional properties forbidden unless it mentions them."""
     match schema:
         case {"type": "object", "properties": _}:
             return {"additionalProperties": False} | {name: _closed(each) for name, each in schema.items()}

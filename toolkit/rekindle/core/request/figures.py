@@ -1,4 +1,4 @@
-"""The figures of a request: how far it is, its tokens, what was cached of them, and its times."""
+"""Figures of a request: its progress, tokens, cached tokens and times."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from rekindle.core import markup
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The progress of a request.
+    """Progress of a request.
 
     Attributes:
-        state: "waiting", "running", "cancelling", or how the request ended.
-        prompt_tokens: tokens in its prompt; None as long as it waits.
+        state: "waiting", "running", "cancelling", or the reason for its end.
+        prompt_tokens: tokens in the prompt; None while the request waits.
         generated: tokens generated so far.
-        seconds: the time since it was submitted.
+        seconds: time since submission.
     """
 
     state: str
@@ -24,7 +24,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class CachedTokens:
-    """Tokens of a prompt that were found in the prefix cache, by the tier that each was in."""
+    """Tokens of a prompt found in the prefix cache, by tier."""
 
     device: int = 0
     host: int = 0
@@ -32,7 +32,7 @@ class CachedTokens:
 
     @property
     def total(self) -> int:
-        """The number of tokens that were found in any tier."""
+        """Number of cached tokens in all tiers."""
         return self.device + self.host + self.disk
 
     def __str__(self) -> str:
@@ -42,12 +42,12 @@ class CachedTokens:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one request.
+    """Token counts of one request.
 
     Attributes:
-        prompt_tokens: tokens in the prompt, those of the chat template included.
-        completion_tokens: tokens generated, the one that ended it included.
-        reasoning_tokens: of these, the tokens of the reasoning, without the marks around it.
+        prompt_tokens: tokens in the prompt, including the chat template's.
+        completion_tokens: generated tokens, including the end token.
+        reasoning_tokens: generated tokens of the reasoning, without its delimiters.
     """
 
     prompt_tokens: int
@@ -56,27 +56,27 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """The number of tokens in prompt and output together."""
+        """Number of tokens in prompt and output together."""
         return self.prompt_tokens + self.completion_tokens
 
     def said(self, cached: CachedTokens) -> dict[str, str]:
-        """Return what a cell shows of these tokens, by name."""
-        found = f" (cached: {cached})" if cached.total else ""
-        thought = f" (reasoning: {self.reasoning_tokens:,})" if self.reasoning_tokens else ""
+        """Return the counts as text for a notebook cell, by name."""
+        of_cache = f" (cached: {cached})" if cached.total else ""
+        of_reasoning = f" (reasoning: {self.reasoning_tokens:,})" if self.reasoning_tokens else ""
         return {
-            "prompt": f"{markup.quantity(self.prompt_tokens, 'token')}{found}",
-            "generated": f"{markup.quantity(self.completion_tokens, 'token')}{thought}",
+            "prompt": f"{markup.quantity(self.prompt_tokens, 'token')}{of_cache}",
+            "generated": f"{markup.quantity(self.completion_tokens, 'token')}{of_reasoning}",
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds since the request was submitted, on its caller's side.
+    """Times of a request on its caller's side, in seconds since submission.
 
     Attributes:
-        queued: until it left the waiting queue.
-        first_token: until its first token came, or until its end if none came.
-        total: until its end.
+        queued: time until the request left the waiting queue.
+        first_token: time until the first token, or until the end without a token.
+        total: time until the end.
     """
 
     queued: float
@@ -84,11 +84,11 @@ class Timings:
     total: float
 
     def per_token(self, tokens: int) -> float | None:
-        """Return the seconds for each token after the first, of so many; None if there is no other."""
+        """Return the mean seconds per token after the first; None for fewer than 2 tokens."""
         return (self.total - self.first_token) / (tokens - 1) if tokens > 1 else None
 
     def said(self, tokens: int) -> dict[str, str | None]:
-        """Return what a cell shows of these times after so many tokens, by name."""
+        """Return the times as text for a notebook cell, by name."""
         each = self.per_token(tokens)
         return {
             "queued": markup.seconds(self.queued),

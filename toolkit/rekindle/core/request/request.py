@@ -12,7 +12,7 @@ from rekindle.core.request.allowed import Constrained
 from rekindle.core.request.params import SamplingParams
 
 Pooling = Literal["last", "mean"]
-"""The hidden states that make an embedding: that of the prompt's last token, or the mean of all of them."""
+"""Hidden states for an embedding: the state of the prompt's last token, or the mean over the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +20,18 @@ class Request:
     """One prompt with its sampling parameters, ready to be scheduled.
 
     Attributes:
-        id: its identity in all messages; never used twice in one engine.
+        id: identity of the request in all messages; unique within an engine.
         prompt: token ids, at least one.
-        params: as checked, with a seed.
-        end_ids: the token ids that end it.
-        capacity: the most tokens, prompt and output together, that the context and the page pool can hold.
-        bad_words: the token sequences that it must not complete.
-        namespace: whose cached prefixes it may use, and whose it adds to.
-        hold: only compute its whole pages, and hold them in the prefix cache until the request is withdrawn.
-        output_prefix: the tokens with which its output begins, which are given instead of generated.
-        pooling: which hidden states of its prompt are wanted; None for none.
-        constrained: what holds it to its constraint, if it has one.
-        goes_on: whether its output goes on with a text, so that a space at its beginning is part of it.
+        params: validated parameters, with a seed.
+        end_ids: token ids that end the request.
+        capacity: most tokens, prompt and output together, that fit the context and the page pool.
+        bad_words: token sequences banned from the output.
+        namespace: cache namespace; requests share cached prefixes only within one namespace.
+        hold: compute only the whole pages of the prompt, and hold them in the prefix cache until withdrawn.
+        output_prefix: first tokens of the output, supplied instead of generated.
+        pooling: hidden states of the prompt to return; None for none.
+        constrained: constraint on the output, or None.
+        goes_on: True if the output continues a text; a space at its beginning is then part of it.
     """
 
     id: int
@@ -49,17 +49,17 @@ class Request:
 
     @property
     def initial_tokens(self) -> tuple[int, ...]:
-        """All tokens that need not be generated."""
+        """All tokens known in advance: the prompt and `initial_output`."""
         return self.prompt + self.initial_output
 
     @property
     def initial_output(self) -> tuple[int, ...]:
-        """The tokens of its output that need not be generated."""
+        """Tokens of the output known in advance: supplied by the caller, or forced by the constraint."""
         return self.output_prefix if self.constrained is None else self.output_prefix + self.constrained.first.forced
 
     @property
     def complete(self) -> bool:
-        """Tell whether nothing is to be generated, since what is given of its output ends it."""
+        """True if the initial output ends the request, so that there is nothing to generate."""
         constraint = self.constrained
         return bool(self.output_prefix and self.output_prefix[-1] in self.end_ids) or bool(
             constraint and constraint.first.complete
@@ -67,16 +67,16 @@ class Request:
 
     @property
     def longest(self) -> int:
-        """The most tokens, prompt and output together, that it can come to."""
+        """Largest possible number of tokens, prompt and output together."""
         most = self.params.max_tokens
         return self.capacity if most is None else min(len(self.prompt) + most, self.capacity)
 
 
 def check_token_ids(name: str, ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
-    """Return a prompt of token ids as a tuple.
+    """Validate a prompt of token ids, and return it as a tuple.
 
     Raises:
-        InvalidRequest: these are no integers, there are none, or one is outside the vocabulary.
+        InvalidRequest: the ids are no sequence of integers or empty, or an id is outside the vocabulary.
     """
     checked = checks.token_ids(name, ids)
     checks.in_vocabulary(name, checked, vocab_size)
@@ -86,10 +86,10 @@ def check_token_ids(name: str, ids: Sequence[int], vocab_size: int) -> tuple[int
 
 
 def check_length(prompt: Sequence[int], capacity: int, output: bool = True) -> None:
-    """Check that a prompt of token ids leaves room for one token of output, or for none if none is wanted.
+    """Check the length of a prompt of token ids, with one token of output unless `output` is False.
 
     Raises:
-        PromptTooLong: there is no room.
+        PromptTooLong: the prompt does not fit `capacity`.
     """
     longest = capacity - 1 if output else capacity
     if len(prompt) > longest:
@@ -102,10 +102,10 @@ def check_length(prompt: Sequence[int], capacity: int, output: bool = True) -> N
 
 
 def check_scored(prompt: Sequence[int], params: SamplingParams) -> None:
-    """Check that there is a token to score, if any is to be.
+    """Check `prompt_logprobs_from` against the length of the prompt.
 
     Raises:
-        InvalidRequest: the first of them is beyond the prompt.
+        InvalidRequest: `prompt_logprobs_from` is beyond the prompt.
     """
     if params.prompt_logprobs_from and params.prompt_logprobs_from >= len(prompt):
         raise InvalidRequest(
@@ -115,10 +115,10 @@ def check_scored(prompt: Sequence[int], params: SamplingParams) -> None:
 
 
 def check_bans(request: Request, vocab_size: int) -> None:
-    """Check that what a request bans fits on the device, and always leaves a token to choose.
+    """Check the banned tokens of a request: the bans fit on the device and always leave a token to choose.
 
     Raises:
-        InvalidRequest: it does not fit, or may leave no token.
+        InvalidRequest: the bans do not fit, or may leave no token.
     """
     longer = [len(word) for word in request.bad_words if len(word) > 1]
     if len(longer) > MAX_BAD_WORDS or max(longer, default=0) > MAX_BAD_WORD_TOKENS:

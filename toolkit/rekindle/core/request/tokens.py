@@ -1,4 +1,4 @@
-"""What comes of a request token by token."""
+"""Outcomes of a request, token by token."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -6,22 +6,22 @@ from typing import Any, Literal
 import numpy as np
 
 EndReason = Literal["stop", "length", "cancelled", "held"]
-"""Why a request ended. "stop": an end token or a stop string. "length": `max_tokens` or the context. "cancelled": its
-caller. "held": it asked for a prefix, which is computed."""
+"""Reason for the end of a request. "stop": an end token or a stop string. "length": `max_tokens` or the context.
+"cancelled": cancelled by the caller. "held": the prefix is computed and held."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    r"""The probability of a token: by the model alone, before any sampling parameter, or as `logprobs_of` asks.
+    r"""Log-probability of a token: of the model, before any sampling parameter, or by `logprobs_of`.
 
     Attributes:
-        token_id: the token.
-        text: the text of this token by itself; of a part of a character its bytes, as in `\xe4\xb8`.
-        logprob: the natural logarithm of its probability.
-        rank: its rank among all tokens; 1 is the likeliest.
-        top: the likeliest tokens at this position, as many as were asked for and are possible, the likeliest first,
-            without `top`.
-        bytes: the UTF-8 bytes of this token; those of all tokens, joined, are the text with its special tokens.
+        token_id: id of the token.
+        text: text of the token alone; for a part of a character its bytes, as in `\xe4\xb8`.
+        logprob: natural logarithm of the token's probability.
+        rank: rank among all tokens; 1 is the likeliest.
+        top: the likeliest tokens at this position, likeliest first, without `top`: the requested number, or fewer if
+            fewer are possible.
+        bytes: UTF-8 bytes of the token. Joined over all tokens, they are the text with its special tokens.
     """
 
     token_id: int
@@ -34,12 +34,12 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a generation, as soon as it is settled.
+    """A part of a generation, available as soon as it is settled.
 
     Attributes:
-        text: the text that these tokens complete; empty while a character, or a possible stop string, is incomplete.
-        token_ids: one token, as a rule.
-        logprobs: one for each token; None unless asked for.
+        text: text completed by these tokens; empty while a character or a possible stop string is incomplete.
+        token_ids: token ids of the piece, usually one.
+        logprobs: one entry per token; None unless requested.
     """
 
     text: str
@@ -52,11 +52,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateSum:
-    """The sum of the last hidden states, after the final norm, of tokens of a prompt that follow each other.
+    """Sum of the last hidden states, after the final norm, of consecutive prompt tokens.
 
     Attributes:
-        count: how many tokens.
-        values: (hidden,) float32.
+        count: number of tokens.
+        values: the sum, (hidden,) float32.
     """
 
     count: int
