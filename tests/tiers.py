@@ -103,7 +103,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         "toolkit/rekindle/core/store/",
     ),
     "test-notebook": (*FACES, *HELD, "tests/notebook/"),
-    "tutorials": (*HELD, "toolkit/rekindle/results/", "tutorials/"),
+    "tutorials": (*HELD, "toolkit/rekindle/results/", "tutorials/", "README.md"),
     "test-browser": (*FACES, "tests/browser/"),
     "test-clients": (*SERVED, "tests/clients/"),
     "test-lm-eval": (*HELD, "tests/harness/"),

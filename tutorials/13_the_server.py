@@ -339,5 +339,5 @@ assert server.closed.closed
 # curl localhost:8000/v1/completions -H 'Content-Type: application/json' -d '{"prompt": "The sea", "max_tokens": 20}'
 # ```
 #
-# `rekindle serve --help` lists its options, and the README has all paths and fields. `rekindle.server.app(session)` is
-# the same as an ASGI app, for a server of your own.
+# `rekindle serve --help` lists its options, and [a guide](guides/serving.md) has all paths and fields.
+# `rekindle.server.app(session)` is the same as an ASGI app, for a server of your own.

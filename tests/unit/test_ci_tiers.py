@@ -61,7 +61,7 @@ def test_one_tier_is_called_in_turn_where_all_passed() -> None:
     [
         ("toolkit/rekindle/core/scheduler/planner.py", {"test-engine", "test-unit"}),
         ("toolkit/rekindle/server/writing.py", {"test-clients", "test-unit"}),
-        ("README.md", {"docs"}),
+        ("README.md", {"docs", "tutorials"}),
     ],
 )
 def test_a_change_calls_for_what_it_touches_until_that_passed(name: str, expected: set[str]) -> None:

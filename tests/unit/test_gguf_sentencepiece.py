@@ -37,7 +37,7 @@ def trained(prefix: bool) -> SentencePieceProcessor:
     """
     content = io.BytesIO()
     SentencePieceTrainer.train(
-        sentence_iterator=iter((ROOT / "README.md").read_text(encoding="utf-8").splitlines()),
+        sentence_iterator=iter((ROOT / "LICENSE").read_text(encoding="utf-8").splitlines()),
         model_writer=content,
         model_type="bpe",
         vocab_size=800,

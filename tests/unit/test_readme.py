@@ -1,4 +1,4 @@
-"""The README's map has every folder of the package and every file at its top exactly once."""
+"""The map of CONTRIBUTING has every folder of the package and every file at its top exactly once."""
 
 import ast
 import re
@@ -12,8 +12,8 @@ PACKAGE = ROOT / "toolkit" / "rekindle"
 
 
 def named_in_the_map() -> list[Path]:
-    """Return the folders and files in the README's tree of the package, which nests by indentation."""
-    lines = iter((ROOT / "README.md").read_text(encoding="utf-8").splitlines())
+    """Return the folders and files in CONTRIBUTING's tree of the package, which nests by indentation."""
+    lines = iter((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines())
     assert any(line.startswith("toolkit/rekindle/") for line in lines), "the tree begins there"
     found: list[Path] = []
     above: list[Path] = [PACKAGE]
@@ -33,7 +33,7 @@ def test_every_folder_and_every_file_at_the_top_is_in_the_map_once() -> None:
 
 
 def test_the_map_says_how_large_the_core_is_and_what_is_built_on_it() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (line,) = [line for line in text.splitlines() if " lines in core/" in line]
     said = [1000 * float(number.replace(",", ".")) for number in re.findall(r"\d+,\d+", line)]
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}

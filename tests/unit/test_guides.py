@@ -1,0 +1,113 @@
+"""The README and the guides are short and plain, and their links, files, commands and cells are those that exist.
+
+`tests/notebook/test_documents.py` runs their cells.
+"""
+
+import ast
+import importlib.util
+import inspect
+import re
+import shlex
+import tomllib
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+import rekindle
+from rekindle.__main__ import _parser
+from rekindle.core.config import Settings
+from tests.documents import DOCUMENTS, GUIDES, PAGES, ROOT, anchors, blocks, commands, links, name, prose
+from tests.prose import MOST_IN_GUIDES, Prose
+
+BYTES = {ROOT / "README.md": 12 * 1024}
+GUIDE_BYTES = 15 * 1024
+OTHERS = {"curl", "ray", ".ci/run"}
+"""Commands that are no part of Rekindle."""
+
+each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+each_page = pytest.mark.parametrize("document", PAGES, ids=name)
+
+
+@each_document
+def test_a_document_is_short(document: Path) -> None:
+    assert len(document.read_bytes()) <= BYTES.get(document, GUIDE_BYTES)
+
+
+@each_document
+def test_a_document_has_few_pronouns(document: Path) -> None:
+    words = Prose.of(prose(document))
+    assert words.rate <= MOST_IN_GUIDES, f"{words.pronouns} pronouns in {words.words} words"
+
+
+@each_document
+def test_lines_have_at_most_120_characters(document: Path) -> None:
+    lines = document.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.startswith(("|", "!["))] == []
+
+
+@each_document
+def test_links_and_anchors_resolve(document: Path) -> None:
+    for target in links(document):
+        path, _, anchor = target.partition("#")
+        place = (document.parent / path).resolve() if path else document
+        assert place.exists(), target
+        assert not anchor or anchor in anchors(place), target
+
+
+def test_the_index_lists_every_guide_once() -> None:
+    listed = [link for link in links(GUIDES / "README.md") if re.fullmatch(r"\w+\.md", link)]
+    assert sorted(set(listed)) == [path.name for path in PAGES if path.parent == GUIDES and path.name != "README.md"]
+
+
+@each_document
+def test_named_files_targets_and_modules_exist(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:tests|toolkit|kernels|tutorials|backend)/[\w./]+)", text):
+        assert (ROOT / path).exists(), path
+    for module in re.findall(r"python -m (tests[\w.]*)", text):
+        assert importlib.util.find_spec(module), module
+    for target in re.findall(r"`make ([a-z-]+)", text):
+        assert target in _targets(), target
+
+
+def test_every_promise_of_the_readme_names_what_holds_it() -> None:
+    """Check that each row of the index's table of promises names a test or a bench."""
+    lines = (GUIDES / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = list(takewhile(lambda line: line.startswith("|"), lines[lines.index("| README says | held by |") + 2 :]))
+    assert len(rows) >= 12
+    for row in rows:
+        assert re.search(r"`(tests/[\w./]+|python -m tests\.[\w.]+|make [a-z-]+)", row), row
+
+
+@each_document
+def test_commands_are_known(document: Path) -> None:
+    for command in commands(document):
+        first, *arguments = shlex.split(command)
+        match [first, *arguments]:
+            case ["rekindle", *rest] | ["python", "-m", "rekindle", *rest]:
+                _parser().parse_args(rest)
+            case ["python", "-m", module, *_]:
+                assert importlib.util.find_spec(module), command
+            case ["make", *rest]:
+                assert {word for word in rest if "=" not in word} <= _targets(), command
+            case ["pip", "install", *_]:
+                extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+                assert set(re.findall(r"\[(.+)\]", command)) <= set(extras), command
+            case _:
+                assert first in OTHERS, command
+
+
+@each_document
+def test_cells_compile_and_open_takes_their_keywords(document: Path) -> None:
+    taken = set(Settings.__annotations__) | set(inspect.signature(rekindle.open).parameters)
+    for block in blocks(document, "python"):
+        tree = compile(block.text, name(document), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"rekindle.open", "rekindle.open_sync"}:
+                assert {keyword.arg for keyword in node.keywords} <= taken, f"{name(document)}:{block.line}"
+
+
+def _targets() -> set[str]:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.search(r"^\.PHONY: (.*)$", text, re.M)[1].split())  # type: ignore[index]
