@@ -14,8 +14,8 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.cli import needed
-from rekindle.cli.needed import Needed
+from rekindle.cli import requirements
+from rekindle.cli.requirements import Requirements
 from rekindle.cli.units import ago, parse_size
 from rekindle.core.concurrency.progress import silent
 from rekindle.core.device.programs.key import ProgramKey
@@ -293,19 +293,19 @@ def test_no_command_deserializes_anything(
 
 
 @pytest.fixture
-def wanted(cache: Path, families: Path) -> Needed:
+def wanted(cache: Path, families: Path) -> Requirements:
     """Return the programs and pages that `explain` looks for."""
     parser = ArgumentParser()
-    needed.add_arguments(parser)
-    return Needed.of(parser.parse_args([str(families / "llama-tied"), *OPTIONS.split()]), silent)
+    requirements.add_arguments(parser)
+    return Requirements.of(parser.parse_args([str(families / "llama-tied"), *OPTIONS.split()]), silent)
 
 
-def explained(capsys: pytest.CaptureFixture[str], needed: Needed, *arguments: str) -> str:
-    return said(capsys, "explain", needed.blueprint.checkpoint.source, *OPTIONS.split(), *arguments)
+def explained(capsys: pytest.CaptureFixture[str], requirements: Requirements, *arguments: str) -> str:
+    return said(capsys, "explain", requirements.blueprint.checkpoint.source, *OPTIONS.split(), *arguments)
 
 
 def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
-    wanted: Needed, cache: Path, capsys: pytest.CaptureFixture[str]
+    wanted: Requirements, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "  not stored: empty, step of 16+0, step of 0+2, scatter, gather, enter, allow\n    no program" in explained(
         capsys, wanted
@@ -328,7 +328,7 @@ def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
 
 
 def test_explain_shows_of_a_long_value_only_what_differs(
-    wanted: Needed, cache: Path, capsys: pytest.CaptureFixture[str]
+    wanted: Requirements, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = wanted.blueprint.program_keys()(wanted.blueprint.all_programs()[0])
     other = replace(key.build, jax_config=key.build.jax_config.replace("jax_enable_x64=None", "jax_enable_x64=True"))

@@ -15,7 +15,7 @@ from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import Limits, app
 from rekindle.server.application import short_name
-from rekindle.server.writing.common import dumped
+from rekindle.server.writing.common import json_bytes
 from rekindle.server.writing.logprobs import TextLogprobs, chat_logprobs
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
@@ -219,8 +219,8 @@ async def test_tools_beside_a_schema_are_refused_because_they_could_never_be_cal
 
 def test_line_ends_that_json_may_have_unescaped_are_escaped() -> None:
     text = "a\u2028b\u2029c\x85d"
-    assert len(dumped(text).decode().splitlines()) == 1
-    assert json.loads(dumped(text)) == text
+    assert len(json_bytes(text).decode().splitlines()) == 1
+    assert json.loads(json_bytes(text)) == text
 
 
 async def test_a_completion_may_say_that_its_text_has_its_special_tokens(texts: Session) -> None:
@@ -388,7 +388,7 @@ async def test_a_stuck_engine_is_unavailable_and_health_says_in_which_tick(settl
         reply = await ask(served, TEXT, {"prompt": [3], "max_tokens": 5})
         assert (reply.status, reply.error["message"]) == (
             503,
-            "the device that runs the model does not answer; ask again later",
+            "the device that runs the model does not respond; retry later",
         )
         reply = await ask(served, "/health")
         assert (reply.status, reply.error["message"][:31]) == (503, "the engine is stuck in tick 1 f")
@@ -463,9 +463,9 @@ async def test_pages_of_other_origins_may_ask_only_if_they_are_named(texts: Sess
 
 
 def test_empty_keys_are_refused(texts: Session) -> None:
-    with pytest.raises(rekindle.ConfigError, match="api_keys must be a list of texts"):
+    with pytest.raises(rekindle.ConfigError, match="api_keys must be a list of non-empty strings"):
         app(texts, api_keys=[""])
-    with pytest.raises(rekindle.ConfigError, match="api_keys must be a list of texts"):
+    with pytest.raises(rekindle.ConfigError, match="api_keys must be a list of non-empty strings"):
         app(texts, api_keys="key")
 
 

@@ -17,7 +17,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from rekindle.server import connections
-from rekindle.server.connections import LOOK_SECONDS, Connection, most_connections
+from rekindle.server.connections import CHECK_SECONDS, Connection, max_connections
 from rekindle.server.running import Server
 from rekindle.session.session import Session
 from tests.unit.sockets import asking
@@ -57,7 +57,7 @@ class Loop:
 
     def look(self) -> None:
         """Let the time of one look pass."""
-        due = [timer for timer in self.timers if timer.seconds == LOOK_SECONDS and not timer.cancelled]
+        due = [timer for timer in self.timers if timer.seconds == CHECK_SECONDS and not timer.cancelled]
         self.timers.clear()
         for timer in due:
             timer.call()
@@ -201,7 +201,7 @@ def test_nothing_is_left_of_a_connection_that_ended(served: Served) -> None:
 def test_as_many_connections_as_there_may_be_are_served_and_one_more_is_closed(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "most_connections", lambda: most)
+    monkeypatch.setattr(connections, "max_connections", lambda: most)
     state = ServerState()
     opened = [Served(state) for _ in range(most + 1)]
     assert [served.transport.aborted for served in opened] == [*[False] * most, True]
@@ -272,7 +272,7 @@ def test_requests_whose_headers_are_many_or_long_are_refused(server: Server) -> 
 @pytest.mark.parametrize("sent", [b"", b"GET ", REQUEST])
 def test_a_client_that_stays_silent_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(connections, "LOOK_SECONDS", 0.01)
+        patch.setattr(connections, "CHECK_SECONDS", 0.01)
         with connected(server) as connection, suppress(ConnectionError):
             connection.sendall(sent)
             assert is_ended(connection)
@@ -283,7 +283,7 @@ def test_connections_are_bounded_so_that_other_files_can_be_opened(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch, connected(server) as first:
-        patch.setattr(connections, "most_connections", lambda: 1)
+        patch.setattr(connections, "max_connections", lambda: 1)
         first.sendall(REQUEST)
         with connected(server) as second:
             assert is_ended(second)
@@ -296,7 +296,7 @@ def test_connections_are_bounded_so_that_other_files_can_be_opened(
 def test_half_of_the_files_may_be_connections(monkeypatch: pytest.MonkeyPatch, files: int, most: int) -> None:
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda of: (files, files))
-    assert most_connections() == most or most_connections() > most > files
+    assert max_connections() == most or max_connections() > most > files
 
 
 def test_answers_are_dated(server: Server) -> None:

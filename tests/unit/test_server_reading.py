@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from rekindle.core.text.response import MessageForm
+from rekindle.server.errors import ApiError
 from rekindle.server.reading.call import Streaming
-from rekindle.server.reading.chat import chat_call, message
-from rekindle.server.reading.completion import completion_call
-from rekindle.server.reading.fields import Fields, parsed
-from rekindle.server.reading.texts import embedding_call, tokenize_call, tokens_of
-from rekindle.server.refused import Refused
+from rekindle.server.reading.chat import message, read_chat
+from rekindle.server.reading.completion import read_completion
+from rekindle.server.reading.fields import Fields, parse_body
+from rekindle.server.reading.texts import read_embedding, read_tokenize, tokens_of
 
 USER = {"role": "user", "content": "Hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -19,37 +19,37 @@ FORM = MessageForm()
 
 
 def chat(**fields: Any) -> Any:
-    return chat_call(Fields({"messages": [USER], **fields}), FORM)
+    return read_chat(Fields({"messages": [USER], **fields}), FORM)
 
 
 def completion(**fields: Any) -> Any:
-    return completion_call(Fields({"prompt": "Hello", **fields}), 100)
+    return read_completion(Fields({"prompt": "Hello", **fields}), 100)
 
 
 def test_a_chat_without_more_is_generated_to_the_end_of_the_context() -> None:
     asked = chat()
     assert asked.call.prompt == [USER]
-    assert {name: value for name, value in asked.call.ask.items() if value} == {}
-    assert asked.call.ask["max_tokens"] is None
-    assert (asked.call.n, asked.call.draws, asked.call.streaming) == (None, 1, None)
+    assert {name: value for name, value in asked.call.options.items() if value} == {}
+    assert asked.call.options["max_tokens"] is None
+    assert (asked.call.n, asked.call.choices, asked.call.streaming) == (None, 1, None)
 
 
 def test_a_completion_without_more_has_sixteen_tokens() -> None:
     asked = completion()
-    assert (asked.call.prompt, asked.call.ask) == ("Hello", {"max_tokens": 16})
+    assert (asked.call.prompt, asked.call.options) == ("Hello", {"max_tokens": 16})
 
 
 def test_sampling_fields_become_the_keywords_of_the_session() -> None:
     given = {"temperature": 0.5, "top_k": 3, "min_p": 0.1, "stop": ["a"], "seed": 7, "cache_salt": "x", "min_tokens": 1}
     given["priority"] = -3
     asked = completion(**given, include_stop_str_in_output=True, max_tokens=4)
-    assert asked.call.ask == {**given, "keep_stop": True, "max_tokens": 4}
+    assert asked.call.options == {**given, "keep_stop": True, "max_tokens": 4}
     assert asked.call.fields["keep_stop"] == "include_stop_str_in_output"
 
 
 def test_the_newer_name_of_the_most_tokens_wins() -> None:
     asked = chat(max_tokens=3, max_completion_tokens=5)
-    assert asked.call.ask["max_tokens"] == 5
+    assert asked.call.options["max_tokens"] == 5
     assert asked.call.fields["max_tokens"] == "max_completion_tokens"
     assert chat(max_tokens=3).call.fields["max_tokens"] == "max_tokens"
 
@@ -57,16 +57,16 @@ def test_the_newer_name_of_the_most_tokens_wins() -> None:
 def test_prompts_times_draws_may_be_as_many_as_the_bound_and_none_more() -> None:
     for prompts, n in ((100, 1), (50, 2), (1, 100)):
         assert len(completion(prompt=["a"] * prompts, n=n).prompts) == 100
-    with pytest.raises(Refused, match="must have at most 100 texts, got 101"):
+    with pytest.raises(ApiError, match="must have at most 100 texts, got 101"):
         completion(prompt=["a"] * 101)
-    with pytest.raises(Refused, match="times the number of prompts must be at most 100, got 101"):
+    with pytest.raises(ApiError, match="times the number of prompts must be at most 100, got 101"):
         completion(n=101)
 
 
 def test_at_temperature_zero_what_is_about_draws_is_left_out_and_draws_are_prompts() -> None:
     asked = completion(prompt=["a", "b"], temperature=0, seed=1, top_p=0.9, n=2)
-    assert asked.call.ask == {"temperature": 0, "max_tokens": 16}
-    assert (asked.call.prompt, asked.call.n, asked.call.draws) == (["a", "a", "b", "b"], None, 2)
+    assert asked.call.options == {"temperature": 0, "max_tokens": 16}
+    assert (asked.call.prompt, asked.call.n, asked.call.choices) == (["a", "a", "b", "b"], None, 2)
     assert asked.prompts == ["a", "a", "b", "b"]
     drawn = completion(prompt=["a", "b"], temperature=1, n=2)
     assert (drawn.call.prompt, drawn.call.n, drawn.prompts) == (["a", "b"], 2, ["a", "a", "b", "b"])
@@ -84,7 +84,7 @@ def test_at_temperature_zero_what_is_about_draws_is_left_out_and_draws_are_promp
 )
 def test_a_completion_takes_texts_and_token_ids(given: Any, prompt: Any, ids: Any) -> None:
     call = completion(prompt=given).call
-    assert (call.prompt, call.ask.get("token_ids")) == (prompt, ids)
+    assert (call.prompt, call.options.get("token_ids")) == (prompt, ids)
 
 
 @pytest.mark.parametrize(
@@ -110,37 +110,37 @@ def test_a_completion_takes_texts_and_token_ids(given: Any, prompt: Any, ids: An
     ],
 )
 def test_a_form_of_the_output_is_a_constraint(fields: dict[str, Any], keyword: str | None, value: Any) -> None:
-    ask = chat(**fields).call.ask
+    ask = chat(**fields).call.options
     found = {name: ask[name] for name in ("json_schema", "regex", "choice", "grammar") if name in ask}
     assert found == ({} if keyword is None else {keyword: value})
 
 
 def test_tools_are_given_with_their_choice() -> None:
-    ask = chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "f"}}).call.ask
+    ask = chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "f"}}).call.options
     assert (ask["tools"], ask["tool_choice"]) == ([TOOL], "f")
-    assert chat(tools=[TOOL]).call.ask["tool_choice"] == "auto"
-    assert "tools" not in chat(tools=[], tool_choice="none").call.ask
+    assert chat(tools=[TOOL]).call.options["tool_choice"] == "auto"
+    assert "tools" not in chat(tools=[], tool_choice="none").call.options
     assert chat(tools=[TOOL], parallel_tool_calls=False).one_call
 
 
 def test_streams_say_what_they_have() -> None:
     assert chat(stream=True).call.streaming == Streaming()
     asked = chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
-    assert asked.call.streaming == Streaming(usage=True, each=True)
+    assert asked.call.streaming == Streaming(usage=True, continuous=True)
     none = chat(stream=True, stream_options={"include_usage": False, "continuous_usage_stats": True})
     assert none.call.streaming == Streaming()
 
 
 def test_seeds_may_have_a_sign() -> None:
-    assert completion(seed=-(2**63)).call.ask["seed"] == 2**63
-    assert completion(seed=-5).call.ask["seed"] == 2**64 - 5
-    assert completion(seed=-1).call.ask["seed"] == -1
+    assert completion(seed=-(2**63)).call.options["seed"] == 2**63
+    assert completion(seed=-5).call.options["seed"] == 2**64 - 5
+    assert completion(seed=-1).call.options["seed"] == -1
 
 
 def test_what_the_chat_template_reads_is_handed_on() -> None:
-    ask = chat(chat_template_kwargs={"a": 1}, reasoning_effort="low").call.ask
+    ask = chat(chat_template_kwargs={"a": 1}, reasoning_effort="low").call.options
     assert ask["chat_template_kwargs"] == {"a": 1, "reasoning_effort": "low"}
-    ask = chat(continue_final_message=True, add_generation_prompt=False).call.ask
+    ask = chat(continue_final_message=True, add_generation_prompt=False).call.options
     assert (ask["continue_final_message"], ask["chat_template_kwargs"]) == (True, None)
 
 
@@ -195,7 +195,7 @@ def test_what_changes_no_answer_is_ignored_and_null_is_as_if_it_were_not_given()
     ],
 )
 def test_a_chat_that_cannot_be_served_is_refused_by_the_name_of_a_field(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ApiError) as caught:
         chat(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
     assert param.rpartition(".")[2] in caught.value.message
@@ -218,7 +218,7 @@ def test_a_chat_that_cannot_be_served_is_refused_by_the_name_of_a_field(fields: 
     ],
 )
 def test_a_completion_that_cannot_be_served_is_refused(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ApiError) as caught:
         completion(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
 
@@ -226,13 +226,13 @@ def test_a_completion_that_cannot_be_served_is_refused(fields: dict[str, Any], p
 @pytest.mark.parametrize(
     ("read", "fields", "param"),
     [
-        (lambda body: embedding_call(body, 2), {}, "input"),
-        (lambda body: embedding_call(body, 2), {"input": "a", "encoding_format": "int8"}, "encoding_format"),
-        (lambda body: embedding_call(body, 2), {"input": ["a"] * 3}, "input"),
-        (lambda body: embedding_call(body, 2), {"input": "a", "add_special_tokens": False}, "add_special_tokens"),
-        (lambda body: tokenize_call(body, FORM), {}, "prompt"),
-        (lambda body: tokenize_call(body, FORM), {"prompt": "a", "messages": [USER]}, "prompt"),
-        (lambda body: tokenize_call(body, FORM), {"prompt": "a", "x": 1}, "x"),
+        (lambda body: read_embedding(body, 2), {}, "input"),
+        (lambda body: read_embedding(body, 2), {"input": "a", "encoding_format": "int8"}, "encoding_format"),
+        (lambda body: read_embedding(body, 2), {"input": ["a"] * 3}, "input"),
+        (lambda body: read_embedding(body, 2), {"input": "a", "add_special_tokens": False}, "add_special_tokens"),
+        (lambda body: read_tokenize(body, FORM), {}, "prompt"),
+        (lambda body: read_tokenize(body, FORM), {"prompt": "a", "messages": [USER]}, "prompt"),
+        (lambda body: read_tokenize(body, FORM), {"prompt": "a", "x": 1}, "x"),
         (tokens_of, {}, "tokens"),
         (tokens_of, {"tokens": [-1]}, "tokens"),
         (tokens_of, {"tokens": [2**31]}, "tokens"),
@@ -240,7 +240,7 @@ def test_a_completion_that_cannot_be_served_is_refused(fields: dict[str, Any], p
     ],
 )
 def test_bodies_about_texts_are_refused_alike(read: Any, fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ApiError) as caught:
         read(Fields(fields))
     assert (caught.value.status, caught.value.param) == (400, param)
 
@@ -249,8 +249,8 @@ def test_bodies_about_texts_are_refused_alike(read: Any, fields: dict[str, Any],
     "body", [b"", b"{", b"[]", b'"a"', b'{"a": NaN}', b"\xff", b"[" * 100_000, b'{"a": ' + b"1" * 5000 + b"}"]
 )
 def test_what_is_no_object_of_json_is_refused(body: bytes) -> None:
-    with pytest.raises(Refused) as caught:
-        parsed(body)
+    with pytest.raises(ApiError) as caught:
+        parse_body(body)
     assert caught.value.status == 400
 
 
@@ -264,6 +264,6 @@ def test_what_is_no_object_of_json_is_refused(body: bytes) -> None:
     ],
 )
 def test_a_field_that_is_not_known_is_told_what_it_may_have_meant(fields: dict[str, Any], hint: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ApiError) as caught:
         completion(**fields)
     assert caught.value.message.endswith(hint)

@@ -9,9 +9,9 @@ import pytest
 
 from rekindle.core.text.response import MessageForm
 from rekindle.server import app
+from rekindle.server.errors import ApiError
 from rekindle.server.reading.fields import Fields
-from rekindle.server.reading.responses import response_call
-from rekindle.server.refused import Refused
+from rekindle.server.reading.responses import read_response
 from rekindle.session.session import Session
 from tests.unit.asgi import Caller, Reply, ask
 from tests.unit.scripted import scripted_session
@@ -33,7 +33,7 @@ def scripted() -> Iterator[Session]:
 
 
 def read(**fields: Any) -> Any:
-    return response_call(Fields(fields), MessageForm(reasoning_key="thinking"))
+    return read_response(Fields(fields), MessageForm(reasoning_key="thinking"))
 
 
 def events(reply: Reply) -> list[dict[str, Any]]:
@@ -120,12 +120,12 @@ def test_fields_become_the_keywords_of_the_session() -> None:
         include=[],
     )
     assert asked.call.prompt == [{"role": "user", "content": "Hello"}]
-    ask = asked.call.ask
+    ask = asked.call.options
     assert (ask["max_tokens"], ask["tool_choice"]) == (5, "weather")
     assert ask["tools"] == [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
     assert ask["chat_template_kwargs"] == {"reasoning_effort": "low"}
     held = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
-    assert read(input="a", text=held).call.ask["json_schema"] == SCHEMA
+    assert read(input="a", text=held).call.options["json_schema"] == SCHEMA
 
 
 def test_what_cannot_be_served_is_refused_by_its_name() -> None:
@@ -144,7 +144,7 @@ def test_what_cannot_be_served_is_refused_by_its_name() -> None:
         ({"input": "a", "reasoning": {"x": 1}}, "reasoning.x"),
     ]
     for fields, param in refused:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(ApiError) as caught:
             read(**fields)
         assert (caught.value.status, caught.value.param) == (400, param)
 
@@ -154,7 +154,7 @@ def test_a_refusal_says_what_to_give_instead() -> None:
         ({"max_tokens": 3}, "here it is max_output_tokens"),
         ({"previous_response_id": "resp_1"}, "give all of it as input"),
     ):
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(ApiError, match=said):
             read(input="a", **fields)
 
 

@@ -80,7 +80,7 @@ async def test_closing_lets_requests_under_way_end_and_takes_no_other(held: Sess
         tasks.start_soon(client)
         await submitted(held)
         tasks.start_soon(server.close)
-        await until(lambda: server._listening.fileno() == -1, "the server listened no more")
+        await until(lambda: server._listener.fileno() == -1, "the server listened no more")
         with pytest.raises(ConnectionRefusedError):
             ask(server.url, "/health")
         assert not replies
@@ -108,9 +108,14 @@ async def test_requests_that_do_not_end_in_time_are_cancelled_and_told_so(
                 await handle
         with whole.getresponse() as refused, reply:
             assert refused.status == 503
-            assert "the server ended before the answer did" in json.loads(refused.read())["error"]["message"]
+            assert (
+                "the server shut down before the answer was complete" in json.loads(refused.read())["error"]["message"]
+            )
             *_, last, done, _ = reply.read().split(b"\n\n")
-        assert "the server ended before the answer did" in json.loads(last.removeprefix(b"data: "))["error"]["message"]
+        assert (
+            "the server shut down before the answer was complete"
+            in json.loads(last.removeprefix(b"data: "))["error"]["message"]
+        )
         assert done == b"data: [DONE]"
         whole.close()
         stream.close()

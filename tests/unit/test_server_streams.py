@@ -8,7 +8,7 @@ from anyio.abc import TaskGroup
 
 from rekindle.client.handle import Handle
 from rekindle.server import Limits, app
-from rekindle.server.refused import Refused
+from rekindle.server.errors import ApiError
 from rekindle.server.streaming import EventStream
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_session
@@ -63,7 +63,7 @@ async def test_who_is_left_by_a_server_that_ends_is_told(held: Session, settler:
         tasks.cancel_scope.cancel()
     error = caller.reply.events[-1]["error"] if stream else caller.reply.error
     assert (caller.reply.complete, caller.reply.status) == (True, 200 if stream else 503)
-    assert error["message"] == "the server ended before the answer did; ask again"
+    assert error["message"] == "the server shut down before the answer was complete; retry"
     settler.release()
     await assert_all_ends_free(held)
 
@@ -131,7 +131,7 @@ class OneByOne:
 
     last = end
 
-    def failed(self, why: Refused) -> bytes:
+    def error_event(self, why: ApiError) -> bytes:
         return why.kind.encode()
 
 

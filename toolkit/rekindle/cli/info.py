@@ -1,4 +1,4 @@
-"""`python -m rekindle info`: the installation, the cache, and what a model is and needs."""
+"""`python -m rekindle info`: the installation, the cache, and a model's architecture and requirements."""
 
 import math
 import os
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 import rekindle
-from rekindle.cli.needed import Needed
+from rekindle.cli.requirements import Requirements
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.config import Settings
 from rekindle.core.engine.loading.blueprint import Blueprint
@@ -38,11 +38,11 @@ Rows = Iterator[tuple[str, str]]
 
 def info(arguments: Namespace) -> int:
     """Print the tables. Download the model if it is not on this machine yet, but do not load its weights."""
-    if arguments.target is None:  # else this machine's devices are hidden
+    if arguments.target is None:  # a target hides this machine's devices
         _print(_installation())
     if arguments.model is not None:
         with ProgressBars(True) as bars:
-            blueprint = Needed.of(arguments, bars.show).blueprint
+            blueprint = Requirements.of(arguments, bars.show).blueprint
         if arguments.target is None:
             print()
         _print(_model(blueprint.checkpoint))
@@ -73,7 +73,7 @@ def _installation() -> Rows:
 
 
 def _kernels(platform_name: str) -> str:
-    """Say which kernels serve models of the usual sizes on a platform."""
+    """Return the name of the kernels for models of the usual sizes on a platform."""
     pool, dtype = (1, 2, 1, 64, 128), jnp.dtype("float32" if platform_name == "cpu" else "bfloat16")
     return described(choose(platform_name, pool, dtype), platform_name, pool, dtype)
 
@@ -90,9 +90,9 @@ def _model(checkpoint: Checkpoint) -> Rows:
     yield "sizes", f"hidden {config.hidden_size}, feed-forward {config.feed_forward.width}"
     yield "heads", _heads(config.attention)
     for experts, layers in Counter(layer.experts for layer in config.layers if layer.experts).items():
-        chosen = f"{experts.count} of {experts.each.width}, of which a token goes to {experts.router.chosen}"
+        sizes = f"{experts.count} of {experts.each.width}, of which a token goes to {experts.router.chosen}"
         shared = f", and to one of {experts.shared.width}" if experts.shared else ""
-        yield "experts", f"{chosen}{shared}, in {quantity(layers, 'layer')}"
+        yield "experts", f"{sizes}{shared}, in {quantity(layers, 'layer')}"
     if windows := Counter(layer.window for layer in config.layers if layer.window):
         yield "windows", ", ".join(f"{size} tokens in {quantity(n, 'layer')}" for size, n in windows.items())
     yield "vocabulary", f"{config.vocab_size} tokens, embedding {'tied' if config.tied_embeddings else 'not tied'}"
@@ -101,7 +101,7 @@ def _model(checkpoint: Checkpoint) -> Rows:
     for rope, layers in Counter(layer.rope for layer in config.layers).items():
         of = "" if layers == config.num_layers else f", in {quantity(layers, 'layer')}"
         yield "rope", _rope(rope) + of
-    yield "end tokens", ", ".join(_named(token, checkpoint) for token in sorted(checkpoint.eos_ids)) or "none"
+    yield "end tokens", ", ".join(_token_text(token, checkpoint) for token in sorted(checkpoint.eos_ids)) or "none"
     if tokenizer is None:
         yield "tokenizer", "none: the model takes token_ids"
     else:
@@ -140,7 +140,7 @@ def _rope(rope: Rope | None) -> str:
     return f"theta {rope.theta:g}{share}{scaling}"
 
 
-def _named(token: int, checkpoint: Checkpoint) -> str:
+def _token_text(token: int, checkpoint: Checkpoint) -> str:
     text = None if checkpoint.tokenizer is None else checkpoint.tokenizer.decode([token], skip_special_tokens=False)
     return f"{token} {text}" if text else str(token)
 
@@ -150,12 +150,12 @@ def _parameters(config: ModelConfig) -> int:
 
 
 def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
-    """Yield what `open` with these settings would hold, and where."""
+    """Yield the memory and limits of a session with these settings."""
     limits, budget, place = blueprint.limits, blueprint.budget, blueprint.place
     tokens, token = limits.pool.tokens, limits.pool.page_bytes // limits.pool.page_size
     yield "dtype", blueprint.dtype.name + ("" if arguments.dtype else f", the default on {place.first.platform}")
     yield "weights", size_text(budget.weights)
-    how = "measured" if budget.measured else "by a reckoning from shapes"
+    how = "measured" if budget.measured else "estimated from shapes"
     yield "a step", f"{size_text(budget.workspace)} for the largest, {how}; {size_text(budget.slots)} between steps"
     yield "keys, values", f"{size_text(token)} a token of context"
     yield (
@@ -177,7 +177,7 @@ def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
 
 
 def _mesh(blueprint: Blueprint, together: int) -> Rows:
-    """Yield what each of several devices has, and what it sends to the others."""
+    """Yield the memory of each device of a mesh, and its traffic to the others."""
     budget, devices, groups = blueprint.budget, blueprint.place.tensor, blueprint.place.data
     if groups > 1:
         yield "groups", f"{groups}, each with all of the above"
@@ -188,12 +188,12 @@ def _mesh(blueprint: Blueprint, together: int) -> Rows:
         "for a step": budget.workspace + budget.slots,
         "of pages": blueprint.limits.pool.bytes,
     }
-    said = ", ".join(f"{size_text(size // devices)} {what}" for what, size in parts.items())
-    yield "on each", f"{said}, {size_text(together // devices)} together, of {devices} devices"
+    each = ", ".join(f"{size_text(size // devices)} {part}" for part, size in parts.items())
+    yield "on each", f"{each}, {size_text(together // devices)} together, of {devices} devices"
     wire = Wire.of(blueprint.checkpoint.config, devices)
     decoded = size_text(wire.computed + wire.drawn)
     yield (
         "each sends",
         f"{size_text(wire.computed)} for a token of a prompt, in {wire.sums} sums over all devices, and {decoded} for "
-        "one that is decoded, with its logits",
+        "a decoded token, with its logits",
     )

@@ -1,4 +1,4 @@
-"""`python -m rekindle precompile`: compile and store a model's programs, for this machine or another one."""
+"""`python -m rekindle precompile`: compile and store a model's programs, for this machine or another."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from time import monotonic
 
 import jax
 
-from rekindle.cli.needed import Needed
+from rekindle.cli.requirements import Requirements
 from rekindle.core.buckets import Bucket
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.device.programs.key import PACKAGES, Target
@@ -25,16 +25,16 @@ from rekindle.notebook.progress_bars import ProgressBars
 
 
 def precompile(arguments: Namespace) -> int:
-    """Compile the programs that are not stored yet, from the model's config alone, without weights or a device."""
+    """Compile the programs not stored yet, from the model's config alone, without weights or a device."""
     target: str | None = arguments.target
     with ProgressBars(not arguments.quiet) as bars:
-        needed = Needed.of(arguments, bars.show, compiles=True)
-        blueprint, store = needed.blueprint, needed.store
+        requirements = Requirements.of(arguments, bars.show, compiles=True)
+        blueprint, store = requirements.blueprint, requirements.store
         keys = blueprint.all_programs()
         missing, start = store.missing(keys), monotonic()
         _make(blueprint.programs, store, missing, target or "this machine", bars.show)
     seconds = monotonic() - start
-    print(f"{_devices(needed)}; {blueprint.dtype.name}")
+    print(f"{_devices(requirements)}; {blueprint.dtype.name}")
     print(f"programs  {len(keys)}: {len(missing)} compiled in {seconds:.1f} s, {len(keys) - len(missing)} found stored")
     print(f"stored    {size_text(sum(map(bytes_of, map(store.entry, keys))))} in {cache_dir(PROGRAMS)}")
     if target is not None:
@@ -53,7 +53,7 @@ def _make(programs: Programs, store: ProgramStore, keys: Sequence[Key], where: s
         if serialized is None or not store.save(key, serialized):
             raise StorageError(f"the program {program_name(key)!r} cannot be stored in {cache_dir(PROGRAMS)}")
 
-    # The largest first: they take longest, and what does not fit is known early.
+    # Largest first: they take longest, and a program too large for memory fails early.
     keys = sorted(keys, key=lambda key: -key.size if isinstance(key, Bucket) else 0)
     with ThreadPoolExecutor(WORKERS, "rekindle-programs") as pool:
         futures = [pool.submit(make, key) for key in keys]
@@ -67,9 +67,9 @@ def _make(programs: Programs, store: ProgramStore, keys: Sequence[Key], where: s
             raise
 
 
-def _devices(needed: Needed) -> str:
-    """Say what the programs are for, and how many devices there are beside."""
-    place, there = needed.blueprint.place, len(needed.devices)
+def _devices(requirements: Requirements) -> str:
+    """Return a line with the devices of the programs and the number of available devices."""
+    place, there = requirements.blueprint.place, len(requirements.devices)
     kind, used = place.first.device_kind, len(place.devices)
     if used > 1:
         mesh = f"tensor={place.tensor}" if place.data == 1 else f"data={place.data},tensor={place.tensor}"

@@ -1,4 +1,4 @@
-"""`python -m rekindle replicas ls` and `stop`: the replicas of a Ray cluster, and ending them."""
+"""`python -m rekindle replicas ls` and `stop`: list and stop the replicas of a Ray cluster."""
 
 import sys
 import time
@@ -13,40 +13,40 @@ from rekindle.replicas import keeping
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the commands and their arguments."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    lists = commands.add_parser("ls", help="each replica: its name, its model, what it has to do, where and since when")
+    lists = commands.add_parser("ls", help="list the replicas: name, model, load, place and age")
     lists.set_defaults(run=ls)
-    stops = commands.add_parser("stop", help="end replicas; their cached prefixes are written to disk first")
-    stops.add_argument("names", metavar="NAME", nargs="*", help="of a replica, or the beginning of its name")
-    stops.add_argument("--all", action="store_true", help="all of them")
+    stops = commands.add_parser("stop", help="stop replicas, after writing their cached prefixes to disk")
+    stops.add_argument("names", metavar="NAME", nargs="*", help="the name of a replica, or its beginning")
+    stops.add_argument("--all", action="store_true", help="stop all replicas")
     stops.set_defaults(run=stop)
     for each in (lists, stops):
-        each.add_argument("--address", help="of the cluster, as ray.init takes it (RAY_ADDRESS, else the one here)")
+        each.add_argument("--address", help="the cluster, as in ray.init (RAY_ADDRESS, else the local one)")
 
 
 def ls(arguments: Namespace) -> int:
-    """Print what each replica is and does."""
-    found = list(keeping.replicas(arguments.address))
-    for each in found:
+    """Print the state of each replica."""
+    replicas = list(keeping.replicas(arguments.address))
+    for each in replicas:
         print(*_lines(each), sep="\n")
-    if not found:
+    if not replicas:
         print("There are no replicas; rekindle.open(model, replicas=rekindle.Ray(2, keep=True)) starts some.")
     return 0
 
 
 def stop(arguments: Namespace) -> int:
-    """Stop replicas by their names, or all of them; return 1 if a name fits none.
+    """Stop replicas by name, or all of them; return 1 if a name matches no replica.
 
     Raises:
-        ConfigError: no name is given, or names beside --all.
+        ConfigError: there are neither names nor --all, or both.
     """
     if bool(arguments.names) == arguments.all:
         raise ConfigError("give the names of replicas to stop, as `rekindle replicas ls` prints them, or --all")
-    there = [each.name for each in keeping.replicas(arguments.address)]
+    available = [each.name for each in keeping.replicas(arguments.address)]
     status = 0
-    for asked in arguments.names or [""]:
-        names = [asked] if asked in there else [name for name in there if name.startswith(asked)]
-        if not names and asked:
-            print(f"rekindle: no replica is named {asked!r}, and no name begins so", file=sys.stderr)
+    for prefix in arguments.names or [""]:
+        names = [prefix] if prefix in available else [name for name in available if name.startswith(prefix)]
+        if not names and prefix:
+            print(f"rekindle: no replica has the name {prefix!r} or a name with this beginning", file=sys.stderr)
             status = 1
         for name in names:
             if keeping.stop(name):

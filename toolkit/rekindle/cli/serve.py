@@ -1,4 +1,4 @@
-"""`python -m rekindle serve`: a model for clients of OpenAI's API, until SIGTERM or Ctrl-C."""
+"""`python -m rekindle serve`: serve a model to clients of OpenAI's API, until SIGTERM or Ctrl-C."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 
 import rekindle
-from rekindle.cli import needed
+from rekindle.cli import requirements
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import not_installed
 from rekindle.core.policy import POLICIES
@@ -20,34 +20,34 @@ KEYS_VARIABLE = "REKINDLE_API_KEY"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the command's arguments."""
-    needed.add_model(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1, this machine alone)")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes one that is free (8000)")
-    parser.add_argument("--name", help="what clients call the model (MODEL, of a path its last part)")
-    what = f"a key that clients have to give; may be repeated (without any, that in {KEYS_VARIABLE}, or none)"
-    parser.add_argument("--api-key", metavar="KEY", action="append", help=what)
-    what = "a web page's origin that may ask from a browser, or * for all; may be repeated"
-    parser.add_argument("--cors", metavar="ORIGIN", action="append", default=[], help=what)
-    what = "how long requests under way may take to end when the server does (30)"
-    parser.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=what)
-    parser.add_argument("--policy", choices=tuple(POLICIES), help="who of those that wait goes next (fcfs)")
-    what = "engines of this process, each on devices of its own (1)"
-    parser.add_argument("--replicas", type=int, metavar="N", help=what)
-    what = "which of them gets a request (prefix: the one that comes to its first token soonest)"
-    parser.add_argument("--route", choices=tuple(ROUTES), help=what)
-    what = "how long the device may take for one tick before its requests fail, or inf (1,800 on CPUs, else 120)"
-    parser.add_argument("--watchdog-timeout", type=float, metavar="SECONDS", help=what)
-    needed.add_mesh(parser)
-    needed.add_settings(parser)
+    requirements.add_model(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1, this machine only)")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="the port; 0 picks a free one (8000)")
+    parser.add_argument("--name", help="the model's name for clients (MODEL, or the last part of a path)")
+    text = f"an accepted API key; may be repeated (the key in {KEYS_VARIABLE}, else no key is required)"
+    parser.add_argument("--api-key", metavar="KEY", action="append", help=text)
+    text = "origin of a web page with access from a browser, or * for all; may be repeated"
+    parser.add_argument("--cors", metavar="ORIGIN", action="append", default=[], help=text)
+    text = "time for requests in flight to finish on shutdown (30)"
+    parser.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=text)
+    parser.add_argument("--policy", choices=tuple(POLICIES), help="the order of waiting requests (fcfs)")
+    text = "the number of engines in this process, each on separate devices (1)"
+    parser.add_argument("--replicas", type=int, metavar="N", help=text)
+    text = "the choice of replica for a request (prefix: the one with the earliest first token)"
+    parser.add_argument("--route", choices=tuple(ROUTES), help=text)
+    text = "time for one tick on the device before its requests fail, or inf (1,800 on CPUs, else 120)"
+    parser.add_argument("--watchdog-timeout", type=float, metavar="SECONDS", help=text)
+    requirements.add_mesh(parser)
+    requirements.add_settings(parser)
 
 
 def serve(arguments: Namespace) -> int:
-    """Open the model and serve it. The first signal ends that in order, and a second one at once."""
+    """Open the model and serve it. The first signal shuts down gracefully, the second one immediately."""
     keys = arguments.api_key or list(filter(None, [os.environ.get(KEYS_VARIABLE)]))
     _check(arguments.host, arguments.port)
-    settings = needed.settings_of(arguments)
-    opened = rekindle.open_sync(arguments.model, progress=not arguments.quiet, revision=arguments.revision, **settings)
-    with opened as session:
+    settings = requirements.settings_of(arguments)
+    opening = rekindle.open_sync(arguments.model, progress=not arguments.quiet, revision=arguments.revision, **settings)
+    with opening as session:
         server = session.serve_sync(
             host=arguments.host,
             port=arguments.port,
@@ -57,14 +57,14 @@ def serve(arguments: Namespace) -> int:
             grace=arguments.grace,
         )
         if server.public:
-            _say(f"whoever reaches {arguments.host} can use the model; --api-key asks for a key")
+            _say(f"any client with access to {arguments.host} can use the model; --api-key requires a key")
 
         def end(number: int, frame: object) -> None:
             for each in SIGNALS:
                 signal.signal(each, signal.default_int_handler)
             server.stop()
             if not arguments.quiet:
-                _say(f"requests under way have {arguments.grace:g} s to end; Ctrl-C ends them now")
+                _say(f"requests in flight have {arguments.grace:g} s to finish; Ctrl-C cancels them now")
 
         before = {number: signal.signal(number, end) for number in SIGNALS}
         try:
@@ -75,16 +75,16 @@ def serve(arguments: Namespace) -> int:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        if session.error is not None:  # which ended the server
+        if session.error is not None:  # the cause of the server's end
             raise session.error
     return 0
 
 
 def _check(host: str, port: int) -> None:
-    """Check that a server could start there, before a model is opened, which may take minutes.
+    """Check the address and the installation early, since opening a model may take minutes.
 
     Raises:
-        ConfigError: it could not.
+        ConfigError: a server could not start at this address.
     """
     try:
         from rekindle.server.running import bound
@@ -94,14 +94,15 @@ def _check(host: str, port: int) -> None:
 
 
 def wait_for_signals(closed: Feed[None]) -> None:
-    """Block until a feed is closed, and run the handlers of signals meanwhile, without waking for anything else.
+    """Block until a feed is closed, waking only to run signal handlers.
 
-    Python runs them in this thread, but the system may give a signal to another, which does not wake this one.
+    Python runs the handlers in this thread. The system may deliver a signal to another thread, so a wakeup socket is
+    necessary.
     """
     woken, wake = socket.socketpair()
 
     def end() -> None:
-        with suppress(OSError):  # an interrupt has ended the wait, or so many signals wait that it is woken anyway
+        with suppress(OSError):  # the wait has ended, or the socket is full and wakes the thread anyway
             wake.send(b"\0")
 
     with woken, wake:

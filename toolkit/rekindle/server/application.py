@@ -1,4 +1,4 @@
-"""The ASGI app of a session."""
+"""ASGI app over a session."""
 
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -11,38 +11,38 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from rekindle.core.errors import ConfigError, RekindleError
-from rekindle.server.guards import ApiKeys, Caught, told
+from rekindle.server.errors import ApiError
+from rekindle.server.guards import ApiKeys, ErrorBoundary, error_response
 from rekindle.server.limits import Limits
-from rekindle.server.refused import Refused
 from rekindle.server.routes import Routes
-from rekindle.server.served import Served
+from rekindle.server.session import ServedSession
 
 
 def app(
-    session: Served,
+    session: ServedSession,
     *,
     name: str | None = None,
     api_keys: Sequence[str] = (),
     origins: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> ASGIApp:
-    """Return an ASGI app that serves a session in the form of OpenAI's API, for a server under asyncio or trio.
+    """Return an ASGI app with OpenAI's API over a session, for servers under asyncio or trio.
 
-    The session may be used beside it, and is not closed by it.
+    The session stays usable from Python, and the app does not close it.
 
     Args:
-        session: what it serves.
-        name: what clients call the model; the default is what the session was opened as, of a path its last part.
-        api_keys: of which a client has to give one, as `Authorization: Bearer KEY`; none are needed if there are none.
-        origins: of web pages that may ask from a browser, such as "https://example.org", or "*" for all of them.
-        limits: of what clients may send, and of what is kept for them.
+        session: the session to serve.
+        name: the model's name for clients; by default the session's name, or the last part of a path.
+        api_keys: accepted keys; a client sends one as `Authorization: Bearer KEY`. If empty, no key is required.
+        origins: origins of web pages with access from a browser (CORS), such as "https://example.org"; "*" for all.
+        limits: bounds on request bodies and on buffers for clients.
 
     Raises:
-        ConfigError: an API key or an origin is no text or empty.
+        ConfigError: an API key or an origin is empty or not a string.
     """
-    for what, given in (("api_keys", api_keys), ("origins", origins)):
-        if isinstance(given, str) or not all(given):
-            raise ConfigError(f"{what} must be a list of texts, none of them empty")
+    for name_, values in (("api_keys", api_keys), ("origins", origins)):
+        if isinstance(values, str) or not all(values):
+            raise ConfigError(f"{name_} must be a list of non-empty strings")
     routes = Routes(session, name or short_name(session.name), limits or Limits())
     paths = (
         ("/v1/models", "GET", routes.models),
@@ -57,7 +57,7 @@ def app(
         ("/health", "GET", routes.health),
         ("/metrics", "GET", routes.metrics),
     )
-    guards = [Middleware(Caught)]
+    guards = [Middleware(ErrorBoundary)]
     if origins:
         guards.append(Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]))
     if api_keys:
@@ -65,12 +65,12 @@ def app(
     return Starlette(
         routes=[Route(path, endpoint, methods=[method]) for path, method, endpoint in paths],
         middleware=guards,
-        exception_handlers={HTTPException: told, Refused: told, RekindleError: told},
+        exception_handlers={HTTPException: error_response, ApiError: error_response, RekindleError: error_response},
     )
 
 
 def short_name(model: str) -> str:
-    """Return a model's name without where it lies; that of a model on the hub has its owner too."""
+    """Return a model's name: the last part of a path, or "owner/name" for a model on the hub."""
     path = PurePath(model)
     on_the_hub = len(path.parts) == 2 and not path.is_absolute() and path.parts[0] not in (".", "..", "~")
     return model if on_the_hub else path.name

@@ -1,4 +1,4 @@
-"""What uvicorn leaves open: it sleeps while nothing happens, and ends connections that nobody uses."""
+"""Uvicorn's server and connections, without wake-ups while idle and with timeouts for unused connections."""
 
 import asyncio
 import socket
@@ -12,20 +12,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rekindle.core.concurrency.mailbox import Mailbox
-from rekindle.server.refused import PARTING_SECONDS
+from rekindle.server.errors import PARTING_SECONDS
 
-LOOK_SECONDS = 15.0
-"""How often a connection is looked at. One that is not being answered may stay as it is from one look to the next."""
+CHECK_SECONDS = 15.0
+"""Seconds between checks of a connection. A connection idle and unchanged since the last check is closed."""
 WINDOWS_CONNECTIONS = 4096
-"""The most connections at once on Windows, where open sockets are not counted among the files of a process."""
+"""Limit on connections on Windows, where sockets do not count as open files of a process."""
 
 
 class Uvicorn(uvicorn.Server):
-    """A server that wakes for its connections alone; uvicorn's own looks ten times a second whether it is to end.
+    """Server without a polling loop; uvicorn's polls for shutdown ten times a second.
 
     Args:
-        grace: how many seconds requests under way have to end when the server does. Those that have not ended then are
-            cancelled, and some seconds later their connections are closed.
+        grace: seconds for requests in flight to finish on shutdown. The rest are then cancelled, and some seconds
+            later their connections are closed.
     """
 
     def __init__(self, config: uvicorn.Config, grace: float):
@@ -34,15 +34,15 @@ class Uvicorn(uvicorn.Server):
         self._stopping: Mailbox[None] = Mailbox()
 
     def stop(self) -> None:
-        """Have the server end in order. Returns at once, and may be called from any thread."""
+        """Start a graceful shutdown. Returns immediately and is thread-safe."""
         self._stopping.put(None)
 
     async def main_loop(self) -> None:
-        """Wait until the server is to end."""
+        """Wait until `stop` is called."""
         await self._stopping.receive()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End in order, and what has not ended in time before that."""
+        """Shut down gracefully; after `grace` seconds, cancel the remaining requests and then abort connections."""
         later = asyncio.get_running_loop().call_later
         timers = later(self._grace, self._cancel), later(self._grace + 2 * PARTING_SECONDS, self._abort)
         await super().shutdown(sockets)
@@ -59,42 +59,42 @@ class Uvicorn(uvicorn.Server):
 
 
 class Connection(H11Protocol):
-    """A connection that is closed where uvicorn would keep it for ever.
+    """Connection with the timeouts missing in uvicorn.
 
-    That is where a client does not send all of its request's headers, goes on with a body that has been answered, or
-    does not read the rest of an answer. How long a body may take to come is for the app to say. A connection that is
-    one too many is closed at once, so that the process can open other files.
+    Uvicorn waits without limit for the rest of a request's headers, for a body after its response, and for a client to
+    read the rest of a response. The app limits the time for a body. A connection over the limit is closed immediately,
+    so the process can still open other files.
     """
 
-    _look_later: asyncio.TimerHandle | None = None
+    _check_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to serve a connection."""
+        """Start serving a connection."""
         super().connection_made(transport)
-        if len(self.connections) > most_connections():
+        if len(self.connections) > max_connections():
             transport.abort()
         else:
-            self._look(None)
+            self._check(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget a connection that has ended."""
-        if self._look_later is not None:
-            self._look_later.cancel()
+        """Drop a closed connection and its timer."""
+        if self._check_timer is not None:
+            self._check_timer.cancel()
         super().connection_lost(exc)
 
-    def _look(self, before: tuple[object, int] | None) -> None:
-        """Close the connection if it is not being answered, and is as it was before; else look again later."""
-        unasked = self.cycle is None  # as long as no request has come
-        idle = unasked or self.cycle.response_complete or self.transport.is_closing()
+    def _check(self, before: tuple[object, int] | None) -> None:
+        """Close the connection if it is idle and unchanged since the last check; otherwise schedule the next check."""
+        has_no_request = self.cycle is None
+        idle = has_no_request or self.cycle.response_complete or self.transport.is_closing()
         now = (self.cycle, self.transport.get_write_buffer_size()) if idle else None
         if now is not None and now == before:
             self.transport.abort()
         else:
-            self._look_later = self.loop.call_later(LOOK_SECONDS, self._look, now)
+            self._check_timer = self.loop.call_later(CHECK_SECONDS, self._check, now)
 
 
-def most_connections() -> int:
-    """Return how many connections a server may have: half as many as the process may open files."""
+def max_connections() -> int:
+    """Return the limit on open connections: half the process's limit on open files."""
     if sys.platform == "win32":
         return WINDOWS_CONNECTIONS
     import resource
@@ -103,11 +103,11 @@ def most_connections() -> int:
     return sys.maxsize if most == resource.RLIM_INFINITY else most // 2
 
 
-class Handed:
-    """The app as it is handed to uvicorn.
+class UvicornApp:
+    """Adapter between uvicorn and the app.
 
-    It gives each answer its date, for which uvicorn would wake every second, and says nothing of being cancelled, which
-    uvicorn would log with all stacks. A target may be a whole URL, as clients of a proxy send it.
+    It adds the `Date` header, for which uvicorn would wake every second. It swallows cancellation, since uvicorn would
+    log it with all stacks. It accepts a whole URL as request target, as sent by clients of a proxy.
     """
 
     def __init__(self, app: ASGIApp):
@@ -116,18 +116,18 @@ class Handed:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
 
-        async def sent(message: Message) -> None:
+        async def send_with_date(message: Message) -> None:
             if message["type"] == "http.response.start":
                 date = (b"date", formatdate(usegmt=True).encode())
                 message = {**message, "headers": [*message.get("headers", ()), date]}
             await send(message)
 
         with suppress(asyncio.CancelledError):
-            await self._app(in_origin_form(scope), receive, sent)
+            await self._app(in_origin_form(scope), receive, send_with_date)
 
 
 def in_origin_form(scope: Scope) -> Scope:
-    """Return the scope of a request with a path for its target; the host of a URL is that of the request (RFC 9112)."""
+    """Return a scope with a path as request target; the host of a whole URL becomes the `Host` header (RFC 9112)."""
     raw = scope.get("raw_path") or b"/"
     if raw.startswith(b"/") or b"://" not in raw:
         return scope

@@ -1,4 +1,4 @@
-"""What stands before the routes: API keys, and the form of whatever goes wrong."""
+"""Middleware in front of the routes: API keys, host names, and error responses."""
 
 import hmac
 from collections.abc import Sequence
@@ -10,75 +10,75 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rekindle.server.refused import INVALID, PARTING_SECONDS, Refused, ending, refused
-from rekindle.server.writing.common import dumped
+from rekindle.server.errors import INVALID, PARTING_SECONDS, ApiError, api_error_of, shutdown_error
+from rekindle.server.writing.common import json_bytes
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "0.0.0.0"})
-"""Names of this machine alone; so are those that end with ".localhost" (RFC 6761)."""
+"""Host names of the local machine, in addition to all names under ".localhost" (RFC 6761)."""
 OPEN_PATHS = frozenset({"/health"})
-"""Paths that need no key."""
+"""Paths without an API key."""
 
 
 def reply(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return an answer whose body is JSON."""
-    return Response(dumped(value), status, headers, "application/json")
+    """Return a JSON response."""
+    return Response(json_bytes(value), status, headers, "application/json")
 
 
-def refusal(why: Refused) -> Response:
-    """Return the answer to a request that is refused."""
-    return reply(why.body, why.status, why.headers)
+def error_reply(error: ApiError) -> Response:
+    """Return the HTTP response for an API error."""
+    return reply(error.body, error.status, error.headers)
 
 
-async def told(request: Request, error: Exception) -> Response:
-    """Return the answer to a request at which an error was raised."""
+async def error_response(request: Request, error: Exception) -> Response:
+    """Return the response for an exception raised by a route or by the router."""
     if not isinstance(error, HTTPException):
-        return refusal(refused(error, {}))
-    # The router knows no such path, or not with this method.
+        return error_reply(api_error_of(error, {}))
+    # The router raised it: the path is unknown, or its method is not allowed.
     allowed = (error.headers or {}).get("Allow")
     paths = ", ".join(route.path for route in request.app.routes if "{" not in route.path)
-    there = f"use {allowed}" if allowed else f"there are {paths}"
-    why = Refused(error.status_code, f"{request.method} {request.url.path:.200} is not served; {there}", INVALID)
-    return reply(why.body, why.status, {"allow": allowed} if allowed else None)
+    hint = f"use {allowed}" if allowed else f"there are {paths}"
+    api_error = ApiError(error.status_code, f"{request.method} {request.url.path:.200} is not served; {hint}", INVALID)
+    return reply(api_error.body, api_error.status, {"allow": allowed} if allowed else None)
 
 
-class Caught:
-    """Answers in place of an app that raises or is cancelled, so that nothing above it tells or logs why."""
+class ErrorBoundary:
+    """Middleware with an error response for exceptions and cancellation, so the server above logs no traceback."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
-        if scope["type"] != "http":  # such as the start of a server, which hears of an error by the error
+        if scope["type"] != "http":  # e.g. "lifespan": the server needs the exception itself
             await self._app(scope, receive, send)
             return
-        begun = False
+        has_started = False
 
-        async def sent(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def send_and_note(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
             await send(message)
 
         try:
-            await self._app(scope, receive, sent)
-        except ClientDisconnect:  # while it sent its body
+            await self._app(scope, receive, send_and_note)
+        except ClientDisconnect:  # while sending its body
             pass
         except Exception as error:
-            why = refused(error, {})
-            if not begun:
-                await refusal(why)(scope, receive, send)
-        except anyio.get_cancelled_exc_class():  # by a server that ends
+            api_error = api_error_of(error, {})
+            if not has_started:
+                await error_reply(api_error)(scope, receive, send)
+        except anyio.get_cancelled_exc_class():  # the server is shutting down
             with anyio.move_on_after(PARTING_SECONDS, shield=True):
-                if not begun:
-                    await refusal(ending())(scope, receive, send)
+                if not has_started:
+                    await error_reply(shutdown_error())(scope, receive, send)
             raise
 
 
 class LocalNames:
-    """Lets pass who asks for this machine by a name that it always has.
+    """Middleware against DNS rebinding: rejects requests with a `Host` other than a local name.
 
-    A web page can have its own name resolved to this machine, and would then be taken for a page of this server. So
-    this stands before a server that serves this machine alone and asks for no key.
+    A web page can resolve its domain to this machine and then pass as a page of this server. This guards servers
+    without API keys on a local address.
     """
 
     def __init__(self, app: ASGIApp):
@@ -86,14 +86,13 @@ class LocalNames:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
-        given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-        name = given if given.endswith("]") else given.rpartition(":")[0] or given
-        unnamed = not given and scope.get("http_version") == "1.0"  # no browser leaves the name out
-        if scope["type"] == "http" and not unnamed and not _is_local(name):
-            message = (
-                f"this server is for {', '.join(sorted(LOCAL_NAMES))}, got {name!r:.80}; for others, give it API keys"
-            )
-            await refusal(Refused(421, message))(scope, receive, send)
+        host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        lacks_host = not host and scope.get("http_version") == "1.0"  # browsers always send it
+        if scope["type"] == "http" and not lacks_host and not _is_local(name):
+            accepted = ", ".join(sorted(LOCAL_NAMES))
+            message = f"this server accepts the hosts {accepted}, got {name!r:.80}; for others, give it API keys"
+            await error_reply(ApiError(421, message))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -104,7 +103,7 @@ def _is_local(name: str) -> bool:
 
 
 class ApiKeys:
-    """Lets pass who has one of some keys, as `Authorization: Bearer KEY`, or as `x-api-key: KEY`."""
+    """Middleware for API keys, sent as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]):
         self._app = app
@@ -112,15 +111,15 @@ class ApiKeys:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._knows(scope):
-            why = Refused(401, "give an API key of this server, as 'Authorization: Bearer KEY'", code="invalid_api_key")
-            await refusal(why)(scope, receive, send)
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._has_key(scope):
+            message = "give an API key of this server, as 'Authorization: Bearer KEY'"
+            await error_reply(ApiError(401, message, code="invalid_api_key"))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _knows(self, scope: Scope) -> bool:
+    def _has_key(self, scope: Scope) -> bool:
         headers = dict(scope["headers"])
-        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        given = given.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
-        # All are compared, so that the time tells nothing of which one is nearly right.
-        return sum(hmac.compare_digest(given, accepted) for accepted in self._accepted) > 0
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        key = token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
+        # All keys are compared, so the response time reveals nothing about a partial match.
+        return sum(hmac.compare_digest(key, accepted) for accepted in self._accepted) > 0

@@ -1,19 +1,18 @@
-"""The bounds of what a client may send, and of what is kept for it."""
+"""Bounds on request bodies and on buffers for clients."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds of a server.
+    """Bounds of a server.
 
     Attributes:
-        body_bytes: of a request's body.
-        body_seconds: that a client may take to send it.
-        prompts: in one body; also the prompts times the draws of each, and the texts to embed.
-        unread: chunks of a stream that are kept for a client that reads more slowly than the model writes. With one
-            more, its request is cancelled.
-        unread_seconds: that a client may read nothing while a stream waits for it.
+        body_bytes: the largest request body, in bytes.
+        body_seconds: the longest time to receive a body, in seconds.
+        prompts: the most prompts in one body; also bounds the prompts times `n`, and the texts to embed.
+        unread: the most chunks of a stream buffered for a slow client. One more cancels its request.
+        unread_seconds: the longest time, in seconds, a stream waits for a client to read.
     """
 
     body_bytes: int = 32 << 20

@@ -1,4 +1,4 @@
-"""A server that runs beside the cells that use its session."""
+"""Server in a thread next to the notebook cells using the same session."""
 
 import asyncio
 import socket
@@ -16,44 +16,44 @@ from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import ConfigError
 from rekindle.server.application import app, short_name
-from rekindle.server.connections import Connection, Handed, Uvicorn
+from rekindle.server.connections import Connection, Uvicorn, UvicornApp
 from rekindle.server.guards import LocalNames
-from rekindle.server.served import Served
+from rekindle.server.session import ServedSession
 
 BACKLOG = 2048
-"""How many connections may wait to be taken."""
+"""Length of the queue of connections not accepted yet."""
 
 HIGHEST_PORT = 65535
 MOST_GRACE = 24 * 60 * 60
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
-"""Addresses at which this machine alone can ask."""
+"""Addresses reachable from this machine only."""
 
 
 class Server:
-    """A server of a session, from `session.serve`. It ends with `close`, with its session, or with the process.
+    """A server over a session, from `session.serve`. It ends with `close`, with its session, or with the process.
 
-    It has a thread and an event loop of its own, so a cell that computes or blocks does not hold up clients, and cells
-    may run under trio.
+    It has a separate thread and event loop: a cell that computes or blocks does not delay clients, and cells may run
+    under trio.
 
     Attributes:
-        url: where clients find it, such as "http://127.0.0.1:8000"; OpenAI's clients want `url + "/v1"`.
-        name: what clients call the model.
-        public: whether other machines may reach it, and need no key.
-        closed: a feed that is closed once it has ended.
+        url: the address, such as "http://127.0.0.1:8000"; OpenAI's clients take `url + "/v1"`.
+        name: the model's name for clients.
+        public: whether other machines may reach it without an API key.
+        closed: a feed, closed once the server has ended.
     """
 
     url: str
     name: str
     public: bool
 
-    def __init__(self, served: ASGIApp, listening: socket.socket, host: str, grace: float, name: str, public: bool):
-        port = listening.getsockname()[1]
+    def __init__(self, asgi_app: ASGIApp, listener: socket.socket, host: str, grace: float, name: str, public: bool):
+        port = listener.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         self.name, self.public = name, public
         self.closed: Feed[None] = Feed()
-        self._listening = listening
+        self._listener = listener
         config = uvicorn.Config(
-            Handed(served),
+            UvicornApp(asgi_app),
             http=Connection,
             ws="none",
             lifespan="off",
@@ -66,14 +66,14 @@ class Server:
         Work(self._run, "server", self.stop)
 
     def stop(self) -> None:
-        """Have the server end as `close` does. Returns at once, and may be called from any thread."""
+        """Start the shutdown of `close` without waiting for it. Thread-safe."""
         self._uvicorn.stop()
 
     @awaitable("await server.close()")
     def close(self) -> Waits[None]:
-        """Take no more connections, and wait until the requests under way have ended, at most as long as `grace` says.
+        """Stop accepting connections, and wait at most `grace` seconds for the requests in flight.
 
-        Those that have not ended by then are cancelled. Idempotent.
+        The remaining requests are then cancelled. Idempotent.
         """
         self.stop()
         yield Wait(self.closed)
@@ -104,17 +104,17 @@ class Server:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._uvicorn.serve(sockets=[self._listening]))
+            asyncio.run(self._uvicorn.serve(sockets=[self._listener]))
         finally:
-            self._listening.close()
+            self._listener.close()
             self.closed.close()
 
 
 class PendingServer(Eventual[Server]):
-    """A server that is still to be started: `await` it, or enter it with `async with`.
+    """A server not started yet: `await` it, or enter it with `async with`.
 
     Args:
-        follow: is given what stops the server, and a feed that is closed once it has ended; others as `Session.serve`.
+        follow: called with the server's `stop` function and its `closed` feed; other arguments as in `Session.serve`.
     """
 
     _gives = Server
@@ -122,7 +122,7 @@ class PendingServer(Eventual[Server]):
 
     def __init__(
         self,
-        session: Served,
+        session: ServedSession,
         follow: Callable[[Callable[[], None], Feed[None]], None],
         host: str,
         port: int,
@@ -134,8 +134,8 @@ class PendingServer(Eventual[Server]):
         super().__init__()
         _check_number("grace", grace, float, MOST_GRACE, "; it is in seconds")
         self._name = name or short_name(session.name)
-        served, local = app(session, name=self._name, api_keys=api_keys, origins=origins), host in LOCAL_HOSTS
-        self._served = LocalNames(served) if local and not api_keys else served
+        asgi_app, local = app(session, name=self._name, api_keys=api_keys, origins=origins), host in LOCAL_HOSTS
+        self._app = LocalNames(asgi_app) if local and not api_keys else asgi_app
         self._public = not local and not api_keys
         self._follow, self._host, self._port, self._grace = follow, host, port, grace
 
@@ -143,32 +143,32 @@ class PendingServer(Eventual[Server]):
         return "<rekindle server that does not run yet; server = await session.serve(...)>"
 
     def _make(self) -> Waits[Server]:
-        listening = bound(self._host, self._port)
-        server = Server(self._served, listening, self._host, self._grace, self._name, self._public)
+        listener = bound(self._host, self._port)
+        server = Server(self._app, listener, self._host, self._grace, self._name, self._public)
         self._follow(server.stop, server.closed)
-        yield from ()  # there is nothing to wait for: the socket takes connections already
+        yield from ()  # nothing to wait for: the socket accepts connections already
         return server
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Return a socket that takes connections.
+    """Return a listening socket.
 
     Raises:
-        ConfigError: nothing can be bound there.
+        ConfigError: the address cannot be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    _check_number("port", port, int, HIGHEST_PORT, "; 0 takes one that is free")
+    _check_number("port", port, int, HIGHEST_PORT, "; 0 picks a free port")
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        why = str(error.strerror).partition(" (while")[0]  # which has the address once more
+        reason = str(error.strerror).partition(" (while")[0]  # the rest repeats the address
         raise ConfigError(
-            f"nothing can be served at {host}:{port} ({why}): give another port, of which 0 takes one that "
-            "is free, or an address of this machine as host"
+            f"nothing can be served at {host}:{port} ({reason}): give another port (0 picks a free one), or an "
+            "address of this machine as host"
         ) from error
 
 
 def _check_number(name: str, value: Any, kind: type[int | float], most: int, hint: str) -> None:
-    """Check that an argument is a number of this type, or an integer, and from 0 to `most`."""
+    """Raise ConfigError unless `value` is an integer or a number of type `kind`, from 0 to `most`."""
     if not isinstance(value, (int, kind)) or not 0 <= value <= most:
         raise ConfigError(f"{name} must be from 0 to {most}, got {value!r:.80}{hint}")

@@ -1,1 +1,1 @@
-"""The command `cache`: what lies in the cache directory, and looking after it."""
+"""The command `cache`: inspect and maintain the cache directory."""

@@ -1,6 +1,6 @@
-"""`python -m rekindle cache`: list, measure, explain, verify, prune or clear what the cache directory holds.
+"""`python -m rekindle cache`: list, measure, explain, verify, prune or clear the cache directory.
 
-No command deserializes anything that is stored, and sessions may use the directory meanwhile.
+No command deserializes stored entries, and sessions may use the directory meanwhile.
 """
 
 import shutil
@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rekindle.cli import needed
-from rekindle.cli.cache import stored
+from rekindle.cli import requirements
+from rekindle.cli.cache import stores
 from rekindle.cli.cache.explain import explain
 from rekindle.cli.cache.listing import ls, size
-from rekindle.cli.cache.stored import MODELS, STORES
+from rekindle.cli.cache.stores import MODELS, STORES
 from rekindle.cli.units import parse_size
 from rekindle.core.errors import StorageError
 from rekindle.core.markup import quantity, size_text
@@ -29,15 +29,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the commands and their arguments."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, run: Callable[[Namespace], int], what: str) -> ArgumentParser:
-        added = commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
-        added.set_defaults(run=partial(_told, run))
-        return added
+    def command(name: str, run: Callable[[Namespace], int], text: str) -> ArgumentParser:
+        parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        parser.set_defaults(run=partial(_run, run))
+        return parser
 
-    lists = command("ls", ls, "models, programs and snapshots that are there")
+    lists = command("ls", ls, "list the cached models, programs and snapshots")
     lists.add_argument("--long", action="store_true", help="each program, and whole digests")
-    command("size", size, "what each directory takes, and all of them")
-    prunes = command("prune", prune, "remove what was used least recently, and what killed processes left behind")
+    command("size", size, "print the size of each directory, and of the whole cache")
+    prunes = command("prune", prune, "remove the least recently used entries, and leftovers of killed processes")
     prunes.set_defaults(refuse=prunes.error)
     for name, what in (("max", "of programs and snapshots together"), *((store, f"of {store}") for store in STORES)):
         prunes.add_argument(
@@ -52,57 +52,58 @@ def add_arguments(parser: ArgumentParser) -> None:
         nargs="?",
         default=ALL,
         choices=(*STORES, ALL, MODELS),
-        help="all, which is the default, is programs and snapshots; downloaded models go only where they are named",
+        help="all (the default) means programs and snapshots; downloaded models are removed only by name",
     )
-    clears.add_argument("--yes", action="store_true", help="do not ask")
-    explains = command("explain", explain, "which programs and pages a model finds here, and why not the others")
-    needed.add_arguments(explains)
-    explains.add_argument("--long", action="store_true", help="whole values of what differs")
-    verifies = command("verify", verify, "read all programs and snapshots, and say what is not as it was written")
-    verifies.add_argument("--drop", action="store_true", help="remove what cannot be used")
+    clears.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    explains = command("explain", explain, "list a model's stored programs and pages, and the reasons for missing ones")
+    requirements.add_arguments(explains)
+    explains.add_argument("--long", action="store_true", help="whole values of the differences")
+    verifies = command("verify", verify, "read all programs and snapshots, and list the damaged ones")
+    verifies.add_argument("--drop", action="store_true", help="remove the damaged entries")
 
 
 def prune(arguments: Namespace) -> int:
-    """Evict what was used least recently, down to the given bounds, and remove what killed processes left behind."""
+    """Remove the least recently used entries, down to the bounds, and leftovers of killed processes."""
     bounds: dict[str, int | None] = {name: getattr(arguments, f"{name}_bytes") for name in STORES}
     if arguments.max_bytes is not None:
         if any(bound is not None for bound in bounds.values()):
             arguments.refuse("give --max-bytes, or bounds of the stores, not both")
-        bounds = {**stored.shares(arguments.max_bytes)}
+        bounds = {**stores.shares(arguments.max_bytes)}
     for name, bound in bounds.items():
-        print(_freed(name, partial(stored.catalog(name).prune, sys.maxsize if bound is None else bound)))
+        print(_remove(name, partial(stores.catalog(name).prune, sys.maxsize if bound is None else bound)))
     if all(bound is None for bound in bounds.values()):
         print(
-            "No bound was given, so only leftovers of killed processes went; --max-bytes 2G keeps what was used last."
+            "Without a bound, only leftovers of killed processes are removed; --max-bytes 2G keeps the latest entries."
         )
     return 0
 
 
 def clear(arguments: Namespace) -> int:
-    """Remove whole stores, after asking."""
-    wanted = tuple(STORES) if arguments.what == ALL else (arguments.what,)
-    names = [name for name in wanted if stored.entries(name) or stored.size_of(stored.place(name))]
+    """Remove whole stores, after a confirmation."""
+    targets = tuple(STORES) if arguments.what == ALL else (arguments.what,)
+    names = [name for name in targets if stores.entries(name) or stores.size_of(stores.place(name))]
     if not names:
         print(f"There is nothing to remove in {cache_dir()}.")
         return 0
-    if not arguments.yes and not _agreed(names):
+    if not arguments.yes and not _confirm(names):
         print("Nothing was removed.")
         return 1
     for name in names:
-        print(_freed(name, partial(_clear, name)))
-    left = [str(stored.place(name)) for name in names if stored.entries(name)]
-    if left:
+        print(_remove(name, partial(_clear, name)))
+    remaining = [str(stores.place(name)) for name in names if stores.entries(name)]
+    if remaining:
         raise StorageError(
-            f"something is left in {' and '.join(left)}: this user may not remove it, or a session wrote it meanwhile"
+            f"entries remain in {' and '.join(remaining)}: this user may not remove them, or a session wrote them "
+            "meanwhile"
         )
     return 0
 
 
 def verify(arguments: Namespace) -> int:
-    """Check every byte of both stores against its seals; return 1 if one is wrong, dropped or not."""
+    """Check every byte of both stores against its seals; return 1 if an entry is damaged, dropped or not."""
     wrong: dict[Path, str] = {}
     for name in STORES:
-        catalog = stored.catalog(name)
+        catalog = stores.catalog(name)
         count, bad = len(catalog.paths()), catalog.verify()
         wrong |= bad
         result = f"{len(bad)} cannot be used" if bad else "nothing is wrong"
@@ -113,18 +114,19 @@ def verify(arguments: Namespace) -> int:
             disk.remove(path)
     if not wrong:
         return 0
-    left = [path for path in wrong if disk.identity(path)]
+    remaining = [path for path in wrong if disk.identity(path)]
     if not arguments.drop:
-        print("`rekindle cache verify --drop` removes what cannot be used; it is made anew when it is needed.")
-    elif left:
-        raise StorageError(f"{quantity(len(left), 'entry', 'entries')} could not be removed, such as {left[0]}")
+        print("`rekindle cache verify --drop` removes damaged entries; they are rebuilt on demand.")
+    elif remaining:
+        entries = quantity(len(remaining), "entry", "entries")
+        raise StorageError(f"{entries} could not be removed, such as {remaining[0]}")
     else:
-        print("What cannot be used was removed; it is made anew when it is needed.")
+        print("Damaged entries were removed; they are rebuilt on demand.")
     return 1
 
 
-def _told(run: Callable[[Namespace], int], arguments: Namespace) -> int:
-    """Run a command, and turn errors of the disk into one of Rekindle's own."""
+def _run(run: Callable[[Namespace], int], arguments: Namespace) -> int:
+    """Run a command; raise StorageError for errors of the disk."""
     try:
         return run(arguments)
     except BrokenPipeError:  # of stdout
@@ -135,35 +137,36 @@ def _told(run: Callable[[Namespace], int], arguments: Namespace) -> int:
 
 def _clear(name: str) -> None:
     if name in STORES:
-        stored.catalog(name).clear()
+        stores.catalog(name).clear()
         return
-    for path in stored.entries(name):
+    for path in stores.entries(name):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
 
 
-def _freed(name: str, remove: Callable[[], None]) -> str:
-    """Remove something of a store, and return in words what went and what is left."""
-    directory = stored.place(name)
-    entries, taken = len(stored.entries(name)), stored.size_of(directory)
+def _remove(name: str, remove: Callable[[], None]) -> str:
+    """Remove entries of a store, and return a line with the removed and the remaining ones."""
+    directory = stores.place(name)
+    count, size_before = len(stores.entries(name)), stores.size_of(directory)
     remove()
-    left, leaves = len(stored.entries(name)), stored.size_of(directory)
-    gone = quantity(max(0, entries - left), "entry", "entries")
-    return f"{name}: {gone} removed, {size_text(max(0, taken - leaves))} freed; {left} left, {size_text(leaves)}"
+    rest, size_after = len(stores.entries(name)), stores.size_of(directory)
+    removed = quantity(max(0, count - rest), "entry", "entries")
+    freed = size_text(max(0, size_before - size_after))
+    return f"{name}: {removed} removed, {freed} freed; {rest} left, {size_text(size_after)}"
 
 
-def _agreed(names: list[str]) -> bool:
-    """Ask a person whether to remove these stores.
+def _confirm(names: list[str]) -> bool:
+    """Ask for confirmation to remove these stores.
 
     Raises:
-        StorageError: there is nobody to ask.
+        StorageError: there is no terminal.
     """
-    sizes = " and ".join(f"{size_text(stored.size_of(stored.place(name)))} of {name}" for name in names)
+    sizes = " and ".join(f"{size_text(stores.size_of(stores.place(name)))} of {name}" for name in names)
     if not sys.stdin.isatty():
         raise StorageError(f"nothing was removed of {sizes}: give --yes, since there is no terminal to ask at")
-    places = ", ".join(str(stored.place(name).resolve()) for name in names)
+    places = ", ".join(str(stores.place(name).resolve()) for name in names)
     try:
         return input(f"Remove {sizes} for good, in {places}? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:

@@ -1,11 +1,11 @@
-"""`python -m rekindle cache explain`: why a model finds what is stored, or does not."""
+"""`python -m rekindle cache explain`: a model's stored programs and pages, and the reasons for missing ones."""
 
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 
-from rekindle.cli.cache import stored
-from rekindle.cli.needed import Needed
+from rekindle.cli.cache import stores
+from rekindle.cli.requirements import Requirements
 from rekindle.cli.units import ago, columns
 from rekindle.core.device.programs.lowering import program_name
 from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
@@ -20,24 +20,24 @@ from rekindle.notebook.progress_bars import ProgressBars
 def explain(arguments: Namespace) -> int:
     """Explain every program and the snapshot of a model, without its weights and without a compiler."""
     with ProgressBars(not arguments.quiet) as bars:
-        needed = Needed.of(arguments, bars.show)
-    blueprint = needed.blueprint
-    print(f"{blueprint.checkpoint.source}, {blueprint.dtype.name}, for {needed.devices[0].device_kind}")
-    for line in (*_programs(needed, bool(arguments.long)), *_snapshot(needed, bool(arguments.long))):
+        requirements = Requirements.of(arguments, bars.show)
+    blueprint = requirements.blueprint
+    print(f"{blueprint.checkpoint.source}, {blueprint.dtype.name}, for {requirements.devices[0].device_kind}")
+    for line in (*_programs(requirements, bool(arguments.long)), *_snapshot(requirements, bool(arguments.long))):
         print(line)
     return 0
 
 
-def _programs(needed: Needed, long: bool) -> Iterator[str]:
-    keys = needed.blueprint.all_programs()
-    missing = needed.store.missing(keys)
-    yield f"\nprograms: {len(keys) - len(missing)} of {len(keys)} are stored in {stored.place(PROGRAMS)}"
+def _programs(requirements: Requirements, long: bool) -> Iterator[str]:
+    keys = requirements.blueprint.all_programs()
+    missing = requirements.store.missing(keys)
+    yield f"\nprograms: {len(keys) - len(missing)} of {len(keys)} are stored in {stores.place(PROGRAMS)}"
     names = [program_name(key) for key in keys if key not in missing]
     if names:
         yield f"  stored: {', '.join(names)}"
     reasons: dict[str, list[str]] = {}
     for key in missing:
-        reasons.setdefault(_reason(needed.store.explain(key), long), []).append(program_name(key))
+        reasons.setdefault(_reason(requirements.store.explain(key), long), []).append(program_name(key))
     for reason, names in reasons.items():
         yield f"  not stored: {', '.join(names)}"
         yield reason
@@ -51,13 +51,13 @@ def _reason(differences: Mapping[str, Difference] | None, long: bool) -> str:
     return "\n".join(("    the stored one most like it differs in", *_parts(differences, long, "      ")))
 
 
-def _snapshot(needed: Needed, long: bool) -> Iterator[str]:
-    key, directory = needed.blueprint.snapshot_key(), stored.place(SNAPSHOTS)
-    source = needed.blueprint.checkpoint.source
-    found = next((entry for entry in SnapshotCatalog(directory).entries() if entry.digest == key.digest), None)
-    if found is not None:
-        told = f"{quantity(found.pages, 'page')}, {quantity(found.tokens, 'token')}, {size_text(found.bytes)}"
-        yield f"\nsnapshot: {told}, used {ago(time.time() - found.used)}, in {directory}"
+def _snapshot(requirements: Requirements, long: bool) -> Iterator[str]:
+    key, directory = requirements.blueprint.snapshot_key(), stores.place(SNAPSHOTS)
+    source = requirements.blueprint.checkpoint.source
+    match = next((entry for entry in SnapshotCatalog(directory).entries() if entry.digest == key.digest), None)
+    if match is not None:
+        content = f"{quantity(match.pages, 'page')}, {quantity(match.tokens, 'token')}, {size_text(match.bytes)}"
+        yield f"\nsnapshot: {content}, used {ago(time.time() - match.used)}, in {directory}"
         return
     differences = SnapshotStore(directory, key, source).explain()
     if differences is None:

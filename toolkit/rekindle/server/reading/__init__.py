@@ -1,1 +1,1 @@
-"""Parsed JSON read into calls of a session, in pure functions."""
+"""Pure functions from a JSON body to a call of the session."""

@@ -1,4 +1,4 @@
-"""What a body asks of a session: a prompt, and the keywords of its call."""
+"""Session calls of request bodies: a prompt and keywords."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Any
 from rekindle.server.reading.constraint import constraint
 from rekindle.server.reading.fields import Fields
 
-MOST_DRAWS = 128
-"""The most draws of one prompt, which is that of OpenAI's API."""
+MAX_CHOICES = 128
+"""The most choices of one prompt, as in OpenAI's API."""
 
 SAMPLING: Mapping[str, str] = {
     "temperature": "temperature",
@@ -31,9 +31,9 @@ SAMPLING: Mapping[str, str] = {
     "cache_salt": "cache_salt",
     "priority": "priority",
 }
-"""The keywords of a session by the fields that say the same."""
-DRAWN_BY = ("seed", "top_p", "top_k", "min_p")
-"""Keywords that mean nothing at temperature 0, beside which clients send them all the same."""
+"""The keyword of the session for each field of a body."""
+SAMPLING_ONLY = ("seed", "top_p", "top_k", "min_p")
+"""Keywords without effect at temperature 0. Clients send them anyway, so they are dropped."""
 _LEAST_SEED = -(2**63)
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
@@ -43,20 +43,20 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "spaces_between_special_tokens": (True,),
     "use_beam_search": (False,),
 }
-"""Values of fields that are as if they were not given."""
+"""Field values equivalent to an absent field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """The usage that a stream has beside the text.
+    """Usage reports of a stream.
 
     Attributes:
-        usage: whether a last chunk has the usage.
-        each: whether all chunks have it.
+        usage: whether a last chunk reports the usage.
+        continuous: whether each chunk reports the usage so far.
     """
 
     usage: bool = False
-    each: bool = False
+    continuous: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,76 +64,77 @@ class Call:
     """A call of `session.submit_all`.
 
     Attributes:
-        prompt: its prompt; None if token ids are among the keywords.
-        ask: its keywords.
-        n: its number of draws; None for one, or where draws at temperature 0 are asked for as other prompts.
-        draws: how many choices each prompt of the body has.
-        fields: the field of the body that each keyword was made of.
-        streaming: what a stream has; None if the answer comes as a whole.
+        prompt: the prompt; None if the keywords have token ids.
+        options: the other keywords.
+        n: the samples of each prompt; None for one, or if the prompts are repeated instead.
+        choices: the choices of each prompt in the answer.
+        fields: the field of the body for each keyword.
+        streaming: the options of a stream; None for a complete answer.
     """
 
     prompt: Any
-    ask: Mapping[str, Any]
+    options: Mapping[str, Any]
     n: int | None
-    draws: int
+    choices: int
     fields: Mapping[str, str]
     streaming: Streaming | None
 
     @property
     def needs_calls(self) -> bool:
-        """Tell whether the answer has to call a tool, so that its text is a call and nothing else."""
-        return self.ask.get("tool_choice", "auto") not in ("auto", "none")
+        """Whether the answer must call a tool, so its whole text is a call."""
+        return self.options.get("tool_choice", "auto") not in ("auto", "none")
 
 
 def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the sampling keywords of a body, and the field that each was made of.
+    """Return the sampling keywords of a body, and the field of each.
 
     Args:
-        limits: the fields that say how many tokens are generated at most; the first that is given does.
+        body: the fields of the body.
+        limits: fields with the most tokens to generate, in order of precedence.
     """
-    ask: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     fields: dict[str, str] = {}
     for field, keyword in SAMPLING.items():
         value = body.any(field)
         if value is not None:
-            ask[keyword], fields[keyword] = value, field
+            options[keyword], fields[keyword] = value, field
     for field in limits:
         value = body.any(field)
-        if value is not None and "max_tokens" not in ask:
-            ask["max_tokens"], fields["max_tokens"] = value, field
-    found = constraint(body)
-    if found is not None:
-        field, keyword, value = found
-        ask[keyword], fields[keyword] = value, field
-    if type(seed := ask.get("seed")) is int and _LEAST_SEED <= seed < -1:
-        ask["seed"] = seed % 2**64  # as in vLLM, whose seeds have a sign
-    if ask.get("temperature") == 0:
-        ask = {name: value for name, value in ask.items() if name not in DRAWN_BY}
-    return ask, fields
+        if value is not None and "max_tokens" not in options:
+            options["max_tokens"], fields["max_tokens"] = value, field
+    entry = constraint(body)
+    if entry is not None:
+        field, keyword, value = entry
+        options[keyword], fields[keyword] = value, field
+    if type(seed := options.get("seed")) is int and _LEAST_SEED <= seed < -1:
+        options["seed"] = seed % 2**64  # as in vLLM, with signed seeds
+    if options.get("temperature") == 0:
+        options = {name: value for name, value in options.items() if name not in SAMPLING_ONLY}
+    return options, fields
 
 
 def streaming(body: Fields) -> Streaming | None:
-    """Return whether a body asks for a stream, and what it has."""
-    stream, options = body.flag("stream"), body.within("stream_options")
+    """Return the stream options of a body, or None for a complete answer."""
+    stream, options = body.flag("stream"), body.nested("stream_options")
     if options is None:
         return Streaming() if stream else None
     if not stream:
-        body.refuse("stream_options", "is for streams; give stream=true beside it")
-    usage, each = options.flag("include_usage"), options.flag("continuous_usage_stats")
+        body.refuse("stream_options", "requires stream=true")
+    usage, continuous = options.flag("include_usage"), options.flag("continuous_usage_stats")
     options.finish({}, ("include_obfuscation",))
-    return Streaming(usage, usage and each)
+    return Streaming(usage, usage and continuous)
 
 
-def draws(body: Fields) -> int:
-    """Return how many draws of each prompt a body asks for."""
+def choice_count(body: Fields) -> int:
+    """Return the number of choices for each prompt, from the field `n`."""
     n = body.take("n", int)
-    if n is not None and not 1 <= n <= MOST_DRAWS:
-        body.refuse("n", f"must be from 1 to {MOST_DRAWS}, got {n}")
+    if n is not None and not 1 <= n <= MAX_CHOICES:
+        body.refuse("n", f"must be from 1 to {MAX_CHOICES}, got {n}")
     return n or 1
 
 
-def repeated(prompts: list[Any], ask: Mapping[str, Any], n: int) -> tuple[list[Any], int | None]:
-    """Return prompts and draws of each. Draws at temperature 0 are all alike, and are asked for as other prompts."""
-    if n > 1 and ask.get("temperature") == 0:
+def repeated(prompts: list[Any], options: Mapping[str, Any], n: int) -> tuple[list[Any], int | None]:
+    """Return the prompts and `n` for the session; at temperature 0, repeat the prompts and return None for `n`."""
+    if n > 1 and options.get("temperature") == 0:
         return [prompt for prompt in prompts for _ in range(n)], None
     return prompts, n if n > 1 else None

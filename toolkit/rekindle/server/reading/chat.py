@@ -1,4 +1,4 @@
-"""The body of a chat completion."""
+"""Bodies of chat completions."""
 
 import json
 from collections.abc import Mapping
@@ -7,10 +7,10 @@ from typing import Any
 
 from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
-from rekindle.server.reading.call import NEUTRAL, Call, draws, repeated, sampling, streaming
+from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeated, sampling, streaming
 from rekindle.server.reading.fields import Fields
 
-ALIKE: Mapping[str, tuple[Any, ...]] = {
+NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
     "add_special_tokens": (False,),
     "echo": (False,),
@@ -21,17 +21,17 @@ ALIKE: Mapping[str, tuple[Any, ...]] = {
     "verbosity": ("medium",),
 }
 REASONING = ("reasoning_content", "reasoning")
-"""The keys that clients give a message's reasoning under."""
+"""Keys of a message's reasoning in bodies of clients."""
 
 
 @dataclass(frozen=True, slots=True)
-class ChatCall:
-    """A chat completion that is asked for.
+class ChatRequest:
+    """A request for a chat completion.
 
     Attributes:
-        call: of the session.
-        logprobs: whether each token's log-probability is given.
-        one_call: whether at most one tool call is given.
+        call: the call of the session.
+        logprobs: whether the answer has the log-probabilities of its tokens.
+        one_call: whether the answer has at most one tool call.
         by_id: whether log-probabilities name tokens by their ids.
     """
 
@@ -41,81 +41,82 @@ class ChatCall:
     by_id: bool
 
 
-def chat_call(body: Fields, form: MessageForm) -> ChatCall:
-    """Return the call that a body asks for.
+def read_chat(body: Fields, form: MessageForm) -> ChatRequest:
+    """Return the chat completion requested by a body.
 
     Args:
-        form: how the model's chat template reads messages.
+        body: the fields of the body.
+        form: the message format of the model's chat template.
 
     Raises:
-        Refused: a field cannot be read, or might change the answer and is not known.
+        ApiError: a field is invalid, or is unknown and might change the answer.
     """
-    given = body.items("messages", dict)
-    if given is None:
-        body.needed("messages")
-    ask, fields = sampling(body, "max_completion_tokens", "max_tokens")
-    ask.setdefault("max_tokens", None)
+    messages = body.items("messages", dict)
+    if messages is None:
+        body.refuse_missing("messages")
+    options, fields = sampling(body, "max_completion_tokens", "max_tokens")
+    options.setdefault("max_tokens", None)
     logprobs = body.flag("logprobs")
     top = body.take("top_logprobs", int)
     if top is not None and not logprobs:
-        body.refuse("top_logprobs", "needs logprobs=true beside it")
+        body.refuse("top_logprobs", "requires logprobs=true")
     if logprobs:
-        ask["logprobs"], fields["logprobs"] = top or 0, "top_logprobs"
+        options["logprobs"], fields["logprobs"] = top or 0, "top_logprobs"
     one_call, by_id = not body.flag("parallel_tool_calls", True), body.flag("return_tokens_as_token_ids")
-    ask |= tools_in(body) | template_in(body)
-    count = draws(body)
-    asked, n = repeated([[message(each, form) for each in given]], ask, count)
+    options |= tools_in(body) | template_in(body)
+    count = choice_count(body)
+    prompts, n = repeated([[message(each, form) for each in messages]], options, count)
     fields["prompt"] = "messages"
-    call = Call(asked if len(asked) > 1 else asked[0], ask, n, count, fields, streaming(body))
-    body.finish(ALIKE)
-    return ChatCall(call, logprobs, one_call, by_id)
+    call = Call(prompts if len(prompts) > 1 else prompts[0], options, n, count, fields, streaming(body))
+    body.finish(NEUTRAL_FIELDS)
+    return ChatRequest(call, logprobs, one_call, by_id)
 
 
-def message(given: Mapping[str, Any], form: MessageForm) -> dict[str, Any]:
-    """Return a message as the chat template reads it, which may be another form than that of OpenAI's API."""
-    kept = {name: value for name, value in given.items() if value is not None or name == "content"}
-    if kept.get("role") == "developer":  # which most chat templates know by its former name
-        kept["role"] = "system"
-    calls = kept.get("tool_calls")
+def message(source: Mapping[str, Any], form: MessageForm) -> dict[str, Any]:
+    """Convert a message from OpenAI's format to the format of the chat template."""
+    result = {name: value for name, value in source.items() if value is not None or name == "content"}
+    if result.get("role") == "developer":  # most chat templates only have its former name
+        result["role"] = "system"
+    calls = result.get("tool_calls")
     if isinstance(calls, list):
-        kept["tool_calls"] = [_called(each, form) for each in calls]
+        result["tool_calls"] = [_tool_call(each, form) for each in calls]
         if not calls:
-            del kept["tool_calls"]
+            del result["tool_calls"]
         else:
-            kept.setdefault("content", None)
-    said = next((kept.pop(name) for name in REASONING if name in kept), None)
-    if said is not None and form.reasoning_key is not None:
-        kept[form.reasoning_key] = said
-    return kept
+            result.setdefault("content", None)
+    reasoning = next((result.pop(name) for name in REASONING if name in result), None)
+    if reasoning is not None and form.reasoning_key is not None:
+        result[form.reasoning_key] = reasoning
+    return result
 
 
-def _called(given: Any, form: MessageForm) -> Any:
-    """Return a tool call, the arguments of which are JSON in a text, with arguments as the chat template reads them."""
-    function = given.get("function") if isinstance(given, dict) else None
+def _tool_call(call: Any, form: MessageForm) -> Any:
+    """Return a tool call with parsed arguments, unless the chat template takes JSON text or the JSON is invalid."""
+    function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if form.arguments_as_text or not isinstance(function, dict) or not isinstance(arguments, str):
-        return given
+        return call
     try:
-        read = json.loads(arguments) if arguments else {}
+        values = json.loads(arguments) if arguments else {}
     except (ValueError, RecursionError):
-        return given
-    return {**given, "function": {**function, "arguments": read}}
+        return call
+    return {**call, "function": {**function, "arguments": values}}
 
 
-def listed_tools(body: Fields) -> tuple[list[Any], Any]:
-    """Take the tools, of which there may be none, and what is said of which is to be called.
+def take_tools(body: Fields) -> tuple[list[Any], Any]:
+    """Take the list of tools, empty if absent, and the tool choice.
 
     Raises:
-        Refused: one is to be called, and there are none.
+        ApiError: a tool must be called, and there are no tools.
     """
     tools, choice = body.take("tools", list) or [], body.any("tool_choice")
     if not tools and choice not in (None, "auto", "none"):
-        body.refuse("tool_choice", "needs tools beside it")
+        body.refuse("tool_choice", "requires tools")
     return tools, choice
 
 
 def tools_in(body: Fields) -> dict[str, Any]:
-    tools, choice = listed_tools(body)
+    tools, choice = take_tools(body)
     if not tools:
         return {}
     for each in tools:
@@ -123,17 +124,17 @@ def tools_in(body: Fields) -> dict[str, Any]:
             body.refuse("tools", f"must each be {{'type': 'function', 'function': ...}}, got {preview(each)}")
     match choice:
         case None | "auto" | "none" | "required":
-            named = choice or "auto"
-        case {"type": "function", "function": {"name": str(named)}}:
+            tool_choice = choice or "auto"
+        case {"type": "function", "function": {"name": str(tool_choice)}}:
             pass
         case _:
-            why = "must be auto, none, required or {'type': 'function', 'function': {'name': ...}}"
-            body.refuse("tool_choice", f"{why}, got {preview(choice)}")
-    return {"tools": tools, "tool_choice": named}
+            rule = "must be auto, none, required or {'type': 'function', 'function': {'name': ...}}"
+            body.refuse("tool_choice", f"{rule}, got {preview(choice)}")
+    return {"tools": tools, "tool_choice": tool_choice}
 
 
 def template_in(body: Fields) -> dict[str, Any]:
-    """Return what a body says to the chat template."""
+    """Take the keywords for the chat template."""
     variables = dict(body.take("chat_template_kwargs", dict) or {})
     for name in ("reasoning_effort", "add_generation_prompt"):
         value = body.any(name)
@@ -141,5 +142,5 @@ def template_in(body: Fields) -> dict[str, Any]:
             variables[name] = value
     stays_open = body.flag("continue_final_message")
     if stays_open and variables.get("add_generation_prompt") is False:
-        del variables["add_generation_prompt"]  # which vLLM wants to be said too
+        del variables["add_generation_prompt"]  # required by vLLM, implied here
     return {"chat_template_kwargs": variables or None, "continue_final_message": stays_open}

@@ -1,4 +1,4 @@
-"""The fields of a body, each taken once, so that what is left over is what nobody knows."""
+"""Fields of a JSON body. Each is taken once, so the remaining fields are the unknown ones."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any, NoReturn, TypeVar
 
 from rekindle.core.errors import likely
 from rekindle.core.request.checks import preview
-from rekindle.server.refused import Refused, invalid
+from rekindle.server.errors import ApiError, invalid_field
 
 T = TypeVar("T")
 
@@ -25,115 +25,115 @@ IGNORED = frozenset(
         "user",
     }
 )
-"""Fields that change nothing of the answer."""
+"""Fields without effect on the answer."""
 NAMES = {str: "a string", bool: "true or false", int: "an integer", list: "a list", dict: "an object"}
 
 
 class Fields:
-    """The fields of one JSON object. A field that is null is as one that is not given.
+    """The fields of one JSON object. A null field counts as absent.
 
     Args:
-        given: the object.
-        where: what its fields are called after in errors, such as "stream_options."; empty for the body itself.
+        values: the object.
+        where: the prefix of its fields in errors, such as "stream_options."; empty for the body itself.
     """
 
-    def __init__(self, given: Mapping[str, Any], where: str = ""):
-        self._left = {name: value for name, value in given.items() if value is not None}
-        self._known: set[str] = set()
-        self._where = where
+    def __init__(self, values: Mapping[str, Any], prefix: str = ""):
+        self._remaining = {name: value for name, value in values.items() if value is not None}
+        self._supported: set[str] = set()
+        self._prefix = prefix
 
-    def peeked(self, names: Collection[str]) -> dict[str, Any]:
-        """Return the fields of these names that are given, without taking them."""
-        return {name: self._left[name] for name in names if name in self._left}
+    def peek(self, names: Collection[str]) -> dict[str, Any]:
+        """Return the present fields among `names`, without taking them."""
+        return {name: self._remaining[name] for name in names if name in self._remaining}
 
     def any(self, name: str) -> Any:
-        """Take a field of any kind; None if it is not given."""
-        self._known.add(name)
-        return self._left.pop(name, None)
+        """Take a field of any type; None if absent."""
+        self._supported.add(name)
+        return self._remaining.pop(name, None)
 
     def take(self, name: str, kind: type[T]) -> T | None:
-        """Take a field of this kind; None if it is not given.
+        """Take a field of type `kind`; None if absent.
 
         Raises:
-            Refused: it is of another kind.
+            ApiError: the field has another type.
         """
         value = self.any(name)
         if value is not None and type(value) is not kind:
-            raise invalid(self._where + name, f"{self._where}{name} must be {NAMES[kind]}, got {preview(value)}")
+            raise invalid_field(
+                self._prefix + name, f"{self._prefix}{name} must be {NAMES[kind]}, got {preview(value)}"
+            )
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Take a field that is true or false."""
+        """Take a boolean field; `default` if absent."""
         value = self.take(name, bool)
         return default if value is None else value
 
-    def within(self, name: str) -> "Fields | None":
-        """Take a field that is an object, as fields of its own."""
-        given = self.take(name, dict)
-        return None if given is None else Fields(given, f"{self._where}{name}.")
+    def nested(self, name: str) -> "Fields | None":
+        """Take an object and return its fields; None if absent."""
+        values = self.take(name, dict)
+        return None if values is None else Fields(values, f"{self._prefix}{name}.")
 
     def items(self, name: str, kind: type[T]) -> list[T] | None:
-        """Take a field that is a list, each item of which is of this kind.
+        """Take a non-empty list with items of type `kind`; None if absent.
 
         Raises:
-            Refused: it is something else, or is empty.
+            ApiError: the field has another type, or the list is empty.
         """
         value = self.take(name, list)
         if value is None:
             return None
         if not value or any(type(each) is not kind for each in value):
-            what = (
-                f"{self._where}{name} must be a list, not empty, of which each is {NAMES[kind]}, got {preview(value)}"
-            )
-            raise invalid(self._where + name, what)
+            rule = f"must be a non-empty list with each item {NAMES[kind]}"
+            raise invalid_field(self._prefix + name, f"{self._prefix}{name} {rule}, got {preview(value)}")
         return value
 
-    def needed(self, name: str) -> NoReturn:
-        """Refuse the body because it lacks a field."""
-        raise invalid(self._where + name, f"{self._where}{name} is missing")
+    def refuse_missing(self, name: str) -> NoReturn:
+        """Reject the body for a missing field."""
+        raise invalid_field(self._prefix + name, f"{self._prefix}{name} is missing")
 
-    def refuse(self, name: str, why: str) -> NoReturn:
-        """Refuse the body because of a field."""
-        raise invalid(self._where + name, f"{self._where}{name} {why}")
+    def refuse(self, name: str, reason: str) -> NoReturn:
+        """Reject the body for an invalid field."""
+        raise invalid_field(self._prefix + name, f"{self._prefix}{name} {reason}")
 
     def finish(self, neutral: Mapping[str, Sequence[Any]], ignored: Collection[str] = IGNORED) -> None:
-        """Check that all fields were taken, or change nothing.
+        """Raise if a remaining field is unknown or might change the answer.
 
         Args:
-            neutral: values of further fields that are as if they were not given.
-            ignored: the names of further fields that may have any value.
+            neutral: values equivalent to an absent field, for each further field.
+            ignored: further fields without effect, accepted with any value.
 
         Raises:
-            Refused: there is another field.
+            ApiError: there is another field.
         """
-        for name, value in self._left.items():
+        for name, value in self._remaining.items():
             if name in ignored or value in neutral.get(name, ()):
                 continue
             if name in neutral:
-                only = f"this server has it only as {json.dumps(neutral[name][0])}"
-                self.refuse(name, f"cannot be served: {only}, and it might change the answer")
-            meant = likely(name, sorted(self._known | neutral.keys()))
-            hint = f"; {meant}" if meant else ""
+                only = f"this server supports only {json.dumps(neutral[name][0])}"
+                self.refuse(name, f"cannot be served: {only}, and other values might change the answer")
+            suggestion = likely(name, sorted(self._supported | neutral.keys()))
+            hint = f"; {suggestion}" if suggestion else ""
             self.refuse(name, f"cannot be served: it is unknown, and it might change the answer{hint}")
 
 
-def parsed(body: bytes) -> Fields:
-    """Return the fields of a body.
+def parse_body(body: bytes) -> Fields:
+    """Return the fields of a JSON body.
 
     Raises:
-        Refused: it is no JSON object.
+        ApiError: the body is not a JSON object.
     """
     try:
-        value = json.loads(body, parse_constant=_no_number)
+        value = json.loads(body, parse_constant=_reject_constant)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise Refused(400, f"the body is not JSON: {error.msg} at {where}") from None
+        raise ApiError(400, f"the body is not JSON: {error.msg} at {where}") from None
     except (ValueError, RecursionError):
-        raise Refused(400, "the body is not JSON, as UTF-8 and with numbers that are finite") from None
+        raise ApiError(400, "the body is not JSON in UTF-8 with finite numbers") from None
     if not isinstance(value, dict):
-        raise Refused(400, "the body must be a JSON object")
+        raise ApiError(400, "the body must be a JSON object")
     return Fields(value)
 
 
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")

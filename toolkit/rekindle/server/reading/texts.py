@@ -1,4 +1,4 @@
-"""The bodies of what is computed of texts without generating: embeddings, and tokens."""
+"""Bodies of requests without generation: embeddings, tokenization and detokenization."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,73 +13,73 @@ BIGGEST_ID = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddingCall:
-    """Embeddings that are asked for.
+class EmbeddingRequest:
+    """A request for embeddings.
 
     Attributes:
-        texts: whose they are.
-        dimensions: how many numbers each has; None for all.
-        written: "float" for lists of numbers, "base64" for their bytes.
+        texts: the texts to embed.
+        dimensions: the length of each vector; None for all dimensions.
+        encoding: "float" for lists of numbers, "base64" for their bytes.
         cache_salt: as in `SamplingParams`.
     """
 
     texts: Sequence[Text]
     dimensions: int | None
-    written: Literal["float", "base64"]
+    encoding: Literal["float", "base64"]
     cache_salt: str
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizeCall:
-    """A text or a conversation that is to be tokenized.
+class TokenizeRequest:
+    """A text or a conversation to tokenize.
 
     Attributes:
         text: the text; None for a conversation.
         messages: the conversation; None for a text.
-        options: keywords of `session.render`.
-        special: whether the special tokens that the tokenizer puts around a whole prompt are added.
-        shown: whether the text of each token is given too.
+        options: the keywords of `session.render`.
+        special: whether to add the tokenizer's special tokens around the prompt.
+        with_texts: whether the answer has the text of each token.
     """
 
     text: str | None
     messages: Sequence[Mapping[str, Any]] | None
     options: Mapping[str, Any]
     special: bool
-    shown: bool
+    with_texts: bool
 
 
-def embedding_call(body: Fields, most: int) -> EmbeddingCall:
-    """Return what a body asks for; raise Refused if it cannot be served."""
-    given = texts(body, "input", most, mixed=True)
-    dimensions, written = body.take("dimensions", int), body.take("encoding_format", str) or "float"
-    if written not in ("float", "base64"):
-        body.refuse("encoding_format", f"must be float or base64, got {written!r:.80}")
+def read_embedding(body: Fields, most: int) -> EmbeddingRequest:
+    """Return the embeddings requested by a body of at most `most` texts; raise ApiError if it is invalid."""
+    inputs = texts(body, "input", most, mixed=True)
+    dimensions, encoding = body.take("dimensions", int), body.take("encoding_format", str) or "float"
+    if encoding not in ("float", "base64"):
+        body.refuse("encoding_format", f"must be float or base64, got {encoding!r:.80}")
     salt = body.take("cache_salt", str) or ""
     body.finish({"add_special_tokens": (True,)})
-    return EmbeddingCall(given, dimensions, "base64" if written == "base64" else "float", salt)
+    return EmbeddingRequest(inputs, dimensions, "base64" if encoding == "base64" else "float", salt)
 
 
-def tokenize_call(body: Fields, form: MessageForm) -> TokenizeCall:
-    """Return what a body asks for; raise Refused if it cannot be served."""
-    shown = body.flag("return_token_strs")
+def read_tokenize(body: Fields, form: MessageForm) -> TokenizeRequest:
+    """Return the tokenization requested by a body; raise ApiError if it is invalid."""
+    with_texts = body.flag("return_token_strs")
     text, messages = body.take("prompt", str), body.items("messages", dict)
     if (text is None) == (messages is None):
         body.refuse("prompt", "or messages must be given, and not both")
     special = body.flag("add_special_tokens", text is not None)
     if messages is None:
         body.finish({})
-        return TokenizeCall(text, None, {}, special, shown)
+        return TokenizeRequest(text, None, {}, special, with_texts)
     tools = {name: value for name, value in tools_in(body).items() if name == "tools"}
     options = {**template_in(body), **tools}
     body.finish({})
-    return TokenizeCall(None, [message(each, form) for each in messages], options, special, shown)
+    return TokenizeRequest(None, [message(each, form) for each in messages], options, special, with_texts)
 
 
 def tokens_of(body: Fields) -> list[int]:
-    """Return the token ids whose text a body asks for; raise Refused if they are none."""
+    """Return the token ids to decode; raise ApiError if the field is missing or invalid."""
     tokens = body.take("tokens", list)
     if tokens is None:
-        body.needed("tokens")
+        body.refuse_missing("tokens")
     if not all(type(each) is int and 0 <= each <= BIGGEST_ID for each in tokens):
         body.refuse("tokens", "must be a list of token ids")
     body.finish({})

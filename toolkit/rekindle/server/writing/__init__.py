@@ -1,1 +1,1 @@
-"""What a session gives, written in the form of OpenAI's API, in pure functions."""
+"""Pure functions from a session's results to the objects of OpenAI's API."""

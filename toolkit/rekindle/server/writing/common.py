@@ -1,4 +1,4 @@
-"""What all answers have: their head, their usage, and their bytes."""
+"""Common parts of all answers: identity, usage, and encoding."""
 
 import json
 import uuid
@@ -10,18 +10,18 @@ from typing import Any, Final, Protocol
 from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece
 from rekindle.results.generation import Generation
-from rekindle.server.refused import Refused
+from rekindle.server.errors import ApiError
 
 DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The fields that tell an answer from others.
+    """The identity of an answer.
 
     Attributes:
-        id: its own.
-        created: seconds since 1970.
+        id: the unique id.
+        created: the time of creation, in seconds since 1970.
         model: the name of the model.
     """
 
@@ -31,19 +31,19 @@ class Head:
 
     @classmethod
     def new(cls, kind: str, model: str) -> "Head":
-        """Return the head of a new answer, whose id begins with its kind."""
+        """Return the head of a new answer, with `kind` as prefix of its id."""
         return cls(f"{kind}-{uuid.uuid4().hex}", int(time()), model)
 
     def of(self, kind: str) -> dict[str, Any]:
-        """Return the fields that each object of this kind begins with."""
+        """Return the first fields of an object of this kind."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
 class Chunks(Protocol):
-    """Writes one answer as chunks of a stream. The choices of it come at the same time, in any order."""
+    """Writer of one answer as chunks of a stream. Its choices arrive concurrently, in any order."""
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
-        """Return the events for a piece of a choice; `record` is that of its request."""
+        """Return the events for a piece of a choice; `record` belongs to the choice's request."""
         ...
 
     def end(self, choice: int, generation: Generation, record: Record) -> list[bytes]:
@@ -54,62 +54,61 @@ class Chunks(Protocol):
         """Return the events for the end of the answer."""
         ...
 
-    def failed(self, why: Refused) -> bytes:
-        """Return the last event of an answer that has begun and failed."""
+    def error_event(self, error: ApiError) -> bytes:
+        """Return the last event of an answer that failed after its start."""
         ...
 
 
 _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
-"""What JSON has unescaped in its strings, and clients that read events by lines take for the end of one."""
+"""Escapes for characters valid in JSON strings but treated as line ends by some clients."""
 
 
-def dumped(value: Any) -> bytes:
-    """Return JSON as UTF-8, in one line for whoever reads it; a lone surrogate, which has no bytes, is escaped."""
+def json_bytes(value: Any) -> bytes:
+    """Return a value as one line of JSON in UTF-8, with lone surrogates escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
     return text.encode("utf-8", "backslashreplace")
 
 
 def event(value: Any) -> bytes:
-    """Return an event of a stream, whose data is this value as JSON."""
-    return b"data: " + dumped(value) + b"\n\n"
+    """Return a server-sent event with a value as JSON."""
+    return b"data: " + json_bytes(value) + b"\n\n"
 
 
 def named_event(name: str, value: Any) -> bytes:
-    """Return an event of a stream that has a name."""
+    """Return a named server-sent event with a value as JSON."""
     return f"event: {name}\n".encode() + event(value)
 
 
-def failed(why: Refused) -> bytes:
-    """Return the last event of a completion that has begun and failed."""
-    return event(why.body) + DONE
+def error_events(error: ApiError) -> bytes:
+    """Return the last events of a completion that failed after its start."""
+    return event(error.body) + DONE
 
 
-def usage(generations: Sequence[Generation], draws: int) -> dict[str, Any]:
-    """Return the tokens of an answer, of which each prompt has so many draws and counts once."""
-    prompts = generations[::draws]
+def usage(generations: Sequence[Generation], choices: int) -> dict[str, Any]:
+    """Return the token usage of an answer; a prompt counts once for all its choices."""
+    prompts = generations[::choices]
     generated = sum(each.usage.completion_tokens for each in generations)
-    said = usage_of(sum(each.usage.prompt_tokens for each in prompts), generated)
     return {
-        **said,
+        **usage_of(sum(each.usage.prompt_tokens for each in prompts), generated),
         "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in prompts)},
         "completion_tokens_details": {"reasoning_tokens": sum(each.usage.reasoning_tokens for each in generations)},
     }
 
 
-def usage_so_far(records: Sequence[Record], draws: int) -> dict[str, Any]:
-    """Return the tokens that have come of an answer, as `usage` does, without details, which the end tells."""
+def usage_so_far(records: Sequence[Record], choices: int) -> dict[str, Any]:
+    """Return the token usage of an unfinished answer, without the details of `usage`."""
     standings = [record.standing for record in records]
     generated = sum(standing.generated for standing in standings)
-    return usage_of(sum(standing.prompt_tokens or 0 for standing in standings[::draws]), generated)
+    return usage_of(sum(standing.prompt_tokens or 0 for standing in standings[::choices]), generated)
 
 
 def usage_of(prompt: int, generated: int) -> dict[str, Any]:
-    """Return the tokens of prompts and answers."""
+    """Return the usage object for these token counts."""
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
 
 def finish_reason(generation: Generation, called: bool = False) -> str:
-    """Return why an answer ended, in the words of OpenAI's API; what was cut is told as that whatever it called."""
+    """Return OpenAI's finish reason: "length" for a cut answer, else "tool_calls" or "stop"."""
     if generation.finish_reason == "length":
         return "length"
     return "tool_calls" if called else "stop"

@@ -1,4 +1,4 @@
-"""The log-probabilities of tokens, in the two forms that OpenAI's API has for them."""
+"""Log-probabilities of tokens, in the two forms of OpenAI's API."""
 
 import codecs
 from collections.abc import Sequence
@@ -6,47 +6,47 @@ from typing import Any
 
 from rekindle.core.request.tokens import TokenLogprob
 
-LEAST = -9999.0
-"""What stands for minus infinity, which JSON does not have."""
+MIN_LOGPROB = -9999.0
+"""Stand-in for minus infinity, which JSON lacks."""
 
 
 def chat_logprobs(tokens: Sequence[TokenLogprob], *, by_id: bool = False) -> dict[str, Any]:
-    """Return the log-probabilities of the tokens of a chat completion, which are named by their texts or their ids."""
+    """Return the log-probabilities of a chat completion's tokens, named by their texts or, if `by_id`, by their ids."""
 
     def each(token: TokenLogprob) -> dict[str, Any]:
         name = _id(token) if by_id else token.text
-        return {"token": name, "logprob": max(token.logprob, LEAST), "bytes": list(token.bytes)}
+        return {"token": name, "logprob": max(token.logprob, MIN_LOGPROB), "bytes": list(token.bytes)}
 
     content = [{**each(token), "top_logprobs": [each(other) for other in token.top]} for token in tokens]
     return {"content": content, "refusal": None}
 
 
 def _id(token: TokenLogprob) -> str:
-    """Return the name of a token by its id, in vLLM's spelling."""
+    """Return the name of a token by its id, as vLLM spells it."""
     return f"token_id:{token.token_id}"
 
 
 class TextLogprobs:
-    """Writes the log-probabilities of the tokens of a completion, whose places in the text are counted from its start.
+    """Writer of the log-probabilities of a completion's tokens, with offsets from the start of the text.
 
     Alternatives are named by their texts. Of several with the same text, all but the likeliest are named by their ids.
 
     Args:
-        unwritten: how many of the first tokens are not in the text.
+        added_tokens: the number of leading tokens without text, added by the tokenizer.
         by_id: whether all tokens are named by their ids.
     """
 
-    def __init__(self, unwritten: int = 0, *, by_id: bool = False):
-        self._offset, self._unwritten, self._by_id = 0, unwritten, by_id
+    def __init__(self, added_tokens: int = 0, *, by_id: bool = False):
+        self._offset, self._added_tokens, self._by_id = 0, added_tokens, by_id
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
 
     def of(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """Return those of further tokens. One without a log-probability, which is NaN, has null."""
+        """Return the log-probabilities of the next tokens; null for NaN."""
         offsets = []
         for token in tokens:
             offsets.append(self._offset)
-            if self._unwritten:
-                self._unwritten -= 1
+            if self._added_tokens:
+                self._added_tokens -= 1
             else:
                 self._offset += len(self._decoder.decode(token.bytes))
         return {
@@ -62,9 +62,9 @@ class TextLogprobs:
         top: dict[str, float] = {}
         for each in {each.token_id: each for each in (*token.top, token)}.values():
             name = _id(each) if self._by_id or each.text in top else each.text
-            top[name] = max(each.logprob, LEAST)
+            top[name] = max(each.logprob, MIN_LOGPROB)
         return top
 
 
 def _number(token: TokenLogprob) -> float | None:
-    return None if token.logprob != token.logprob else max(token.logprob, LEAST)
+    return None if token.logprob != token.logprob else max(token.logprob, MIN_LOGPROB)

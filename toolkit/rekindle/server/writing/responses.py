@@ -1,4 +1,4 @@
-"""Responses, as a whole and in events: OpenAI's later form of a chat completion."""
+"""Responses, OpenAI's successor of chat completions, complete and in events."""
 
 import json
 from collections.abc import Sequence
@@ -8,30 +8,32 @@ from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece
 from rekindle.core.text.response import Part, Reading, ToolCall
 from rekindle.results.generation import Generation
-from rekindle.server.reading.responses import ResponseCall
-from rekindle.server.refused import Refused
-from rekindle.server.writing.chat import readable, unread
+from rekindle.server.errors import ApiError
+from rekindle.server.reading.responses import ResponseRequest
+from rekindle.server.writing.chat import readable_calls, unreadable_text
 from rekindle.server.writing.common import Head, named_event
 
 Item = dict[str, Any]
 
 
-def response(head: Head, generation: Generation, asked: ResponseCall) -> dict[str, Any]:
-    """Return a response with what a generation says."""
+def response(head: Head, generation: Generation, request: ResponseRequest) -> dict[str, Any]:
+    """Return the response for a generation."""
     items: list[Item] = []
     if generation.reasoning is not None:
         items.append(_reasoning_item(head, len(items), generation.reasoning))
-    calls = readable(generation.tool_calls, asked.one_call)
-    content = generation.content + unread(generation.tool_calls, asked.call)
+    calls = readable_calls(generation.tool_calls, request.one_call)
+    content = generation.content + unreadable_text(generation.tool_calls, request.call)
     if content or not (items or calls):
         items.append(_message_item(head, len(items), content))
     for call in calls:
         items.append(_call_item(head, len(items), call))
-    return finished(head, items, generation, asked)
+    return final_response(head, items, generation, request)
 
 
-def finished(head: Head, items: Sequence[Item], generation: Generation, asked: ResponseCall) -> dict[str, Any]:
-    """Return a response that has ended with these items."""
+def final_response(
+    head: Head, items: Sequence[Item], generation: Generation, request: ResponseRequest
+) -> dict[str, Any]:
+    """Return the response of a finished generation, with these items as its output."""
     cut = generation.finish_reason == "length"
     used = generation.usage
     usage = {
@@ -42,7 +44,7 @@ def finished(head: Head, items: Sequence[Item], generation: Generation, asked: R
         "total_tokens": used.total_tokens,
     }
     return {
-        **_begun(head, asked),
+        **_initial_response(head, request),
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": list(items),
@@ -50,7 +52,7 @@ def finished(head: Head, items: Sequence[Item], generation: Generation, asked: R
     }
 
 
-def _begun(head: Head, asked: ResponseCall) -> dict[str, Any]:
+def _initial_response(head: Head, request: ResponseRequest) -> dict[str, Any]:
     defaults = {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "metadata": {}}
     return {
         "id": head.id,
@@ -64,7 +66,7 @@ def _begun(head: Head, asked: ResponseCall) -> dict[str, Any]:
         "previous_response_id": None,
         "usage": None,
         **defaults,
-        **asked.told,
+        **request.echo,
     }
 
 
@@ -93,12 +95,12 @@ def _call_item(head: Head, place: int, call: ToolCall) -> Item:
 
 
 class ResponseChunks:
-    """Writes a response as events. An item is open while its text grows."""
+    """Writer of a response as events. An item is open while its text grows."""
 
-    def __init__(self, head: Head, asked: ResponseCall):
-        self._head, self._asked = head, asked
+    def __init__(self, head: Head, request: ResponseRequest):
+        self._head, self._request = head, request
         self._reading: Reading | None = None
-        self._sent = 0
+        self._sequence_number = 0
         self._items: list[Item] = []
         self._open: str | None = None
         self._text: list[str] = []
@@ -106,48 +108,48 @@ class ResponseChunks:
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
-        events = self._beginning(record)
+        events = self._start_events(record)
         if self._reading is not None:
-            return events + self._parts(self._reading.push(piece.text, piece.token_ids))
+            return events + self._part_events(self._reading.push(piece.text, piece.token_ids))
         return events + (self._grow("content", piece.text) if piece.text else [])
 
     def end(self, choice: int, generation: Generation, record: Record) -> list[bytes]:
         """See `Chunks`."""
-        events = self._beginning(record)
+        events = self._start_events(record)
         if self._reading is not None:
-            events += self._parts(self._reading.finish()[1])
+            events += self._part_events(self._reading.finish()[1])
         if not self._items and self._open is None:
             events += self._grow("content", "")
         events += self._close()
-        made = finished(self._head, self._items, generation, self._asked)
-        return [*events, self._event(f"response.{made['status']}", response=made)]
+        final = final_response(self._head, self._items, generation, self._request)
+        return [*events, self._event(f"response.{final['status']}", response=final)]
 
     def last(self, generations: Sequence[Generation]) -> list[bytes]:
         """See `Chunks`."""
         return []
 
-    def failed(self, why: Refused) -> bytes:
+    def error_event(self, error: ApiError) -> bytes:
         """See `Chunks`."""
-        return self._event("error", code=why.code or why.kind, message=why.message, param=why.param)
+        return self._event("error", code=error.code or error.kind, message=error.message, param=error.param)
 
-    def _beginning(self, record: Record) -> list[bytes]:
-        if self._sent:
+    def _start_events(self, record: Record) -> list[bytes]:
+        if self._sequence_number:
             return []
-        self._reading = record.reading()  # the prompt is known by now
-        begun = _begun(self._head, self._asked)
-        return [self._event(f"response.{name}", response=begun) for name in ("created", "in_progress")]
+        self._reading = record.reading()  # the prompt is tokenized by now
+        initial = _initial_response(self._head, self._request)
+        return [self._event(f"response.{name}", response=initial) for name in ("created", "in_progress")]
 
-    def _parts(self, parts: Sequence[Part]) -> list[bytes]:
+    def _part_events(self, parts: Sequence[Part]) -> list[bytes]:
         events: list[bytes] = []
         for part in parts:
             if part.kind != "tool_call":
                 events += self._grow(part.kind, part.text)
             elif part.call is not None and part.call.error is not None:
-                text = unread([part.call], self._asked.call)
+                text = unreadable_text([part.call], self._request.call)
                 events += self._grow("content", text) if text else []
-            elif part.call is not None and not (self._asked.one_call and self._calls):
+            elif part.call is not None and not (self._request.one_call and self._calls):
                 self._calls += 1
-                events += [*self._close(), *self._called(part.call)]
+                events += [*self._close(), *self._call_events(part.call)]
         return events
 
     def _grow(self, kind: str, text: str) -> list[bytes]:
@@ -157,32 +159,32 @@ class ResponseChunks:
             events += self._close()
             self._open, self._text = kind, []
             empty = self._item("")
-            events.append(self._added({**empty, "status": "in_progress", "content": []}))
-            events.append(self._of_part("response.content_part.added", part=empty["content"][0]))
+            events.append(self._added_event({**empty, "status": "in_progress", "content": []}))
+            events.append(self._part_event("response.content_part.added", part=empty["content"][0]))
         self._text.append(text)
-        return [*events, self._of_part(f"{self._prefix}.delta", delta=text, **self._no_logprobs)]
+        return [*events, self._part_event(f"{self._prefix}.delta", delta=text, **self._no_logprobs)]
 
     def _close(self) -> list[bytes]:
-        """Return the events for the end of the item that is open."""
+        """Return the events for the end of the open item."""
         if self._open is None:
             return []
         text = "".join(self._text)
         item = self._item(text)
         events = [
-            self._of_part(f"{self._prefix}.done", text=text, **self._no_logprobs),
-            self._of_part("response.content_part.done", part=item["content"][0]),
+            self._part_event(f"{self._prefix}.done", text=text, **self._no_logprobs),
+            self._part_event("response.content_part.done", part=item["content"][0]),
             self._event("response.output_item.done", output_index=len(self._items), item=item),
         ]
         self._items.append(item)
         self._open = None
         return events
 
-    def _called(self, call: ToolCall) -> list[bytes]:
+    def _call_events(self, call: ToolCall) -> list[bytes]:
         item = _call_item(self._head, len(self._items), call)
         place = {"item_id": item["id"], "output_index": len(self._items)}
         arguments = item["arguments"]
         events = [
-            self._added({**item, "status": "in_progress", "arguments": ""}),
+            self._added_event({**item, "status": "in_progress", "arguments": ""}),
             self._event("response.function_call_arguments.delta", **place, delta=arguments),
             self._event("response.function_call_arguments.done", **place, arguments=arguments, name=call.name),
             self._event("response.output_item.done", output_index=len(self._items), item=item),
@@ -202,13 +204,13 @@ class ResponseChunks:
     def _no_logprobs(self) -> dict[str, Any]:
         return {} if self._open == "reasoning" else {"logprobs": []}
 
-    def _added(self, item: Item) -> bytes:
+    def _added_event(self, item: Item) -> bytes:
         return self._event("response.output_item.added", output_index=len(self._items), item=item)
 
-    def _of_part(self, kind: str, **said: Any) -> bytes:
+    def _part_event(self, kind: str, **fields: Any) -> bytes:
         place = {"item_id": self._item("")["id"], "output_index": len(self._items), "content_index": 0}
-        return self._event(kind, **place, **said)
+        return self._event(kind, **place, **fields)
 
-    def _event(self, kind: str, **said: Any) -> bytes:
-        self._sent += 1
-        return named_event(kind, {"type": kind, "sequence_number": self._sent - 1, **said})
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        self._sequence_number += 1
+        return named_event(kind, {"type": kind, "sequence_number": self._sequence_number - 1, **fields})

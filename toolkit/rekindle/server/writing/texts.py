@@ -1,4 +1,4 @@
-"""Embeddings and tokens, as they are given."""
+"""Embeddings, tokens and model cards."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -8,26 +8,26 @@ import numpy as np
 
 
 def embeddings(
-    vectors: np.ndarray[Any, np.dtype[np.float32]], model: str, tokens: int, written: Literal["float", "base64"]
+    vectors: np.ndarray[Any, np.dtype[np.float32]], model: str, tokens: int, encoding: Literal["float", "base64"]
 ) -> dict[str, Any]:
     """Return embeddings, (texts, dimensions) float32, as lists of numbers or as the base64 of their bytes."""
     data = [
-        {"object": "embedding", "index": index, "embedding": _vector(vector, written)}
+        {"object": "embedding", "index": index, "embedding": _vector(vector, encoding)}
         for index, vector in enumerate(vectors)
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def _vector(vector: np.ndarray[Any, np.dtype[np.float32]], written: str) -> Any:
-    return vector.tolist() if written == "float" else b64encode(vector.astype("<f4").tobytes()).decode()
+def _vector(vector: np.ndarray[Any, np.dtype[np.float32]], encoding: str) -> Any:
+    return vector.tolist() if encoding == "float" else b64encode(vector.astype("<f4").tobytes()).decode()
 
 
-def tokenized(tokens: Sequence[int], longest: int, texts: Sequence[str] | None) -> dict[str, Any]:
-    """Return the tokens of a text, and the text of each if it was asked for."""
+def tokens_object(tokens: Sequence[int], longest: int, texts: Sequence[str] | None) -> dict[str, Any]:
+    """Return the token ids of a text, and the text of each unless `texts` is None."""
     return {"count": len(tokens), "max_model_len": longest, "tokens": list(tokens), "token_strs": texts}
 
 
 def model_card(model: str, created: int, longest: int) -> dict[str, Any]:
-    """Return what is said of a model."""
+    """Return the object describing a model."""
     return {"id": model, "object": "model", "created": created, "owned_by": "rekindle", "max_model_len": longest}

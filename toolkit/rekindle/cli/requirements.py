@@ -1,4 +1,4 @@
-"""The limits and programs that a model needs with given settings, and the store of its programs."""
+"""Requirements of a model with some settings: its limits, its programs, and their store."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from rekindle.core.store.directory import cache_dir
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
-    """A model as `open` would make it.
+class Requirements:
+    """The requirements of a model, as `open` would plan them.
 
     Attributes:
-        blueprint: for the devices that share the model.
-        devices: all of the target, or of this machine.
-        store: where its programs are stored.
+        blueprint: the plan for the devices sharing the model.
+        devices: all devices of the target or of this machine.
+        store: the store of the model's programs.
     """
 
     blueprint: Blueprint
@@ -36,15 +36,17 @@ class Needed:
     store: ProgramStore
 
     @classmethod
-    def of(cls, arguments: Namespace, report: Report, *, compiles: bool = False) -> "Needed":
-        """Return what the arguments of `add_arguments` ask for; download the model if it is not on this machine yet.
+    def of(cls, arguments: Namespace, report: Report, *, compiles: bool = False) -> "Requirements":
+        """Plan the model of the arguments of `add_arguments`, downloading it if necessary.
 
         Args:
-            compiles: whether a step may be compiled to see how large the pool will be.
+            arguments: the parsed arguments.
+            report: the callback for progress.
+            compiles: whether a step may be compiled to measure the memory left for the pool.
 
         Raises:
             ModelError: the model cannot be opened.
-            ConfigError: the settings do not fit it, or nothing can be compiled for the target.
+            ConfigError: the settings do not fit the model, or nothing can be compiled for the target.
             StorageError: the cache directory cannot be used.
         """
         target: str | None = arguments.target
@@ -58,25 +60,25 @@ class Needed:
 
 
 def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
-    """Add a model, `nargs` of them, and its dtype."""
-    what = "smollm2-135m-instruct, a directory, a .gguf file, or owner/name or owner/name/file.gguf on the hub"
-    parser.add_argument("model", metavar="MODEL", nargs=nargs, help=what)
+    """Add a model, its revision and its dtype; `nargs` as in argparse."""
+    text = "smollm2-135m-instruct, a directory, a .gguf file, or owner/name or owner/name/file.gguf on the hub"
+    parser.add_argument("model", metavar="MODEL", nargs=nargs, help=text)
     parser.add_argument("--revision", metavar="NAME", help="a branch, a tag or a commit of a model on the hub")
-    what = "of weights and pages (float32 on CPU, else bfloat16)"
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=what)
+    text = "dtype of weights and pages (float32 on CPU, else bfloat16)"
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=text)
 
 
 def add_devices(parser: ArgumentParser) -> None:
-    """Add a target, and how its devices share a model."""
-    what = f"a machine other than this one: {', '.join(known_targets())}, or {LARGER}"
-    parser.add_argument("--target", metavar="TARGET", help=what)
+    """Add a target and its mesh."""
+    text = f"a machine other than this one: {', '.join(known_targets())}, or {LARGER}"
+    parser.add_argument("--target", metavar="TARGET", help=text)
     add_mesh(parser)
 
 
 def add_mesh(parser: ArgumentParser) -> None:
-    """Add how devices share a model."""
-    what = "how many devices share the model, and how many such groups there are, as in tensor=8 or data=2,tensor=4"
-    parser.add_argument("--mesh", dest="axes", type=_axes, default={}, metavar="AXIS=N", help=what)
+    """Add the mesh of devices."""
+    text = "the number of devices sharing the model, and of groups of them, as in tensor=8 or data=2,tensor=4"
+    parser.add_argument("--mesh", dest="axes", type=_axes, default={}, metavar="AXIS=N", help=text)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -87,37 +89,37 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def add_settings(parser: ArgumentParser) -> None:
-    """Add settings. One that is not given has the default of `open`."""
+    """Add the settings. Absent ones keep the defaults of `open`."""
     kernels = get_args(Implementation)
-    parser.add_argument("--implementation", choices=kernels, help="of the kernels (the best for the device)")
-    settings = parser.add_argument_group("settings, as `open` will be given them")
-    for name, what in (
+    parser.add_argument("--implementation", choices=kernels, help="kernels to use (the best for the device)")
+    settings = parser.add_argument_group("settings, as in `open`")
+    for name, text in (
         ("page-size", "tokens per page"),
         ("num-pages", "pages in the pool"),
         ("pool-bytes", "memory for the pool, instead of its pages"),
         ("max-context", "the most tokens of one request"),
         ("max-running", "requests in the running batch"),
         ("max-prefill-tokens", "prompt tokens computed in one tick"),
-        ("decode-steps", "tokens of a request computed in one tick while nobody waits"),
-        ("max-logprobs", "the most alternatives that a request may ask for"),
+        ("decode-steps", "tokens of a request computed in one tick while no request waits"),
+        ("max-logprobs", "the most alternatives of a token for a request"),
     ):
-        settings.add_argument(f"--{name}", type=int, metavar="N", help=what)
+        settings.add_argument(f"--{name}", type=int, metavar="N", help=text)
     settings.add_argument("--ticks", choices=get_args(Ticks), help="how prompts and decode rows share the device")
     settings.add_argument(
         "--deterministic",
         action="store_const",
         const=True,
-        help="one shape for all ticks, so that no batch changes a token",
+        help="one shape for all ticks, so tokens do not depend on the batch",
     )
-    for part, what in (("prefill", "prompt tokens"), ("decode", "decode rows")):
+    for part, text in (("prefill", "prompt tokens"), ("decode", "decode rows")):
         settings.add_argument(
-            f"--{part}-buckets", type=_numbers, metavar="N,N", help=f"padded {what} of a tick, such as 16,64"
+            f"--{part}-buckets", type=_numbers, metavar="N,N", help=f"padded {text} of a tick, such as 16,64"
         )
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
-def given(arguments: Namespace, options: type) -> dict[str, Any]:
-    """Return the arguments that were given and that a TypedDict of options names."""
+def options_of(arguments: Namespace, options: type) -> dict[str, Any]:
+    """Return the present arguments with a name in a TypedDict of options."""
     names = options.__annotations__
     return {name: value for name, value in vars(arguments).items() if name in names and value is not None}
 
@@ -126,11 +128,11 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError as error:
-        raise ArgumentTypeError(f"expected numbers with commas between them, such as 16,64, got {text!r}") from error
+        raise ArgumentTypeError(f"expected comma-separated numbers, such as 16,64, got {text!r}") from error
 
 
 def _axes(text: str) -> dict[str, int]:
-    """Return the sizes of the axes of a mesh by their names."""
+    """Return the size of each axis of a mesh, by name."""
     pairs = [pair.partition("=") for pair in text.split(",")]
     axes = {name.strip(): int(size) for name, _, size in pairs if size.isdecimal() and int(size)}
     if len(axes) < len(pairs):
@@ -146,15 +148,15 @@ def _places(target: str, devices: Sequence[jax.Device], settings: Settings) -> l
 
 
 def settings_of(arguments: Namespace) -> dict[str, Any]:
-    """Return the settings that were given, as `open` takes them; raise ConfigError for an unknown axis of the mesh."""
+    """Return the present settings as arguments of `open`; raise ConfigError for an unknown axis of the mesh."""
     check_axes("the mesh", arguments.axes)
-    chosen = given(arguments, SettingsOptions) | {
+    options = options_of(arguments, SettingsOptions) | {
         name: size for name, size in arguments.axes.items() if name in SettingsOptions.__annotations__
     }
-    if "max_prefill_tokens" in chosen:
-        chosen["prefill_chunk"] = chosen["max_prefill_tokens"]
-    return chosen
+    if "max_prefill_tokens" in options:
+        options["prefill_chunk"] = options["max_prefill_tokens"]
+    return options
 
 
 def _settings(arguments: Namespace) -> Settings:
-    return Settings(**settings_of(arguments), precompile="lazy")  # which does not mind how many programs there are
+    return Settings(**settings_of(arguments), precompile="lazy")  # allows any number of programs

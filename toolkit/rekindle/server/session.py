@@ -1,4 +1,4 @@
-"""The part of a session that a server needs."""
+"""Interface between a server and its session."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
@@ -10,8 +10,8 @@ from rekindle.core.config import Settings
 from rekindle.core.text.tokenizer import Tokenizer
 
 
-class Served(Protocol):
-    """A model that answers clients: a `rekindle.Session`, whose docstrings say what each member does."""
+class ServedSession(Protocol):
+    """The members of `rekindle.Session` used by a server; see their docstrings there."""
 
     @property
     def name(self) -> str: ...

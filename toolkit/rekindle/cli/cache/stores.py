@@ -1,4 +1,4 @@
-"""The stores in the cache directory, found and measured without reading any of them."""
+"""Stores in the cache directory, listed and measured without reading their entries."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,16 +16,16 @@ STORES: Final[Mapping[str, Callable[[Path], Catalog[Any]]]] = {PROGRAMS: Program
 
 
 def catalog(name: str) -> Catalog[Any]:
-    """Return a store by its name, or raise an error as `place` does."""
+    """Return a store by its name; raises as `place`."""
     return STORES[name](place(name))
 
 
 def place(name: str) -> Path:
-    """Return a directory in the cache directory, which need not be there.
+    """Return the path of a directory in the cache directory, whether or not it exists.
 
     Raises:
         StorageError: the cache directory cannot be used.
-        UnsafeStorage: either belongs to another user, or is writable by others.
+        UnsafeStorage: one of the two belongs to another user, or is writable by others.
     """
     path = cache_dir() / name
     return cache_dir(name) if path.is_dir() else path
@@ -40,7 +40,7 @@ def entries(name: str) -> list[Path]:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files below a directory; 0 if it is gone."""
+    """Return the bytes of a file, or of all files below a directory; 0 if it does not exist."""
     if path.is_dir():
         return disk.size_of(path)
     try:
@@ -50,13 +50,13 @@ def size_of(path: Path) -> int:
 
 
 def shares(max_bytes: int) -> dict[str, int]:
-    """Return the bytes that each store may keep, so that the least recently used entries of both leave first."""
-    found = [(disk.last_used(path), disk.bytes_of(path), name) for name in STORES for path in catalog(name).paths()]
-    left = dict.fromkeys(STORES, 0)
-    for _, size, name in found:
-        left[name] += size
-    for _, size, name in sorted(found):
-        if sum(left.values()) <= max_bytes:
+    """Split a bound in bytes between the stores, by removing the least recently used entries of both first."""
+    uses = [(disk.last_used(path), disk.bytes_of(path), name) for name in STORES for path in catalog(name).paths()]
+    bounds = dict.fromkeys(STORES, 0)
+    for _, size, name in uses:
+        bounds[name] += size
+    for _, size, name in sorted(uses):
+        if sum(bounds.values()) <= max_bytes:
             break
-        left[name] -= size
-    return left
+        bounds[name] -= size
+    return bounds

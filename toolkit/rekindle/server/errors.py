@@ -1,0 +1,110 @@
+"""Errors in the form of OpenAI's API."""
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from rekindle.core.errors import (
+    ConstraintFailed,
+    InvalidBatch,
+    InvalidRequest,
+    LogitsNotFinite,
+    PromptTooLong,
+    QueueFull,
+    RequestCancelled,
+    SessionClosed,
+    SessionError,
+    StepTimeout,
+    WeightsChanged,
+)
+
+_LOG = logging.getLogger("rekindle.server")
+INVALID = "invalid_request_error"
+UNAVAILABLE = "service_unavailable_error"
+PARTING_SECONDS = 1.0
+"""Time for a client to read that the server shuts down."""
+RETRY_SECONDS = 1
+"""Value of the `Retry-After` header when the queue is full."""
+
+
+class ApiError(Exception):
+    """Error response of the API.
+
+    Attributes:
+        status: the HTTP status.
+        message: the expected value, the received value, and a hint.
+        kind: the error type of OpenAI's API.
+        param: the field of the body at fault; None if no single field is.
+        code: the machine-readable error code; None if there is none.
+    """
+
+    def __init__(
+        self, status: int, message: str, kind: str = INVALID, *, param: str | None = None, code: str | None = None
+    ):
+        super().__init__(message)
+        self.status, self.message, self.kind, self.param, self.code = status, message, kind, param, code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON body of the response."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the response in addition to its content type."""
+        return {"retry-after": str(RETRY_SECONDS)} if self.status == HTTPStatus.TOO_MANY_REQUESTS else {}
+
+
+def shutdown_error() -> ApiError:
+    """Return the error for requests cut off by a shutdown of the server."""
+    return _unavailable("the server shut down before the answer was complete; retry")
+
+
+def invalid_field(param: str | None, message: str) -> ApiError:
+    """Return the error for a body with an invalid field."""
+    return ApiError(HTTPStatus.BAD_REQUEST, message, param=param)
+
+
+def api_error_of(error: Exception, fields: Mapping[str, str]) -> ApiError:
+    """Return the API error for an exception. Only errors caused by the client keep their message.
+
+    Args:
+        fields: the field of the body for each keyword of the session call.
+    """
+    match error:
+        case ApiError():
+            return error
+        case InvalidBatch(errors=errors) if len(errors) == 1:
+            return _invalid(next(iter(errors.values())), str(error), fields)
+        case InvalidRequest() | ConstraintFailed():
+            return _invalid(error, str(error), fields)
+        case QueueFull():
+            message = "the waiting queue is full; retry later"
+            return ApiError(HTTPStatus.TOO_MANY_REQUESTS, message, "rate_limit_error", code="rate_limit_exceeded")
+        case WeightsChanged():
+            return _unavailable("the model's weights were replaced before the answer was complete; retry")
+        case RequestCancelled():
+            return _unavailable("the request was cancelled where the model runs; retry")
+        case LogitsNotFinite():
+            message = "the model computed NaN or infinity for this request"
+            return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, message, "internal_server_error")
+        case StepTimeout():
+            return _unavailable("the device that runs the model does not respond; retry later")
+        case SessionClosed():
+            return _unavailable("the model is being shut down")
+        case SessionError():
+            return _unavailable("the engine that runs the model has failed")
+    _LOG.error("a request failed in the server: %s", type(error).__name__)  # its message may contain a client's text
+    return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed at this request", "internal_server_error")
+
+
+def _invalid(error: Exception, message: str, fields: Mapping[str, str]) -> ApiError:
+    keyword = error.parameter if isinstance(error, InvalidRequest) else None
+    param = None if keyword is None else fields.get(keyword, keyword)
+    code = "context_length_exceeded" if isinstance(error, PromptTooLong) else None
+    return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
+
+
+def _unavailable(message: str) -> ApiError:
+    return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message, UNAVAILABLE)
