@@ -117,7 +117,9 @@ def test_ls_tells_what_no_entry_accounts_for(filled: Path, capsys: pytest.Captur
     assert "damaged" not in said(capsys, "ls")
     (filled / "programs" / ".writing-x").mkdir()
     (filled / "programs" / ".writing-x" / "half").write_bytes(bytes(1234))
-    assert "  and 1.23 kB that is being written, was left by a killed process, or is damaged\n" in said(capsys, "ls")
+    assert "  and 1.23 kB in damaged entries, in leftovers of killed processes, or being written\n" in said(
+        capsys, "ls"
+    )
 
 
 def test_size_adds_up(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +177,7 @@ def test_pruning_without_a_bound_removes_leftovers_alone(filled: Path, capsys: p
     output = said(capsys, "prune")
     assert "programs: 0 entries removed, 100 B freed; 3 left" in output
     assert "snapshots: 0 entries removed, 100 B freed; 2 left" in output
-    assert "No bound was given" in output
+    assert "Without a bound" in output
     assert (old.exists(), young.exists(), len(programs(filled)), len(segments(filled))) == (False, True, 3, 3)
 
 

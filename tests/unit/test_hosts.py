@@ -27,11 +27,11 @@ from rekindle.core.errors import ConfigError, HostLost, HostRefused, InvalidRequ
 from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.hosts import following, joining, meeting
 from rekindle.hosts.address import Address
-from rekindle.hosts.agreement import of_code
+from rekindle.hosts.agreement import code_facts
 from rekindle.hosts.follower_group import FollowerGroup
 from rekindle.hosts.link import Link
 from rekindle.hosts.members import Members
-from rekindle.hosts.opening import require_shareable, weights_asked
+from rekindle.hosts.opening import require_shareable, weights_request
 from rekindle.hosts.secret import shared_secret
 from rekindle.hosts.wire import order_of
 from tests.engine.small import FEW_PAGES
@@ -126,7 +126,7 @@ def meet(
 
 
 def test_a_follower_of_another_version_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "of_code", lambda: {**of_code(), "packages": "jax 0.0.1"})
+    monkeypatch.setattr(following, "of_code", lambda: {**code_facts(), "packages": "jax 0.0.1"})
     leader, (follower,) = meet(monkeypatch, {})
     for error in (leader, follower):
         assert isinstance(error, HostRefused)
@@ -280,7 +280,7 @@ def test_weights_are_there_when_all_have_read_them(links: tuple[list[Link], list
         with pytest.raises(HostRefused, match="process 1 of 3 cannot follow: there is no m here"):
             loading.result()
     with pytest.raises(InvalidRequest, match="arrays are not sent"):
-        weights_asked({"lm_head.weight": np.ones(3)})
+        weights_request({"lm_head.weight": np.ones(3)})
 
 
 def test_a_follower_that_fails_says_why(links: tuple[list[Link], list[Link]]) -> None:
@@ -317,7 +317,7 @@ def test_hosts_that_are_closed_let_followers_go(links: tuple[list[Link], list[Li
             assert not ending.done(), "jax would abort those that are still there"
             link.close()
         ending.result()
-    assert told == [members.lost()], "a session that is open is told of it, once"
+    assert told == [members.loss()], "a session that is open is told of it, once"
     assert "the hosts are closed" in str(told[0])
 
 

@@ -25,7 +25,7 @@ from rekindle.hosts import following
 from rekindle.hosts.address import Address
 from rekindle.hosts.agreement import differences
 from rekindle.hosts.link import Link
-from rekindle.hosts.opening import Share, asked, weights_asked
+from rekindle.hosts.opening import ModelShard, model_request, weights_request
 from rekindle.hosts.wire import frame_of, order_of
 from rekindle.testing import fake_limits
 from tests.engine.small import FEW_PAGES
@@ -58,15 +58,15 @@ def request_of(families: Path) -> dict[str, Any]:
     """Return what a leader on one device asks its followers to open."""
     model, settings = families / "llama-tied", Settings(**FEW_PAGES)
     blueprint = Blueprint.of(open_checkpoint(model), settings, places_over(None, Settings(tensor=1))[0])
-    return asked(model, None, blueprint.resolve(settings), blueprint)
+    return model_request(model, None, blueprint.resolve(settings), blueprint)
 
 
-def run(share: Share, order: Order) -> Any:
+def run(share: ModelShard, order: Order) -> Any:
     return share.state.take(order, share.executables.run(order.key, *share.state.arguments(order)))
 
 
 def test_a_follower_opens_what_it_is_asked_for(request_of: dict[str, Any]) -> None:
-    share = Share.opened(request_of, None)
+    share = ModelShard.open(request_of, None)
     with share.resources:
         empty = run(share, Gather(1))
         content = np.arange(empty.size, dtype=empty.dtype).reshape(empty.shape)
@@ -77,10 +77,10 @@ def test_a_follower_opens_what_it_is_asked_for(request_of: dict[str, Any]) -> No
 
 def test_a_follower_refuses_another_model(request_of: dict[str, Any], families: Path) -> None:
     with pytest.raises(HostRefused, match=r"has another model.* than here: weights"):
-        Share.opened(request_of, str(families / "llama-bias"))
+        ModelShard.open(request_of, str(families / "llama-bias"))
     other = {**request_of, "facts": {**request_of["facts"], "jax_config": "another"}}
     with pytest.raises(HostRefused, match=r"computes it otherwise.*jax_config"):
-        Share.opened(other, None)
+        ModelShard.open(other, None)
     assert not differences(request_of["facts"], request_of["facts"])
 
 
@@ -104,7 +104,7 @@ def test_a_follower_serves_one_session_after_the_other(
             leader.send({"say": "open", "session": session, **request_of})
             assert leader.receive().header == {"say": "ready", "session": session, "load": 0}
             leader.send(*frame_of(Scatter(2, content)))
-            leader.send({"say": "load", "session": session, "load": 1, **weights_asked(request_of["model"])})
+            leader.send({"say": "load", "session": session, "load": 1, **weights_request(request_of["model"])})
             assert leader.receive().header == {"say": "ready", "session": session, "load": 1}
             leader.send(*frame_of(Use(1)))
             leader.send({"say": "close"})

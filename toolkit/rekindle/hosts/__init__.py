@@ -1,1 +1,1 @@
-"""Several processes that serve one session: this one leads, and the others follow its orders."""
+"""Sessions over several processes: one process leads, and the others follow its orders."""

@@ -1,15 +1,15 @@
-"""Addresses of processes, as people write them."""
+"""Addresses of processes, as "host:port"."""
 
 from typing import Final, NamedTuple
 
 from rekindle.core.errors import ConfigError
 
 LISTEN: Final = "127.0.0.1:7468"
-"""The address at which a leader listens unless it is told otherwise: for processes of this machine alone."""
+"""Default address of a leader, reachable from this machine only."""
 
 
 class Address(NamedTuple):
-    """A host's name or number, and a port."""
+    """A host's name or IP address, and a port."""
 
     host: str
     port: int
@@ -19,10 +19,10 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, text: object) -> "Address":
-        """Return the address that a text means.
+        """Return the address in a text.
 
         Raises:
-            ConfigError: it means none.
+            ConfigError: the text is not an address.
         """
         host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
         if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:

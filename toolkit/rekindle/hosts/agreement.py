@@ -1,4 +1,4 @@
-"""What has to be the same in all processes that serve one session."""
+"""Facts shared by all processes of a session: versions, model, and computation."""
 
 from collections.abc import Mapping
 from importlib import metadata
@@ -10,29 +10,29 @@ from rekindle.core.store.restore_report import difference_text
 from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.core.store.validity import code_digest, shorten
 
-OWN: Final = ("topology", "host_cpu", "python")
-"""Parts of a program's key in which processes may differ."""
+LOCAL_PARTS: Final = ("topology", "host_cpu", "python")
+"""Parts of a program's key allowed to differ between processes."""
 
 
-def of_code() -> dict[str, str]:
-    """Return the versions of what computes."""
+def code_facts() -> dict[str, str]:
+    """Return the versions of Rekindle's code and of the packages in a program's key."""
     packages = " ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
     return {"code": code_digest(), "packages": packages}
 
 
-def of_model(blueprint: Blueprint) -> dict[str, str]:
-    """Return what says which model this is, and how it is computed; the weight files are looked at.
+def model_facts(blueprint: Blueprint) -> dict[str, str]:
+    """Return the identity of a model's weights, from their files, and of its computation.
 
     Raises:
-        OSError: one of them cannot be read.
+        OSError: a weight file cannot be read.
     """
     step = blueprint.program_keys()(blueprint.largest_step).parts()
-    parts = {name: value for name, value in step.items() if name not in OWN}
+    parts = {name: value for name, value in step.items() if name not in LOCAL_PARTS}
     return {"weights": content_fingerprint(blueprint.checkpoint.files), **parts}
 
 
 def differences(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """Return in words how the parts differ; empty if they do not."""
+    """Return a description of the differing parts; empty if all are equal."""
     names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
     pairs = {name: shorten((here.get(name, ""), there.get(name, ""))) for name in names}
     return "; ".join(difference_text(name, *pair) for name, pair in pairs.items())

@@ -1,4 +1,4 @@
-"""The followers in one session: what its engine tells them, and waits for."""
+"""Followers of one session, as its engine drives them."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -15,21 +15,21 @@ from rekindle.core.device.orders import Order, SharedWeights, Use
 from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.errors import HostLost, HostRefused, SessionClosed
 from rekindle.hosts.members import Members
-from rekindle.hosts.opening import asked, weights_asked
+from rekindle.hosts.opening import model_request, weights_request
 from rekindle.hosts.wire import frame_of
 
-LOOK_SECONDS = 0.1
-"""How often a wait for followers looks whether it is still wanted."""
+POLL_SECONDS = 0.1
+"""Seconds between checks of a wait for followers: whether the session is still open."""
 NOTICE_SECONDS = 2.0
-"""How long an error waits for news of a follower's end: a broken collective is often heard of first."""
+"""Seconds to wait for news of a lost follower after an error: a broken collective is often noticed first."""
 
 
 class FollowerGroup:
-    """All followers, for one session; a context manager that closes it.
+    """All followers, in one session; a context manager, closed at its end.
 
     Args:
         members: the followers.
-        number: the session's own.
+        number: the number of the session.
 
     Attributes:
         closed: whether the session has ended.
@@ -37,11 +37,11 @@ class FollowerGroup:
 
     def __init__(self, members: Members, number: int):
         self._members, self._number = members, number
-        self._lost: Mailbox[HostLost] = Mailbox()
+        self._losses: Mailbox[HostLost] = Mailbox()
         self._loads = 0
         self._loading = threading.Lock()
         self.closed = False
-        members.when_lost(self._lost.put)
+        members.when_lost(self._losses.put)
 
     def __enter__(self) -> "FollowerGroup":
         return self
@@ -49,41 +49,41 @@ class FollowerGroup:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def open(self, asked: Mapping[str, Any]) -> None:
-        """Have all followers open a model, as `opening.asked` says it."""
-        self._members.say({"say": "open", "session": self._number, **asked})
+    def open(self, request: Mapping[str, Any]) -> None:
+        """Send a request to open a model, from `opening.model_request`, to all followers."""
+        self._members.say({"say": "open", "session": self._number, **request})
 
     def open_model(
         self, model: str | PathLike[str], revision: str | None, settings: Settings, blueprint: Blueprint
     ) -> None:
-        """Have all followers open a model with settings that leave nothing to choose.
+        """Make all followers open a model, with fully resolved settings.
 
         Raises:
             OSError: a weight file cannot be read.
         """
-        self.open(asked(model, revision, settings, blueprint))
+        self.open(model_request(model, revision, settings, blueprint))
 
-    def load_weights(self, weights: Weights, read: Callable[[], list[jax.Array]]) -> SharedWeights:
-        """Have all followers read weights, as `load` does; raises as that and `weights_asked`."""
-        return self.load(weights_asked(weights), read)
+    def load_weights(self, weights: Weights, read_shard: Callable[[], list[jax.Array]]) -> SharedWeights:
+        """Make all followers read weights, as `load`; raises as `load` and `weights_request`."""
+        return self.load(weights_request(weights), read_shard)
 
-    def load(self, asked: Mapping[str, Any], read: Callable[[], list[jax.Array]]) -> SharedWeights:
-        """Have all followers read weights, while this process reads its own share; nothing uses them yet.
+    def load(self, request: Mapping[str, Any], read_shard: Callable[[], list[jax.Array]]) -> SharedWeights:
+        """Make all followers read weights while this process reads its shard. The weights are not used yet.
 
         Args:
-            asked: the weights, as `opening.weights_asked` says them.
-            read: returns this process's arrays.
+            request: the weights, from `opening.weights_request`.
+            read_shard: returns this process's arrays.
 
         Raises:
-            HostRefused: one of them cannot, and says why.
-            HostLost: one of them is gone.
+            HostRefused: a follower cannot read the weights; the message has its reason.
+            HostLost: a follower is gone.
             SessionClosed: the session was closed meanwhile.
-            Others: what `read` raises.
+            Others: errors of `read_shard`.
         """
         with self._loading:
             self._loads += 1
-            self._members.say({"say": "load", "session": self._number, "load": self._loads, **asked})
-            weights = SharedWeights(read(), self._loads)
+            self._members.say({"say": "load", "session": self._number, "load": self._loads, **request})
+            weights = SharedWeights(read_shard(), self._loads)
             self.wait(silent, self._loads)
             return weights
 
@@ -91,11 +91,12 @@ class FollowerGroup:
         """Wait until all followers have opened the model, or read weights.
 
         Args:
+            report: the callback for progress.
             load: the number of the weights; 0 for the model.
 
         Raises:
-            HostRefused: one of them cannot, and says why.
-            HostLost: one of them is gone.
+            HostRefused: a follower cannot; the message has its reason.
+            HostLost: a follower is gone.
             SessionClosed: the session was closed meanwhile.
         """
         ready: set[int] = set()
@@ -105,39 +106,39 @@ class FollowerGroup:
                 return
             if self.closed:
                 raise SessionClosed("the session was closed before all its processes had read the weights")
-            answer = self._members.reply(LOOK_SECONDS)
-            # Others are of what was given up.
+            answer = self._members.reply(POLL_SECONDS)
+            # Other replies belong to an abandoned request.
             if answer is None or [answer[1].header.get(name) for name in ("session", "load")] != [self._number, load]:
                 continue
-            place, (said, _) = answer
-            if said["say"] == "refused":
-                raise HostRefused(f"process {place + 1} of {len(self._members) + 1} cannot follow: {said['why']}")
+            place, (header, _) = answer
+            if header["say"] == "refused":
+                raise HostRefused(f"process {place + 1} of {len(self._members) + 1} cannot follow: {header['why']}")
             ready.add(place)
 
     def send(self, order: Order | Use) -> None:
-        """Tell all followers of an order, as the stepper does before it runs it here; never block."""
+        """Send an order to all followers, before the stepper runs it here; never block."""
         self._members.say(*frame_of(order))
 
     async def watch(self) -> None:
-        """Wait for the loss of a follower, for ever, and raise it.
+        """Wait for the loss of a follower and raise it; never returns.
 
         Raises:
             HostLost: a follower is gone.
         """
-        raise await self._lost.receive()
+        raise await self._losses.receive()
 
     def reason(self, error: BaseException) -> BaseException:
-        """Return why the session has failed: the loss of a follower, if there is one, else the error.
+        """Return the cause of the session's failure: the loss of a follower, or else the error.
 
-        The followers end in any case: some may be within an order that this process has not run.
+        All followers end in either case, since one may be running an order not run by this process.
         """
-        lost = self._members.lost(NOTICE_SECONDS)
-        if lost is None:
+        loss = self._members.loss(NOTICE_SECONDS)
+        if loss is None:
             self._members.give_up(f"a session over these hosts has failed ({type(error).__name__}: {error})")
-        return lost or error
+        return loss or error
 
     def close(self) -> None:
-        """Tell all followers that the session has ended."""
+        """End the session on all followers."""
         if not self.closed:
             self.closed = True
             self._members.say({"say": "close"})

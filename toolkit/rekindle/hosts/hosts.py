@@ -1,4 +1,4 @@
-"""The hosts of a session, as its user holds them."""
+"""Hosts of a session, for its user."""
 
 import atexit
 import threading
@@ -15,27 +15,25 @@ from rekindle.hosts.secret import shared_secret
 
 
 class Hosts:
-    """The processes that serve a session together: this one leads, and others follow.
+    """The processes of a session over several hosts: this process leads, and the others follow.
 
     `session = await rekindle.open(model, tensor=2, hosts=rekindle.Hosts())` waits until `python -m rekindle follow
-    127.0.0.1:7468` runs in another terminal, or on another host with the address of this one. Processes are joined
-    once, by `jax.distributed`, before jax first uses a device of theirs. After that, they serve one session after the
-    other.
+    127.0.0.1:7468` runs in another terminal, or on another host with the address of this one. `jax.distributed` joins
+    the processes once, before jax first uses their devices. They then serve one session after another.
 
-    Who knows the secret can have the followers open models, and see prompts. It is never sent, and what is sent cannot
-    be changed on the way. But it can be read there, and jax's own connections between processes ask for no secret: join
-    hosts over a network that you trust, and others through a tunnel.
+    Anyone with the secret can make the followers open models, and see prompts. The secret itself is never sent, and
+    messages cannot be changed on the way. They are not encrypted, though, and jax's connections between processes need
+    no secret. Join hosts over a trusted network, or through a tunnel.
 
     Args:
-        followers: the number of processes that follow.
-        listen: where this process waits for them, as "host:port". Unless told otherwise, only processes of this machine
-            can reach it.
-        secret: what all processes know, of at least 16 characters. None is the environment variable REKINDLE_SECRET,
-            else a file in the cache directory, which is made where it is missing: processes that share that directory
-            need nothing else.
+        followers: the number of followers.
+        listen: the address for followers, as "host:port"; by default reachable from this machine only.
+        secret: the shared secret of all processes, at least 16 characters. None takes the environment variable
+            REKINDLE_SECRET, or else a file in the cache directory, created if missing; processes with a common cache
+            directory need nothing else.
 
     Raises:
-        ConfigError: an argument is none of the accepted values.
+        ConfigError: an argument has an unaccepted value.
     """
 
     def __init__(self, followers: int = 1, *, listen: str = LISTEN, secret: str | None = None):
@@ -51,28 +49,28 @@ class Hosts:
 
     def __repr__(self) -> str:
         standing = "waited for by open" if self._members is None else "joined"
-        if self._members is not None and self._members.lost() is not None:
+        if self._members is not None and self._members.loss() is not None:
             standing = "lost"
         return f"<rekindle.Hosts at {self.listen}: {self.followers} to follow, {standing}>"
 
     def check(self, settings: Settings, family: object) -> None:
-        """Check that a session can be opened over these hosts; raises as `require_shareable`."""
+        """Check the settings for a session over these hosts; raises as `require_shareable`."""
         require_shareable(settings, family, self.followers + 1)
 
     def group(self, report: Report) -> FollowerGroup:
-        """Return the followers for a session; the first time, wait until they have come.
+        """Return the followers for a session; the first call waits until all have connected.
 
         Raises:
-            ConfigError: another session has them, or they cannot be joined.
+            ConfigError: another session uses the followers, or they cannot be joined.
             HostRefused: a process cannot follow.
-            HostLost: one of them is gone.
+            HostLost: a follower is gone.
         """
         with self._lock:
             if self._members is None:
                 self._members = Members(meet(self.listen, self.followers, shared_secret(self._secret), report))
                 atexit.register(self.close)
-            if (lost := self._members.lost()) is not None:
-                raise lost
+            if (loss := self._members.loss()) is not None:
+                raise loss
             if self._group is not None and not self._group.closed:
                 raise ConfigError("these hosts serve another session, and one at a time: close that one first")
             self._sessions += 1
@@ -80,7 +78,7 @@ class Hosts:
             return self._group
 
     def close(self) -> None:
-        """Let the followers go; their processes end. A session that they serve fails."""
+        """End the follower processes. A session still open over them fails."""
         if self._members is not None:
             atexit.unregister(self.close)
             self._members.end()

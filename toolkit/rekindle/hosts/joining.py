@@ -1,7 +1,7 @@
-"""Joining `jax.distributed`, so that the death of one process is no end for the leader, and a follower can tell of it.
+"""Joining `jax.distributed` so the leader survives a lost process, and a follower can report a lost leader.
 
-A process whose connection to jax's coordinator breaks is aborted at once, without a word. So a follower reaches the
-coordinator, which the leader has, through a door of its own that stays open when the leader is gone.
+Jax aborts a process immediately and silently when its connection to the coordinator breaks. The leader runs the
+coordinator, so a follower connects to it through a local proxy, which stays open after the leader's end.
 """
 
 import socket
@@ -14,20 +14,20 @@ from jax._src import xla_bridge
 from rekindle.core.errors import ConfigError
 
 SECONDS = 60
-"""How long processes wait for each other once all of them have been told to join."""
+"""Seconds for all processes to join."""
 CHUNK = 1 << 16
 
 
 def require_untouched() -> None:
-    """Check that jax has not begun to use this process's devices.
+    """Raise if jax has used this process's devices.
 
     Raises:
-        ConfigError: it has.
+        ConfigError: jax has used a device or joined a group already.
     """
     if jax.distributed.is_initialized():
         raise ConfigError(
-            "this process is in a group of jax.distributed already, and can join only once: use the rekindle.Hosts by "
-            "which it has joined, or restart it (in a notebook, its kernel)"
+            "this process is in a group of jax.distributed already, and can join only once: use the rekindle.Hosts of "
+            "that group, or restart this process (in a notebook, its kernel)"
         )
     if xla_bridge.backends_are_initialized():
         raise ConfigError(
@@ -37,21 +37,21 @@ def require_untouched() -> None:
 
 
 def lead(host: str, port: int, processes: int) -> None:
-    """Start the coordinator, and join as its first process; returns when all have joined.
+    """Start the coordinator and join as process 0; returns when all have joined.
 
     Raises:
-        ConfigError: jax could not do it.
+        ConfigError: the processes could not join.
     """
     _join(f"{host}:{port}", processes, 0, f"{host}:{port}")
 
 
 def follow(host: str, port: int, processes: int, index: int) -> None:
-    """Join as another process; returns when all have joined; raises as `lead`."""
-    _join(_door_to(host, port), processes, index, None)
+    """Join as process `index`; returns when all have joined; raises as `lead`."""
+    _join(_proxy_to(host, port), processes, index, None)
 
 
 def free_port(host: str) -> int:
-    """Return a port of this machine that nobody listens at."""
+    """Return a free port of this machine."""
     with socket.create_server((host, 0)) as server:
         port: int = server.getsockname()[1]
         return port
@@ -70,23 +70,23 @@ def _join(coordinator: str, processes: int, index: int, bind: str | None) -> Non
             initialization_timeout=SECONDS,
             coordinator_bind_address=bind,
         )
-        jax.devices()  # processes tell each other of their devices now, and wait for each other
+        jax.devices()  # exchanges the devices of all processes now
     except RuntimeError as error:
         raise ConfigError(f"the processes could not join by jax.distributed at {coordinator}: {error}") from error
 
 
-def _door_to(host: str, port: int) -> str:
-    """Return an address of this machine that leads to another, and is not closed when that one is gone."""
+def _proxy_to(host: str, port: int) -> str:
+    """Start a proxy to another machine and return its local address; it stays open when the other end is gone."""
     server = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=_serve, args=(server, (host, port)), name="rekindle-door", daemon=True).start()
     return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def _serve(server: socket.socket, there: tuple[str, int]) -> None:
+def _serve(server: socket.socket, target: tuple[str, int]) -> None:
     while True:
         near, _ = server.accept()
         try:
-            far = socket.create_connection(there)
+            far = socket.create_connection(target)
         except OSError:  # jax tries again
             near.close()
             continue
@@ -95,10 +95,12 @@ def _serve(server: socket.socket, there: tuple[str, int]) -> None:
 
 
 def _pump(source: socket.socket, sink: socket.socket, ends: bool) -> None:
-    """Pass bytes on.
+    """Copy bytes from one socket to another.
 
     Args:
-        ends: whether the end of the source is the end of the sink.
+        source: the socket to read.
+        sink: the socket to write.
+        ends: whether the end of the source closes the sink.
     """
     with suppress(OSError):
         while chunk := source.recv(CHUNK):

@@ -1,8 +1,8 @@
-"""A link between two processes: frames of JSON and bytes, each with a code that only who knows the secret can make.
+"""Authenticated link between two processes: frames of JSON and bytes, each with an HMAC.
 
-The secret itself is never sent. Both sides send a number that was never used before, and prove that they can make an
-HMAC of both numbers; the keys of all further frames are made of them too. A frame has a number, so none can be
-repeated, left out or reordered. What is sent can be read by who is on the way.
+The secret itself is never sent. Both sides send a nonce, and prove knowledge of the secret by an HMAC of both nonces.
+The keys of all further frames are derived from the nonces too. Frames are numbered, so none can be repeated, dropped or
+reordered. Frames are not encrypted.
 """
 
 import hmac
@@ -26,21 +26,21 @@ LONGEST_BODY: Final = 1 << 34
 LENGTHS: Final = struct.Struct(">IQ")
 NUMBER: Final = struct.Struct(">Q")
 ALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
-"""Options by which a machine that has gone without a word is noticed after some ten seconds."""
+"""Socket options for noticing a silently lost machine after some ten seconds."""
 
 Role = Literal["leader", "follower"]
 
 
 class LinkLost(Exception):
-    """The other process is gone, or what comes from there is not from it."""
+    """The other process is gone, or a message is not authentic."""
 
 
 class Frame(NamedTuple):
     """A message.
 
     Attributes:
-        header: plain data; what is said is its "say".
-        body: bytes, such as those of an array.
+        header: plain data, with the kind of message under "say".
+        body: bytes, such as an array's.
     """
 
     header: dict[str, Any]
@@ -48,13 +48,13 @@ class Frame(NamedTuple):
 
 
 class Link:
-    """One end of a link, whose other end has proved that it knows the secret.
+    """One end of a link, after the other end has proved its knowledge of the secret.
 
     One thread may send while another receives.
 
     Args:
-        connection: closed by `close`.
-        keys: that of what is sent, and that of what is received.
+        connection: the socket, closed by `close`.
+        keys: the HMAC keys for sending and for receiving.
 
     Attributes:
         peer: the address of the other end.
@@ -64,19 +64,19 @@ class Link:
         self.peer = "{}:{}".format(*connection.getpeername()[:2])
         self._connection = connection
         self._keys = keys
-        self._sent = self._received = 0
+        self._send_count = self._receive_count = 0
         self._lock = threading.Lock()
 
     def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
-        """Send a message, which blocks while the other end is slow.
+        """Send a message; blocks while the other end is slow.
 
         Raises:
             LinkLost: the other end is gone.
         """
         text = json.dumps(header).encode()
         with self._lock:
-            code = _code(self._keys[0], self._sent, text, body)
-            self._sent += 1
+            code = _code(self._keys[0], self._send_count, text, body)
+            self._send_count += 1
             try:
                 self._connection.sendall(LENGTHS.pack(len(text), len(body)) + code + text)
                 self._connection.sendall(body)
@@ -87,56 +87,57 @@ class Link:
         """Wait for the next message.
 
         Raises:
-            LinkLost: the other end is gone, or somebody has changed the message.
+            LinkLost: the other end is gone, or the message was changed on the way.
         """
         try:
-            length, body_length = LENGTHS.unpack(_exactly(self._connection, LENGTHS.size))
-            code = _exactly(self._connection, sha256().digest_size)
+            length, body_length = LENGTHS.unpack(_read_exactly(self._connection, LENGTHS.size))
+            code = _read_exactly(self._connection, sha256().digest_size)
             if length > LONGEST_HEADER or body_length > LONGEST_BODY:
-                raise LinkLost("a message is longer than any that is sent")
-            text, body = _exactly(self._connection, length), _exactly(self._connection, body_length)
+                raise LinkLost("a message is longer than the limit")
+            text, body = _read_exactly(self._connection, length), _read_exactly(self._connection, body_length)
         except OSError as error:
             raise LinkLost(f"it cannot be read from ({error})") from error
-        if not hmac.compare_digest(code, _code(self._keys[1], self._received, text, body)):
+        if not hmac.compare_digest(code, _code(self._keys[1], self._receive_count, text, body)):
             raise LinkLost("a message is not what was sent")
-        self._received += 1
+        self._receive_count += 1
         return Frame(json.loads(text), body)
 
     def close(self) -> None:
-        """Close the link, also under a thread that waits for a message."""
+        """Close the link, and end a wait for a message in another thread."""
         _shut(self._connection)
         self._connection.close()
 
 
 def greet(connection: socket.socket, secret: bytes, role: Role) -> Link:
-    """Find out whether the other end knows the secret, and prove that this one does, within `GREETING_SECONDS`.
+    """Authenticate both ends of a new connection within `GREETING_SECONDS`, and return the link.
 
     Args:
-        connection: connected, and new; closed if there is no link.
-        role: this process's own.
+        connection: a new, connected socket; closed on an error.
+        secret: the shared secret.
+        role: the role of this process.
 
     Raises:
-        LinkLost: the other end is gone, or it is no process of Rekindle.
-        HostRefused: it has another secret, or another way to greet.
+        LinkLost: the other end is gone, or is not a process of Rekindle.
+        HostRefused: the other end has another secret or protocol, or the same role.
     """
     mine = secrets.token_hex(32)
-    late = threading.Timer(GREETING_SECONDS, _shut, [connection])  # a timeout of the socket is one of each read
+    late = threading.Timer(GREETING_SECONDS, _shut, [connection])  # a socket timeout bounds each read only
     late.daemon = True
     late.start()
     try:
         connection.settimeout(GREETING_SECONDS)
-        _say(connection, {"rekindle": PROTOCOL, "role": role, "nonce": mine})
-        theirs = _heard(connection)
+        _send_greeting(connection, {"rekindle": PROTOCOL, "role": role, "nonce": mine})
+        theirs = _receive_greeting(connection)
         _require_other(theirs, role)
         nonces = (mine, theirs["nonce"]) if role == "leader" else (theirs["nonce"], mine)
         _prove(connection, secret, role, nonces)
         connection.settimeout(None)
-        _notice_silence(connection)
+        _enable_keepalive(connection)
         out, back = (_proof(secret, f"frames of the {side}", nonces) for side in (role, _other(role)))
         return Link(connection, (bytes.fromhex(out), bytes.fromhex(back)))
     except (OSError, ValueError, KeyError, TypeError) as error:
         connection.close()
-        raise LinkLost(f"it does not greet as a process of Rekindle does ({error})") from error
+        raise LinkLost(f"it does not greet like a process of Rekindle ({error})") from error
     except BaseException:
         connection.close()
         raise
@@ -145,40 +146,40 @@ def greet(connection: socket.socket, secret: bytes, role: Role) -> Link:
 
 
 def _shut(connection: socket.socket) -> None:
-    """End what waits for a connection in other threads."""
+    """Shut a connection down, which ends its waits in other threads."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 def _prove(connection: socket.socket, secret: bytes, role: Role, nonces: tuple[str, str]) -> None:
-    """Exchange proofs; the follower goes first, so that nobody can have the leader make one."""
+    """Exchange proofs. The follower goes first, so a stranger cannot obtain a proof from the leader."""
     if role == "follower":
-        _say(connection, {"proof": _proof(secret, role, nonces)})
-    answer = _heard(connection)
+        _send_greeting(connection, {"proof": _proof(secret, role, nonces)})
+    answer = _receive_greeting(connection)
     if not hmac.compare_digest(str(answer.get("proof")), _proof(secret, _other(role), nonces)):
         if role == "leader":
-            _say(connection, {"refused": "secret"})
+            _send_greeting(connection, {"refused": "secret"})
         raise HostRefused(
             f"the {_other(role)} at {'{}:{}'.format(*connection.getpeername()[:2])} has another secret: give both the "
             "same one, by secret= or REKINDLE_SECRET, or let both use one cache directory, which has one"
         )
     if role == "leader":
-        _say(connection, {"proof": _proof(secret, role, nonces)})
+        _send_greeting(connection, {"proof": _proof(secret, role, nonces)})
 
 
 def _require_other(greeting: Mapping[str, Any], role: Role) -> None:
     if greeting["rekindle"] != PROTOCOL:
         raise HostRefused("the other process has another version of Rekindle: install the same one for both")
     if greeting["role"] != _other(role):
-        raise HostRefused(f"both processes would be the {role}; one has to lead, and the others follow")
+        raise HostRefused(f"both processes are the {role}; one has to lead, and the others follow")
 
 
 def _other(role: Role) -> Role:
     return "follower" if role == "leader" else "leader"
 
 
-def _proof(secret: bytes, what: str, nonces: tuple[str, str]) -> str:
-    return hmac.new(secret, json.dumps([PROTOCOL, what, *nonces]).encode(), sha256).hexdigest()
+def _proof(secret: bytes, purpose: str, nonces: tuple[str, str]) -> str:
+    return hmac.new(secret, json.dumps([PROTOCOL, purpose, *nonces]).encode(), sha256).hexdigest()
 
 
 def _code(key: bytes, number: int, header: bytes, body: bytes) -> bytes:
@@ -187,40 +188,40 @@ def _code(key: bytes, number: int, header: bytes, body: bytes) -> bytes:
     return code.digest()
 
 
-def _say(connection: socket.socket, said: Mapping[str, Any]) -> None:
-    text = json.dumps(said).encode()
+def _send_greeting(connection: socket.socket, greeting: Mapping[str, Any]) -> None:
+    text = json.dumps(greeting).encode()
     connection.sendall(NUMBER.pack(len(text)) + text)
 
 
-def _heard(connection: socket.socket) -> dict[str, Any]:
-    (length,) = NUMBER.unpack(_exactly(connection, NUMBER.size))
+def _receive_greeting(connection: socket.socket) -> dict[str, Any]:
+    (length,) = NUMBER.unpack(_read_exactly(connection, NUMBER.size))
     if length > LONGEST_GREETING:
         raise ValueError("a greeting is short")
-    said = json.loads(_exactly(connection, length))
-    if not isinstance(said, dict):
+    greeting = json.loads(_read_exactly(connection, length))
+    if not isinstance(greeting, dict):
         raise TypeError("a greeting is an object")
-    return said
+    return greeting
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    """Return the next bytes.
+def _read_exactly(connection: socket.socket, size: int) -> bytes:
+    """Read the next `size` bytes.
 
     Raises:
-        LinkLost: there are fewer.
+        LinkLost: the connection ended before.
     """
-    found = bytearray(size)
-    view = memoryview(found)
+    buffer = bytearray(size)
+    view = memoryview(buffer)
     while view:
         got = connection.recv_into(view)
         if not got:
             raise LinkLost("its end of the link is closed")
         view = view[got:]
-    return bytes(found)
+    return bytes(buffer)
 
 
-def _notice_silence(connection: socket.socket) -> None:
+def _enable_keepalive(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for name, value in ALIVE.items():
-        if hasattr(socket, name):  # not every system has all of them
+        if hasattr(socket, name):  # some systems lack some options
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

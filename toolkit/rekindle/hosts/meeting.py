@@ -1,4 +1,4 @@
-"""The leader's side of a meeting: it listens until all followers have come, and joins them to one group."""
+"""Leader's side of joining: listens until all followers have connected, and joins them in one group."""
 
 import socket
 import threading
@@ -11,34 +11,37 @@ from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import ConfigError, HostRefused
 from rekindle.hosts import joining
 from rekindle.hosts.address import Address
-from rekindle.hosts.agreement import differences, of_code
+from rekindle.hosts.agreement import code_facts, differences
 from rekindle.hosts.link import Link, LinkLost, greet
 
-LOOK_SECONDS = 0.1
-MOST_GREETINGS = 16
-"""As many connections are greeted at once; others wait to be accepted."""
+POLL_SECONDS = 0.1
+MAX_GREETINGS = 16
+"""The most connections greeted at once; others wait to be accepted."""
 
 
 def meet(address: Address, count: int, secret: bytes, report: Report) -> list[Link]:
-    """Wait for so many followers, and join them by `jax.distributed`, with this process as the first.
+    """Wait for `count` followers, and join them by `jax.distributed`, with this process as the first.
 
     Args:
-        report: called often; what it raises ends the wait.
+        address: the address to listen at.
+        count: the number of followers.
+        secret: the shared secret.
+        report: called often with the progress; its exceptions end the wait.
 
     Returns:
         The links, in the order of the followers' numbers.
 
     Raises:
-        ConfigError: nobody can listen at the address, or jax has used devices of this process.
-        HostRefused: a follower that knows the secret is of another version, or asks for a number that is not free.
+        ConfigError: the address cannot be bound, or jax has used devices of this process.
+        HostRefused: a follower with the secret has another version, or requests a taken number.
 
     Warns:
-        RuntimeWarning: somebody else has connected, or a follower with another secret; the wait goes on.
+        RuntimeWarning: a stranger has connected, or a follower with another secret; the wait goes on.
     """
     joining.require_untouched()
     links: dict[int, Link] = {}
     try:
-        with _listening(address) as server:
+        with _listen(address) as server:
             greetings = _Greetings(server, secret)
             while True:
                 report(Progress("waiting for followers", len(links), count, "followers"))
@@ -46,49 +49,49 @@ def meet(address: Address, count: int, secret: bytes, report: Report) -> list[Li
                     break
                 link = greetings.next()
                 if link is not None:
-                    links[_admitted(link, count, links)] = link
+                    links[_admit(link, count, links)] = link
         port = joining.free_port(address.host)
         for index, link in links.items():
             link.send({"say": "welcome", "index": index, "of": count + 1, "port": port})
         joining.lead(address.host, port, count + 1)
     except LinkLost as error:
-        _turn_away(links.values(), "another follower is gone")
-        raise ConfigError(f"a follower was gone before all had come: {error}. Open the session again") from error
+        _reject(links.values(), "another follower is gone")
+        raise ConfigError(f"a follower was lost before all had joined: {error}. Open the session again") from error
     except BaseException:
-        _turn_away(links.values(), "the leader has given up to open a session")
+        _reject(links.values(), "the leader has given up opening a session")
         raise
     return [links[index] for index in range(1, count + 1)]
 
 
-def _listening(address: Address) -> socket.socket:
+def _listen(address: Address) -> socket.socket:
     try:
         server = socket.create_server(address)
     except OSError as error:
         raise ConfigError(f"nobody can listen at {address} ({error.strerror}): give Hosts another listen=") from error
-    server.settimeout(LOOK_SECONDS)
+    server.settimeout(POLL_SECONDS)
     return server
 
 
 class _Greetings:
-    """Greets whoever connects, each in a thread, so that who is slow or no follower holds up nobody."""
+    """Greeter of all connections, each in a separate thread, so a slow one or a stranger delays nobody."""
 
     def __init__(self, server: socket.socket, secret: bytes):
         self._server, self._secret = server, secret
-        self._ended: SimpleQueue[tuple[str, Link | Exception]] = SimpleQueue()
+        self._outcomes: SimpleQueue[tuple[str, Link | Exception]] = SimpleQueue()
         self._running = 0
 
     def next(self) -> Link | None:
-        """Return a link to a follower that has greeted; None if none has for now."""
-        if self._running < MOST_GREETINGS:
+        """Return a link to a newly greeted follower, or None if there is none yet."""
+        if self._running < MAX_GREETINGS:
             self._accept()
         try:
-            peer, outcome = self._ended.get(timeout=0 if self._running < MOST_GREETINGS else LOOK_SECONDS)
+            peer, outcome = self._outcomes.get(timeout=0 if self._running < MAX_GREETINGS else POLL_SECONDS)
         except Empty:
             return None
         self._running -= 1
         if isinstance(outcome, Link):
             return outcome
-        warn(f"{peer} has connected to the address where followers are waited for: {outcome}")
+        warn(f"{peer} has connected to the followers' address, and is rejected: {outcome}")
         return None
 
     def _accept(self) -> None:
@@ -103,32 +106,32 @@ class _Greetings:
 
     def _greet(self, connection: socket.socket, peer: str) -> None:
         try:
-            self._ended.put((peer, greet(connection, self._secret, "leader")))
+            self._outcomes.put((peer, greet(connection, self._secret, "leader")))
         except (LinkLost, HostRefused) as error:
-            self._ended.put((peer, error))
+            self._outcomes.put((peer, error))
 
 
-def _admitted(link: Link, count: int, taken: dict[int, Link]) -> int:
-    """Return the number that a follower gets.
+def _admit(link: Link, count: int, links: dict[int, Link]) -> int:
+    """Return the number of a new follower.
 
     Raises:
-        HostRefused: it is of another version, or asks for a number that it cannot have; it is told so.
+        HostRefused: the follower has another version, or requests a taken number; it receives the reason too.
     """
-    said = link.receive().header
-    index, free = said["index"], [index for index in range(1, count + 1) if index not in taken]
-    unlike = differences(of_code(), said["facts"])
+    header = link.receive().header
+    index, free = header["index"], [index for index in range(1, count + 1) if index not in links]
+    unlike = differences(code_facts(), header["facts"])
     if unlike:
-        why = f"the follower at {link.peer} is of another version than its leader (here) is: {unlike}"
+        reason = f"the follower at {link.peer} is of another version than its leader (here): {unlike}"
     elif index is not None and index not in free:
-        why = f"the follower at {link.peer} asks to be process {index}, and free are {free} of {count + 1}"
+        reason = f"the follower at {link.peer} asks to be process {index}, and free are {free} of {count + 1}"
     else:
         return free[0] if index is None else int(index)
-    _turn_away([link], why)
-    raise HostRefused(why)
+    _reject([link], reason)
+    raise HostRefused(reason)
 
 
-def _turn_away(links: Iterable[Link], why: str) -> None:
+def _reject(links: Iterable[Link], reason: str) -> None:
     for link in links:
         with suppress(LinkLost):
-            link.send({"say": "refused", "why": why})
+            link.send({"say": "refused", "why": reason})
         link.close()

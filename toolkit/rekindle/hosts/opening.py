@@ -1,4 +1,4 @@
-"""What a leader asks its followers to open, and how a follower opens it."""
+"""Requests of a leader to open models, and a follower's side of opening."""
 
 import os
 from collections.abc import Mapping
@@ -23,19 +23,19 @@ from rekindle.core.engine.loading.filling import fill, place_new_weights, settle
 from rekindle.core.engine.loading.stores import open_programs, require_all, store_directory
 from rekindle.core.errors import ConfigError, HostRefused, InvalidRequest
 from rekindle.core.store.snapshot_key import content_fingerprint
-from rekindle.hosts.agreement import differences, of_model
+from rekindle.hosts.agreement import differences, model_facts
 
 PLAIN: Final = (bool, int, float, str, type(None))
-"""The types of JAX's settings that are sent."""
-LEADERS_OWN: Final = ("device", "policy", "route", "logits_processor")
-"""Settings that are not sent: a follower has devices of its own, plans nothing, and takes no functions."""
+"""Types of JAX's settings sent to followers."""
+LEADER_ONLY: Final = ("device", "policy", "route", "logits_processor")
+"""Settings not sent to followers, which have other devices, plan nothing, and accept no functions."""
 
 
 def require_shareable(settings: Settings, family: object, processes: int) -> None:
-    """Check that a session can be opened over so many processes, as far as that is known before they have come.
+    """Check a session's settings for this number of processes, before the followers have connected.
 
     Raises:
-        ConfigError: something would have to be sent to followers that cannot be, or not all have the same part to do.
+        ConfigError: an argument cannot be sent to followers, or the model cannot be split evenly between processes.
     """
     if settings.mesh is not None or settings.data > 1 or settings.lane_count > 1:
         raise ConfigError(
@@ -52,13 +52,16 @@ def require_shareable(settings: Settings, family: object, processes: int) -> Non
             raise ConfigError(f"with hosts, {name} must be None, because functions are not sent to other processes")
 
 
-def asked(
+def model_request(
     model: str | os.PathLike[str], revision: str | None, settings: Settings, blueprint: Blueprint
 ) -> dict[str, Any]:
-    """Return what followers are asked to open, as plain data.
+    """Return the request to open a model, as plain data.
 
     Args:
-        settings: as they were chosen, so that nothing is left to a follower.
+        model: the model.
+        revision: its revision on the hub.
+        settings: the resolved settings, without any choice for followers.
+        blueprint: the leader's plan.
 
     Raises:
         OSError: a weight file cannot be read.
@@ -69,19 +72,19 @@ def asked(
         "revision": revision,
         "platform": blueprint.place.first.platform,
         "settings": {
-            field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in LEADERS_OWN
+            field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in LEADER_ONLY
         },
         "jax": {name: value for name, value in values.items() if type(value) in PLAIN},
-        "facts": of_model(blueprint),
+        "facts": model_facts(blueprint),
     }
 
 
-def weights_asked(weights: Weights) -> dict[str, Any]:
-    """Return which weights followers are asked to read, as plain data.
+def weights_request(weights: Weights) -> dict[str, Any]:
+    """Return the request to read weights, as plain data.
 
     Raises:
-        InvalidRequest: these cannot be sent.
-        ModelError: they cannot be opened.
+        InvalidRequest: the weights are arrays, which cannot be sent.
+        ModelError: the weights cannot be opened.
         OSError: a file cannot be read.
     """
     if not isinstance(weights, str | os.PathLike):
@@ -97,13 +100,14 @@ def _where(model: str | os.PathLike[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """A follower's share of a model, opened.
+class ModelShard:
+    """A follower's shard of an open model.
 
     Attributes:
-        blueprint: how it was opened.
-        state: on the devices of this process.
-        resources: closed when the session has ended.
+        blueprint: the plan of the model.
+        executables: the programs of the model.
+        state: the state on the devices of this process.
+        resources: the resources to close at the end of the session.
     """
 
     blueprint: Blueprint
@@ -112,31 +116,32 @@ class Share:
     resources: ExitStack
 
     @classmethod
-    def opened(cls, asked: Mapping[str, Any], model: str | None) -> "Share":
-        """Open what a leader asks for, under its settings of JAX.
+    def open(cls, request: Mapping[str, Any], model: str | None) -> "ModelShard":
+        """Open the model requested by a leader, under the leader's settings of JAX.
 
         Args:
-            model: where the model is on this machine, if it is elsewhere than on the leader's.
+            request: the request, from `model_request`.
+            model: the model's place on this machine, if it differs from the leader's.
 
         Raises:
-            HostRefused: it is another model here, or it is computed otherwise.
-            RekindleError: it cannot be opened.
+            HostRefused: the model or its computation differs from the leader's.
+            RekindleError: the model cannot be opened.
         """
-        settings = Settings(**asked["settings"])
-        # A path is where the leader has the model.
-        checkpoint = open_checkpoint(model or asked["model"], silent, None, asked["revision"])
-        (place,) = places_over(asked["platform"], settings)
+        settings = Settings(**request["settings"])
+        # A path in the request is a path on the leader's machine.
+        checkpoint = open_checkpoint(model or request["model"], silent, None, request["revision"])
+        (place,) = places_over(request["platform"], settings)
         blueprint = Blueprint.of(checkpoint, settings, place)
-        unlike = differences(of_model(blueprint), asked["facts"])
+        unlike = differences(model_facts(blueprint), request["facts"])
         if unlike:
             raise HostRefused(f"the leader has another model, or computes it otherwise (there) than here: {unlike}")
         blueprint.budget.check(blueprint.limits, checkpoint.source)
         directory = store_directory(settings.restore)
-        programs, wanted = open_programs(directory, blueprint), blueprint.all_programs()
+        programs, keys = open_programs(directory, blueprint), blueprint.all_programs()
         if settings.restore == "require":
-            require_all(programs, wanted)
-        stored = programs is not None and not programs.missing(wanted)
-        first, later, wait = blueprint.in_turn(settings.precompile, wanted, stored=stored)
+            require_all(programs, keys)
+        stored = programs is not None and not programs.missing(keys)
+        first, later, wait = blueprint.in_turn(settings.precompile, keys, stored=stored)
         with ExitStack() as resources:
             executables = Executables(blueprint.programs, settings.max_executables, programs)
             resources.callback(lambda: executables.idle().result())
@@ -150,24 +155,24 @@ class Share:
             resources.callback(settle(state.weights, preparing))
             return cls(blueprint, executables, state, resources.pop_all())
 
-    def load(self, asked: Mapping[str, Any]) -> list[jax.Array]:
-        """Read other weights of the same structure; they are not used yet.
+    def load(self, request: Mapping[str, Any]) -> list[jax.Array]:
+        """Read other weights of the same structure, without using them yet.
 
         Raises:
-            HostRefused: they are others here than on the leader's.
-            RekindleError: they cannot be read.
+            HostRefused: the weights differ from the leader's.
+            RekindleError: the weights cannot be read.
         """
         blueprint, programs = self.blueprint, self.blueprint.programs
-        if content_fingerprint(open_checkpoint(asked["model"]).files) != asked["weights"]:
-            raise HostRefused(f"the leader has other weights in {asked['model']} than this process")
+        if content_fingerprint(open_checkpoint(request["model"]).files) != request["weights"]:
+            raise HostRefused(f"the leader has other weights in {request['model']} than this process")
         with own_settings():
-            tensors = tensors_of(asked["model"], blueprint.checkpoint.config)
+            tensors = tensors_of(request["model"], blueprint.checkpoint.config)
             (weights,) = place_new_weights(
                 blueprint.checkpoint.config, tensors, blueprint.dtype, programs.implementation, [blueprint.place]
             )
             return weights
 
 
-def settings_of(asked: Mapping[str, Any]) -> JaxSettings:
-    """Return the settings of JAX under which a leader compiles; what cannot be sent is this process's own."""
-    return JaxSettings({**JaxSettings.here().values, **asked["jax"]}, None)
+def settings_of(request: Mapping[str, Any]) -> JaxSettings:
+    """Return the leader's settings of JAX; settings not sent are taken from this process."""
+    return JaxSettings({**JaxSettings.here().values, **request["jax"]}, None)

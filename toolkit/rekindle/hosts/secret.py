@@ -1,4 +1,4 @@
-"""The secret by which the processes of one user know each other."""
+"""Secret for mutual authentication of a user's processes."""
 
 import os
 import secrets
@@ -12,47 +12,47 @@ from rekindle.core.store.directory import cache_dir, require_private
 
 VARIABLE: Final = "REKINDLE_SECRET"
 FILE: Final = "hosts-secret"
-SHORTEST: Final = 16
-"""The fewest characters of a secret that somebody chose: who hears a greeting can try short ones in peace."""
+MIN_LENGTH: Final = 16
+"""The fewest characters of a user's secret: an eavesdropper on a greeting can guess short ones offline."""
 
 
-def shared_secret(given: str | None = None) -> bytes:
-    """Return the secret that was given, else that of the environment, else that of the cache directory.
+def shared_secret(secret: str | None = None) -> bytes:
+    """Return the secret of the argument, of the environment, or of the cache directory, in this order.
 
-    The last is made where it is missing, readable for this user alone.
+    The file in the cache directory is created if missing, readable only for this user.
 
     Raises:
-        ConfigError: it is too short.
+        ConfigError: the secret is too short.
         StorageError: the cache directory cannot be used.
-        UnsafeStorage: others can read or write what is in it.
+        UnsafeStorage: other users can read or write the file.
     """
-    chosen: object = os.environ.get(VARIABLE) if given is None else given
-    if chosen is None:
-        return _kept(cache_dir() / FILE)
-    if not isinstance(chosen, str) or len(chosen) < SHORTEST:
-        where = VARIABLE if given is None else "secret"
+    value: object = os.environ.get(VARIABLE) if secret is None else secret
+    if value is None:
+        return _read_or_create(cache_dir() / FILE)
+    if not isinstance(value, str) or len(value) < MIN_LENGTH:
+        name = VARIABLE if secret is None else "secret"
         raise ConfigError(
-            f'{where} must have at least {SHORTEST} characters, such as those that `python -c "import secrets; '
-            'print(secrets.token_hex())"` prints'
+            f'{name} must have at least {MIN_LENGTH} characters, such as the output of `python -c "import secrets; '
+            'print(secrets.token_hex())"`'
         )
-    return chosen.encode()
+    return value.encode()
 
 
-def _kept(path: Path) -> bytes:
-    """Return the secret in a file; make it where it is missing."""
+def _read_or_create(path: Path) -> bytes:
+    """Return the secret in a file, created if missing."""
     try:
         if not path.exists():
-            _make(path)
+            _create(path)
         require_private(path)
         if hasattr(os, "getuid") and stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise UnsafeStorage(f"{path} can be read by others: delete it, and start all processes of the group again")
         return path.read_bytes()
     except OSError as error:
-        raise StorageError(f"the secret {path} cannot be read or made ({error.strerror}); give one instead") from error
+        raise StorageError(f"the secret {path} cannot be read or created ({error.strerror}); give one") from error
 
 
-def _make(path: Path) -> None:
-    """Make a file with a new secret, unless another process is faster; nobody ever sees a part of it."""
+def _create(path: Path) -> None:
+    """Create a file with a new secret atomically, unless another process has created it first."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

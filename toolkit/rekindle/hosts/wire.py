@@ -10,7 +10,7 @@ from rekindle.hosts.link import Frame
 
 
 def frame_of(order: Order | Use) -> Frame:
-    """Return an order as it is sent."""
+    """Return the frame of an order."""
     match order:
         case TickOrder(bucket, packed):
             return _frame({"say": "step", "bucket": list(bucket)}, packed)
@@ -30,28 +30,28 @@ def order_of(frame: Frame) -> Order | Use:
     """Return the order in a frame.
 
     Raises:
-        ValueError: there is none in it.
+        ValueError: the frame is not an order.
     """
-    said = frame.header
-    match said["say"]:
+    header = frame.header
+    match header["say"]:
         case "step":
-            return TickOrder(Bucket(*said["bucket"]), _array(frame))
+            return TickOrder(Bucket(*header["bucket"]), _array(frame))
         case "enter":
-            return Enter(said["slot"], _array(frame))
+            return Enter(header["slot"], _array(frame))
         case "allow":
-            return Allow(np.array(said["slots"], np.int32), _array(frame))
+            return Allow(np.array(header["slots"], np.int32), _array(frame))
         case "gather":
-            return Gather(said["page"])
+            return Gather(header["page"])
         case "scatter":
-            return Scatter(said["page"], _array(frame))
+            return Scatter(header["page"], _array(frame))
         case "use":
-            return Use(said["number"])
-    raise ValueError(f"expected an order, got {said['say']!r}")
+            return Use(header["number"])
+    raise ValueError(f"expected an order, got {header['say']!r}")
 
 
 def _frame(header: dict[str, Any], array: Any) -> Frame:
-    there = np.asarray(array)
-    return Frame({**header, "dtype": there.dtype.name, "shape": there.shape}, there.tobytes())
+    values = np.asarray(array)
+    return Frame({**header, "dtype": values.dtype.name, "shape": values.shape}, values.tobytes())
 
 
 def _array(frame: Frame) -> np.ndarray[Any, np.dtype[Any]]:
