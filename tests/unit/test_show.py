@@ -165,7 +165,7 @@ class Simulated:
         for wait in drawing(self, self):  # type: ignore[arg-type]
             assert wait.timeout is not None
             deadline = self._now + wait.timeout
-            while not self.pieces.closed and len(self.pieces.items) <= wait.seen:
+            while not self.pieces.closed and len(self.pieces.items) <= wait.count:
                 following = self._coming[0] if self._coming else self._end
                 if following > deadline:
                     self._now = deadline

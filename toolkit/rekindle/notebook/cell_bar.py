@@ -58,7 +58,7 @@ def bar_bundle(progress: Progress, seconds: float) -> markup.Bundle:
     known = [progress.amount, f"{seconds:.0f} s"]
     if progress.unit == "B" and seconds >= 1 and progress.done:
         known.insert(1, f"{markup.size_text(round(progress.done / seconds))}/s")
-    if left := progress.left(seconds):
+    if left := progress.remaining(seconds):
         known.append(left)
     said = ", ".join(known)
     share = progress.done / progress.total if progress.total else 0.0

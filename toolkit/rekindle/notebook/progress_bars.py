@@ -119,7 +119,7 @@ class _Lines:
         ended = progress.done == progress.total and now >= self._start + 1.0
         if not self._ended and (ended or now >= self._written + _LINE_SECONDS):
             self._written, self._ended = now, ended
-            left = progress.left(now - self._start)
+            left = progress.remaining(now - self._start)
             self._line(f"{progress.stage}: {progress.amount}, {now - self._start:.0f} s{f', {left}' if left else ''}")
 
     def close(self) -> None:

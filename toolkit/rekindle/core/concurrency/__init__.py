@@ -1,1 +1,1 @@
-"""How threads and event loops wait for each other; this package knows nothing of language models."""
+"""Waiting between threads and event loops. This package knows nothing of language models."""

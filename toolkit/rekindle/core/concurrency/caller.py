@@ -1,4 +1,4 @@
-"""Whose call this is."""
+"""Identity of the calling task or thread."""
 
 import asyncio
 import threading
@@ -8,9 +8,9 @@ from rekindle.core.concurrency.mailbox import in_trio
 
 
 def current_caller() -> int:
-    """Return a number that tells the task or thread that calls this from all others that run now.
+    """Return a number that identifies the calling task or thread among all running ones.
 
-    It may be that of a task which has ended; then the two are taken for one.
+    The number of an ended task may be reused; the two tasks are then taken for one.
     """
     if in_trio():
         import trio

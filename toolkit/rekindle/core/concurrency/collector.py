@@ -1,4 +1,4 @@
-"""Python's garbage collector, paused while much is made that stays."""
+"""Pauses of Python's garbage collector while many long-lived objects are created."""
 
 import gc
 import threading
@@ -11,10 +11,10 @@ _pauses = 0
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector in a block, in all threads. Where the user paused it, leave it so.
+    """Pause the garbage collector in a block, in all threads. A pause by the user stays in effect.
 
-    It walks through all objects whenever there are a quarter more of them, which took a fifth of the time of importing
-    rekindle. After the block all objects count as old, so that none of them is walked through at once.
+    The collector walks through all objects whenever their number has grown by a quarter, a fifth of the time of
+    importing rekindle. After the block, all objects count as old, so that no walk over the new objects follows.
     """
     global _pauses
     with _lock:
@@ -32,7 +32,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def _count_as_old() -> None:
-    """Move all objects to the oldest generation, which costs no walk. What the user has frozen stays frozen."""
+    """Move all objects to the oldest generation, without a walk. Objects frozen by the user stay frozen."""
     if not gc.get_freeze_count():
         gc.freeze()
         gc.unfreeze()

@@ -1,4 +1,4 @@
-"""An object that is still to be made: it is awaited, entered, or waited for."""
+"""Objects not yet created, to be awaited, entered, or waited for."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -12,25 +12,25 @@ T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
 
 
 class Eventual(ABC, Generic[T]):
-    """An object that is still to be made. Nothing happens before this is awaited, entered, or waited for."""
+    """An object not yet created. Nothing happens before it is awaited, entered, or waited for."""
 
     _gives: ClassVar[type]
-    """The class of the object."""
+    """Class of the object."""
     _hint: ClassVar[str]
-    """How to get the object, for who uses this in its place."""
+    """How to create the object, for the message of an AttributeError."""
 
     def __init__(self) -> None:
         self._entered = AsyncExitStack()
 
     @abstractmethod
     def _make(self) -> Waits[T]:
-        """Make the object."""
+        """Create the object."""
 
     def __await__(self) -> Generator[Any, None, T]:
         return awaited(self._make()).__await__()
 
     def wait(self) -> T:
-        """Block until the object is made, and return it."""
+        """Block until the object is created, and return it."""
         return blocked(self._make())
 
     async def __aenter__(self) -> T:

@@ -1,4 +1,4 @@
-"""Feeds, which one thread writes and any task or thread can follow: the bridge from the engine to its callers."""
+"""Feeds: lists written by one thread and followed by any task or thread. They bridge the engine and its callers."""
 
 import asyncio
 import signal
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 HEARING_SECONDS = 0.2
-"""How long a blocking wait may be deaf to an interrupt that did not wake it."""
+"""Longest delay of an interrupt that does not wake a blocking wait by itself."""
 TO_THE_END = sys.maxsize
-"""The value of `seen` that waits until the feed is closed. Each wake-up for an item would cost a switch of threads."""
+"""A `count` that waits for the end of the feed. Each wake-up for an item would cost a switch of threads."""
 
 
 class Feed(Generic[T]):
-    """A list that grows until it is closed. One thread writes it; readers may come at any time, and read all of it."""
+    """A list that grows until closed. One thread writes it; readers may start at any time and read all of it."""
 
     def __init__(self) -> None:
         self._items: list[T] = []
@@ -36,70 +36,70 @@ class Feed(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """Tell whether nothing more will come."""
+        """True once no further item will come."""
         return self._closed
 
     def put(self, item: T) -> None:
-        """Add an item, and wake those who wait for it."""
+        """Add an item and wake the waiting readers."""
         self._items.append(item)
         self._wake()
 
     def close(self) -> None:
-        """Close the feed, and wake all who wait."""
+        """Close the feed and wake all waiting readers."""
         self._closed = True
         self._wake()
-        self._tell_of_the_end()
+        self._run_at_close()
 
     def when_closed(self, call: Callable[[], None]) -> None:
-        """Have a function called once: by the thread that closes the feed, or now if it is closed.
+        """Register a function to call once: on the closing thread, or now if the feed is closed.
 
-        It must be quick, and must not raise.
+        It must be quick and must not raise.
         """
         self._at_close.append(call)
         if self._closed:
-            self._tell_of_the_end()
+            self._run_at_close()
 
     def follow(self, call: Callable[[], object]) -> None:
-        """Have a function called at every item from now on, and at the end, by the thread that writes.
+        """Register a function to call on the writing thread, at every further item and at the end.
 
-        It must be quick, and must not raise.
+        It must be quick and must not raise.
         """
         self._waiting.append((call, -1))
 
-    async def wait(self, seen: int, timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        """Wait until there are more than `seen` items or the feed is closed; the loop keeps turning meanwhile.
+    async def wait(self, count: int, timeout: float | None = None) -> bool:  # noqa: ASYNC109
+        """Wait until there are more than `count` items or the feed is closed, without blocking the loop.
 
         Returns:
             False if `timeout` seconds passed first.
         """
         __tracebackhide__ = True  # a cell shows errors without such frames
-        if not self._has_more(seen):
+        if not self._has_more(count):
             waiter = Waiter()
-            waiting = waiter.wake, seen
+            waiting = waiter.wake, count
             self._waiting.append(waiting)
             try:
-                if not self._has_more(seen):  # an item that came before the waiter was added woke nobody
+                if not self._has_more(count):  # an item put before the waiter was added woke nobody
                     await waiter.wait(pulse=True, timeout=timeout)
             finally:
                 self._waiting.remove(waiting)
-        return self._has_more(seen)
+        return self._has_more(count)
 
-    def wait_blocking(self, seen: int, timeout: float | None = None) -> bool:
-        """Wait as `wait` does, on a thread without a loop. An interrupt ends it even if it blocks a loop."""
+    def wait_blocking(self, count: int, timeout: float | None = None) -> bool:
+        """Wait like `wait` on a thread without a loop. An interrupt ends the wait even if it blocks a loop."""
         __tracebackhide__ = True
-        grown = threading.Event()
-        waiting = grown.set, seen
+        more = threading.Event()
+        waiting = more.set, count
         self._waiting.append(waiting)
         try:
             with interruptible():
-                return self._has_more(seen) or _set(grown, timeout)
+                return self._has_more(count) or _set(more, timeout)
         finally:
             self._waiting.remove(waiting)
 
-    def _has_more(self, seen: int) -> bool:
-        return self._closed or len(self._items) > seen
+    def _has_more(self, count: int) -> bool:
+        return self._closed or len(self._items) > count
 
-    def _tell_of_the_end(self) -> None:
+    def _run_at_close(self) -> None:
         while self._at_close:
             try:
                 call = self._at_close.pop()
@@ -108,21 +108,21 @@ class Feed(Generic[T]):
             call()
 
     def _wake(self) -> None:
-        for wake, seen in tuple(self._waiting):
-            if self._has_more(seen):
+        for wake, count in tuple(self._waiting):
+            if self._has_more(count):
                 wake()
 
 
 def _set(event: threading.Event, timeout: float | None) -> bool:
-    """Wait as the event does, and wake now and then.
+    """Wait for an event in short intervals.
 
-    Python hears of an interrupt only when its main thread runs. One that the system has given to another thread does
-    not wake that, nor does any on Windows.
+    Python handles an interrupt only when its main thread runs. An interrupt delivered to another thread does not wake
+    the main thread, and on Windows no interrupt does.
     """
     ends = None if timeout is None else monotonic() + timeout
     while True:
-        left = HEARING_SECONDS if ends is None else min(HEARING_SECONDS, ends - monotonic())
-        if event.wait(max(0.0, left)):
+        interval = HEARING_SECONDS if ends is None else min(HEARING_SECONDS, ends - monotonic())
+        if event.wait(max(0.0, interval)):
             return True
         if ends is not None and monotonic() >= ends:
             return False
@@ -130,10 +130,10 @@ def _set(event: threading.Event, timeout: float | None) -> bool:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let an interrupt raise KeyboardInterrupt in a wait that blocks a running asyncio loop.
+    """Raise KeyboardInterrupt at an interrupt of a wait that blocks a running asyncio loop.
 
-    The handlers of ipykernel and of `asyncio.run` only tell their loop, which cannot listen while it is blocked. So in
-    a cell that awaits anything, a blocking wait would hear of an interrupt only at its end.
+    The handlers of ipykernel and of `asyncio.run` only notify their loop, which cannot react while blocked. In a cell
+    with any await, a blocking wait would otherwise notice an interrupt only at its end.
     """
     handler = signal.getsignal(signal.SIGINT)
     blocks_a_loop = threading.current_thread() is threading.main_thread() and asyncio._get_running_loop() is not None

@@ -1,4 +1,4 @@
-"""Interrupts: which calls they end, also in cells under IPython in a terminal, and what they say."""
+"""Interrupts of waiting calls, also in cells under IPython in a terminal, and the messages of their errors."""
 
 import asyncio
 import signal
@@ -13,66 +13,66 @@ from typing import Any
 from rekindle.core.errors import AnyError, with_short_traceback
 
 
-def brief(left: AnyError) -> AnyError:
-    """Return an error that ends a wait; a cell shows an interrupt as it shows the errors of this package."""
-    return with_short_traceback(left) if isinstance(left, KeyboardInterrupt | CancelledError) else left
+def brief(error: AnyError) -> AnyError:
+    """Return an error that ends a wait; an interrupt gets the short traceback of Rekindle's own errors in a cell."""
+    return with_short_traceback(error) if isinstance(error, KeyboardInterrupt | CancelledError) else error
 
 
-def tell(left: BaseException, words: str, name: str, value: object) -> None:
-    """Have an error that ends a wait say these words, and give it what had come; other errors than interrupts stay.
+def tell(error: BaseException, words: str, name: str, value: object) -> None:
+    """Add a message and the results so far to an interrupt; ignore any other error.
 
-    It stays the error that it is, because event loops and timeout scopes know their cancellations by it.
+    The error keeps its identity, since event loops and timeout scopes recognise their cancellations by it.
 
     Args:
-        left: a KeyboardInterrupt or asyncio's CancelledError, or any other.
-        words: its message if it has none, else a note.
-        name, value: an attribute that it gets.
+        error: a KeyboardInterrupt, asyncio's CancelledError, or any other error.
+        words: the message of an error without one, else a note.
+        name, value: an attribute to set on the error.
     """
-    if isinstance(left, KeyboardInterrupt | CancelledError):
-        vars(left)[name] = value
-        say(left, words)
+    if isinstance(error, KeyboardInterrupt | CancelledError):
+        vars(error)[name] = value
+        say(error, words)
 
 
-def say(left: BaseException, words: str) -> None:
-    """Have an error that ends a wait say these words, as `tell` does where there is nothing to give."""
-    if not isinstance(left, KeyboardInterrupt | CancelledError):
+def say(error: BaseException, words: str) -> None:
+    """Add a message to an interrupt, as `tell` does; ignore any other error."""
+    if not isinstance(error, KeyboardInterrupt | CancelledError):
         return
-    if left.args:
-        left.add_note(words)
+    if error.args:
+        error.add_note(words)
     else:
-        left.args = (words,)
+        error.args = (words,)
 
 
 class _Cancelling:
-    """A signal handler that cancels the tasks which wait.
+    """A signal handler that cancels the waiting tasks.
 
-    Python's own raises KeyboardInterrupt out of the loop. Other owners of a loop then cancel its tasks, or end the
-    process; IPython leaves them, and the requests that they wait for go on.
+    Python's own handler raises KeyboardInterrupt out of the loop. Most owners of a loop then cancel its tasks or end
+    the process, but IPython leaves the tasks, and their requests would go on.
 
     Attributes:
-        tasks: those that wait.
-        heard: whether an interrupt came; the next one is Python's.
-        alone: whether one task waited when it came.
+        tasks: the waiting tasks.
+        interrupted: True after the first interrupt; Python handles the next one.
+        alone: True if a single task waited at the interrupt.
     """
 
     def __init__(self) -> None:
         self.tasks: list[asyncio.Task[Any]] = []
-        self.heard = self.alone = False
+        self.interrupted = self.alone = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.heard:
+        if self.interrupted:
             signal.default_int_handler(number, frame)
-        self.heard, self.alone = True, len(self.tasks) == 1
+        self.interrupted, self.alone = True, len(self.tasks) == 1
         for task in self.tasks:
             task.cancel()
 
 
 @contextmanager
 def ended_by_interrupts() -> Iterator[None]:
-    """End a task's wait at an interrupt, where IPython runs the loop and leaves interrupts to Python.
+    """End a task's wait at an interrupt, if IPython runs the loop and leaves interrupts to Python.
 
     Raises:
-        KeyboardInterrupt: an interrupt came, and no other task waited.
+        KeyboardInterrupt: an interrupt came while no other task waited.
     """
     handler = _handler()
     task = asyncio.current_task()
@@ -83,7 +83,7 @@ def ended_by_interrupts() -> Iterator[None]:
     try:
         yield
     except CancelledError:
-        if not handler.alone:  # of several, the first that raised it would end the loop before the others are cancelled
+        if not handler.alone:  # the first of several tasks to raise it would end the loop before the others end
             raise
         task.uncancel()
         raise KeyboardInterrupt from None
@@ -94,7 +94,7 @@ def ended_by_interrupts() -> Iterator[None]:
 
 
 def _handler() -> _Cancelling | None:
-    """Return the handler of interrupts, which is installed for the first wait; None where others handle them."""
+    """Return the interrupt handler, installed for the first wait; None if others handle interrupts."""
     if threading.current_thread() is not threading.main_thread():
         return None
     handler = signal.getsignal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Loops over what an engine says, for tasks and for threads that block."""
+"""Loops over streamed items, for tasks and for blocking threads."""
 
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator
@@ -12,21 +12,21 @@ T = TypeVar("T")
 
 
 class Loop(AsyncIterator[T], Iterator[T]):
-    """Items that are waited for one by one, with `async for` or with `for`, in one place at a time."""
+    """An iterator over items to wait for, by `async for` or `for`; one loop at a time."""
 
     def __init__(self) -> None:
         self._busy = Lock()
 
     @abstractmethod
     def close(self) -> None:
-        """Give nothing further."""
+        """End the loop; no further item follows."""
 
     @abstractmethod
     def _next(self) -> Waits[T | None]:
-        """Wait for the next item; return None where there is no other."""
+        """Wait for the next item; return None at the end."""
 
     async def aclose(self) -> None:
-        """Close the loop, as an async generator is closed."""
+        """Close the loop, like an async generator."""
         self.close()
 
     async def __anext__(self) -> T:
@@ -42,7 +42,7 @@ class Loop(AsyncIterator[T], Iterator[T]):
         try:
             with self._alone():
                 item = blocked(self._next())
-        except KeyboardInterrupt:  # which may come between any two instructions, and its traceback keeps this alive
+        except KeyboardInterrupt:  # it may come between any two instructions, and its traceback keeps this object alive
             self.close()
             raise
         if item is None:
@@ -51,15 +51,15 @@ class Loop(AsyncIterator[T], Iterator[T]):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Wait for an item in this place alone.
+        """Exclude other loops while this one waits for an item.
 
         Raises:
-            RuntimeError: another loop waits for one, as where a generator is already running.
+            RuntimeError: another loop waits already, as for a running generator.
         """
         if not self._busy.acquire(blocking=False):
             raise RuntimeError(
-                f"{self!r} is read by another loop already, and each item comes once: give each loop a stream of its "
-                "own, or share what one of them reads"
+                f"{self!r} is read by another loop already, and each item comes once: give each loop its own stream, "
+                "or share the items of one loop"
             )
         try:
             yield

@@ -1,4 +1,4 @@
-"""Mailboxes, which take messages from any thread to one task under asyncio or trio."""
+"""Mailboxes: message queues from any thread to tasks under asyncio or trio."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ PULSE_SECONDS = 0.1
 
 
 class Waiter:
-    """One task's wait for a sign from any thread, under asyncio or trio. It serves for one wait."""
+    """The wait of one task for a signal from any thread, under asyncio or trio. Serves for one wait."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
@@ -32,7 +32,7 @@ class Waiter:
         if self._woken:
             return
         self._woken = True
-        with suppress(RuntimeError):  # the loop was closed, so nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, so no task waits any more
             if threading.get_ident() == self._thread:
                 self._event.set()
             else:
@@ -42,8 +42,8 @@ class Waiter:
         """Wait for `wake`.
 
         Args:
-            pulse: whether to keep an asyncio loop turning meanwhile; see `turning`.
-            timeout: seconds after which the wait ends in any case; None for never.
+            pulse: keep an asyncio loop responsive to interrupts; see `turning`.
+            timeout: seconds until the wait ends anyway; None waits forever.
         """
         __tracebackhide__ = True  # a cell shows errors without such frames
         if in_trio():
@@ -63,9 +63,9 @@ class Waiter:
 
 @contextmanager
 def turning() -> Iterator[None]:
-    """Keep the loop that runs here turning while a task waits, so that an interrupt ends the wait.
+    """Keep the running loop responsive to interrupts while a task waits.
 
-    Asleep in its selector, an asyncio loop would not see that a signal handler cancelled the task, so that 'interrupt
+    Asleep in its selector, an asyncio loop does not notice a task cancelled by a signal handler, so that 'interrupt
     kernel' would take effect only at the end of the wait. trio wakes itself.
     """
     if in_trio():
@@ -94,11 +94,11 @@ class _Pulses:
 
 
 _numbers = count()
-"""The numbers of all items in all mailboxes, by which the oldest of several is known."""
+"""Sequence numbers of the items of all mailboxes; they order items across mailboxes."""
 
 
 class Mailbox(Generic[T]):
-    """A queue of messages from any thread to the tasks of one loop that receive them, unless it is paused."""
+    """A thread-safe queue of messages for the receiving tasks of one loop; it can be paused."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[int, T]] = deque()
@@ -110,41 +110,41 @@ class Mailbox(Generic[T]):
 
     @property
     def items(self) -> tuple[T, ...]:
-        """The messages that wait, oldest first. Any thread may ask."""
+        """Queued messages, oldest first. Thread-safe."""
         return tuple(item for _, item in list(self._items))
 
     @property
     def oldest(self) -> int:
-        """The number of the oldest message; messages that were put later, into any mailbox, have higher ones."""
+        """Sequence number of the oldest message; messages put later into any mailbox have higher numbers."""
         return self._items[0][0]
 
     def put(self, item: T) -> None:
-        """Add a message and wake who waits for it, without blocking."""
+        """Add a message and wake the receivers, without blocking."""
         self._items.append((next(_numbers), item))
         self._wake()
 
     def pause(self) -> None:
-        """Let receivers wait, even if there are messages."""
+        """Make receivers wait, even if there are messages."""
         self._paused = True
 
     def resume(self) -> None:
-        """Hand messages to receivers again."""
+        """Deliver messages to receivers again."""
         self._paused = False
         self._wake()
 
     def take(self) -> T | None:
-        """Return the next message, paused or not; None if there is none."""
+        """Return the next message, even if paused; None if there is none."""
         return self._items.popleft()[1] if self._items else None
 
     async def receive(self) -> T:
-        """Wait for the next message, and return it. Other tasks get a turn before that, even if messages wait."""
+        """Wait for the next message and return it. Other tasks always get a turn first."""
         if self._items:
             await checkpoint()
         while self._paused or not self._items:
             waiter = Waiter()
             self._waiters.append(waiter)
             try:
-                if self._paused or not self._items:  # a message that came before the waiter was there woke nobody
+                if self._paused or not self._items:  # a message put before the waiter was added woke nobody
                     await waiter.wait()
             finally:
                 self._waiters.remove(waiter)
@@ -164,12 +164,12 @@ def _call_soon_of_running_loop() -> Callable[[Callable[[], object]], object]:
 
 
 def in_trio() -> bool:
-    """Return whether trio runs this task. Ask before asyncio, since a notebook may run trio within an asyncio loop."""
+    """Return whether trio runs this task. Check this before asyncio: a notebook may run trio within an asyncio loop."""
     trio = sys.modules.get("trio")
     if trio is None:
         return False
     try:
         trio.lowlevel.current_trio_token()
-    except (RuntimeError, AttributeError):  # it has no such attribute as long as another thread imports it
+    except (RuntimeError, AttributeError):  # the attribute is missing while another thread imports trio
         return False
     return True

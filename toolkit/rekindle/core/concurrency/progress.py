@@ -1,4 +1,4 @@
-"""The progress of a long operation: plain data, which is drawn by whoever waits for it."""
+"""Progress of a long operation, as plain data; the waiting caller draws it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One report of one stage.
+    """A report on one stage of an operation.
 
     Attributes:
-        stage: the name of the stage, such as "loading weights"; each has a bar of its own.
-        done: how much is done, in `unit`.
-        total: how much there is to do, in `unit`; None while that is unknown.
-        unit: "B" for bytes, or a word such as "programs", after which more may be said, which may change.
+        stage: name of the stage, such as "loading weights"; each stage has a progress bar.
+        done: amount done, in `unit`.
+        total: amount in all, in `unit`; None while unknown.
+        unit: "B" for bytes, or a word such as "programs", optionally followed by changing text.
     """
 
     stage: str
@@ -22,15 +22,15 @@ class Progress:
 
     @property
     def amount(self) -> str:
-        """The amount that is done, and the one that there is to do, in words; bytes in MB."""
+        """The amounts done and in all, as text; bytes in MB."""
         scale, unit = (1e6, "MB") if self.unit == "B" else (1, self.unit)
         total = "" if self.total is None else f" of {self.total / scale:.0f}"
         return f"{self.done / scale:.0f}{total} {unit}"
 
-    def left(self, seconds: float) -> str | None:
-        """Return how long the rest will take, in words, if it goes on as in the seconds so far.
+    def remaining(self, seconds: float) -> str | None:
+        """Format the remaining time, extrapolated from the seconds so far; None if it cannot be estimated.
 
-        Only bytes come so evenly that it can be said, and not at once.
+        Only bytes progress evenly enough for an estimate, and not in the first second.
         """
         if self.unit != "B" or self.total is None or not 0 < self.done < self.total or seconds < 1:
             return None

@@ -1,10 +1,10 @@
-"""Work on daemon threads, which a process stops and waits for before it ends.
+"""Work on daemon threads, stopped and joined before the process ends.
 
-The interpreter joins other threads before it calls a handler that could stop them, so work needs daemon threads. Before
-Python 3.14, a daemon thread that returns from C++ into an interpreter that has ended is killed, and since its frames
-are XLA's, that aborts the process. So an exit handler stops all work and waits for it: for `EXIT_SECONDS`, and for the
-compiler, which cannot be stopped, as long as it takes; then it says so. Ctrl-C ends the process at once. Threads of the
-user that are not daemons are served until they are done, before all that.
+The interpreter joins other threads before any handler could stop them, so work needs daemon threads. Before Python
+3.14, a daemon thread returning from C++ into an ended interpreter is killed; since its frames are XLA's, the process
+aborts. An exit handler therefore stops all work and joins it within `EXIT_SECONDS`. The compiler cannot be stopped: the
+handler waits for it without a limit and prints a notice. Ctrl-C ends the process at once. Before all this, Python waits
+for the user's non-daemon threads, and the session serves them until they are done.
 """
 
 import atexit
@@ -21,9 +21,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 EXIT_SECONDS = 10.0
-"""How long a process that ends waits for work that still runs."""
+"""Longest wait for running work at the end of the process."""
 LOOK_SECONDS = 0.05
-"""How often it checks on that work."""
+"""Interval between two checks on running work."""
 WAITING = "rekindle: waiting for a compilation to finish before this process ends; Ctrl-C ends it now"
 TOO_LATE = (
     "weights can no longer be read, because the process is ending: its main thread is done. Read them before, or let "
@@ -32,13 +32,13 @@ TOO_LATE = (
 
 
 class Work(threading.Thread):
-    """A thread that begins at once, and that a process waits for before it ends.
+    """A thread that starts at once and is joined at the end of the process.
 
     Args:
-        work: the function to run, which must not raise.
-        name: the thread's name after "rekindle-".
-        stop: a function that makes the work end soon, and returns at once. It is called when the process ends, perhaps
-            more than once.
+        work: function to run; it must not raise.
+        name: name of the thread, after "rekindle-".
+        stop: function that asks the work to end soon and returns at once. It is called at the end of the process,
+            possibly more than once.
     """
 
     def __init__(self, work: Callable[[], None], name: str, stop: Callable[[], None] = lambda: None):
@@ -63,7 +63,7 @@ def soon(work: Callable[[], T], name: str) -> "Future[T]":
 
 
 class Doing:
-    """A kind of work, which is true while some thread does it in a block `with doing: ...`."""
+    """A kind of work. True while any thread is in a block `with doing: ...`."""
 
     def __init__(self) -> None:
         self._threads: set[int] = set()
@@ -79,14 +79,14 @@ class Doing:
 
 
 compiling = Doing()
-"""Work of the compiler, which a process waits for before it ends, however long it takes."""
+"""Compiler work; the end of the process waits for it without a limit."""
 storing = Doing()
-"""Work with executors, as Orbax needs them, which are not closed meanwhile. In the block, first check `ending`."""
+"""Work with executors, needed by Orbax; they stay open during this work. In the block, check `ending` first."""
 _closing = threading.Event()
 
 
 def ending() -> bool:
-    """Return whether the interpreter is ending. Then executors take no work, and nothing can be read or written."""
+    """Return whether the interpreter is ending. Executors then take no work, so no file can be read or written."""
     if _closing.is_set() or not threading.main_thread().is_alive():
         return True
     try:
@@ -99,9 +99,9 @@ def ending() -> bool:
 
 @cache
 def _register() -> None:
-    """Register the exit handlers with the first work, when jax has registered its own, which must run after them."""
+    """Register the exit handlers at the first work, after jax has registered its own, so that they run first."""
     atexit.register(_end)
-    # Executors are closed long before `atexit`, by a function that is registered in this way; there is no public one.
+    # Python closes executors long before `atexit`, by a function registered in this private way.
     getattr(threading, "_register_atexit", atexit.register)(_finish_storing)
 
 
@@ -115,17 +115,17 @@ def _finish_storing() -> None:
 
 def _end() -> None:
     began = since = monotonic()
-    said = False
+    notified = False
     with _interruptible():
         while works := _works():
-            for work in works:  # in each round, because work that was not stopped yet may begin more
+            for work in works:  # in each round, because unstopped work may begin more
                 work.stop()
             works[0].join(LOOK_SECONDS)
             now = monotonic()
             if compiling:
                 since = now
-                if now - began > EXIT_SECONDS and not said and sys.stderr is not None:
-                    said = True
+                if now - began > EXIT_SECONDS and not notified and sys.stderr is not None:
+                    notified = True
                     sys.stderr.write(f"{WAITING}\n")
                     sys.stderr.flush()
             elif now - since > EXIT_SECONDS:
@@ -133,13 +133,13 @@ def _end() -> None:
 
 
 def _works() -> list[Work]:
-    """Return the work that still runs; a forked process has none. An interrupt may leave a thread that never began."""
+    """Return the running work; a forked process has none. After an interrupt, a thread may never have started."""
     return [thread for thread in threading.enumerate() if isinstance(thread, Work) and thread.is_alive()]
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """End the process by the signal if an exit handler is interrupted; Python would print the error and go on."""
+    """End the process by the signal at an interrupt of an exit handler; Python would print the error and go on."""
     try:
         yield
     except KeyboardInterrupt:

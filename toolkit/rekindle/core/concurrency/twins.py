@@ -1,4 +1,4 @@
-"""Methods that are written once, as operations, and offered twice: to be awaited, and to block."""
+"""Methods written once, as operations, and offered in two forms: awaitable and blocking."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
@@ -13,10 +13,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def awaitable(how: str) -> Callable[[Callable[P, Waits[T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """Return a decorator of a function that returns an operation: it returns a coroutine then, which runs it.
+    """Return a decorator for a function returning an operation. The decorated function returns a coroutine for it.
 
     Args:
-        how: what to write, such as "await session.generate(...)"; the repr of a coroutine has it.
+        how: the correct call, such as "await session.generate(...)", for the repr of the coroutine.
     """
 
     def decorate(operation: Callable[P, Waits[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -26,7 +26,7 @@ def awaitable(how: str) -> Callable[[Callable[P, Waits[T]]], Callable[P, Corouti
 
         def call(*arguments: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
             coroutine: Any = run(*arguments, **options)
-            # It stays a real coroutine, which is what event loops take, so it is its name that says it.
+            # Event loops need a real coroutine, so the hint is in its name.
             coroutine.__qualname__ = f"{operation.__qualname__}, to be awaited: `{how}`"
             return cast(Coroutine[Any, Any, T], coroutine)
 
@@ -39,10 +39,10 @@ def awaitable(how: str) -> Callable[[Callable[P, Waits[T]]], Callable[P, Corouti
 
 
 def blocking(method: Callable[P, Awaitable[T]]) -> Callable[P, T]:
-    """Return the twin of a method, which blocks until there is a result; its name ends in `_sync`.
+    """Return the blocking twin of a method; its name ends in `_sync`.
 
     Args:
-        method: one of `awaitable`, or one that returns an object with a method `wait`.
+        method: a function decorated by `awaitable`, or a method returning an object with a `wait` method.
     """
     operation: Callable[P, Waits[T]] | None = getattr(method, "operation", None)
 
@@ -63,7 +63,7 @@ def blocking(method: Callable[P, Awaitable[T]]) -> Callable[P, T]:
 
 
 def _described(call: F, function: Callable[..., Any], returned: Any) -> F:
-    """Have a function show the name, the docstring and the parameters of another, and what it returns itself."""
+    """Copy the name, docstring and parameters of another function, with this return annotation."""
     described: Any = wraps(function)(call)
     described.__signature__ = inspect.signature(function).replace(return_annotation=returned)
     return call

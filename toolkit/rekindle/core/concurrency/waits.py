@@ -1,6 +1,6 @@
-"""Operations that wait, written once for callers that await them and for callers that block.
+"""Waiting operations, written once for callers that await and callers that block.
 
-An operation does no input and output by itself: it yields its steps, and who runs it takes them.
+An operation does no input or output itself: it yields steps, and its runner takes them.
 """
 
 from collections.abc import Callable, Generator
@@ -16,44 +16,45 @@ T = TypeVar("T")
 
 
 class WaitStep(Protocol):
-    """A step of an operation; the operation goes on with its result. An error in it is raised in the operation."""
+    """A step of an operation. The runner sends its result, or throws its error, into the operation."""
 
     async def awaited(self) -> Any:
-        """Take the step while the loop keeps turning."""
+        """Take the step without blocking the loop."""
 
     def blocked(self) -> Any:
-        """Take the step on a thread that has nothing else to do."""
+        """Take the step on a thread without other work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The wait for more items of a feed.
+    """A wait for more items of a feed.
 
     Attributes:
-        feed: waited for until it has more than `seen` items, or is closed.
-        timeout: seconds after which the operation goes on all the same; None for never.
+        feed: feed to wait for.
+        count: the wait ends once there are more items than this, or the feed is closed.
+        timeout: seconds until the operation resumes anyway; None waits forever.
     """
 
     feed: Feed[Any]
-    seen: int = TO_THE_END
+    count: int = TO_THE_END
     timeout: float | None = None
 
     async def awaited(self) -> None:
-        await self.feed.wait(self.seen, self.timeout)
+        await self.feed.wait(self.count, self.timeout)
 
     def blocked(self) -> None:
-        self.feed.wait_blocking(self.seen, self.timeout)
+        self.feed.wait_blocking(self.count, self.timeout)
 
 
 Waits = Generator[WaitStep, Any, T]
 """An operation: a generator that yields its steps and returns its result."""
 
 Way = Literal["awaits", "blocks"]
-"""How the caller of an operation waits for it."""
+"""The caller's way of waiting for an operation."""
 
 
 class _AskWay:
-    """The step whose result is how the caller waits."""
+    """A step with the caller's way of waiting as its result."""
 
     async def awaited(self) -> Way:
         return "awaits"
@@ -63,13 +64,13 @@ class _AskWay:
 
 
 def way() -> Waits[Way]:
-    """Return the way in which the caller of this operation waits: it awaits, or it blocks."""
-    found: Way = yield _AskWay()
-    return found
+    """Return the way of waiting of this operation's caller: it awaits, or it blocks."""
+    answer: Way = yield _AskWay()
+    return answer
 
 
 async def awaited(waits: Waits[T]) -> T:
-    """Run an operation while the loop keeps turning, and return its result."""
+    """Run an operation without blocking the loop, and return its result."""
     __tracebackhide__ = True  # a cell shows errors without such frames
     try:
         step = next(waits)
@@ -86,13 +87,13 @@ async def awaited(waits: Waits[T]) -> T:
 
 
 def in_a_thread(work: Callable[[], T], name: str, stop: Callable[[], None] = lambda: None) -> Waits[T]:
-    """Do work in a thread of its own, so that the wait for it can be left at once, and return what it returns.
+    """Run work in a new thread and return its result; a caller can abandon the wait at any time.
 
     Args:
-        name, stop: see `Work`; the work is stopped too when the wait is left.
+        name, stop: see `Work`; abandoning the wait stops the work too.
 
     Raises:
-        Exception: what the work raised.
+        Exception: the error of the work.
     """
     done: Feed[T] = Feed()
     raised: list[BaseException] = []
@@ -100,7 +101,7 @@ def in_a_thread(work: Callable[[], T], name: str, stop: Callable[[], None] = lam
     def run() -> None:
         try:
             done.put(work())
-        except BaseException as error:  # a panic of a library in Rust is no Exception
+        except BaseException as error:  # a panic in a Rust library is no Exception
             raised.append(error)
         done.close()
 
@@ -116,16 +117,16 @@ def in_a_thread(work: Callable[[], T], name: str, stop: Callable[[], None] = lam
 
 
 def blocked(waits: Waits[T]) -> T:
-    """Run an operation on a thread that has nothing else to do, and return its result."""
+    """Run an operation on a thread without other work, and return its result."""
     __tracebackhide__ = True
-    with interruptible():  # around all of it, because work between the waits, such as drawing, blocks a loop too
+    with interruptible():  # around the whole operation: work between waits, such as drawing, blocks a loop too
         return _blocked(waits)
 
 
-def _blocked(waits: Waits[T], left_by: BaseException | None = None) -> T:
+def _blocked(waits: Waits[T], error_of_step: BaseException | None = None) -> T:
     __tracebackhide__ = True
     try:
-        step = next(waits) if left_by is None else waits.throw(left_by)
+        step = next(waits) if error_of_step is None else waits.throw(error_of_step)
         while True:
             step = waits.send(step.blocked())
     except StopIteration as ended:
@@ -136,4 +137,4 @@ def _blocked(waits: Waits[T], left_by: BaseException | None = None) -> T:
             raise
         return _blocked(waits, brief(error))
     finally:
-        del left_by  # its traceback refers to this frame: a circle
+        del error_of_step  # its traceback refers to this frame: a reference cycle

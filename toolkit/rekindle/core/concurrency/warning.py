@@ -1,7 +1,7 @@
-"""Warnings that any thread may give.
+"""Warnings from any thread.
 
-Where warnings are errors, there is nobody to catch one that another thread than the main one raises, and it would end
-that thread. It is printed then, as an error that ended a thread is.
+Where warnings are errors, nothing catches a warning raised outside of the main thread, and it would end its thread.
+It is printed instead, in the same form as an error that ended a thread.
 """
 
 import threading
@@ -11,23 +11,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 FRAMES = 8
-"""The most calls that the traceback of a user's function shows, the innermost ones."""
+"""Most calls in the traceback of a user's function; the innermost calls are kept."""
 
 
 def warn(message: str, stacklevel: int = 2) -> None:
-    """Warn, as `warnings.warn` does, of what stops nothing."""
+    """Give a RuntimeWarning, as `warnings.warn` does; it never ends a thread."""
     with _without_end():
         warnings.warn(message, RuntimeWarning, stacklevel=stacklevel + 1)
 
 
 def warn_again(message: str, filename: str, line: int) -> None:
-    """Warn of a line, also if the same was said of it before. Python would say that only once in a process."""
+    """Give a RuntimeWarning about a line again; Python would print equal warnings only once per process."""
     with _without_end():
         warnings.warn_explicit(message, RuntimeWarning, filename, line)
 
 
 def trace_of(error: Exception, file: str) -> str:
-    """Return the traceback of an error in a user's function, without the calls in the file that led to it."""
+    """Return the traceback of an error in a user's function, without the leading calls in `file`."""
     calls = error.__traceback__
     while calls is not None and calls.tb_frame.f_code.co_filename == file:
         calls = calls.tb_next
@@ -36,7 +36,7 @@ def trace_of(error: Exception, file: str) -> str:
 
 @contextmanager
 def _without_end() -> Iterator[None]:
-    """Print a warning that is an error, unless this is the main thread."""
+    """Print a warning raised as an error, except in the main thread."""
     try:
         yield
     except RuntimeWarning as error:
