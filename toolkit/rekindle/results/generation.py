@@ -149,7 +149,7 @@ class Generation:
         same seed: with the original token, and on the same device, it would repeat this generation.
 
         Args:
-            at: the index of the token to replace, quantity from 0.
+            at: the index of the token to replace, counted from 0.
             token: the id or the text of the new token. A text must belong to one of the alternatives in `logprobs` at
                 this index, or be a single token.
             **options: sampling parameters to change; others are the same as for this generation. `max_tokens` includes
