@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.views.cache.drawing import BAR_WIDTH, Run, draw
 from rekindle.views.cache.hottest import MAX_RUNS
-from rekindle.views.cache.labels import LEAST_GAP, alike, label_start
+from rekindle.views.cache.labels import LEAST_GAP, label_start, shared_lengths
 from rekindle.views.cache.view import view
 from rekindle.views.drawing import CHARACTER, WIDTH, Drawing
 from tests.unit.cards import HOSTILE, SPELLED, picture
@@ -67,7 +67,7 @@ def test_token_ids_that_begin_alike_are_listed_from_where_they_differ() -> None:
 @given(st.sets(st.text("ab ", min_size=6, max_size=6), min_size=1, max_size=8))
 def test_what_prefixes_share_is_the_most_that_one_shares_with_another(prefixes: set[str]) -> None:
     texts = list(prefixes)
-    assert alike(texts) == [
+    assert shared_lengths(texts) == [
         max((sum(takewhile(bool, map(str.__eq__, one, other))) for other in texts if other != one), default=0)
         for one in texts
     ]

@@ -20,7 +20,17 @@ from rekindle.notebook.board.rates import Rate
 from rekindle.results.answers import Answers
 from rekindle.results.heat_map import heat_map
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
-from rekindle.views.records import ChunkRecord, Cut, Given, JoinRecord, Over, Planned, Read, Sent, StartRecord
+from rekindle.views.records import (
+    ChunkRecord,
+    DispatchRecord,
+    EndRecord,
+    JoinRecord,
+    PlanRecord,
+    ReadbackRecord,
+    StartRecord,
+    StopRecord,
+    TokensRecord,
+)
 from rekindle.views.timeline.drawing import draw
 from rekindle.views.timeline.requests import Timeline
 from tests.compilations import programs_of
@@ -157,21 +167,28 @@ def test_the_card_of_a_cache_is_that_of_its_file() -> None:
 
 def test_the_card_of_a_trace_is_that_of_its_file() -> None:
     def planned(tick: int, *rows: int, chunks: tuple[ChunkRecord, ...] = (), lost: tuple[int, ...] = ()) -> list[Any]:
-        return [Planned(tick, chunks, rows, 0, lost), Sent(tick), Read(tick)]
+        return [PlanRecord(tick, chunks, rows, 0, lost), DispatchRecord(tick), ReadbackRecord(tick)]
 
     facts = [
         *(JoinRecord(name, 40 if name == 1 else 20, False) for name in (1, 2, 3)),
-        *(StartRecord(1, 40, 16), StartRecord(2, 20, 0), Over(9, "rejected", "no tokenizer")),
+        *(StartRecord(1, 40, 16), StartRecord(2, 20, 0), EndRecord(9, "rejected", "no tokenizer")),
         *planned(1, chunks=(ChunkRecord(1, 16, 24, True), ChunkRecord(2, 0, 16, False))),
-        *(Given(1, (1,)), JoinRecord(4, 64, True)),
-        *(*planned(2, 1, chunks=(ChunkRecord(2, 16, 4, True),)), Given(2, (1, 2))),
-        *(*planned(3, 1, lost=(2,)), Given(3, (1,)), *planned(4, 1), Given(4, (1,)), Cut(1, 3), Over(1, "stop", "")),
-        *(*planned(5, chunks=(ChunkRecord(2, 0, 21, True),)), Given(5, (2,)), Over(3, "cancelled", "")),
+        *(TokensRecord(1, (1,)), JoinRecord(4, 64, True)),
+        *(*planned(2, 1, chunks=(ChunkRecord(2, 16, 4, True),)), TokensRecord(2, (1, 2))),
+        *(
+            *planned(3, 1, lost=(2,)),
+            TokensRecord(3, (1,)),
+            *planned(4, 1),
+            TokensRecord(4, (1,)),
+            StopRecord(1, 3),
+            EndRecord(1, "stop", ""),
+        ),
+        *(*planned(5, chunks=(ChunkRecord(2, 0, 21, True),)), TokensRecord(5, (2,)), EndRecord(3, "cancelled", "")),
         *(
             *planned(6, 2, chunks=(ChunkRecord(4, 0, 64, False),)),
-            Given(6, (2,)),
-            Over(4, "held", ""),
-            Over(2, "length", ""),
+            TokensRecord(6, (2,)),
+            EndRecord(4, "held", ""),
+            EndRecord(2, "length", ""),
         ),
     ]
     timeline = draw(Timeline(recorded(*facts)))

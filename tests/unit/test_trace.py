@@ -151,7 +151,7 @@ def test_a_trace_that_has_ended_keeps_nothing_of_its_session() -> None:
     trace, _ = traced()
     kept = reachable(vars(trace))
     plain = (str, int, float, tuple, dict, type(None), bool)
-    assert {type(one) for one in kept if not isinstance(one, plain)} <= {type(trace._kept), type(trace._lock)}
+    assert {type(one) for one in kept if not isinstance(one, plain)} <= {type(trace._records), type(trace._lock)}
 
 
 def test_what_it_keeps_of_a_long_text_is_its_beginning() -> None:

@@ -14,10 +14,10 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from rekindle.views.drawing import CHARACTER, WIDTH
-from rekindle.views.records import ChunkRecord, Given, JoinRecord, Over, Planned, StartRecord
+from rekindle.views.records import ChunkRecord, EndRecord, JoinRecord, PlanRecord, StartRecord, TokensRecord
 from rekindle.views.timeline.drawing import BAR_HEIGHT, draw
 from rekindle.views.timeline.requests import Timeline
-from rekindle.views.timeline.view import MAX_COLUMNS, MAX_ROWS, view
+from rekindle.views.timeline.view import MAX_COLUMNS, MAX_ROWS, select_view
 from rekindle.views.timeline.words import LETTERS, SUMMARY_HEAD
 from tests.unit.cards import HOSTILE, SPELLED, picture
 from tests.unit.traces import SEEDS, crowded, recorded, traced
@@ -39,7 +39,7 @@ def test_a_request_is_named_with_its_group_where_there_are_several() -> None:
         session.resume()
         for handle in asked:
             handle.result()
-    groups = [request_timeline.group for request_timeline in Timeline(trace.records).request_timelines.values()]
+    groups = [request_timeline.group for request_timeline in Timeline(trace.records).requests.values()]
     assert groups.count(0) == groups.count(1) == 2
     drawn = trace.timeline()
     assert drawn.text.count(", group 1") == drawn.text.count(", group 0") == 2
@@ -69,11 +69,13 @@ def test_what_is_to_be_drawn_is_told_by_collections_of_numbers(session: Session)
 def test_nothing_that_is_said_is_cut_off_or_touches_another(ticks: int) -> None:
     for prompt, cached, how in ((3, 0, "stop"), (1202, 1152, "cancelled"), (10**6, 10**6, "held")):
         begin = JoinRecord(54321, prompt, False), StartRecord(54321, prompt, cached)
-        first = Planned(1, (ChunkRecord(54321, 0, 3, True),), (), 0, ())
+        first = PlanRecord(1, (ChunkRecord(54321, 0, 3, True),), (), 0, ())
         rest = [
-            fact for tick in range(2, ticks + 1) for fact in (Planned(tick, (), (54321,), 0, ()), Given(tick, (54321,)))
+            fact
+            for tick in range(2, ticks + 1)
+            for fact in (PlanRecord(tick, (), (54321,), 0, ()), TokensRecord(tick, (54321,)))
         ]
-        drawn = picture(draw(Timeline(recorded(*begin, first, *rest, Over(54321, how, "")))).svg)
+        drawn = picture(draw(Timeline(recorded(*begin, first, *rest, EndRecord(54321, how, "")))).svg)
         lines: dict[float, list[tuple[float, float]]] = {}
         for text in drawn.iterfind("{*}text"):
             left = float(text.attrib["x"])
@@ -89,17 +91,17 @@ def test_nothing_that_is_said_is_cut_off_or_touches_another(ticks: int) -> None:
 
 def test_a_tick_that_compiles_is_cut_and_leaves_the_others_their_bars() -> None:
     took = [0.5, 0.5, 40.0, 0.25, 0.5]
-    facts = [Planned(tick, (), (1,), 0, ()) for tick in range(1, 6)]
+    facts = [PlanRecord(tick, (), (1,), 0, ()) for tick in range(1, 6)]
     timeline = Timeline(recorded(JoinRecord(1, 3, False), *facts))
     for tick, seconds in zip(timeline.ticks.values(), took, strict=True):
-        tick.began, tick.ended = tick.planned, tick.planned + seconds
+        tick.began, tick.ended = tick.planned_at, tick.planned_at + seconds
     svg = draw(timeline).svg
     assert "longest: 40.00 s, cut at 2.50 s" in svg
     bars = [rect for rect in ElementTree.fromstring(svg).iterfind("{*}g/{*}rect") if "fill" in rect.attrib]
     assert [float(bar.attrib["height"]) for bar in bars] == pytest.approx(
         [min(1, seconds / 2.5) * BAR_HEIGHT for seconds in took], abs=0.06
     )
-    timeline.ticks[3].ended = timeline.ticks[3].planned + 2.0
+    timeline.ticks[3].ended = timeline.ticks[3].planned_at + 2.0
     assert "longest: 2.00 s<" in draw(timeline).svg
 
 
@@ -110,7 +112,7 @@ def test_what_does_not_fit_is_counted_and_long_runs_share_columns() -> None:
         recorded(
             *(JoinRecord(number, 3, False) for number in begins),
             *(
-                Planned(
+                PlanRecord(
                     tick,
                     tuple(ChunkRecord(number, 0, 3, True) for number, begin in begins.items() if begin == tick),
                     tuple(number for number, begin in begins.items() if begin < tick < begin + 100),
@@ -129,7 +131,7 @@ def test_what_does_not_fit_is_counted_and_long_runs_share_columns() -> None:
     assert len(drawing.svg) < 200_000
     part = draw(timeline, [3, 7], range(40, 60))
     assert part.text.splitlines()[0].startswith("2 requests over 20 ticks")
-    kinds = timeline.request_timelines[7].kinds(range(40, 60))
+    kinds = timeline.requests[7].kinds(range(40, 60))
     assert row(part.text, "request 7") == "".join(LETTERS[kind] if kind else " " for kind in kinds).strip()
     assert f"{ticks - 20} ticks not drawn" in part.text
 
@@ -141,9 +143,9 @@ def test_the_spans_of_a_row_are_its_ticks_in_order_whatever_shares_a_column(
     for seed in SEEDS:
         timeline = Timeline(crowded(seed).records)
         monkeypatch.setattr("rekindle.views.timeline.view.MAX_COLUMNS", -(-len(timeline.ticks) // share))
-        drawn = view(timeline, None, None)
+        drawn = select_view(timeline, None, None)
         assert drawn.share == share
-        for request_timeline in timeline.request_timelines.values():
+        for request_timeline in timeline.requests.values():
             spans, end = list(drawn.spans(request_timeline)), 0
             for span in spans:
                 assert span.at >= end

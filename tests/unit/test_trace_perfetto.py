@@ -16,7 +16,15 @@ from rekindle.core.errors import StorageError
 from rekindle.core.messages import Text, Texts
 from rekindle.core.messages.record import MessageRecord
 from rekindle.session.session import Session
-from rekindle.views.records import ChunkRecord, Given, JoinRecord, Over, Planned, TraceRecord, trace_record
+from rekindle.views.records import (
+    ChunkRecord,
+    EndRecord,
+    JoinRecord,
+    PlanRecord,
+    TokensRecord,
+    TraceRecord,
+    trace_record,
+)
 from rekindle.views.timeline import perfetto
 from rekindle.views.timeline.perfetto import ACTORS, DEVICE, REQUESTS, phases
 from rekindle.views.timeline.requests import Timeline
@@ -94,18 +102,16 @@ def test_each_message_is_a_slice_of_its_actor_and_each_tick_one_of_the_device(ev
 def test_the_phases_of_a_request_follow_each_other_without_a_gap_to_its_end(events: list[Event]) -> None:
     trace, _ = traced()
     timeline, shown = Timeline(trace.records), slices(events, REQUESTS)
-    for request_timeline in timeline.request_timelines.values():
+    for request_timeline in timeline.requests.values():
         spans = list(phases(request_timeline, timeline, trace.seconds))
-        assert [span.doing for span in spans] == [
-            event["name"] for event in shown[f"request {request_timeline.request}"]
-        ]
+        assert [span.activity for span in spans] == [event["name"] for event in shown[f"request {request_timeline.id}"]]
         if not request_timeline.cells:
             continue
         assert all(one.ended == other.began for one, other in pairwise(spans))
         assert (spans[0].began, spans[-1].ended) == (request_timeline.at["joined"], request_timeline.at["ended"])
-        assert [span.doing for span in spans][:2] == ["queued", "prefill"]
+        assert [span.activity for span in spans][:2] == ["queued", "prefill"]
         # A request that gets pages again in the tick in which it lost them does not wait.
-        assert sum(span.doing == "preempted" for span in spans) <= len(request_timeline.lost)
+        assert sum(span.activity == "preempted" for span in spans) <= len(request_timeline.preemptions)
     assert any(event["name"] == "preempted" for track in shown.values() for event in track)
 
 
@@ -121,7 +127,7 @@ def test_counters_are_how_many_did_what_in_each_tick_and_end_with_none(events: l
     timeline = Timeline(traced()[0].records)
     kinds = list(
         zip(
-            *(request_timeline.kinds(list(timeline.ticks)) for request_timeline in timeline.request_timelines.values()),
+            *(request_timeline.kinds(list(timeline.ticks)) for request_timeline in timeline.requests.values()),
             strict=True,
         )
     )
@@ -144,9 +150,9 @@ def test_twice_as_many_requests_are_twice_the_work_however_long_they_wait() -> N
             fact
             for request in range(requests)
             for fact in (
-                Planned(request + 1, (ChunkRecord(request, 0, 3, True),), (), 0, ()),
-                Given(request + 1, (request,)),
-                Over(request, "length", ""),
+                PlanRecord(request + 1, (ChunkRecord(request, 0, 3, True),), (), 0, ()),
+                TokensRecord(request + 1, (request,)),
+                EndRecord(request, "length", ""),
             )
         ]
         return recorded(*joined, *ticks)
@@ -182,7 +188,7 @@ def test_hostile_text_is_text_of_whole_characters() -> None:
 
 
 def test_ticks_without_a_request_are_a_file() -> None:
-    events = json.loads(perfetto.as_json(recorded(Planned(5, (), (), 3, ())), 1.0, 0))["traceEvents"]
+    events = json.loads(perfetto.as_json(recorded(PlanRecord(5, (), (), 3, ())), 1.0, 0))["traceEvents"]
     assert [event["args"]["requests"] for event in events if event["ph"] == "C"] == [0, 0]
 
 
@@ -206,7 +212,7 @@ def test_a_file_that_cannot_be_written_is_an_error_and_leaves_the_old_one(
 ) -> None:
     with session.trace() as trace:
         session.generate_sync(token_ids=[1], max_tokens=2)
-    with pytest.raises(StorageError, match="give a file in a directory that exists"):
+    with pytest.raises(StorageError, match="pass a file in an existing, writable directory"):
         trace.to_perfetto(tmp_path / "nowhere" / "trace.json")
     path = tmp_path / "trace.json"
     trace.to_perfetto(path)

@@ -184,7 +184,7 @@ async def test_a_message_whose_actor_fails_is_not_seen_and_the_block_is_left_wit
 
 async def test_who_is_no_function_is_refused_at_the_call(session: Session) -> None:
     wrong: Any = None
-    with pytest.raises(ConfigError, match=r"see must be a function that takes a rekindle\.Handled, got None"):
+    with pytest.raises(ConfigError, match=r"see must be a function that takes a rekindle\.MessageRecord, got None"):
         session.watch(wrong)
 
 

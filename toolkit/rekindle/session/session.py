@@ -61,7 +61,7 @@ from rekindle.session.engine_view import EngineView
 from rekindle.session.metrics import metrics_text
 from rekindle.session.operations import InFlight, Operations
 from rekindle.tools.tool import AnyTool
-from rekindle.views.cache.view import CacheView, joined, view
+from rekindle.views.cache.view import CacheView, merge_lanes, view
 from rekindle.views.tick_log import TickLog
 from rekindle.views.trace import Trace
 from rekindle.views.watching import Watching
@@ -592,7 +592,7 @@ class Session:
             scheduler.look(lambda trees: view(trees, page_bytes, text_of))
             for scheduler in self._loaded_engine.schedulers
         ]
-        return joined(lanes).with_texts(text_of)
+        return merge_lanes(lanes).with_texts(text_of)
 
     @property
     def sampling_defaults(self) -> SamplingParams:

@@ -1,1 +1,1 @@
-"""Pictures of what an engine does and of what its cache holds."""
+"""Pictures of an engine's work and of its prefix cache."""

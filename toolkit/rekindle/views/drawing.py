@@ -1,4 +1,4 @@
-"""A picture that a cell shows: SVG that takes its colours from the page around it, and the same as text."""
+"""Pictures for notebook cells: SVG in the colours of the surrounding page, with a text alternative."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,31 +6,35 @@ from dataclasses import dataclass
 from rekindle.core.markup import Bundle, bundle, visible
 
 WIDTH, LEAST_WIDTH = 860, 720
-"""The width of a picture in pixels, and the least to which a narrow page may shrink it: there its text is 10 px high.
-A page that is narrower than that scrolls it."""
+"""The width of a picture in pixels, and its minimum on a narrow page, with text 10 px high.
+
+A page below the minimum width scrolls the picture."""
 CHARACTER = 7.3
 """The width of a character of 12 px monospace, in pixels."""
 HEADING = 24
-"""Pixels: how high the name of a drawing among others is."""
+"""The height of a heading in a stack of drawings, in pixels."""
 TEXT_CLASS, PICTURE_CLASS = "rekindle-text", "rekindle-picture"
-"""The CSS classes of the two forms, of which a page shows one."""
+"""The CSS classes of the text and of the picture; a page shows one of the two."""
 SHOW_ONE = (
     f"<style>.{TEXT_CLASS}:has(+.{PICTURE_CLASS} svg){{display:none}}"
     f".{PICTURE_CLASS}:has(svg){{display:block!important}}</style>"
 )
-"""The only style sheet among all results. In a notebook that is not trusted, JupyterLab takes it away, and the SVG too,
-but leaves the words of the SVG in a heap. The text is then shown instead, as the elements' own styles say."""
+"""The style sheet of a drawing, the only one in any output.
+
+In an untrusted notebook, JupyterLab removes the style sheet and the SVG tags, but leaves the text of the SVG. The
+inline styles then show the text alternative instead.
+"""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Drawing:
-    """A picture that a cell shows.
+    """A picture for a notebook cell.
 
     Attributes:
-        title: what it shows, in words.
-        height: of the picture, in pixels; all are as wide.
-        parts: the SVG elements that it is made of.
-        text: the same as lines of text.
+        title: a description of the picture.
+        height: the height in pixels; the width is always `WIDTH`.
+        parts: the SVG elements of the picture.
+        text: the text alternative.
     """
 
     title: str
@@ -53,25 +57,25 @@ class Drawing:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         text = f'<pre class="{TEXT_CLASS}" style="white-space:pre;overflow-x:auto">{visible(self.text)}</pre>'
-        drawn = f'<div class="{PICTURE_CLASS}" style="display:none;overflow-x:auto">{self.svg}</div>'
-        return bundle(self.text, f"{SHOW_ONE}{text}{drawn}")
+        picture = f'<div class="{PICTURE_CLASS}" style="display:none;overflow-x:auto">{self.svg}</div>'
+        return bundle(self.text, f"{SHOW_ONE}{text}{picture}")
 
 
-def stacked(title: str, drawings: Sequence[tuple[str, Drawing]]) -> Drawing:
-    """Return drawings one below the other as one, each below its name."""
+def stack(title: str, drawings: Sequence[tuple[str, Drawing]]) -> Drawing:
+    """Combine named drawings into one, each below its name as a heading."""
     parts, height = [], 0.0
     for name, drawing in drawings:
         body = f'<g transform="translate(0 {height + HEADING:.0f})">{drawing.parts}</g>'
-        parts.append(words(4, height + HEADING - 6, name) + body)
+        parts.append(svg_text(4, height + HEADING - 6, name) + body)
         height += HEADING + drawing.height
     return Drawing(title, height, "".join(parts), "\n".join(f"{name}\n{drawing.text}" for name, drawing in drawings))
 
 
-def words(x: float, y: float, text: str) -> str:
-    """Return text as SVG. Its first character starts at `x` and stands on `y`."""
+def svg_text(x: float, y: float, text: str) -> str:
+    """Return an SVG text element. Its first character starts at `x`, and its baseline is at `y`."""
     return f'<text x="{x:.1f}" y="{y:.0f}" style="white-space:pre">{visible(text)}</text>'
 
 
 def tooltip(text: str) -> str:
-    """Return what an SVG element shows when it is pointed at; nothing for an empty text."""
+    """Return the SVG title element for a tooltip; empty for an empty text."""
     return f"<title>{visible(text)}</title>" if text else ""

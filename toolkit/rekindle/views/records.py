@@ -1,4 +1,4 @@
-"""The records of a trace: of each message words and small facts, and nothing that the message carries."""
+"""Trace records: the text of each message and small facts, without references to its payload."""
 
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ class JoinRecord(NamedTuple):
 
 
 class StartRecord(NamedTuple):
-    """A request left the waiting queue for the first time; `cached` tokens of its prompt were found."""
+    """A request left the waiting queue for the first time, with `cached` tokens of its prompt in the prefix cache."""
 
     request: int
     prompt: int
@@ -38,7 +38,7 @@ class StartRecord(NamedTuple):
 
 
 class ChunkRecord(NamedTuple):
-    """A chunk of a plan, and which group of devices computes it."""
+    """A chunk of a plan, with the group of devices for it."""
 
     request: int
     start: int
@@ -47,75 +47,81 @@ class ChunkRecord(NamedTuple):
     group: int = 0
 
 
-class Planned(NamedTuple):
-    """A plan was made: its chunks, the requests of its decode rows, once for each token that a row may get, the pages
-    that are copied in for it, and who lost theirs.
+class PlanRecord(NamedTuple):
+    """The scheduler made a plan.
+
+    Attributes:
+        tick: the tick of the plan.
+        chunks: the chunks of prefill.
+        rows: the requests of the decode rows, repeated for each token of a row.
+        onloaded_pages: the number of pages to copy to the device.
+        preempted: the requests preempted for this plan.
     """
 
     tick: int
     chunks: tuple[ChunkRecord, ...]
     rows: tuple[int, ...]
-    onloaded: int
+    onloaded_pages: int
     preempted: tuple[int, ...]
 
 
-class Sent(NamedTuple):
-    """A plan was given to the device."""
+class DispatchRecord(NamedTuple):
+    """The stepper dispatched a plan to the device."""
 
     tick: int
 
 
-class Read(NamedTuple):
-    """The outputs of a tick were read back."""
+class ReadbackRecord(NamedTuple):
+    """The settler read back the outputs of a tick."""
 
     tick: int
 
 
-class Given(NamedTuple):
-    """The scheduler took in the results of a tick: a token for each of these requests, some of them repeatedly."""
+class TokensRecord(NamedTuple):
+    """The scheduler received the results of a tick: one token per item of `requests`, with repeated requests."""
 
     tick: int
     requests: tuple[int, ...]
 
 
-class Cut(NamedTuple):
-    """A stop string was found in the text of a request, which therefore ends after this many tokens."""
+class StopRecord(NamedTuple):
+    """A stop string ended a request after `tokens` tokens."""
 
     request: int
     tokens: int
 
 
-class Over(NamedTuple):
-    """A request ended: `how` is an end reason or "rejected"; `why` is the error of a rejected one."""
+class EndRecord(NamedTuple):
+    """A request ended: `end_reason` is an end reason or "rejected"; `error` is the error of a rejected request."""
 
     request: int
-    how: str
-    why: str
+    end_reason: str
+    error: str
 
 
-Fact = JoinRecord | StartRecord | Planned | Sent | Read | Given | Cut | Over
-"""Any fact; timelines are made of them."""
+Fact = JoinRecord | StartRecord | PlanRecord | DispatchRecord | ReadbackRecord | TokensRecord | StopRecord | EndRecord
+"""Any fact of a trace. Timelines are built from facts."""
 
 
 class TraceRecord(NamedTuple):
-    """The record of one message that an actor took.
+    """The record of one message handled by an actor.
 
     Attributes:
-        actor: its name.
-        kind: the message's type, by name.
+        actor: the name of the actor.
+        kind: the name of the message's type.
         words: the message as a string.
-        said: its answers as strings, in order.
-        tick: the tick that the message is about, if any.
-        requests: the ids of the requests that it is about.
-        began, ended: when the actor took it and when it had answered, in seconds since the trace began.
-        facts: of the message and its answers, in order.
-        lane: the number of the actor's lane; None where there is one, or if lanes share the actor.
+        answers: the answers of the actor as strings, in order.
+        tick: the tick of the message; None without one.
+        requests: the ids of the message's requests.
+        began, ended: the start and the end of the handling, in seconds since the trace began.
+        facts: the facts of the message and of its answers, in order.
+        lane: the number of the actor's lane; None with a single lane, or for an actor shared by lanes.
     """
 
     actor: str
     kind: str
     words: str
-    said: tuple[str, ...]
+    answers: tuple[str, ...]
     tick: int | None
     requests: tuple[int, ...]
     began: float
@@ -125,30 +131,33 @@ class TraceRecord(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The actor's name, with its lane where there are several."""
+        """The name of the actor, with its lane if there are several."""
         return self.actor if self.lane is None else f"lane {self.lane} {self.actor}"
 
     def __repr__(self) -> str:
-        return "\n".join([f"{self.place} took {self.words}", *(f"  said {each}" for each in self.said)])
+        return "\n".join([f"{self.place} took {self.words}", *(f"  said {each}" for each in self.answers)])
 
 
 def trace_record(record: MessageRecord, since: float) -> TraceRecord:
-    """Return the record of a message.
+    """Return the trace record of a message record.
 
-    A message is seen when it is said and again when it is taken; each of its facts is of one of the two.
+    A message occurs twice in a trace: as an answer of its sender and as the message of its receiver. Each fact is
+    recorded at one of the two.
 
     Args:
-        since: when the trace began, in seconds of `time.perf_counter`.
+        since: the start of the trace, in seconds of `time.perf_counter`.
     """
-    message, said = record.message, record.answers
+    message, answers = record.message, record.answers
     facts: tuple[Fact, ...] = ()
-    if not any(isinstance(each, FromLane | ToLane) for each in (message, *said)):  # a router passes on what lanes tell
-        facts = sum(map(_facts_said, said), _facts_taken(message))
+    if not any(
+        isinstance(each, FromLane | ToLane) for each in (message, *answers)
+    ):  # a router only forwards the messages of lanes
+        facts = sum(map(_facts_of_answer, answers), _facts_of_message(message))
     return TraceRecord(
         record.actor,
         type(message).__name__,
         str(message),
-        tuple(map(str, said)),
+        tuple(map(str, answers)),
         message.tick if isinstance(message, (Plan, Dispatched, Settled, Overdue)) else None,
         message.requests,
         record.began - since,
@@ -158,41 +167,41 @@ def trace_record(record: MessageRecord, since: float) -> TraceRecord:
     )
 
 
-def _facts_taken(message: Message) -> tuple[Fact, ...]:
+def _facts_of_message(message: Message) -> tuple[Fact, ...]:
     match message:
         case Admit(request):
             return (JoinRecord(request.id, len(request.prompt), request.hold),)
         case Plan(tick):
-            return (Sent(tick),)
+            return (DispatchRecord(tick),)
         case Settled(tick):
-            return (Given(tick, message.requests),)
+            return (TokensRecord(tick, message.requests),)
         case Stopped(request_id, tokens):
-            return (Cut(request_id, tokens),)
+            return (StopRecord(request_id, tokens),)
     return ()
 
 
-def _facts_said(message: Message) -> tuple[Fact, ...]:
+def _facts_of_answer(message: Message) -> tuple[Fact, ...]:
     match message:
         case Outputs(outputs):
-            return tuple(Over(output.request.id, output.end, "") for output in outputs if output.end is not None)
+            return tuple(EndRecord(output.request.id, output.end, "") for output in outputs if output.end is not None)
         case Texts(texts):
-            return tuple(Over(text.request_id, text.end, "") for text in texts if text.end is not None)
+            return tuple(EndRecord(text.request_id, text.end, "") for text in texts if text.end is not None)
         case Plan():
-            return (_planned(message),)
+            return (_plan_record(message),)
         case Settled(tick):
-            return (Read(tick),)
+            return (ReadbackRecord(tick),)
         case Started(request_id, prompt, cached=cached):
             return (StartRecord(request_id, len(prompt), cached.total),)
         case Rejected(request_id, error):
-            return (Over(request_id, "rejected", str(error)),)
+            return (EndRecord(request_id, "rejected", str(error)),)
     return ()
 
 
-def _planned(plan: Plan) -> Planned:
-    chunks = tuple(map(_part, plan.chunks))
+def _plan_record(plan: Plan) -> PlanRecord:
+    chunks = tuple(map(_chunk_record, plan.chunks))
     rows = tuple(row.request_id for row in plan.rows for _ in range(row.steps))
-    return Planned(plan.tick, chunks, rows, sum(len(each.pages) for each in plan.onloads), plan.preempted)
+    return PlanRecord(plan.tick, chunks, rows, sum(len(each.pages) for each in plan.onloads), plan.preempted)
 
 
-def _part(chunk: Chunk) -> ChunkRecord:
+def _chunk_record(chunk: Chunk) -> ChunkRecord:
     return ChunkRecord(chunk.request_id, chunk.start, len(chunk.tokens), chunk.completes is not None, chunk.group)

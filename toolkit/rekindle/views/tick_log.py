@@ -1,4 +1,4 @@
-"""Log lines about prefill and decode; `logging.getLogger("rekindle.ticks").setLevel(logging.INFO)` turns them on."""
+"""Log lines about prefill and decode, enabled by `logging.getLogger("rekindle.ticks").setLevel(logging.INFO)`."""
 
 import logging
 from collections.abc import Callable
@@ -10,22 +10,24 @@ from rekindle.core.scheduler.stats import SchedulerStats
 
 LOG = logging.getLogger("rekindle.ticks")
 EVERY = 40
-"""How many ticks with decode rows there are between two lines on decoding. One more comes when the work has run out."""
+"""The number of ticks with decode rows between two lines on decoding. The last line comes with the end of the work."""
 
 
 class TickLog:
-    """A watcher that logs each prefill as it is planned, and the speed of decoding now and then.
+    """An observer of messages: it logs each planned prefill, and the speed of decoding at intervals.
 
     Args:
-        stats: returns the counters of the lane.
-        lane: the number of the lane; None where there is one.
+        stats: a function to get the counters of the lane.
+        lane: the number of the lane; None with a single lane.
     """
 
     def __init__(self, stats: Callable[[], SchedulerStats], lane: int | None = None):
         self._stats, self._lane = stats, lane
         self._name = "" if lane is None else f"lane {lane} "
         self._ticks = 0
-        self._since: tuple[float, int] | None = None  # since when tokens are counted, and how many there were then
+        self._since: tuple[float, int] | None = (
+            None  # the start of the current count of tokens: its time and the tokens generated until then
+        )
 
     def __call__(self, record: MessageRecord) -> None:
         """See `rekindle.core.messages.record.Observer`."""

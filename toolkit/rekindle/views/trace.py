@@ -1,4 +1,4 @@
-"""A recording of what an engine does, to look at afterwards or meanwhile."""
+"""Traces: recordings of an engine's messages."""
 
 import threading
 from collections import deque
@@ -14,24 +14,25 @@ from rekindle.core.markup import quantity
 from rekindle.core.messages import Received
 from rekindle.core.messages.record import MessageRecord
 from rekindle.core.store.directory import atomic_write
-from rekindle.views.drawing import Drawing, stacked, words
+from rekindle.views.drawing import Drawing, stack, svg_text
 from rekindle.views.records import TraceRecord, trace_record
 from rekindle.views.timeline import drawing as timeline_drawing
 from rekindle.views.timeline import perfetto
 from rekindle.views.timeline.lanes import timelines
 from rekindle.views.watching import Watching
 
-ELSEWHERE = "replicas tick in processes of their own, of which no tick was traced; trace.records has the messages"
+ELSEWHERE = "replicas tick in other processes, so the trace has no ticks; trace.records has the messages"
+"""The text of the timeline with replicas on Ray."""
 
 
 class Trace:
-    """A recording of every message within a `with` statement: `with session.trace() as t`.
+    """A recording of all messages within a `with` statement: `with session.trace() as t`.
 
-    It keeps words and small numbers of each message, some 600 bytes: no arrays, and only the beginning of a text. It
-    may be looked at while it records.
+    The record of a message has about 600 bytes of text and small numbers, without arrays, and with long texts cut. A
+    trace can be read while it records.
 
     Args:
-        most: how many messages are kept. If there are more, the oldest are dropped and counted.
+        most: the maximum number of records. Beyond it, the oldest records are dropped and counted.
 
     Raises:
         ConfigError: `most` is not a positive integer.
@@ -39,10 +40,10 @@ class Trace:
 
     def __init__(self, engine: EngineThread, most: int):
         if type(most) is not int or most < 1:
-            raise ConfigError(f"most must be a positive integer, the messages to keep; got {most!r:.80}")
+            raise ConfigError(f"most must be a positive integer, the number of messages to keep; got {most!r:.80}")
         self._watching: Watching | None = Watching(engine, self._observe)
         self._lock = threading.Lock()
-        self._kept: deque[TraceRecord] = deque(maxlen=most)
+        self._records: deque[TraceRecord] = deque(maxlen=most)
         self._count = 0
         self._began: float | None = None
         self._ended: float | None = None
@@ -59,18 +60,18 @@ class Trace:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
-        with self._lock:  # the engine's thread may just be about to record one more message
+        with self._lock:  # the engine's thread may be recording a message
             self._ended = perf_counter()
-        # A trace may outlive its session, so it does not keep a reference to the engine.
+        # A trace may outlive its session, so it drops its reference to the engine.
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.__exit__(kind, error, at)
 
     @property
     def records(self) -> tuple[TraceRecord, ...]:
-        """The recorded messages that are kept, oldest first."""
+        """The records of the messages, oldest first, without dropped records."""
         with self._lock:
-            return tuple(self._kept)
+            return tuple(self._records)
 
     @property
     def handled(self) -> tuple[TraceRecord, ...]:
@@ -80,79 +81,79 @@ class Trace:
 
     @property
     def dropped(self) -> int:
-        """Return how many recorded messages, the oldest, are no longer kept."""
+        """The number of dropped records."""
         with self._lock:
-            return self._count - len(self._kept)
+            return self._count - len(self._records)
 
     @property
     def seconds(self) -> float:
-        """Return how many seconds it has recorded."""
+        """The duration of the recording so far, in seconds."""
         if self._began is None:
             return 0.0
         return (perf_counter() if self._ended is None else self._ended) - self._began
 
     def timeline(self, *, requests: Collection[int] | None = None, ticks: range | None = None) -> Drawing:
-        """Draw requests against ticks: who waited, whose prompt was computed, who got a token, who lost their pages.
+        """Draw the state of each request in each tick: queued, prefill, decode, idle or preempted.
 
-        Each lane has a picture of its own, since it has ticks of its own. Replicas on Ray tick in other processes, of
-        which a trace knows no ticks.
+        There is one picture for each lane. For replicas on Ray the picture is empty, because their ticks run in other
+        processes and are not traced.
 
         Args:
-            requests: the ids of the requests to draw; None for all, as far as they fit.
-            ticks: the numbers of the ticks to draw, say `range(100, 140)`. None stands for all, or if not all requests
-                are drawn, for those in which the drawn requests were there.
+            requests: the ids of the requests to draw; None for as many as fit.
+            ticks: the numbers of the ticks to draw, such as `range(100, 140)`. None for all ticks of the drawn
+                requests.
 
         Raises:
             ConfigError: `requests` or `ticks` is not a collection of numbers.
         """
-        wanted: dict[str, tuple[object, str]] = {"requests": (requests, "[3]"), "ticks": (ticks, "range(100, 140)")}
-        for name, (given, example) in wanted.items():
-            if isinstance(given, str) or not isinstance(given, Collection | None):
-                raise ConfigError(f"{name} must be a collection of numbers, such as {example}, got {given!r:.80}")
+        filters: dict[str, tuple[object, str]] = {"requests": (requests, "[3]"), "ticks": (ticks, "range(100, 140)")}
+        for name, (value, example) in filters.items():
+            if isinstance(value, str) or not isinstance(value, Collection | None):
+                raise ConfigError(f"{name} must be a collection of numbers, such as {example}, got {value!r:.80}")
         records = self.records
         if any(record.kind == Received.__name__ for record in records):
-            return Drawing(ELSEWHERE, 30, words(4, 20, ELSEWHERE), ELSEWHERE)
+            return Drawing(ELSEWHERE, 30, svg_text(4, 20, ELSEWHERE), ELSEWHERE)
         dropped = self.dropped
-        note = f"what came before is not known: the oldest {quantity(dropped, 'message')} dropped" if dropped else ""
+        note = f"earlier messages are missing: the oldest {quantity(dropped, 'message')} dropped" if dropped else ""
         drawings = [(name, timeline_drawing.draw(each, requests, ticks, note)) for name, each in timelines(records)]
-        return stacked("timelines of lanes", drawings) if drawings[0][0] else drawings[0][1]
+        return stack("timelines of lanes", drawings) if drawings[0][0] else drawings[0][1]
 
     def to_perfetto(self, path: str | Path) -> None:
         """Write the trace to a file for ui.perfetto.dev, in Chrome's trace event format.
 
-        The file has a track for each actor, one for the ticks of the device, one for each request, and counts of the
-        requests that ran and waited. Only you can read it, because it contains beginnings of prompts and texts.
+        The file has a track for each actor, for the ticks of the device and for each request, and counters of running
+        and waiting requests. It contains parts of prompts and outputs, so only its owner can read it.
 
         Raises:
             StorageError: the file cannot be written.
         """
-        written = perfetto.as_json(self.records, self.seconds, self.dropped)
+        content = perfetto.as_json(self.records, self.seconds, self.dropped)
         try:
             with atomic_write(Path(path)) as file:
-                file.write(written)
+                file.write(content)
         except OSError as error:
             raise StorageError(
-                f"the trace cannot be written to {path} ({error.strerror}); give a file in a directory that exists "
-                "and that you can write to"
+                f"the trace cannot be written to {path} ({error.strerror}); pass a file in an existing, writable "
+                "directory"
             ) from error
 
     def _observe(self, message: MessageRecord) -> None:
-        assert self._began is not None, "it watches before it has begun"
+        assert self._began is not None, "the observer was called before the start of the trace"
         record = trace_record(message, self._began)
         with self._lock:
             if self._ended is None:
-                self._kept.append(record)
+                self._records.append(record)
                 self._count += 1
 
     def _summary(self) -> str:
-        """Return how far it is and what it recorded, in words."""
+        """Return the state and the counts of the trace, as text."""
         state = "not begun" if self._began is None else "recording" if self._ended is None else "recorded"
         records, dropped = self.records, self.dropped
         ticks = {record.tick for record in records if record.tick is not None}
         requests = {request for record in records for request in record.requests}
-        gone = f" (the oldest {dropped:,} dropped)" if dropped else ""
+        oldest = f" (the oldest {dropped:,} dropped)" if dropped else ""
         counts = f"{quantity(len(ticks), 'tick')}, {quantity(len(requests), 'request')}"
-        messages = f"{quantity(len(records) + dropped, 'message')}{gone}"
+        messages = f"{quantity(len(records) + dropped, 'message')}{oldest}"
         return f"{state}: {messages}, {counts}, {markup.seconds(self.seconds)}"
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A function of the user that is told of every message of an engine."""
+"""Observation of an engine's messages by a function of the user."""
 
 import threading
 
@@ -8,11 +8,11 @@ from rekindle.core.messages.record import MessageRecord, Observer
 
 
 class Watching:
-    """A `with` statement within which a function is told of every message.
+    """A context manager; within its `with` statement, a function is called with every message.
 
     Args:
-        see: the function. It is called on the engine's thread. If it raises an error, it is not called again, and the
-            end of the `with` statement raises that error.
+        see: the function, called on the engine's thread. After an error it is not called again, and the end of the
+            `with` statement raises the error.
 
     Raises:
         ConfigError: `see` is not a function.
@@ -20,7 +20,7 @@ class Watching:
 
     def __init__(self, engine: EngineThread, see: Observer):
         if not callable(see):
-            raise ConfigError(f"see must be a function that takes a rekindle.Handled, got {see!r:.80}")
+            raise ConfigError(f"see must be a function that takes a rekindle.MessageRecord, got {see!r:.80}")
         self._engine, self._function = engine, see
         self._error: Exception | None = None
         self._watches = False

@@ -1,1 +1,1 @@
-"""The contents of the prefix cache, and their picture."""
+"""Snapshots and pictures of the prefix cache."""

@@ -1,4 +1,4 @@
-"""The contents of the prefix cache, as a user sees them."""
+"""Snapshots of the prefix cache for users."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,24 +7,24 @@ from rekindle.core import markup
 from rekindle.core.markup import quantity
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import PrefixTree
-from rekindle.views.cache.drawing import Run, draw, salted
+from rekindle.views.cache.drawing import Run, draw, salt_label
 from rekindle.views.cache.hottest import MAX_PATHS, hottest_ends, hottest_runs
-from rekindle.views.cache.labels import alike, label
-from rekindle.views.drawing import Drawing, stacked
+from rekindle.views.cache.labels import label, shared_lengths
+from rekindle.views.drawing import Drawing, stack
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CachedPath:
-    """A cached prefix, from its first token to a page that nothing follows.
+    """A cached prefix, from its first token to a leaf of the tree.
 
     Attributes:
-        tokens: its token ids.
-        text: its text; empty if the model has no tokenizer.
-        hits: how many requests found its most used page.
-        device_pages, host_pages, disk_pages: how many of its pages are in each tier. A page counts for its fastest.
-        held_pages: how many of its pages are held by requests or prefix handles.
-        salt: 0 without a cache_salt, otherwise a number for each salt; -1 if weights computed it that were replaced.
-        label: what tells its text from those of the other paths, in a few words; of its token ids if it has no text.
+        tokens: the token ids of the prefix.
+        text: the text of the prefix; empty for a model without a tokenizer.
+        hits: the number of requests with a cache hit on the first page.
+        device_pages, host_pages, disk_pages: the number of pages in each tier; a page counts for its fastest tier.
+        held_pages: the number of pages locked by requests or prefix handles.
+        salt: 0 without a cache_salt, otherwise a number for each salt; -1 for pages computed with replaced weights.
+        label: a short label to distinguish the path from the others, of its text or its token ids.
     """
 
     tokens: tuple[int, ...]
@@ -39,24 +39,24 @@ class CachedPath:
 
     def __repr__(self) -> str:
         pages = quantity(self.device_pages + self.host_pages + self.disk_pages, "page")
-        held = f", {self.held_pages} held" if self.held_pages else ""
-        return f"<{quantity(self.hits, 'hit')}, {pages}{held}{salted(self.salt)}: {self.label}>"
+        holds = f", {self.held_pages} held" if self.held_pages else ""
+        return f"<{quantity(self.hits, 'hit')}, {pages}{holds}{salt_label(self.salt)}: {self.label}>"
 
 
 @dataclass(frozen=True, slots=True)
 class CacheView:
-    """The prefix cache, from `session.cache`.
+    """A snapshot of the prefix cache, from `session.cache`.
 
     Attributes:
-        page_size: tokens in a page.
-        nodes: how many pages are cached, in any tier.
-        device_pages, host_pages, disk_pages: how many pages are in each tier; some are in several. Groups of devices
-            share the disk: the pages of the one that knows of most are counted.
-        device_bytes, host_bytes, disk_bytes: the bytes that they take; on disk, before compression.
-        hottest: the paths that were found most often.
+        page_size: the number of tokens in a page.
+        nodes: the number of cached pages, in any tier.
+        device_pages, host_pages, disk_pages: the number of pages in each tier; a page can be in several tiers. Groups
+            of devices share the disk, so `disk_pages` is the maximum over groups.
+        device_bytes, host_bytes, disk_bytes: the size of the pages in each tier; on disk, before compression.
+        hottest: the paths with the most hits.
         runs: the hottest part of the tree, for `draw`.
-        more_beginnings: how many beginnings of prefixes are not in `runs`.
-        lanes: the cache of each lane, if there are several; those of lanes have none.
+        more_beginnings: the number of runs at the roots omitted from `runs`.
+        lanes: the caches of the lanes, if there are several; empty in the cache of a lane.
     """
 
     page_size: int
@@ -82,7 +82,7 @@ class CacheView:
 
     @property
     def _tiers(self) -> tuple[tuple[str, str, int, int], ...]:
-        """The name of each tier, where its pages are, how many they are, and their bytes."""
+        """The name, the location, the number of pages and the bytes of each tier."""
         return (
             ("device", "on the device", self.device_pages, self.device_bytes),
             ("host memory", "in host memory", self.host_pages, self.host_bytes),
@@ -90,44 +90,44 @@ class CacheView:
         )
 
     def with_texts(self, text_of: Callable[[Sequence[int]], str]) -> "CacheView":
-        """Return the same with the texts of the hottest paths, which `text_of` makes of their tokens."""
+        """Return a copy with texts of the hottest paths, decoded by `text_of`."""
         texts = [text_of(path.tokens) for path in self.hottest]
-        labels = map(label, texts, alike(texts))
+        labels = map(label, texts, shared_lengths(texts))
         if not all(texts):
             tokens = [path.tokens for path in self.hottest]
-            labels = map(label, tokens, alike(tokens))
-        told = zip(self.hottest, texts, labels, strict=True)
-        hottest = tuple(replace(path, text=text, label=label) for path, text, label in told)
+            labels = map(label, tokens, shared_lengths(tokens))
+        paths = zip(self.hottest, texts, labels, strict=True)
+        hottest = tuple(replace(path, text=text, label=label) for path, text, label in paths)
         return replace(self, hottest=hottest, lanes=tuple(lane.with_texts(text_of) for lane in self.lanes))
 
     def draw(self) -> Drawing:
-        """Draw the tree as far as it fits: its hottest paths, with their texts, pages, tiers, hits and locks."""
+        """Draw the hottest part of the tree, with texts, pages, tiers, hits and locks."""
         if self.lanes:
-            named = [(f"lane {number}", lane.draw()) for number, lane in enumerate(self.lanes)]
-            return stacked(f"{self._size} in {quantity(len(self.lanes), 'lane')}", named)
+            drawings = [(f"lane {number}", lane.draw()) for number, lane in enumerate(self.lanes)]
+            return stack(f"{self._size} in {quantity(len(self.lanes), 'lane')}", drawings)
         title = self._size if self.runs else f"{self._size}; only whole pages are cached"
         return draw(self.runs, self.more_beginnings, title)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         rows = [(name, f"{pages:,}", markup.size_text(size)) for name, _, pages, size in self._tiers]
         hottest = "<div>found most often:</div>" + markup.bullet_list(map(repr, self.hottest)) if self.hottest else ""
-        shown = markup.card(
+        card = markup.card(
             "rekindle prefix cache",
             self._size,
             markup.table(rows, ("tier", "pages", "size")),
             hottest,
             "<div>session.cache.draw() draws the tree of these prefixes.</div>" if self.nodes else "",
         )
-        return markup.bundle(repr(self), shown)
+        return markup.bundle(repr(self), card)
 
 
 def view(trees: Sequence[PrefixTree], page_bytes: int, text_of: Callable[[Sequence[int]], str]) -> CacheView:
-    """Describe a cache, without the texts of its paths: those may be long, and the engine waits meanwhile.
+    """Return a snapshot of a cache without the texts of its paths: decoding long texts would block the engine.
 
     Args:
-        trees: that of each group of devices.
-        page_bytes: the bytes of one page over all layers.
-        text_of: turns the first tokens of a run into text.
+        trees: the prefix tree of each group of devices.
+        page_bytes: the size of one page over all layers, in bytes.
+        text_of: a function from the first tokens of a run to text.
     """
     runs, more_beginnings = hottest_runs(trees, text_of)
     device_pages, host_pages, disk_pages = (
@@ -144,14 +144,14 @@ def view(trees: Sequence[PrefixTree], page_bytes: int, text_of: Callable[[Sequen
         device_bytes=device_pages * page_bytes,
         host_bytes=host_pages * page_bytes,
         disk_bytes=disk_pages * page_bytes,
-        hottest=tuple(_described(trees[0], salt, end) for salt, end in hottest_ends(trees)),
+        hottest=tuple(_cached_path(trees[0], salt, end) for salt, end in hottest_ends(trees)),
         runs=runs,
         more_beginnings=more_beginnings,
     )
 
 
-def joined(lanes: Sequence[CacheView]) -> CacheView:
-    """Describe the caches of all lanes as one; they share the disk."""
+def merge_lanes(lanes: Sequence[CacheView]) -> CacheView:
+    """Combine the caches of all lanes into one; lanes share the disk."""
     if len(lanes) == 1:
         return lanes[0]
     paths = [path for lane in lanes for path in lane.hottest]
@@ -172,7 +172,7 @@ def joined(lanes: Sequence[CacheView]) -> CacheView:
     )
 
 
-def _described(tree: PrefixTree, salt: int, end: Node) -> CachedPath:
+def _cached_path(tree: PrefixTree, salt: int, end: Node) -> CachedPath:
     path = tree.path(end)
     return CachedPath(
         tokens=tuple(token for node in path for token in tree.tokens_of(node)),

@@ -1,1 +1,1 @@
-"""Timelines of requests, tick by tick, and their pictures."""
+"""Timelines of requests by tick, and their pictures."""

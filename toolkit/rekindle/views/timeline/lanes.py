@@ -1,15 +1,15 @@
-"""The timelines of the lanes of an engine, each with ticks of its own."""
+"""The timelines of an engine's lanes."""
 
 from collections.abc import Iterator, Sequence
 
-from rekindle.views.records import Over, TraceRecord
+from rekindle.views.records import EndRecord, TraceRecord
 from rekindle.views.timeline.requests import Timeline
 
 
 def timelines(records: Sequence[TraceRecord]) -> list[tuple[str, Timeline]]:
-    """Return the timeline of each lane after the name of that; one without a name where there is one lane.
+    """Return the name and the timeline of each lane; the name is empty with a single lane.
 
-    A request that ended before it had a lane is on the first timeline.
+    Requests without a lane at their end are on the first timeline.
     """
     lanes = sorted({record.lane for record in records if record.lane is not None})
     if not lanes:
@@ -19,11 +19,10 @@ def timelines(records: Sequence[TraceRecord]) -> list[tuple[str, Timeline]]:
 
 
 def _of_lane(records: Sequence[TraceRecord], lane: int, lane_of: dict[int, int], first: int) -> Iterator[TraceRecord]:
-    """Yield the records of a lane, and what those of shared actors tell of its requests."""
+    """Yield the records of a lane, and the ends of its requests recorded by shared actors."""
     for record in records:
         if record.lane == lane:
             yield record
         elif record.lane is None and record.facts:
-            # Those of shared actors tell of ends alone.
-            facts = [each for each in record.facts if isinstance(each, Over)]
-            yield record._replace(facts=tuple(each for each in facts if lane_of.get(each.request, first) == lane))
+            ends = [each for each in record.facts if isinstance(each, EndRecord)]
+            yield record._replace(facts=tuple(end for end in ends if lane_of.get(end.request, first) == lane))

@@ -1,8 +1,8 @@
-"""A trace as a file for ui.perfetto.dev, in the trace event format of Chrome.
+"""Export of a trace for ui.perfetto.dev, in Chrome's trace event format.
 
-The file has complete events ("X"), instants ("i"), counters ("C"), and metadata ("M") that names and orders tracks.
-The format forbids that slices of one track overlap unless they nest; here they never overlap. Times are whole
-microseconds, so that a reader that rounds cannot make them overlap.
+The file has complete events ("X"), instants ("i"), counters ("C"), and metadata ("M") with the names and the order of
+tracks. The format allows slices of one track to nest, but not to overlap otherwise; here they are disjoint. Times are
+whole microseconds, so rounding by a reader cannot cause an overlap.
 """
 
 import json
@@ -18,34 +18,36 @@ from rekindle.core.markup import quantity
 from rekindle.views.records import TraceRecord
 from rekindle.views.timeline.lanes import timelines
 from rekindle.views.timeline.requests import RequestTimeline, TickWork, Timeline
-from rekindle.views.timeline.words import SUMMARY_HEAD, named, summary
+from rekindle.views.timeline.words import SUMMARY_HEAD, row_name, summary
 
 Event = dict[str, object]
 
 ACTORS, DEVICE, REQUESTS = 1, 2, 3
-"""The "processes" that tracks are grouped by."""
+"""The process ids of the track groups."""
 FIRST_TRACK = 10
-"""The number of the first track. A track with the number of its process would be taken for the main thread of that, and
-number 0 for an idle thread."""
+"""The number of the first track.
+
+Perfetto takes a track with the id of its process for a main thread, and track 0 for an idle thread.
+"""
 
 
-Doing = Literal["queued", "prefill", "decode", "preempted"]
+Activity = Literal["queued", "prefill", "decode", "preempted"]
 
 
 class Phase(NamedTuple):
-    """The time in which a request did one thing, in seconds since the trace began."""
+    """A period of one activity of a request, in seconds since the start of the trace."""
 
-    doing: Doing
+    activity: Activity
     began: float
     ended: float
 
 
 def as_json(records: Sequence[TraceRecord], now: float, dropped: int) -> bytes:
-    """Return the whole file.
+    """Return the content of the file.
 
     Args:
-        now: seconds since the trace began.
-        dropped: how many messages are no longer among the records.
+        now: the seconds since the start of the trace.
+        dropped: the number of dropped records.
     """
     lanes, tracks = timelines(records), count(FIRST_TRACK)
     groups = {ACTORS: "actors", DEVICE: "device", REQUESTS: "requests"}
@@ -55,26 +57,26 @@ def as_json(records: Sequence[TraceRecord], now: float, dropped: int) -> bytes:
         events += [*_ticks(timeline, next(tracks), lane), *_counters(timeline, lane)]
     events += _requests([timeline for _, timeline in lanes], now, tracks)
     whole = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"by": "rekindle", "dropped": dropped}}
-    # A reader may refuse halves of characters, even where JSON spells them: they are spelled as text.
+    # Readers may refuse surrogates, even as JSON escapes, so each is written as the text of its escape.
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return re.sub("[\ud800-\udfff]", lambda half: f"\\\\u{ord(half[0]):x}", text).encode()
 
 
 def _actors(records: Sequence[TraceRecord], tracks: Iterator[int]) -> Iterator[Event]:
-    """Yield a track for each actor, and on it a slice for each message that the actor took."""
+    """Yield a track for each actor, with a slice for each message."""
     by_actor = {actor: next(tracks) for actor in dict.fromkeys(record.place for record in records)}
     for actor, track in by_actor.items():
         yield from _track(ACTORS, track, actor)
     for record in records:
         args: Event = {"took": record.words}
-        if record.said:
-            args["said"] = "\n".join(record.said)
+        if record.answers:
+            args["said"] = "\n".join(record.answers)
         yield _slice(ACTORS, by_actor[record.place], record.kind, record.began, record.ended, args)
 
 
 def _ticks(timeline: Timeline, track: int, lane: str) -> Iterator[Event]:
-    """Yield a slice for each tick, from when the device could begin with it until its tokens were read."""
-    yield from _track(DEVICE, track, _named(lane, "ticks"))
+    """Yield a slice for each tick, from its earliest start on the device to the read of its tokens."""
+    yield from _track(DEVICE, track, _lane_name(lane, "ticks"))
     for tick in timeline.ticks.values():
         if tick.began is None or tick.ended is None:
             continue
@@ -85,86 +87,79 @@ def _ticks(timeline: Timeline, track: int, lane: str) -> Iterator[Event]:
             "prefill": chunks or "nothing",
             "decode": ", ".join(map(str, dict.fromkeys(tick.rows))) or "nothing",
         }
-        if tick.onloaded:
-            args["pages copied in"] = tick.onloaded
+        if tick.onloaded_pages:
+            args["pages copied in"] = tick.onloaded_pages
         yield _slice(DEVICE, track, f"tick {tick.number}", tick.began, tick.ended, args)
 
 
 def _counters(timeline: Timeline, lane: str) -> Iterator[Event]:
-    """Yield how many requests ran and waited in each tick, among those that the trace knows."""
+    """Yield the numbers of running and waiting requests in each tick, for the traced requests."""
     numbers = list(timeline.ticks)
-    # The change of each count from tick to tick, so that a request that waits for long costs no more than another.
+    # Counts are sums of changes between ticks, so the cost of a request does not depend on its duration.
     changes = {name: [0] * (len(numbers) + 1) for name in ("running", "waiting")}
-    for request_timeline in timeline.request_timelines.values():
-        for kind, first, after in request_timeline.intervals():
+    for request in timeline.requests.values():
+        for kind, first, after in request.intervals():
             if kind != "surplus":
-                changed = changes["waiting" if kind in {"queued", "preempted"} else "running"]
-                changed[bisect_left(numbers, first)] += 1
-                changed[bisect_left(numbers, after)] -= 1
-    counts = {name: list(accumulate(changed)) for name, changed in changes.items()}
+                deltas = changes["waiting" if kind in {"queued", "preempted"} else "running"]
+                deltas[bisect_left(numbers, first)] += 1
+                deltas[bisect_left(numbers, after)] -= 1
+    counts = {name: list(accumulate(deltas)) for name, deltas in changes.items()}
     for place, tick in enumerate(timeline.ticks.values()):
-        yield from (_counter(_named(lane, name), tick.planned, each[place]) for name, each in counts.items())
-    if (
-        timeline.ticks
-        and timeline.request_timelines
-        and all(request_timeline.how for request_timeline in timeline.request_timelines.values())
-    ):
-        last = max(request_timeline.at["ended"] for request_timeline in timeline.request_timelines.values())
-        yield from (_counter(_named(lane, name), last, 0) for name in counts)
+        yield from (_counter(_lane_name(lane, name), tick.planned_at, each[place]) for name, each in counts.items())
+    if timeline.ticks and timeline.requests and all(request.end_reason for request in timeline.requests.values()):
+        last = max(request.at["ended"] for request in timeline.requests.values())
+        yield from (_counter(_lane_name(lane, name), last, 0) for name in counts)
 
 
 def _requests(lanes: Sequence[Timeline], now: float, tracks: Iterator[int]) -> Iterator[Event]:
-    """Yield a track for each request, and on it its phases; if it was rejected at once, the instant of its end."""
-    request_timelines = [
-        (request_timeline, timeline) for timeline in lanes for request_timeline in timeline.request_timelines.values()
-    ]
-    for request_timeline, timeline in sorted(request_timelines, key=lambda each: each[0].request):
+    """Yield a track for each request, with its phases, or with the instant of an immediate rejection."""
+    requests = [(request, timeline) for timeline in lanes for request in timeline.requests.values()]
+    for request, timeline in sorted(requests, key=lambda each: each[0].id):
         track = next(tracks)
-        yield from _track(REQUESTS, track, named(request_timeline))
-        args: Event = {SUMMARY_HEAD: summary(request_timeline)}
-        spans = list(phases(request_timeline, timeline, now))
+        yield from _track(REQUESTS, track, row_name(request))
+        args: Event = {SUMMARY_HEAD: summary(request)}
+        spans = list(phases(request, timeline, now))
         for phase in spans:
-            yield _slice(REQUESTS, track, phase.doing, phase.began, phase.ended, args)
-        if request_timeline.how and not spans:
+            yield _slice(REQUESTS, track, phase.activity, phase.began, phase.ended, args)
+        if request.end_reason and not spans:
             yield _instant(
                 REQUESTS,
                 track,
-                request_timeline.how,
-                request_timeline.at["ended"],
-                args | {"why": request_timeline.why},
+                request.end_reason,
+                request.at["ended"],
+                args | {"why": request.error},
             )
 
 
-def phases(request_timeline: RequestTimeline, timeline: Timeline, now: float) -> Iterator[Phase]:
-    """Yield what a request did, from when it was first seen to its end, or until `now`. There are no gaps."""
-    end = request_timeline.at.get("ended", now)
-    changes = [next(same) for _, same in groupby(_changes(request_timeline, timeline), key=itemgetter(0))]
+def phases(request: RequestTimeline, timeline: Timeline, now: float) -> Iterator[Phase]:
+    """Yield the phases of a request without gaps, from its first occurrence to its end or to `now`."""
+    end = request.at.get("ended", now)
+    changes = [next(same) for _, same in groupby(_changes(request, timeline), key=itemgetter(0))]
     times = accumulate([*(min(at, end) for _, at in changes), end], max)
-    for (doing, _), (began, ended) in zip(changes, pairwise(times), strict=True):
+    for (activity, _), (began, ended) in zip(changes, pairwise(times), strict=True):
         if began < ended:
-            yield Phase(doing, began, ended)
+            yield Phase(activity, began, ended)
 
 
-def _changes(request_timeline: RequestTimeline, timeline: Timeline) -> Iterator[tuple[Doing, float]]:
-    """Yield what a request did, and since when."""
-    if request_timeline.joined is not None:
-        yield "queued", request_timeline.at.get("joined", 0.0)
-    losses: list[tuple[int, TickWork | None]] = [(tick, None) for tick in request_timeline.lost]
-    for number, cell in merge(
-        losses, request_timeline.cells.items(), key=itemgetter(0)
-    ):  # a loss comes before its tick's cell
+def _changes(request: RequestTimeline, timeline: Timeline) -> Iterator[tuple[Activity, float]]:
+    """Yield the activities of a request, with the start of each."""
+    if request.first_tick is not None:
+        yield "queued", request.at.get("joined", 0.0)
+    preemptions: list[tuple[int, TickWork | None]] = [(tick, None) for tick in request.preemptions]
+    # At the same tick, the preemption comes before the work.
+    for number, cell in merge(preemptions, request.cells.items(), key=itemgetter(0)):
         tick = timeline.ticks[number]
         if cell is None:
-            yield "preempted", tick.planned
+            yield "preempted", tick.planned_at
             continue
-        yield "prefill" if cell.prefill else "decode", tick.planned
+        yield "prefill" if cell.prefill else "decode", tick.planned_at
         if cell.prefill and cell.samples and tick.ended is not None:
             yield "decode", tick.ended
 
 
-def _named(lane: str, what: str) -> str:
-    """Return the name of something of a lane; `lane` is empty where there is one."""
-    return f"{lane} {what}".lstrip()
+def _lane_name(lane: str, name: str) -> str:
+    """Return a name prefixed by the lane; `lane` is empty with a single lane."""
+    return f"{lane} {name}".lstrip()
 
 
 # Events
@@ -187,12 +182,12 @@ def _track(pid: int, tid: int, name: str) -> Iterator[Event]:
     return _metadata("thread", {"pid": pid, "tid": tid}, name, tid)
 
 
-def _metadata(what: str, ids: Event, name: str, place: int) -> Iterator[Event]:
-    """Name a group or a track, and place it among the others."""
+def _metadata(kind: str, ids: Event, name: str, place: int) -> Iterator[Event]:
+    """Yield the events with the name and the sort index of a group or a track."""
     for about, value in (("name", name), ("sort_index", place)):
-        yield {"ph": "M", "name": f"{what}_{about}", "args": {about: value}} | ids
+        yield {"ph": "M", "name": f"{kind}_{about}", "args": {about: value}} | ids
 
 
 def _micro(seconds: float) -> int:
-    """Return whole microseconds since the trace began; 0 for what was under way then."""
+    """Return whole microseconds since the start of the trace; 0 for earlier times."""
     return max(0, int(seconds * 1e6))

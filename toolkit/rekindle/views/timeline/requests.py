@@ -9,32 +9,32 @@ from typing import Literal, NamedTuple
 
 from rekindle.views.records import (
     ChunkRecord,
-    Cut,
+    DispatchRecord,
+    EndRecord,
     Fact,
-    Given,
     JoinRecord,
-    Over,
-    Planned,
-    Read,
-    Sent,
+    PlanRecord,
+    ReadbackRecord,
     StartRecord,
+    StopRecord,
+    TokensRecord,
     TraceRecord,
 )
 
 Kind = Literal["queued", "prefill", "decode", "idle", "preempted", "surplus"]
-"""What a request did in a tick.
+"""The state of a request in a tick.
 
-queued: it waited for its first tick. prefill: a chunk of its known tokens was computed. decode: it got new tokens.
-idle: it had its pages, but nothing of it was computed. preempted: it had lost its pages and waited again. surplus: a
-token was computed and dropped, because the end of the request was not yet known when the tick was planned.
+queued: waiting for the first tick. prefill: a chunk of known tokens computed. decode: new tokens generated. idle: pages
+allocated, but nothing computed. preempted: pages released, and waiting again. surplus: a token computed and dropped,
+because the tick was planned before the end of the request was known.
 """
 
 NEVER = sys.maxsize
-"""A tick number that is never reached."""
+"""A tick number beyond all ticks."""
 
 
 class Interval(NamedTuple):
-    """A range of ticks in which a request did the same thing: from `first` up to, but not including, `after`."""
+    """A range of ticks of a request with one state, from `first` up to, but not including, `after`."""
 
     kind: Kind
     first: int
@@ -43,109 +43,112 @@ class Interval(NamedTuple):
 
 @dataclass(slots=True)
 class TickWork:
-    """The tokens that one tick computed for one request.
+    """The tokens of one request computed by one tick.
 
     Attributes:
         start: the position of the first token; None for a decode row.
-        tokens: how many tokens were computed.
-        samples: whether a new token was sampled.
-        given: how many new tokens the request got.
+        tokens: the number of computed tokens.
+        samples: True if the tick samples a new token.
+        new_tokens: the number of new tokens delivered to the request.
     """
 
     start: int | None
     tokens: int
     samples: bool
-    given: int = 0
+    new_tokens: int = 0
 
     @property
     def prefill(self) -> bool:
-        """Tell whether its tokens are a chunk; otherwise they are those of a decode row."""
+        """True for a chunk of prefill, False for a decode row."""
         return self.start is not None
 
 
 @dataclass(slots=True)
 class Tick:
-    """One plan, and its times in seconds since the trace began.
+    """One plan and its times, in seconds since the start of the trace.
 
     Attributes:
-        rows: the requests that have a decode row, once for each token that it may get.
-        onloaded: how many pages are copied to the device for it.
-        planned: when the plan was made.
-        began, ended: when the device could begin with it, and when its tokens were read; None if not seen.
+        number: the number of the tick.
+        chunks: the chunks of prefill.
+        rows: the requests with a decode row, repeated for each token of the row.
+        onloaded_pages: the number of pages copied to the device.
+        planned_at: the time of planning.
+        began, ended: the earliest start on the device, and the time of reading its tokens; None if not traced.
     """
 
     number: int
     chunks: tuple[ChunkRecord, ...]
     rows: tuple[int, ...]
-    onloaded: int
-    planned: float
+    onloaded_pages: int
+    planned_at: float
     began: float | None = None
     ended: float | None = None
 
     @property
     def seconds(self) -> float | None:
-        """Return how long the device took at most, in seconds; None if that was not seen."""
+        """The maximum time on the device, in seconds; None if not traced."""
         return None if self.began is None or self.ended is None else self.ended - self.began
 
 
 @dataclass(slots=True)
 class RequestTimeline:
-    """All that is known of one request.
+    """The facts about one request.
 
     Attributes:
-        request: its id.
-        prompt, cached: tokens of its prompt, and how many of them were cached; None if that was not seen.
-        hold: whether it is a prefix to be held.
-        joined: the first tick that could have computed something for it; None if it began before the trace.
-        cells: what was computed, by tick, in order.
-        lost: the ticks at whose planning it lost its pages, in order. They may come after `last`, because the end of a
-            request may be known late.
-        last: the last tick that it had a part in; -1 if it ended before any.
-        how, why: how and why it ended, as in `Over`; empty while it has not ended.
-        group: the group of devices that computed it last; None if all that was seen is of one group.
-        at: seconds since the trace began when it "joined", when its first "token" was given, and when it "ended".
+        id: the id of the request.
+        prompt, cached: the number of prompt tokens, and of cached tokens among them; None if not traced.
+        hold: True for a prefix to hold.
+        first_tick: the first possible tick; None for a request older than the trace.
+        cells: the work for the request by tick, in order.
+        preemptions: the ticks of its preemptions, in order. Some may come after `last`, because the end of a request
+            can be known late.
+        last: the last tick of the request; -1 if it ended before its first tick.
+        end_reason, error: the end, as in `EndRecord`; empty before the end.
+        group: the group of devices of the latest chunk; None if all requests of the trace share a group.
+        at: the times when the request "joined" the queue, got its first "token" and "ended", in seconds since the start
+            of the trace.
     """
 
-    request: int
+    id: int
     prompt: int | None = None
     cached: int | None = None
     hold: bool = False
-    joined: int | None = None
+    first_tick: int | None = None
     cells: dict[int, TickWork] = field(default_factory=dict)
-    lost: list[int] = field(default_factory=list)
+    preemptions: list[int] = field(default_factory=list)
     last: int = -1
-    how: str = ""
-    why: str = ""
+    end_reason: str = ""
+    error: str = ""
     group: int | None = None
     at: dict[str, float] = field(default_factory=dict)
 
     @property
     def generated(self) -> int:
-        """The number of tokens that it was given."""
-        return sum(cell.given for cell in self.cells.values())
+        """The number of new tokens."""
+        return sum(cell.new_tokens for cell in self.cells.values())
 
     @property
     def latest(self) -> int:
-        """The last tick that computed something for it; -1 if none did."""
+        """The last tick with work for the request; -1 without one."""
         return next(reversed(self.cells), -1)
 
     @property
-    def known(self) -> bool:
-        """Tell whether the trace saw more of it than a loss of its pages."""
-        return self.joined is not None or bool(self.cells or self.how)
+    def is_active(self) -> bool:
+        """True if the trace has more of the request than preemptions."""
+        return self.first_tick is not None or bool(self.cells or self.end_reason)
 
     @property
-    def whole(self) -> bool:
-        """Tell whether it was seen from its beginning. A request that is rejected at once never joins the queue."""
-        return self.joined is not None or (self.how == "rejected" and not self.cells)
+    def is_complete(self) -> bool:
+        """True if the trace has the start of the request. A request rejected at once never joins the queue."""
+        return self.first_tick is not None or (self.end_reason == "rejected" and not self.cells)
 
-    def there(self, tick: int) -> bool:
-        """Return whether it waited or ran in a tick, as far as the trace knows."""
-        first, after = self._there
+    def is_present(self, tick: int) -> bool:
+        """Return whether the request waited or ran in a tick, according to the trace."""
+        first, after = self._presence
         return first <= tick < after
 
     def kinds(self, ticks: Sequence[int]) -> Sequence[Kind | None]:
-        """Return what it did in each of these ticks, which are in order; None where it was not there."""
+        """Return the state of the request in each of the ordered ticks; None outside of its lifetime."""
         kinds: list[Kind | None] = [None] * len(ticks)
         for kind, first, after in self.intervals():
             start, end = bisect_left(ticks, first), bisect_left(ticks, after)
@@ -153,154 +156,147 @@ class RequestTimeline:
         return kinds
 
     def intervals(self) -> Iterator[Interval]:
-        """Yield what it did, in order. However long it waits, that is one stretch."""
-        there, gone = self._there
+        """Yield the states of the request in order; a wait of any length is one interval."""
+        first, after = self._presence
         latest = -1
         for tick, cell in self.cells.items():
-            yield from self._waited(latest, there, min(gone, tick))
-            new: Kind = "surplus" if self.how and not cell.given else "decode"
+            yield from self._waiting_intervals(latest, first, min(after, tick))
+            new: Kind = "surplus" if self.end_reason and not cell.new_tokens else "decode"
             yield Interval("prefill" if cell.prefill else new, tick, tick + 1)
             latest = tick
-        yield from self._waited(latest, there, gone)
+        yield from self._waiting_intervals(latest, first, after)
 
     @property
-    def _there(self) -> tuple[int, int]:
-        """The first tick in which it was there, and the first one in which it was gone."""
-        seen = min(next(iter(self.lost), NEVER), next(iter(self.cells), NEVER))
-        return seen if self.joined is None else self.joined, self.last + 1 if self.how else NEVER
+    def _presence(self) -> tuple[int, int]:
+        """The first tick of the request, and the first tick after it."""
+        first = min(next(iter(self.preemptions), NEVER), next(iter(self.cells), NEVER))
+        return first if self.first_tick is None else self.first_tick, self.last + 1 if self.end_reason else NEVER
 
-    def _waited(self, latest: int, there: int, after: int) -> Iterator[Interval]:
-        """Yield what it did after its latest cell, or since it was there, and before the tick `after`."""
-        first = max(there, latest + 1)
-        losses = bisect_right(self.lost, latest)
-        lost = min(after, max(first, self.lost[losses])) if losses < len(self.lost) else after
-        if first < lost:
-            yield Interval("queued" if latest < 0 else "idle", first, lost)
-        if lost < after:
-            yield Interval("preempted", lost, after)
+    def _waiting_intervals(self, latest: int, start: int, after: int) -> Iterator[Interval]:
+        """Yield the intervals without work between the tick `latest`, or `start`, and the tick `after`."""
+        first = max(start, latest + 1)
+        count = bisect_right(self.preemptions, latest)
+        preempted = min(after, max(first, self.preemptions[count])) if count < len(self.preemptions) else after
+        if first < preempted:
+            yield Interval("queued" if latest < 0 else "idle", first, preempted)
+        if preempted < after:
+            yield Interval("preempted", preempted, after)
 
 
 class Timeline:
     """The requests and ticks of a trace.
 
     Args:
-        records: what the trace saw, in order. They may begin in the middle of a run.
+        records: the records of the trace in order, possibly from the middle of a run.
 
     Attributes:
         ticks: the ticks by number, in order.
-        request_timelines: the requests by id, in the order in which they were first seen.
+        requests: the timelines of the requests by id, in order of first occurrence.
     """
 
     def __init__(self, records: Iterable[TraceRecord]):
         self.ticks: dict[int, Tick] = {}
-        self.request_timelines: dict[int, RequestTimeline] = {}
+        self.requests: dict[int, RequestTimeline] = {}
         self._open: dict[int, RequestTimeline] = {}
         self._last_read = 0.0
         for record in records:
             before = self._newest
             for fact in record.facts:
                 self._add(fact, record, before)
-        # A loss may be told late. A request of which nothing else is known may have ended before the trace.
-        self.request_timelines = {
-            name: request_timeline
-            for name, request_timeline in self.request_timelines.items()
-            if request_timeline.known
-        }
-        if not any(request_timeline.group for request_timeline in self.request_timelines.values()):
-            for request_timeline in self.request_timelines.values():
-                request_timeline.group = None
+        # A preemption can be reported late: a request without other facts may have ended before the trace.
+        self.requests = {request_id: request for request_id, request in self.requests.items() if request.is_active}
+        if not any(request.group for request in self.requests.values()):
+            for request in self.requests.values():
+                request.group = None
 
     @property
     def _newest(self) -> int:
-        """The number of the newest tick; -1 if there is none."""
+        """The number of the newest tick; -1 without ticks."""
         return next(reversed(self.ticks), -1)
 
     def _add(self, fact: Fact, record: TraceRecord, before: int) -> None:
-        """Add a fact; `before` was the newest tick before its record."""
+        """Add a fact; `before` is the newest tick before its record."""
         match fact:
             case JoinRecord():
-                request_timeline = self._course(fact.request)
-                request_timeline.prompt, request_timeline.hold = fact.prompt, fact.hold
-                request_timeline.joined = before + 1
-                request_timeline.at["joined"] = record.began
+                request = self._timeline_of(fact.request)
+                request.prompt, request.hold = fact.prompt, fact.hold
+                request.first_tick = before + 1
+                request.at["joined"] = record.began
             case StartRecord():
-                request_timeline = self._course(fact.request)
-                request_timeline.prompt, request_timeline.cached = fact.prompt, fact.cached
-                if request_timeline.joined is None:  # it waited since before the trace
-                    request_timeline.joined = 0
-            case Planned():
-                self._planned(fact, record.ended)
-            case Sent():
+                request = self._timeline_of(fact.request)
+                request.prompt, request.cached = fact.prompt, fact.cached
+                if request.first_tick is None:  # queued before the trace
+                    request.first_tick = 0
+            case PlanRecord():
+                self._add_plan(fact, record.ended)
+            case DispatchRecord():
                 if fact.tick in self.ticks:
                     self.ticks[fact.tick].began = record.began
-            case Read():
-                self._read_back(fact.tick, record.ended)
-            case Given():
-                for request_timeline in self._running(fact.requests):
-                    if fact.tick in request_timeline.cells:
-                        request_timeline.cells[fact.tick].given += 1
-                        request_timeline.at.setdefault("token", record.ended)
-            case Cut():
-                for request_timeline in self._running((fact.request,)):
-                    _cut(request_timeline, fact.tokens)
-            case Over():
-                self._over(fact, record.ended, before)
+            case ReadbackRecord():
+                self._add_readback(fact.tick, record.ended)
+            case TokensRecord():
+                for request in self._running(fact.requests):
+                    if fact.tick in request.cells:
+                        request.cells[fact.tick].new_tokens += 1
+                        request.at.setdefault("token", record.ended)
+            case StopRecord():
+                for request in self._running((fact.request,)):
+                    _cut(request, fact.tokens)
+            case EndRecord():
+                self._end(fact, record.ended, before)
 
-    def _course(self, request: int) -> RequestTimeline:
-        if request not in self.request_timelines:
-            self.request_timelines[request] = self._open[request] = RequestTimeline(request)
-        return self.request_timelines[request]
+    def _timeline_of(self, request_id: int) -> RequestTimeline:
+        if request_id not in self.requests:
+            self.requests[request_id] = self._open[request_id] = RequestTimeline(request_id)
+        return self.requests[request_id]
 
-    def _running(self, requests: Iterable[int]) -> Iterator[RequestTimeline]:
-        """Yield the timelines of the requests that are known and have not ended."""
-        return (self._open[request] for request in requests if request in self._open)
+    def _running(self, request_ids: Iterable[int]) -> Iterator[RequestTimeline]:
+        """Yield the timelines of the traced, unfinished requests."""
+        return (self._open[request_id] for request_id in request_ids if request_id in self._open)
 
-    def _planned(self, plan: Planned, at: float) -> None:
+    def _add_plan(self, plan: PlanRecord, at: float) -> None:
         tick = plan.tick
-        self.ticks[tick] = Tick(tick, plan.chunks, plan.rows, plan.onloaded, at)
-        for request in plan.preempted:
-            self._course(request).lost.append(tick)
-        for part in plan.chunks:
-            request_timeline = self._course(part.request)
-            request_timeline.cells[tick], request_timeline.group = (
-                TickWork(part.start, part.tokens, part.samples),
-                part.group,
-            )
-        for request, tokens in Counter(plan.rows).items():
-            self._course(request).cells[tick] = TickWork(None, tokens, True)
+        self.ticks[tick] = Tick(tick, plan.chunks, plan.rows, plan.onloaded_pages, at)
+        for request_id in plan.preempted:
+            self._timeline_of(request_id).preemptions.append(tick)
+        for chunk in plan.chunks:
+            request = self._timeline_of(chunk.request)
+            request.cells[tick], request.group = TickWork(chunk.start, chunk.tokens, chunk.samples), chunk.group
+        for request_id, tokens in Counter(plan.rows).items():
+            self._timeline_of(request_id).cells[tick] = TickWork(None, tokens, True)
 
-    def _read_back(self, number: int, at: float) -> None:
+    def _add_readback(self, number: int, at: float) -> None:
         tick = self.ticks.get(number)
         if tick is not None and tick.began is not None:
-            # The device may still have worked on the tick before when it was given this one.
+            # At dispatch, the device may still have been busy with the previous tick.
             tick.began, tick.ended = max(tick.began, self._last_read), at
         self._last_read = at
 
-    def _over(self, over: Over, at: float, before: int) -> None:
-        """End a request. The scheduler or the intake says so, then the detokenizer, which may know better how."""
-        request_timeline = self._course(over.request)
-        if request_timeline.how:
-            if request_timeline.how != "rejected":
-                request_timeline.how = over.how
+    def _end(self, end: EndRecord, at: float, before: int) -> None:
+        """End a request. The detokenizer reports its end last, with the more precise reason."""
+        request = self._timeline_of(end.request)
+        if request.end_reason:
+            if request.end_reason != "rejected":
+                request.end_reason = end.end_reason
             return
-        request_timeline.how, request_timeline.why, request_timeline.at["ended"] = over.how, over.why, at
-        request_timeline.last = self._last(request_timeline, before)
-        del self._open[over.request]
+        request.end_reason, request.error, request.at["ended"] = end.end_reason, end.error, at
+        request.last = self._last(request, before)
+        del self._open[end.request]
 
-    def _last(self, request_timeline: RequestTimeline, before: int) -> int:
-        """Return the last tick that a request had a part in, which has just ended."""
-        given = [tick for tick, cell in request_timeline.cells.items() if cell.given]
-        if request_timeline.how in {"stop", "length"} and given:
-            return given[-1]  # such an end is known only after later ticks were planned
-        if request_timeline.how != "held":
+    def _last(self, request: RequestTimeline, before: int) -> int:
+        """Return the last tick of a request at its end."""
+        deliveries = [tick for tick, cell in request.cells.items() if cell.new_tokens]
+        if request.end_reason in {"stop", "length"} and deliveries:
+            return deliveries[-1]  # the end is known only after the planning of later ticks
+        if request.end_reason != "held":
             return before
-        # A prefix that is found whole is held as soon as the plan is made that copies its pages in.
-        found = not request_timeline.cells or any(lost > request_timeline.latest for lost in request_timeline.lost)
-        return self._newest if found else request_timeline.latest
+        # A fully cached prefix is held from the planning of the tick with its page copies.
+        is_cached = not request.cells or any(tick > request.latest for tick in request.preemptions)
+        return self._newest if is_cached else request.latest
 
 
-def _cut(request_timeline: RequestTimeline, tokens: int) -> None:
-    """Take back the tokens after so many. If the request began before the trace, its first tokens are not counted."""
-    for cell in request_timeline.cells.values():
-        cell.given = min(cell.given, tokens)
-        tokens -= cell.given
+def _cut(request: RequestTimeline, tokens: int) -> None:
+    """Remove the new tokens after the first `tokens`. Tokens from before the trace are not counted."""
+    for cell in request.cells.values():
+        cell.new_tokens = min(cell.new_tokens, tokens)
+        tokens -= cell.new_tokens

@@ -1,4 +1,4 @@
-"""The part of a timeline that fits a picture, and the spans that its rows are made of."""
+"""The part of a timeline in a picture, and the spans of its rows."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from rekindle.views.timeline.requests import Kind, RequestTimeline, Tick, Timeli
 T = TypeVar("T")
 
 MAX_ROWS = 40
-"""The most requests that are drawn."""
+"""The maximum number of requests in a picture."""
 MAX_COLUMNS = 120
-"""The most columns that are drawn; if there are more ticks, several share a column."""
+"""The maximum number of columns in a picture; with more ticks, several ticks share a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class TickSpan:
-    """Neighbouring ticks in which a request did the same thing.
+    """Adjacent ticks of a request with the same state.
 
     Attributes:
-        kind: what the request did.
-        at: how many drawn ticks are left of it.
-        ticks: how many ticks it is wide.
-        first, last: the smallest and the largest number of its ticks. Ticks of other spans may lie between them if
-            ticks share a column.
-        start: the position of the first token that was computed, if known.
-        tokens: how many tokens were computed.
+        kind: the state of the request.
+        at: the number of ticks to the left.
+        ticks: the width in ticks.
+        first, last: the smallest and the largest tick number. If ticks share a column, ticks of other spans may lie
+            in between.
+        start: the position of the first computed token; None if unknown.
+        tokens: the number of computed tokens.
     """
 
     kind: Kind
@@ -42,18 +42,18 @@ class TickSpan:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The requests and ticks that are drawn.
+    """The requests and ticks in a picture.
 
     Attributes:
-        timeline: the timeline that they are part of.
-        request_timelines: the requests, one for each row.
+        timeline: the whole timeline.
+        rows: the timelines of the requests, one for each row.
         ticks: the numbers of the ticks, in order.
-        share: how many ticks share a column.
-        hidden: what is not drawn, in words.
+        share: the number of ticks in a column.
+        hidden: notes about omitted requests and ticks.
     """
 
     timeline: Timeline
-    request_timelines: Sequence[RequestTimeline]
+    rows: Sequence[RequestTimeline]
     ticks: Sequence[int]
     share: int
     hidden: Sequence[str]
@@ -63,25 +63,25 @@ class View:
         """The ticks of each column."""
         return list(self._by_column([self.timeline.ticks[tick] for tick in self.ticks]))
 
-    def column_kinds(self, request_timeline: RequestTimeline) -> Iterator[Sequence[Kind | None]]:
-        """Yield for each column what a request did in its ticks."""
-        return self._by_column(request_timeline.kinds(self.ticks))
+    def column_kinds(self, row: RequestTimeline) -> Iterator[Sequence[Kind | None]]:
+        """Yield the states of a request in the ticks of each column."""
+        return self._by_column(row.kinds(self.ticks))
 
-    def spans(self, request_timeline: RequestTimeline) -> Iterator[TickSpan]:
-        """Yield the row of a request from left to right. Ticks that share a column are sorted by kind in it."""
-        row = list(zip(request_timeline.kinds(self.ticks), self.ticks, strict=True))
-        at, parts = 0, chain.from_iterable(map(_by_kind, self._by_column(row)))
-        for (kind, _), same in groupby(parts, key=self._alike):
+    def spans(self, row: RequestTimeline) -> Iterator[TickSpan]:
+        """Yield the spans of a row from left to right. Within a column, ticks are sorted by kind."""
+        kinds = list(zip(row.kinds(self.ticks), self.ticks, strict=True))
+        at, parts = 0, chain.from_iterable(map(_by_kind, self._by_column(kinds)))
+        for (kind, _), same in groupby(parts, key=self._span_key):
             numbers = [number for _, number in same]
             if kind is not None:
-                cells = [request_timeline.cells[number] for number in numbers if number in request_timeline.cells]
+                cells = [row.cells[number] for number in numbers if number in row.cells]
                 start = cells[0].start if cells else None
                 tokens = sum(cell.tokens for cell in cells)
                 yield TickSpan(kind, at, len(numbers), min(numbers), max(numbers), start, tokens)
             at += len(numbers)
 
-    def _alike(self, part: tuple[Kind | None, int]) -> tuple[Kind | None, int]:
-        """Return what neighbours in one span have in common. Each chunk is a span of its own if it has a column."""
+    def _span_key(self, part: tuple[Kind | None, int]) -> tuple[Kind | None, int]:
+        """Return the grouping key of a span: the kind, and for a chunk in its own column also the tick."""
         kind, number = part
         return kind, number if kind == "prefill" and self.share == 1 else 0
 
@@ -90,43 +90,30 @@ class View:
 
 
 def _by_kind(column: Sequence[tuple[Kind | None, int]]) -> list[tuple[Kind | None, int]]:
-    """Sort the ticks of a column so that those of a kind are together, in the order in which the kinds came."""
+    """Sort the ticks of a column by kind, in the order of each kind's first tick."""
     order = [kind for kind, _ in column]
     return sorted(column, key=lambda part: order.index(part[0]))
 
 
-def view(timeline: Timeline, requests: Collection[int] | None, ticks: range | None) -> View:
-    """Choose what is drawn of a timeline, so that it fits.
+def select_view(timeline: Timeline, requests: Collection[int] | None, ticks: range | None) -> View:
+    """Select the requests and ticks of a picture within its limits.
 
     Args:
         requests: the ids of the requests to draw; None for all.
-        ticks: the numbers of the ticks to draw. None stands for all, or if not all requests are drawn, for those in
-            which the drawn requests were there.
+        ticks: the numbers of the ticks to draw; None for all ticks of the drawn requests.
     """
-    wanted = [
-        request_timeline
-        for name, request_timeline in sorted(timeline.request_timelines.items())
-        if requests is None or name in requests
-    ]
-    request_timelines = wanted[:MAX_ROWS]
+    matches = [row for name, row in sorted(timeline.requests.items()) if requests is None or name in requests]
+    rows = matches[:MAX_ROWS]
     numbers = [tick for tick in timeline.ticks if ticks is None or tick in ticks]
-    if ticks is None and len(request_timelines) < len(timeline.request_timelines):
-        there = {
-            at
-            for request_timeline in request_timelines
-            for at, kind in enumerate(request_timeline.kinds(numbers))
-            if kind is not None
-        }
-        numbers = numbers[min(there) : max(there) + 1] if there else []
-    left_out = {
-        "request": len(timeline.request_timelines) - len(request_timelines),
-        "tick": len(timeline.ticks) - len(numbers),
-    }
-    hidden = [f"{quantity(count, what)} not drawn" for what, count in left_out.items() if count]
-    return View(timeline, request_timelines, numbers, max(1, ceil(len(numbers) / MAX_COLUMNS)), hidden)
+    if ticks is None and len(rows) < len(timeline.requests):
+        active = {at for row in rows for at, kind in enumerate(row.kinds(numbers)) if kind is not None}
+        numbers = numbers[min(active) : max(active) + 1] if active else []
+    omitted = {"request": len(timeline.requests) - len(rows), "tick": len(timeline.ticks) - len(numbers)}
+    hidden = [f"{quantity(count, noun)} not drawn" for noun, count in omitted.items() if count]
+    return View(timeline, rows, numbers, max(1, ceil(len(numbers) / MAX_COLUMNS)), hidden)
 
 
 def mean_seconds(ticks: Sequence[Tick]) -> float | None:
-    """Return how long these ticks took on average, of those whose time is known; None if none is."""
-    known = [tick.seconds for tick in ticks if tick.seconds is not None]
-    return sum(known) / len(known) if known else None
+    """Return the mean duration of the ticks in seconds; None without a tick of known duration."""
+    durations = [tick.seconds for tick in ticks if tick.seconds is not None]
+    return sum(durations) / len(durations) if durations else None
