@@ -25,7 +25,7 @@ PROMPT = [3, 1, 4]
 
 def tokens_of(handled: list[MessageRecord]) -> list[int]:
     """Return the tokens of the texts that were said."""
-    texts = [text for each in handled for said in each.said if isinstance(said, Texts) for text in said.texts]
+    texts = [text for each in handled for said in each.answers if isinstance(said, Texts) for text in said.texts]
     return [token for text in texts for token in text.token_ids]
 
 
