@@ -20,7 +20,7 @@ from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
-from rekindle.testing.device import FakeStepper, settled
+from rekindle.testing.device import FakeStepper, settle_tick
 from tests.bench.machine import describe
 
 
@@ -44,7 +44,7 @@ class Device:
         """Wait until a tick has ended, and read its tokens back."""
         assert isinstance(message, Dispatched), f"the settler takes Dispatched, got {message!r}"
         await anyio.sleep(max(0.0, self._ends.popleft() - perf_counter()))
-        return [settled(message)]
+        return [settle_tick(message)]
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from rekindle.replicas.group import Group
 from rekindle.replicas.recipe import Recipe
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
-from rekindle.testing.device import settled
+from rekindle.testing.device import settle_tick
 from tests.unit.asks import ASK, Asks, check
 from tests.unit.fake_ray import Actor, FakeRay
 from tests.waiting import until_blocking
@@ -56,7 +56,7 @@ class SlowSettler(FakeSettler):
     async def handle(self, message: Message) -> list[Message]:
         assert isinstance(message, Dispatched)
         await anyio.sleep(0.002)
-        return [settled(message)]
+        return [settle_tick(message)]
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +238,7 @@ def test_a_session_that_was_never_served_is_forgotten(ray: FakeRay) -> None:
         attached = actor._life.made._attachments
         assert len(attached) == 2
         for attachment in list(attached._attached.values())[1:]:
-            attachment.heard -= 100
+            attachment.last_contact -= 100
         assert cluster.answers([actor.about.remote()])[0].sessions == 1
 
 
@@ -376,11 +376,11 @@ def test_ray_client_is_refused_and_too_few_resources_are_told_of(ray: FakeRay) -
 def test_a_parcel_that_is_lost_detaches_its_session() -> None:
     attachments = Attachments()
     attached = attachments.add()
-    assert list(attached.in_turn(1, [Cancel(3)])) == []
+    assert list(attached.in_order(1, [Cancel(3)])) == []
     assert attachments.silent(20.0) == []
     attached.gap = (attached.gap or 0.0) - 100
     assert attachments.silent(20.0) == [attached.number]
-    (cancel,) = attached.in_turn(0, [])
+    (cancel,) = attached.in_order(0, [])
     assert cancel.requests == (3 + attached.number * SPAN,)
     assert attachments.silent(20.0) == []
 

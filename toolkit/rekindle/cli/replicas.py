@@ -54,7 +54,7 @@ def stop(arguments: Namespace) -> int:
     return status
 
 
-def _lines(each: keeping.Kept) -> list[str]:
+def _lines(each: keeping.ReplicaInfo) -> list[str]:
     about = each.about
     if about is None:
         return [each.name, f"  {each.trouble}"]

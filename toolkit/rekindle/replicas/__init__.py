@@ -1,1 +1,1 @@
-"""Replicas: engines in actors of Ray, which a session uses as its lanes, and which can outlive it."""
+"""Replicas: engines in Ray actors, used by a session as its lanes; they can outlive the session."""

@@ -1,4 +1,4 @@
-"""Ray as Rekindle uses it: a cluster, and the actors in it that are replicas. Nothing else imports Ray."""
+"""The only module to import Ray: the cluster, and its actors for replicas."""
 
 import logging
 import math
@@ -15,27 +15,27 @@ from rekindle.core.errors import ConfigError, ReplicaLost, not_installed
 from rekindle.core.ray import Ray
 
 NAMESPACE = "rekindle"
-"""The namespace of Ray that has the names of replicas."""
-FORWARDED = ("REKINDLE_", "JAX_", "XLA_")
-"""The beginnings of the names of environment variables that replicas have too."""
+"""Ray's namespace for the names of replicas."""
+FORWARDED_PREFIXES = ("REKINDLE_", "JAX_", "XLA_")
+"""Prefixes of environment variables passed on to replicas."""
 WAIT_SECONDS = 0.2
-KNOCK_SECONDS = 10.0
+PROBE_SECONDS = 10.0
 LEAVE_SECONDS = 0.2
-_started = threading.Event()
-"""Set once this process has started a cluster, which ends with it."""
-AT_ONCE = 1000
-"""The calls that an actor answers at once; each session has one that lasts."""
+_local_cluster = threading.Event()
+"""Set once this process has started a cluster, which ends with the process."""
+MAX_CONCURRENCY = 1000
+"""Concurrent calls of an actor; each session holds one open."""
 HOW_TO_KEEP = (
-    "replicas that outlive this process need a cluster that does: start one by `ray start --head`, or give the address "
+    "replicas that outlive this process need a lasting cluster: start one by `ray start --head`, or give the address "
     "of one to rekindle.Ray(address=...)"
 )
 
 
 def ray() -> Any:
-    """Return the module ray.
+    """Import and return the module ray.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: Ray is not installed.
     """
     try:
         import ray as module
@@ -45,11 +45,11 @@ def ray() -> Any:
 
 
 def connect(address: str | None, *, lasting: bool) -> None:
-    """Connect this process to a cluster, unless it is connected to one.
+    """Connect this process to a cluster, unless it is connected already.
 
     Args:
-        address: as `rekindle.Ray` has it.
-        lasting: whether it has to outlive this process.
+        address: as in `rekindle.Ray`.
+        lasting: whether the cluster must outlive this process.
 
     Raises:
         ConfigError: there is no such cluster, or Ray is not installed.
@@ -57,30 +57,30 @@ def connect(address: str | None, *, lasting: bool) -> None:
     module = ray()
     if address is not None and address.startswith("ray://"):
         raise ConfigError(
-            f"address {address!r} is of Ray Client, which streams nothing: give the address of the cluster itself, "
-            "host:port, from a machine that is part of it"
+            f"address {address!r} is of Ray Client, which cannot stream: give the address of the cluster itself, "
+            "host:port, from a machine of the cluster"
         )
     if module.is_initialized():
-        if lasting and _started.is_set():
-            raise ConfigError(f"this process is connected to a Ray cluster of its own: {HOW_TO_KEEP}")
+        if lasting and _local_cluster.is_set():
+            raise ConfigError(f"this process is connected to a Ray cluster that ends with it: {HOW_TO_KEEP}")
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": NAMESPACE}
-    asked = address or os.environ.get("RAY_ADDRESS")
+    target = address or os.environ.get("RAY_ADDRESS")
     try:
-        _knock(asked or "auto")
-        module.init(asked or "auto", **quiet)
+        _probe(target or "auto")
+        module.init(target or "auto", **quiet)
     except ConnectionError as error:
-        if asked is not None:
-            raise ConfigError(f"no Ray cluster can be reached at {asked!r}: {error}") from error
+        if target is not None:
+            raise ConfigError(f"no Ray cluster can be reached at {target!r}: {error}") from error
         if lasting:
             raise ConfigError(f"no Ray cluster runs here: {HOW_TO_KEEP}") from error
         with _no_reports():
             module.init("local", include_dashboard=False, **quiet)
-            _started.set()
+            _local_cluster.set()
 
 
 def find(name: str) -> Any | None:
-    """Return the replica of a name; None if there is none."""
+    """Return the replica with a name, or None."""
     try:
         return ray().get_actor(name, NAMESPACE)
     except ValueError:
@@ -88,12 +88,13 @@ def find(name: str) -> Any | None:
 
 
 def start(kind: type, name: str, settings: Ray, *arguments: Any) -> Any:
-    """Start a replica, or return the one of that name that another process started meanwhile.
+    """Start a replica, or return the replica of this name, if another process has started it meanwhile.
 
     Args:
-        kind: its class.
-        settings: whether it lasts, and what is set aside for it.
-        *arguments: those of its class.
+        kind: the class of the actor.
+        name: the name of the replica.
+        settings: the lifetime and the resources of the replica.
+        *arguments: the arguments of the class.
     """
     cpus, gpus, memory, others = _amounts(settings.resources)
     return (
@@ -105,93 +106,95 @@ def start(kind: type, name: str, settings: Ray, *arguments: Any) -> Any:
             lifetime="detached" if settings.keep else None,
             get_if_exists=settings.keep,
             max_restarts=-1,
-            max_task_retries=0,  # what was begun again would give its tokens a second time
-            max_concurrency=AT_ONCE,
+            max_task_retries=0,  # a retry would emit its tokens a second time
+            max_concurrency=MAX_CONCURRENCY,
             num_cpus=cpus,
             num_gpus=gpus,
             memory=memory,
             resources=others,
-            runtime_env={"env_vars": {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}},
+            runtime_env={
+                "env_vars": {name: value for name, value in os.environ.items() if name.startswith(FORWARDED_PREFIXES)}
+            },
         )
         .remote(*arguments)
     )
 
 
 def kill(actor: Any) -> None:
-    """End the process of a replica now, unless this process has left the cluster."""
+    """Kill the process of a replica, unless this process has left the cluster."""
     if ray().is_initialized():
         ray().kill(actor, no_restart=True)
 
 
 def leave() -> None:
-    """End this process, a replica's, a little later; Ray starts another one."""
+    """End this replica's process after a short delay; Ray starts another one."""
     threading.Timer(LEAVE_SECONDS, os._exit, (1,)).start()
 
 
 def warn_of_shortage(settings: Ray) -> None:
-    """Warn of what the cluster has too little of: Ray waits for more, in silence."""
-    there = ray().cluster_resources()
+    """Warn about resources missing from the cluster, since Ray waits for more silently."""
+    available = ray().cluster_resources()
     for name, amount in settings.resources.items():
-        if settings.count * amount > there.get(name, 0):
+        if settings.count * amount > available.get(name, 0):
             warnings.warn(
-                f"the Ray cluster has {there.get(name, 0):g} {name}, and {settings.count} replicas take "
+                f"the Ray cluster has {available.get(name, 0):g} {name}, and {settings.count} replicas take "
                 f"{settings.count * amount:g}: open waits until it has more",
                 stacklevel=2,
             )
 
 
-def named() -> list[str]:
+def replica_names() -> list[str]:
     """Return the names of all replicas."""
     actors = ray().util.list_named_actors(all_namespaces=True)
     return sorted(actor["name"] for actor in actors if actor["namespace"] == NAMESPACE)
 
 
-def stored(value: Any) -> Any:
-    """Put a value into the cluster's store once, and return what stands for it in calls."""
+def put(value: Any) -> Any:
+    """Put a value into the cluster's store once, and return a reference for calls."""
     return ray().put(value)
 
 
 def answers(
-    calls: Sequence[Any], look: Callable[[int], None] = lambda done: None, seconds: float = math.inf
+    calls: Sequence[Any], report: Callable[[int], None] = lambda done: None, seconds: float = math.inf
 ) -> list[Any]:
-    """Return the answers of calls, in order; blocks.
+    """Wait for calls and return their results, in order; blocks.
 
     Args:
-        calls: what Ray returned for each.
-        look: told again and again how many have answered; what it raises ends the wait.
-        seconds: how long they may take together.
+        calls: the references from Ray.
+        report: called repeatedly with the number of finished calls; its exceptions end the wait.
+        seconds: the timeout for all calls together.
 
     Raises:
-        TimeoutError: they took longer.
+        TimeoutError: the calls took longer.
         ReplicaLost: a replica is gone.
-        Others: what a call raised.
+        Others: the error of a call.
     """
     module, waiting, until = ray(), list(calls), monotonic() + seconds
     while waiting:
         if monotonic() > until:
             raise TimeoutError
-        look(len(calls) - len(waiting))
+        report(len(calls) - len(waiting))
         done, waiting = module.wait(waiting, num_returns=len(waiting), timeout=WAIT_SECONDS)
-        with own_errors():
-            module.get(done)  # which raises at once for one that failed
-    look(len(calls))
-    with own_errors():
+        with rekindle_errors():
+            module.get(done)  # raises immediately for a failed call
+    report(len(calls))
+    with rekindle_errors():
         return list(module.get(list(calls)))
 
 
-def _knock(address: str) -> None:
-    """Raise ConnectionError if nothing listens at an address of the form "host:port", which Ray tries for minutes."""
+def _probe(address: str) -> None:
+    """Raise ConnectionError if nothing listens at "host:port", since Ray itself retries for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         try:
-            socket.create_connection((host, int(port)), KNOCK_SECONDS).close()
+            socket.create_connection((host, int(port)), PROBE_SECONDS).close()
         except OSError as error:
             raise ConnectionError(str(error)) from error
 
 
 @contextmanager
-def own_errors() -> Iterator[None]:
-    """Raise errors of Ray as Rekindle's: what was raised in a replica, and `ReplicaLost` if that is gone."""
+def rekindle_errors() -> Iterator[None]:
+    """Translate errors of Ray: raise a replica's exception itself, and `ReplicaLost` for a lost replica."""
     exceptions = ray().exceptions
     try:
         yield
@@ -203,12 +206,12 @@ def own_errors() -> Iterator[None]:
 
 
 def is_over(error: BaseException) -> bool:
-    """Tell whether a `ReplicaLost` says that the replica will not be there again."""
+    """Return whether a `ReplicaLost` is final: the replica will not return."""
     return isinstance(error.__cause__, ray().exceptions.ActorDiedError)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Tell whether a replica is gone; else it could not open its model."""
+    """Return whether an error means a lost replica, and not a failure to open its model."""
     return isinstance(error, ReplicaLost)
 
 
@@ -217,14 +220,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def _amounts(resources: Mapping[str, float]) -> tuple[float, float, float | None, dict[str, float]]:
-    """Return what is set aside of CPUs, GPUs and bytes of memory, which Ray takes apart, and of others."""
+    """Return CPUs, GPUs, memory in bytes, and other resources, since Ray takes the first three separately."""
     others = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU", "memory")}
     return resources.get("CPU", 0), resources.get("GPU", 0), resources.get("memory"), others
 
 
 @contextmanager
 def _no_reports() -> Iterator[None]:
-    """Have a cluster that is started meanwhile not report its use to Ray's makers, unless the environment says so."""
+    """Disable Ray's usage reports for a cluster started in this block, unless the environment sets them."""
     name = "RAY_USAGE_STATS_ENABLED"
     if name in os.environ:
         yield

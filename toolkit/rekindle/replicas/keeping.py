@@ -1,4 +1,4 @@
-"""Looking after replicas from outside of their sessions: what there are, and stopping them."""
+"""Listing and stopping replicas from outside their sessions."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,17 +9,17 @@ from rekindle.replicas import cluster
 from rekindle.replicas.status import About
 
 ANSWER_SECONDS = 10.0
-"""How long a replica has to answer; one that opens its model cannot."""
+"""Timeout for an answer of a replica; a replica cannot answer while it opens its model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ReplicaInfo:
     """A replica of the cluster.
 
     Attributes:
-        name: the one that it is found by.
-        about: the facts of it; None if it does not answer.
-        trouble: why it does not answer, in words.
+        name: the name of the replica.
+        about: its facts; None without an answer.
+        trouble: the reason for a missing answer.
     """
 
     name: str
@@ -27,30 +27,30 @@ class Kept:
     trouble: str = ""
 
 
-def replicas(address: str | None) -> Iterator[Kept]:
+def replicas(address: str | None) -> Iterator[ReplicaInfo]:
     """Yield all replicas of a cluster.
 
     Raises:
         ConfigError: there is no such cluster, or Ray is not installed.
     """
     cluster.connect(address, lasting=True)
-    for name in cluster.named():
+    for name in cluster.replica_names():
         actor = cluster.find(name)
-        if actor is None:  # it has ended meanwhile
+        if actor is None:  # ended meanwhile
             continue
         try:
             (about,) = cluster.answers([actor.about.remote()], seconds=ANSWER_SECONDS)
-            yield Kept(name, about)
+            yield ReplicaInfo(name, about)
         except TimeoutError:
-            yield Kept(name, None, "it is opening its model, or waits for resources")
+            yield ReplicaInfo(name, None, "it is opening its model, or waits for resources")
         except RekindleError as error:
-            yield Kept(name, None, str(error))
+            yield ReplicaInfo(name, None, str(error))
 
 
 def stop(name: str) -> bool:
-    """Stop a replica of the cluster that this process is connected to; return whether there was one.
+    """Stop a replica of the connected cluster; return whether it existed.
 
-    It has some seconds to write its cached prefixes to disk.
+    The replica has some seconds to write its cached prefixes to disk.
     """
     actor = cluster.find(name)
     if actor is None:

@@ -1,4 +1,4 @@
-"""Opening a session over replicas: find or start them, and make an engine whose lanes they are."""
+"""Opening a session over replicas: finds or starts them, and builds an engine with the replicas as lanes."""
 
 import secrets
 import warnings
@@ -30,7 +30,7 @@ from rekindle.replicas.link import Link
 from rekindle.replicas.programs import ReplicaPrograms
 from rekindle.replicas.recipe import Recipe
 from rekindle.replicas.replica import Replica
-from rekindle.replicas.status import Attached
+from rekindle.replicas.status import AttachReply
 
 
 def build_over(
@@ -43,13 +43,17 @@ def build_over(
     revision: str | None = None,
     chat_template: str | None = None,
 ) -> LoadedEngine:
-    """Find or start the replicas of a model, and return an engine whose lanes they are. It uses no device itself.
+    """Find or start the replicas of a model, and return an engine with the replicas as lanes, without local devices.
 
     Args:
-        family, revision, chat_template: as `rekindle.open` takes them.
+        ray: the cluster, and the number and names of replicas.
+        model: the model.
+        settings: the settings of the session.
+        report: the callback for progress.
+        family, revision, chat_template: as in `rekindle.open`.
 
     Raises:
-        ConfigError: there is no cluster, or a replica of the name is made of something else.
+        ConfigError: there is no cluster, or an existing replica with the name has another model or other settings.
         ReplicaLost: a replica's process ended while it opened the model.
         Others: as `rekindle.core.engine.building.build`, from a replica.
     """
@@ -62,14 +66,14 @@ def build_over(
     with ExitStack() as resources:
         actors = _actors(ray, recipe, resources)
         checkpoint = open_model(recipe.model, report, family, revision, chat_template)
-        attached = _attached(actors, recipe, report)
-        pairs = zip(actors, attached, strict=True)
+        replies = _attach(actors, recipe, report)
+        pairs = zip(actors, replies, strict=True)
         links = [Link(actor, lane, each.number) for lane, (actor, each) in enumerate(pairs)]
-        lanes = [_lane_of(link, each) for link, each in zip(links, attached, strict=True)]
+        lanes = [_lane_of(link, each) for link, each in zip(links, replies, strict=True)]
         group = Group(links, lanes, ray.keep)
         resources.pop_all()
         resources.callback(group.close)
-        about = attached[0].about
+        about = replies[0].about
         limits = replace(about.limits, lanes=len(actors))
         defaults, unserved = defaults_of(checkpoint, settings, limits)
         preparer = Preparer.of(checkpoint, limits.max_context)
@@ -83,7 +87,9 @@ def build_over(
             unserved=unserved,
             preparer=preparer,
             lanes=_lanes(lanes, preparer),
-            programs=ReplicaPrograms(lanes, actors, _found(attached, limits.pool.page_size, monotonic() - began)),
+            programs=ReplicaPrograms(
+                lanes, actors, _restore_report(replies, limits.pool.page_size, monotonic() - began)
+            ),
             resources=ExitStack(),
             replicas=group,
         )
@@ -91,9 +97,9 @@ def build_over(
 
 
 def _actors(ray: Ray, recipe: Recipe, resources: ExitStack) -> list[Any]:
-    """Return the replicas: those that are found, and for the others new ones, which `resources` ends."""
+    """Return the replicas: existing ones, and new ones for the rest, killed by `resources`."""
     name, actors = recipe.name(ray), []
-    if not ray.keep:  # others may have replicas of the same
+    if not ray.keep:  # other processes may have replicas of the same model
         name = f"{name}-{secrets.token_hex(2)}"
     for number in range(ray.count):
         actor = cluster.find(f"{name}-{number}") if ray.keep else None
@@ -104,37 +110,37 @@ def _actors(ray: Ray, recipe: Recipe, resources: ExitStack) -> list[Any]:
     return actors
 
 
-def _attached(actors: Sequence[Any], recipe: Recipe, report: Report) -> list[Attached]:
+def _attach(actors: Sequence[Any], recipe: Recipe, report: Report) -> list[AttachReply]:
     """Attach the session to its replicas, once they have opened the model.
 
     Raises:
-        ConfigError: one of them is made of something else.
+        ConfigError: a replica has another model, other settings, or another version.
     """
     calls = [actor.about.remote() for actor in actors]
     cluster.answers(calls, lambda done: report(Progress("opening replicas", done, len(calls), "replicas")))
-    attached: list[Attached] = cluster.answers([actor.attach.remote() for actor in actors])
-    other = next((each.about for each in attached if each.about.digest != recipe.digest), None)
+    replies: list[AttachReply] = cluster.answers([actor.attach.remote() for actor in actors])
+    other = next((each.about for each in replies if each.about.digest != recipe.digest), None)
     if other is not None:
         raise ConfigError(
-            f"the replica that was found serves {other.model} with other settings, or runs another version of "
-            "Rekindle: stop it by `rekindle replicas stop`, or give rekindle.Ray another name"
+            f"the existing replica serves {other.model} with other settings, or runs another version of Rekindle: "
+            "stop it by `rekindle replicas stop`, or give rekindle.Ray another name"
         )
-    if any(each.about.exchanged for each in attached):
+    if any(each.about.weights_replaced for each in replies):
         warnings.warn(
-            "update_weights has replaced the weights of a replica that was found; "
-            f"session.update_weights({recipe.model!r}) brings those of the model back",
+            "update_weights has replaced the weights of an existing replica; "
+            f"session.update_weights({recipe.model!r}) restores the model's weights",
             stacklevel=2,
         )
-    return attached
+    return replies
 
 
-def _lane_of(link: Link, attached: Attached) -> RemoteLane:
-    """Return the lane of a replica, with the prefixes that it has cached."""
-    about = attached.about
+def _lane_of(link: Link, reply: AttachReply) -> RemoteLane:
+    """Return the lane of a replica, with its cached prefixes."""
+    about = reply.about
     pool = about.limits.pool
     pages = SentPages(about.limits.data * (pool.num_pages + pool.host_pages))
     hashes: list[int] = []
-    for page in attached.pages:
+    for page in reply.pages:
         before = hash(page.namespace) if page.parent is None else hashes[page.parent]
         hashes.append(page_after(before, page.tokens))
     pages.add(hashes)
@@ -142,7 +148,7 @@ def _lane_of(link: Link, attached: Attached) -> RemoteLane:
 
 
 def _lanes(lanes: Sequence[RemoteLane], preparer: Preparer) -> tuple[Lane, ...]:
-    """Return the lanes of an engine; what is in the replicas has no actor here but the scheduler's."""
+    """Return the lanes of an engine. The remote lane stands in for all actors running in the replica."""
     intake, tokenizer = Intake(preparer, TOKENIZED_AT_ONCE), Tokenizing(preparer, TOKENIZED_AT_ONCE)
     detokenizer = Detokenizer(preparer.tokenizer)
     return tuple(
@@ -164,15 +170,15 @@ def _lanes(lanes: Sequence[RemoteLane], preparer: Preparer) -> tuple[Lane, ...]:
     )
 
 
-def _found(attached: Sequence[Attached], page_size: int, seconds: float) -> RestoreReport:
-    """Return what the session found: the programs of all replicas, and the prefixes that these have cached."""
-    found = [each.about.restored for each in attached]
-    nodes = sum(len(each.pages) for each in attached)
+def _restore_report(replies: Sequence[AttachReply], page_size: int, seconds: float) -> RestoreReport:
+    """Return the report of restored state: the programs of all replicas, and their cached prefixes."""
+    reports = [each.about.restored for each in replies]
+    nodes = sum(len(each.pages) for each in replies)
     return replace(
-        found[0],
-        stored=sum(each.stored for each in found),
+        reports[0],
+        stored=sum(each.stored for each in reports),
         nodes=nodes,
         tokens=nodes * page_size,
         seconds=seconds,
-        compile_seconds=sum(each.compile_seconds for each in found),
+        compile_seconds=sum(each.compile_seconds for each in reports),
     )

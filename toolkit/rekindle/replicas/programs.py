@@ -1,4 +1,4 @@
-"""The programs of all replicas of a session, as these told of them."""
+"""Programs of all replicas of a session, from the replicas' statuses."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -13,46 +13,46 @@ from rekindle.replicas.status import ReplicaStatus
 
 
 class ReplicaPrograms:
-    """The programs of all replicas together; see `rekindle.core.engine.replicas.ProgramsView`.
+    """The programs of all replicas; see `rekindle.core.engine.replicas.ProgramsView`.
 
     Args:
-        lanes: those of the replicas.
+        lanes: the lanes of the replicas.
         actors: the replicas.
-        found: what the session found, the programs aside.
+        restore_report: the report of restored state, apart from programs.
     """
 
-    def __init__(self, lanes: Sequence[RemoteLane], actors: Sequence[Any], found: RestoreReport):
-        self._lanes, self._actors, self._found = lanes, actors, found
+    def __init__(self, lanes: Sequence[RemoteLane], actors: Sequence[Any], restore_report: RestoreReport):
+        self._lanes, self._actors, self._restore_report = lanes, actors, restore_report
 
     def __len__(self) -> int:
-        return sum(status.held for status in self._statuses)
+        return sum(status.programs for status in self._statuses)
 
     @property
     def preparing(self) -> Sequence[Future[None]]:
-        """A future of each replica, done when all its programs are ready and stored."""
-        return [actor.precompiled.remote().future() for actor in self._actors]
+        """A future for each replica, done when all its programs are ready and stored."""
+        return [actor.wait_for_programs.remote().future() for actor in self._actors]
 
     @property
     def loads(self) -> int:
-        """The number that were loaded from stores."""
+        """The number of programs loaded from stores."""
         return sum(status.loads for status in self._statuses)
 
     @property
     def compilations(self) -> int:
-        """The number that were compiled."""
+        """The number of compiled programs."""
         return sum(status.compilations for status in self._statuses)
 
     @property
     def unexpected(self) -> int:
-        """The number that were compiled and should have been ready."""
+        """The number of programs compiled although planned ahead of need."""
         return sum(status.unexpected for status in self._statuses)
 
     def restored(self) -> RestoreReport:
-        """Return what the session found."""
-        return replace(self._found, programs=self.loads, compiled=self.compilations)
+        """Return the report of restored state."""
+        return replace(self._restore_report, programs=self.loads, compiled=self.compilations)
 
     def readiness(self) -> Readiness:
-        """Return how many of the programs that are made ahead of need are ready."""
+        """Return the readiness of the programs prepared ahead of need, over all replicas."""
         each = [status.readiness for status in self._statuses]
         return Readiness(
             ready=sum(one.ready for one in each),
@@ -62,15 +62,15 @@ class ReplicaPrograms:
         )
 
     def awaited(self) -> Progress | None:
-        """Return the program that some replica waits for; None if none does."""
+        """Return the progress of a program awaited by a replica; None if no replica waits."""
         return next((status.awaited for status in self._statuses if status.awaited is not None), None)
 
     def stored(self) -> Sequence[Future[None]]:
-        """Return nothing more to wait for: `preparing` covers it."""
+        """Return no futures, since `preparing` includes storing."""
         return []
 
     def workspace(self, devices: int) -> int:
-        """Return the bytes that the largest step needs on all devices, which are those of all replicas."""
+        """Return the workspace of the largest step in bytes, on all devices of all replicas."""
         return sum(status.workspace for status in self._statuses)
 
     @property

@@ -1,4 +1,4 @@
-"""What a replica is made of, in a form that can be sent to another process, and the name that it is found by."""
+"""Picklable recipe of a replica, and the replica's name."""
 
 import hashlib
 import re
@@ -14,45 +14,45 @@ from rekindle.core.errors import ConfigError
 from rekindle.core.models.families.reading import Family
 from rekindle.core.ray import Ray
 
-APART = ("replicas", "route", "max_waiting")
-"""The settings that concern the session, and no replica."""
+SESSION_ONLY = ("replicas", "route", "max_waiting")
+"""Settings of the session without effect on a replica."""
 LONGEST_NAME = 40
 PACKAGE = Path(__file__).parents[1]
 
 
-def located(model: str | PathLike[str]) -> str:
-    """Return a model as another process finds it, which may run in another directory."""
+def resolve_model(model: str | PathLike[str]) -> str:
+    """Return a model's hub name or absolute path, valid in processes with another working directory."""
     name = fspath(model)
     path = Path(name).expanduser()
     return str(path.resolve()) if path.exists() and name.lower() != NAME else name
 
 
 def _files(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield the name, the size and the time of change of each file of a model; nothing for one that is not here."""
+    """Yield the name, size and modification time of each local file of a model."""
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         if file.is_file():
-            found = file.stat()
-            yield file.name, found.st_size, found.st_mtime_ns
+            stat = file.stat()
+            yield file.name, stat.st_size, stat.st_mtime_ns
 
 
 @cache
 def _sources() -> str:
-    """Return a digest of all modules of Rekindle, as they are now."""
-    whole = hashlib.sha256()
+    """Return a digest of Rekindle's source files."""
+    digest = hashlib.sha256()
     for file in sorted(PACKAGE.rglob("*.py")):
-        whole.update(file.read_bytes())
-    return whole.hexdigest()
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The arguments of `open` that a replica is made of.
+    """The arguments of `open` in a replica.
 
     Attributes:
-        model: its name, or the absolute path of its files.
-        settings: those of one replica.
-        family, revision, chat_template: as `open` takes them.
-        files: the size and the time of change of each file of a model that is here, by name.
+        model: the name of the model, or the absolute path of its files.
+        settings: the settings of one replica.
+        family, revision, chat_template: as in `open`.
+        files: the name, size and modification time of each local file of the model.
     """
 
     model: str
@@ -71,26 +71,26 @@ class Recipe:
         revision: str | None,
         chat_template: str | None,
     ) -> "Recipe":
-        """Return what each replica of a session is made of.
+        """Return the recipe of a session's replicas.
 
         Raises:
-            ConfigError: a setting that names devices of this process.
+            ConfigError: the device is an object of this process.
         """
         if not (settings.device is None or isinstance(settings.device, str)):
             raise ConfigError(
-                "device must be named for replicas in other processes, as 'gpu' or 'cpu:0'; got "
+                "device must be a name for replicas in other processes, such as 'gpu' or 'cpu:0'; got "
                 f"{settings.device!r:.80}"
             )
         defaults = Settings()
-        own = replace(settings, **{name: getattr(defaults, name) for name in APART})
-        place = located(model)
-        return cls(place, own, family, revision, chat_template, tuple(_files(Path(place))))
+        replica_settings = replace(settings, **{name: getattr(defaults, name) for name in SESSION_ONLY})
+        place = resolve_model(model)
+        return cls(place, replica_settings, family, revision, chat_template, tuple(_files(Path(place))))
 
     def name(self, ray: Ray) -> str:
-        """Return the name of its replicas, without their numbers: the one that is given, or one for what it is.
+        """Return the name of the replicas, without their numbers: from `ray`, or from the model and the digest.
 
         Raises:
-            ConfigError: kept replicas could not be told from others by a name that is made.
+            ConfigError: kept replicas without a name have functions among their settings, which the digest omits.
         """
         if ray.name is not None:
             return ray.name
@@ -104,15 +104,15 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """A hash of all of it but for functions, and of the sources of Rekindle, which must understand each other."""
-        skipped = set(self._functions())
-        parts = [(field.name, getattr(self.settings, field.name)) for field in fields(Settings)]
-        told = [(name, value) for name, value in parts if name not in skipped]
+        """A hash of the recipe without functions, and of Rekindle's sources, since both ends must be compatible."""
+        skip = set(self._functions())
+        settings = [(field.name, getattr(self.settings, field.name)) for field in fields(Settings)]
+        comparable = [(name, value) for name, value in settings if name not in skip]
         rest = (self.model, self.revision, self.chat_template, self.files, _sources())
-        return hashlib.sha256(repr((told, rest)).encode()).hexdigest()
+        return hashlib.sha256(repr((comparable, rest)).encode()).hexdigest()
 
     def _functions(self) -> Iterator[str]:
-        """Yield the names of what holds functions."""
+        """Yield the names of arguments with functions."""
         for field in fields(Settings):
             if callable(getattr(self.settings, field.name)):
                 yield field.name

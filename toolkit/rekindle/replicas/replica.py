@@ -1,4 +1,4 @@
-"""The replica: a whole engine in an actor of Ray, for the sessions that attach themselves to it."""
+"""Replica: a whole engine in a Ray actor, shared by the sessions attached to it."""
 
 import asyncio
 import os
@@ -23,38 +23,38 @@ from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.replicas import cluster
 from rekindle.replicas.attachments import SPAN, Attachment, Attachments
 from rekindle.replicas.recipe import Recipe
-from rekindle.replicas.status import About, Attached, CachedPage, ReplicaStatus
+from rekindle.replicas.status import About, AttachReply, CachedPage, ReplicaStatus
 
 T = TypeVar("T")
 
 STATUS_SECONDS = 0.05
-"""How long after something was told the status follows."""
+"""Seconds between a message to a session and the next update of the status."""
 IDLE_SECONDS = 1.0
-"""How often an idle replica looks whether its status has changed."""
+"""Seconds between checks for a changed status in an idle replica."""
 SAVING_SECONDS = 3.0
-"""How long a replica that is closed goes on writing cached pages to disk."""
+"""Seconds for writing cached pages to disk before a replica closes."""
 SILENCE_SECONDS = 20.0
-"""A session that is not heard of for so long is detached; its process is gone, or stopped."""
+"""Seconds without a sign of life until a session is detached, since its process is gone or stopped."""
 
 
 class Replica:
-    """An engine for sessions in other processes. All methods but the constructor are called by Ray, on one loop.
+    """An engine for sessions in other processes. Ray calls all methods, except the constructor, on one event loop.
 
     Args:
-        recipe: what it is made of.
+        recipe: the arguments of `open`.
     """
 
     def __init__(self, recipe: Recipe):
         self._recipe = recipe
         self._attachments = Attachments()
         self._weights: dict[int, Any] = {}
-        self._exchanged = False
+        self._weights_replaced = False
         self._since = time.time()
-        self._engine = EngineThread(self._build, self._say, self._end)
+        self._engine = EngineThread(self._build, self._deliver, self._end)
 
     async def about(self) -> About:
-        """Return what the replica is, once it has opened the model; raises as `open` does."""
-        loaded_engine = await self._opened()
+        """Return the facts of the replica, once it has opened the model; raises as `open`."""
+        loaded_engine = await self._wait_open()
         await self._detach_silent()
         return About(
             model=self._recipe.model,
@@ -68,17 +68,17 @@ class Replica:
             host=socket.gethostname(),
             process=os.getpid(),
             sessions=len(self._attachments),
-            exchanged=self._exchanged,
+            weights_replaced=self._weights_replaced,
         )
 
-    async def attach(self) -> Attached:
+    async def attach(self) -> AttachReply:
         """Attach a session; raises as `about`."""
-        about, (lane,) = await self.about(), (await self._opened()).lanes
+        about, (lane,) = await self.about(), (await self._wait_open()).lanes
         pages = lane.scheduler.look(lambda trees: tuple(_pages(trees)))
-        return Attached(self._attachments.add().number, about, pages)
+        return AttachReply(self._attachments.add().number, about, pages)
 
     async def detach(self, session: int) -> None:
-        """End all that a session has here."""
+        """Detach a session and cancel its requests."""
         for message in self._attachments.remove(session):
             with suppress(SessionError):
                 self._engine.post(message)
@@ -88,56 +88,56 @@ class Replica:
             await self.detach(session)
 
     async def take(self, session: int, parcel: int, messages: Sequence[Message]) -> None:
-        """Take messages of a session to the engine, in the order of the numbers of their parcels."""
+        """Post a parcel of a session's messages to the engine, in the order of the parcels' numbers."""
         attachment = self._attachments.get(session)
         if attachment is not None:
-            for message in attachment.in_turn(parcel, messages):
+            for message in attachment.in_order(parcel, messages):
                 if isinstance(message, NewWeights) and message.weights[0] not in self._weights:
-                    await self.detach(session)  # it was lost when they were loaded, and loads them when it is back
+                    await self.detach(session)  # the replica was lost during loading; the link loads them on return
                     return
                 self._post(attachment, message)
 
     async def outbox(self, session: int) -> AsyncIterator[Received]:
-        """Yield all that the engine has to tell a session, as long as that is heard of; raises the engine's error."""
-        told: ReplicaStatus | None = None
-        wait, looked = 0.0, 0.0
-        self._attachments.hear(session)
+        """Yield the engine's messages for a session, until the session is detached; raises the engine's error."""
+        last: ReplicaStatus | None = None
+        wait, checked_at = 0.0, 0.0
+        self._attachments.touch(session)
         while (attachment := self._attachments.get(session)) is not None:
             messages = await _all_of(attachment, wait)
             for message in messages:
                 if isinstance(message, Lost):
                     raise message.error
-            now, status = time.monotonic(), told
-            if not messages or now - looked >= STATUS_SECONDS:
-                status, looked = ReplicaStatus.of(self._engine, await self._opened()), now
-            if messages or status != told:
-                yield Received(tuple(messages), None if status == told else status)
-            told, wait = status, STATUS_SECONDS if messages else IDLE_SECONDS
+            now, status = time.monotonic(), last
+            if not messages or now - checked_at >= STATUS_SECONDS:
+                status, checked_at = ReplicaStatus.of(self._engine, await self._wait_open()), now
+            if messages or status != last:
+                yield Received(tuple(messages), None if status == last else status)
+            last, wait = status, STATUS_SECONDS if messages else IDLE_SECONDS
             await self._detach_silent()
 
     async def load(self, number: int, weights: Weights) -> None:
-        """Read weights, which a later `NewWeights` names by this number; raises as `LoadedEngine.load`."""
-        loaded_engine = await self._opened()
+        """Read weights, for a later `NewWeights` with this number; raises as `LoadedEngine.load`."""
+        loaded_engine = await self._wait_open()
         self._weights[number] = await asyncio.to_thread(loaded_engine.load, weights)
 
     async def forget(self, number: int) -> None:
-        """Delete weights that nobody will use."""
+        """Delete unused weights."""
         self._weights.pop(number, None)
 
     async def look(self, at: Callable[[Sequence[PrefixTree]], T]) -> T:
-        """Return what a function says of the prefix trees."""
-        (lane,) = (await self._opened()).lanes
+        """Return the result of a function of the prefix trees."""
+        (lane,) = (await self._wait_open()).lanes
         return lane.scheduler.look(at)
 
-    async def precompiled(self) -> None:
-        """Wait until all programs that are made ahead of need are ready and stored; raises the error of one."""
-        programs = (await self._opened()).programs
+    async def wait_for_programs(self) -> None:
+        """Wait until all programs prepared ahead of need are ready and stored; raises the first error."""
+        programs = (await self._wait_open()).programs
         for each in (*programs.preparing, *programs.stored()):
             await asyncio.wrap_future(each)
 
     async def close(self) -> None:
-        """Write what is cached to disk, for a while at most, and stop the engine."""
-        if (await self._opened()).limits.pool.snapshots:
+        """Write cached pages to disk, for at most `SAVING_SECONDS`, and stop the engine."""
+        if (await self._wait_open()).limits.pool.snapshots:
             saving = self._attachments.add()
             self._engine.post(SaveCache(saving.number * SPAN))
             until = time.monotonic() + SAVING_SECONDS
@@ -155,58 +155,58 @@ class Replica:
             recipe.model,
             recipe.settings,
             report,
-            compose=lambda actors: replace(actors, detokenizer=_Teller(self._say)),
+            compose=lambda actors: replace(actors, detokenizer=_OutputForwarder(self._deliver)),
             family=recipe.family,
             revision=recipe.revision,
             chat_template=recipe.chat_template,
         )
 
-    async def _opened(self) -> LoadedEngine:
+    async def _wait_open(self) -> LoadedEngine:
         await self._engine.opening.wait(TO_THE_END)
         if self._engine.error is not None:
             raise self._engine.error.with_traceback(None)
         assert self._engine.loaded_engine is not None, "an engine that serves is loaded"
         return self._engine.loaded_engine
 
-    def _say(self, message: Message) -> None:
-        """Pass on what the engine says, on its thread."""
+    def _deliver(self, message: Message) -> None:
+        """Deliver a message of the engine to its sessions, on the engine's thread."""
         if isinstance(message, WeightsUsed):
-            self._exchanged = True
-        self._attachments.tell(message)
+            self._weights_replaced = True
+        self._attachments.deliver(message)
 
     def _end(self, error: Exception) -> None:
-        self._attachments.tell_all(Lost(error))
-        if isinstance(error, EngineFailed):  # only another process makes a new engine, and Ray starts one
+        self._attachments.broadcast(Lost(error))
+        if isinstance(error, EngineFailed):  # a new engine needs a new process, started by Ray
             cluster.leave()
 
     def _post(self, attachment: Attachment, message: Message) -> None:
-        """Give the engine a message of a session, with what that cannot send."""
+        """Post a session's message to the engine, with weights in place of their number."""
         if isinstance(message, NewWeights):
             (number,) = message.weights
             message = replace(message, weights=self._weights.pop(number))
-        attachment.sent(message)
-        with suppress(SessionError):  # of which the session is told
+        attachment.record(message)
+        with suppress(SessionError):  # the session receives the error too
             self._engine.post(message)
 
 
-class _Teller:
-    """The detokenizer of a replica, which tells sessions what they make texts of.
+class _OutputForwarder:
+    """Stand-in for the detokenizer in a replica: forwards outputs to the sessions, which detokenize.
 
     Args:
-        say: takes the outputs.
+        forward: the function for outputs.
     """
 
-    def __init__(self, say: Callable[[Message], None]):
-        self._say = say
+    def __init__(self, forward: Callable[[Message], None]):
+        self._deliver = forward
 
     def handle(self, message: Message) -> list[Message]:
-        """Pass outputs on."""
-        self._say(message)
+        """Forward outputs."""
+        self._deliver(message)
         return []
 
 
 async def _all_of(attachment: Attachment, seconds: float) -> list[Message]:
-    """Return all that waits for a session, after so many seconds if nothing does."""
+    """Return all messages for a session, waiting at most `seconds` for the first."""
     messages: list[Message] = []
     with suppress(TimeoutError):
         messages.append(await asyncio.wait_for(attachment.box.receive(), seconds))

@@ -1,4 +1,4 @@
-"""How a replica stands, as it tells its sessions."""
+"""State of a replica, as sent to its sessions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,16 +19,16 @@ class ReplicaStatus:
 
     Attributes:
         scheduler: the counters of its scheduler.
-        stuck: the tick that it is stuck in, in words; None if none is.
-        held, loads, compilations, unexpected: the numbers of its programs, as `HeldPrograms` has them.
-        readiness: how many programs that are made ahead of need are ready.
-        awaited: the program that it waits for; None if for none.
-        workspace: the bytes that its largest step needs.
+        stuck: the description of a stuck tick; None if the replica is not stuck.
+        programs, loads, compilations, unexpected: the numbers of its programs, as in `HeldPrograms`.
+        readiness: the readiness of the programs prepared ahead of need.
+        awaited: the progress of an awaited program; None if there is none.
+        workspace: the bytes for its largest step.
     """
 
     scheduler: SchedulerStats
     stuck: str | None
-    held: int
+    programs: int
     loads: int
     compilations: int
     unexpected: int
@@ -43,7 +43,7 @@ class ReplicaStatus:
         return cls(
             scheduler=loaded_engine.stats().scheduler,
             stuck=engine.stuck,
-            held=len(programs),
+            programs=len(programs),
             loads=programs.loads,
             compilations=programs.compilations,
             unexpected=programs.unexpected,
@@ -58,15 +58,15 @@ class About:
     """The facts of a replica.
 
     Attributes:
-        model, digest: of its recipe.
-        limits, settings, deployment: of its engine, as `LoadedEngine` has them.
-        restored: what it found of earlier sessions.
-        status: how it stands.
-        since: when its process began, in seconds since the epoch.
-        host: the machine that it is on.
-        process: its number there.
-        sessions: how many sessions are attached to it.
-        exchanged: whether `update_weights` replaced its weights.
+        model, digest: the model and the digest of its recipe.
+        limits, settings, deployment: the facts of its engine, as in `LoadedEngine`.
+        restored: the state restored from earlier sessions.
+        status: the current state.
+        since: the start of its process, in seconds since the epoch.
+        host: the name of its machine.
+        process: the process id.
+        sessions: the number of attached sessions.
+        weights_replaced: whether `update_weights` replaced its weights.
     """
 
     model: str
@@ -80,7 +80,7 @@ class About:
     host: str
     process: int
     sessions: int
-    exchanged: bool
+    weights_replaced: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ class CachedPage:
     """A page of a replica's prefix cache.
 
     Attributes:
-        parent: the index of the page before it in the list that has it; None for the first of a prefix.
-        namespace: of its prefix.
-        tokens: those of the page.
+        parent: the index of the preceding page in the same list; None for the first page of a prefix.
+        namespace: the namespace of the prefix.
+        tokens: the token ids of the page.
     """
 
     parent: int | None
@@ -99,13 +99,13 @@ class CachedPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
-    """The answer to a session that attaches itself to a replica.
+class AttachReply:
+    """The reply of a replica to an attaching session.
 
     Attributes:
-        number: of the session there.
-        about: what the replica is.
-        pages: those that it has cached, parents before children.
+        number: the number of the session in the replica.
+        about: the facts of the replica.
+        pages: the cached pages, parents before children.
     """
 
     number: int

@@ -1,11 +1,11 @@
-"""A fake device whose tokens can be computed by hand, for tests of everything around the real one.
+"""Fake device with tokens computable by hand, for tests of everything around the real device.
 
     session = fake_session(max_running=2)
     generation = await session.generate(token_ids=[3, 1, 4], max_tokens=5)
     assert generation.token_ids == expected_tokens([3, 1, 4], 5)
 
-The fake keeps pages and slots as the real step does, filled with token ids, and computes each next token from what
-it finds in the pages. So a plan with a wrong page, slot, position or order shows as a wrong token.
+The fake keeps pages and slots as the real step does, filled with token ids, and computes each next token from the
+content of the pages. A plan with a wrong page, slot, position or order therefore produces a wrong token.
 """
 
 from rekindle.testing.by_hand import ByHand, CheckedScheduler, fake_limits

@@ -1,4 +1,4 @@
-"""A scheduler and the fake device, stepped by hand, without an event loop."""
+"""Scheduler and fake device, stepped by hand without an event loop."""
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
@@ -37,40 +37,42 @@ from rekindle.core.request.tokens import EndReason, StateSum
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.text.masks import OneByOne
-from rekindle.testing.device import FakeStepper, settled
+from rekindle.testing.device import FakeStepper, settle_tick
 from rekindle.testing.grammar import FakeGrammar, constrained
 from rekindle.testing.model import FAKE_MODEL
 from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
 
 class CheckedScheduler(Scheduler):
-    """A scheduler that checks its invariants after every message."""
+    """Scheduler with a check of its invariants after every message."""
 
     def handle(self, message: Message) -> list[Message]:
-        """Take in a message, and check what the scheduler then holds."""
-        said = super().handle(message)
+        """Handle a message, and check the scheduler's state."""
+        messages = super().handle(message)
         self.check()
-        return said
+        return messages
 
 
 class ByHand:
-    """A scheduler and the fake device without a loop: ticks and copies stay in flight until they are settled.
+    """A scheduler and the fake device without a loop: ticks and copies stay in flight until settled explicitly.
 
     Attributes:
-        in_flight: ticks that are dispatched and not settled, oldest first.
+        limits: the limits of the engine.
+        scheduler: the scheduler.
+        in_flight: dispatched ticks, oldest first.
         offloading, fetching: copies on their way to the host tier and from it, oldest first.
         writing: pages on their way to disk, oldest first.
         host_tier, disk_tier: the tiers below the device.
-        advancing: what is asked of the grammars, oldest first.
-        grammars: answer it.
+        advancing: messages to the grammars, oldest first.
+        grammars: the grammars.
         tokens: the tokens of each request so far.
-        ends: the end reason of each request that ended, in order.
+        ends: the end reason of each finished request, in order.
         states: the sums of hidden states of each request, in order.
-        told: what callers are told beside tokens and ends, in order.
+        told: messages to callers other than tokens and ends, in order.
 
     Args:
-        disk_tier: one that an earlier scheduler filled; None for an empty one.
-        settings: as of `rekindle.open`.
+        disk_tier: a tier filled by an earlier scheduler; None for an empty one.
+        settings: as in `rekindle.open`.
     """
 
     def __init__(self, disk_tier: FakeDiskTier | None = None, **settings: Unpack[SettingsOptions]):
@@ -93,28 +95,28 @@ class ByHand:
 
     @property
     def started(self) -> list[int]:
-        """The requests in the order in which they left the waiting queue."""
+        """The requests in the order of their start."""
         return [each.request_id for each in self.told if isinstance(each, Started)]
 
     @property
     def rejected(self) -> dict[int, Exception]:
-        """The error of each request that was turned away."""
+        """The error of each rejected request."""
         return {each.request_id: each.error for each in self.told if isinstance(each, Rejected)}
 
     @property
     def weights_used(self) -> list[int]:
-        """The tickets of new weights that came into use."""
+        """The tickets of new weights in use."""
         return [each.ticket for each in self.told if isinstance(each, WeightsUsed)]
 
     @property
     def cache_saved(self) -> list[CacheSaved]:
-        """The answers to callers who asked for everything to be on disk."""
+        """The replies to callers of a save of the cache to disk."""
         return [each for each in self.told if isinstance(each, CacheSaved)]
 
     def say(self, message: Message) -> list[Plan]:
-        """Tell the scheduler something. What it plans in answer is dispatched and returned."""
-        said = self.scheduler.handle(message)
-        for answer in said:
+        """Send a message to the scheduler, and dispatch and return the resulting plans."""
+        replies = self.scheduler.handle(message)
+        for answer in replies:
             match answer:
                 case Plan() | Offload() | UseWeights():
                     self._dispatch(answer)
@@ -134,12 +136,12 @@ class ByHand:
                     self._take(outputs)
                 case _:
                     self.told.append(answer)
-        return [answer for answer in said if isinstance(answer, Plan)]
+        return [answer for answer in replies if isinstance(answer, Plan)]
 
     def _take(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
             request_id = output.request.id
-            assert request_id not in self.ends, "something is said of a request that ended"
+            assert request_id not in self.ends, "output for a finished request"
             self.tokens[request_id] += output.token_ids
             if output.states is not None:
                 self.states[request_id].append(output.states)
@@ -171,7 +173,7 @@ class ByHand:
         grammar: FakeGrammar | None = None,
         priority: int = 0,
     ) -> list[Plan]:
-        """Let a request join the waiting queue."""
+        """Add a request to the waiting queue, with `begun` as the beginning of its output."""
         params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw, priority=priority)
         request = Request(request_id, tuple(prompt), params, frozenset(end_ids), self.limits.max_context)
         request = replace(request, namespace=namespace, hold=hold, output_prefix=tuple(begun), pooling=pooling)
@@ -179,17 +181,17 @@ class ByHand:
 
     def settle(self) -> list[Plan]:
         """Settle the oldest tick in flight."""
-        return self.say(settled(self.in_flight.popleft()))
+        return self.say(settle_tick(self.in_flight.popleft()))
 
     def settle_advance(self, most: int = 2**30) -> list[Plan]:
-        """Have the grammars answer the oldest question, if any is in it, with at most so many masks."""
+        """Let the grammars handle the oldest message, with at most `most` masks; no plans if it expects no answer."""
         advance = self.advancing.popleft()
-        left = iter(range(most - 1))
-        advanced = self.grammars.advanced(advance, lambda: next(left, None) is None)
-        return self.say(advanced) if advance.answer_ids else []
+        remaining = iter(range(most - 1))
+        reply = self.grammars.advanced(advance, lambda: next(remaining, None) is None)
+        return self.say(reply) if advance.answer_ids else []
 
     def settle_offload(self, *, ok: bool = True) -> list[Plan]:
-        """Settle the oldest copy to the host tier; if it is not ok, nothing of it was kept."""
+        """Settle the oldest copy to the host tier; without `ok`, none of its pages is kept."""
         gathered = self.offloading.popleft()
         (offloaded,) = self.host_tier.handle(gathered)
         if not ok:
@@ -198,7 +200,7 @@ class ByHand:
         return self.say(offloaded)
 
     def settle_fetch(self, *, ok: bool = True) -> list[Plan]:
-        """Settle the oldest fetch; if it is not ok, all of its copies are bad."""
+        """Settle the oldest fetch; without `ok`, all of its copies are bad."""
         fetch, fetched = self.fetching.popleft()
         if not ok:
             self.host_tier.lose(fetch.copies)
@@ -206,26 +208,26 @@ class ByHand:
         return self.say(fetched)
 
     def settle_write(self, *, ok: bool = True, pruned: Collection[int] = ()) -> list[Plan]:
-        """Settle the oldest write; if it is not ok, nothing of it was written. Pruned records leave the disk."""
+        """Settle the oldest write; without `ok`, none of its pages is written. `pruned` records leave the disk."""
         write = self.writing.popleft()
-        (written,) = self.disk_tier.handle(write) if ok else [Written((None,) * len(write.pages), ())]
+        (reply,) = self.disk_tier.handle(write) if ok else [Written((None,) * len(write.pages), ())]
         for record in pruned:
             self.disk_tier.contents.pop(record, None)
-        return self.say(replace(written, pruned=tuple(pruned)))
+        return self.say(replace(reply, pruned=tuple(pruned)))
 
     def lose_device(self) -> None:
-        """Lose all pages and slots of the device; the next plan tells the scheduler."""
+        """Lose all pages and slots of the device; the scheduler learns of the loss from its next plan."""
         self._stepper.lose()
 
     def drain(self) -> None:
-        """Settle until nothing is in flight, and check that tokens come of it."""
+        """Settle until nothing is in flight; raise if no tokens result."""
         while self._settle_all():
             before = sum(map(len, self.tokens.values()))
-            busy = [self._settle_all() for _ in range(1000)]  # more than the prompts of any running set take
+            busy = [self._settle_all() for _ in range(1000)]  # more ticks than any running set's prompts take
             assert not busy[-1] or sum(map(len, self.tokens.values())) > before, "1000 ticks gave no token"
 
     def _settle_all(self) -> bool:
-        """Settle the oldest of each kind; return False if there is none."""
+        """Settle the oldest item of each kind; return False if nothing was in flight."""
         kinds = (
             (self.fetching, self.settle_fetch),
             (self.offloading, self.settle_offload),

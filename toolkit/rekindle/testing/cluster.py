@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine for tests and tutorials, which outlives the processes that use it."""
+"""Local Ray cluster for tests and tutorials; it outlives its client processes."""
 
 import os
 import shutil
@@ -13,21 +13,21 @@ from pathlib import Path
 from random import Random
 
 PORTS = range(7000, 8000)
-"""Beside all those that Ray uses by itself."""
+"""Ports outside the ranges of Ray itself."""
 START_SECONDS = 120.0
 
 
 class Cluster:
-    """A cluster that runs until `stop`, beside any other one; `ray stop` would end them all. Ray must be installed.
+    """A cluster running until `stop`, independent of other clusters. Ray must be installed.
 
     Args:
-        cpus: how many CPUs it says that it has.
+        cpus: the number of CPUs, as a resource of Ray.
 
     Raises:
-        TimeoutError: it does not start.
+        TimeoutError: the cluster does not start in time.
 
     Attributes:
-        address: of it, as `rekindle.Ray` takes it.
+        address: the address for `rekindle.Ray`.
     """
 
     def __init__(self, cpus: int = 4):
@@ -36,7 +36,7 @@ class Cluster:
         host = ray.util.get_node_ip_address()
         port = next(port for port in Random().sample(PORTS, 100) if not _listens(host, port))
         self.address = f"{host}:{port}"
-        # Names of sockets have 107 characters at most, and a directory for temporary files may have more.
+        # Socket names have at most 107 characters, and the default temporary directory may be longer.
         self._directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
         command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", f"--port={port}"]
         options = [f"--num-cpus={cpus}", f"--temp-dir={self._directory}"]
@@ -51,17 +51,17 @@ class Cluster:
         while not _listens(host, port):
             if self._head.poll() is not None or time.monotonic() > until:
                 self.stop()
-                raise TimeoutError(f"no Ray cluster has started at {self.address}: is ray installed beside rekindle?")
+                raise TimeoutError(f"no Ray cluster has started at {self.address}: is ray installed with rekindle?")
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """End it with all that runs in it."""
+        """Kill the cluster with all its processes."""
         with suppress(ProcessLookupError):
-            os.killpg(self._head.pid, signal.SIGKILL)  # asked to end, it would wait for its processes one by one
+            os.killpg(self._head.pid, signal.SIGKILL)  # on SIGTERM it waits for its processes one by one
         self._head.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def _listens(host: str, port: int) -> bool:
-    with socket.socket() as tried:
-        return tried.connect_ex((host, port)) == 0
+    with socket.socket() as client:
+        return client.connect_ex((host, port)) == 0

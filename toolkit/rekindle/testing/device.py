@@ -1,4 +1,4 @@
-"""The fake device: pages and slots as the real step keeps them, filled with token ids. For `rekindle.testing`."""
+"""Fake device: pages and slots as in the real step, filled with token ids. For `rekindle.testing`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,8 +38,8 @@ from rekindle.testing.grammar import VOCAB_SIZE
 from rekindle.testing.model import banned_tokens, draw_of, next_token, score_of, state_of
 
 TICK_SECONDS = 0.00005
-"""How long the engine waits for the fake device in each tick. Without a wait, its thread can have Python's lock back
-before another one has woken up, and callers starve for seconds."""
+"""Wait of the engine for the fake device in each tick. Without it, the engine's thread can reacquire the GIL before
+another thread wakes up, and callers starve for seconds."""
 
 
 @dataclass(slots=True)
@@ -52,9 +52,9 @@ class _Slot:
 
 
 class FakeStepper:
-    """Takes the messages of the real stepper, and asserts that each plan fits a bucket, its pages and its slots.
+    """Stand-in for the real stepper, with assertions on the bucket, the pages and the slots of each plan.
 
-    The content of a page is the token ids in it.
+    The content of a page is its token ids.
     """
 
     def __init__(self, limits: EngineLimits):
@@ -65,7 +65,7 @@ class FakeStepper:
         self._losses = 0
 
     def lose(self) -> None:
-        """Lose the pages and the slots, as a damaged program does; the next plan tells."""
+        """Lose the pages and the slots, as after a failed program; the reply to the next plan reports the loss."""
         self._losses += 1
         self._pages = {}
         self._slots = _slots(self._limits)
@@ -76,11 +76,11 @@ class FakeStepper:
             case Plan():
                 return [self._dispatch(message)]
             case Offload():
-                there = message.pages if message.losses == self._losses else ()
-                return [Gathered(message.offload_id, message.entries, tuple(map(self._gather, there)))]
+                pages = message.pages if message.losses == self._losses else ()
+                return [Gathered(message.offload_id, message.entries, tuple(map(self._gather, pages)))]
             case Collect(request_id, pages, losses):
-                there = pages if losses == self._losses else ()
-                return [Collected(request_id, tuple(map(self._gather, there)))]
+                pages = pages if losses == self._losses else ()
+                return [Collected(request_id, tuple(map(self._gather, pages)))]
             case PutPages(pages, contents, losses):
                 if losses == self._losses:
                     self._scatter(Onload(contents, pages))
@@ -91,7 +91,7 @@ class FakeStepper:
         raise AssertionError(f"the stepper takes Plan, Offload, Collect, PutPages and UseWeights, got {message!r}")
 
     def _dispatch(self, plan: Plan) -> Dispatched:
-        """Write all of a tick before any of it is read, as the device does."""
+        """Write all pages of a tick before reading any, as the device does."""
         self._check(plan)
         if plan.losses < self._losses:
             return Dispatched(plan.tick, (), (), None, self._losses)
@@ -102,9 +102,9 @@ class FakeStepper:
             slot = self._write_chunk(chunk)
             if chunk.completes is not None:
                 slot.length, slot.request = chunk.start + len(chunk.tokens), chunk.completes
-                known = self._context(slot)
+                context = self._context(slot)
                 slot.allowed = chunk.allowed
-                assert (*chunk.completes.prompt, *chunk.generated) == tuple(known), "the tokens are not the request's"
+                assert (*chunk.completes.prompt, *chunk.generated) == tuple(context), "the tokens are not the request's"
                 sampled.append(slot)
         sampled += [self._write_row(row, 0) for row in plan.rows]
         tokens = [self._sample(slot) for slot in sampled]
@@ -118,26 +118,26 @@ class FakeStepper:
             for row, slot in enumerate(sampled)
             if slot.request is not None
         )
-        scored = tuple(ScoreRow(c.request_id, 0, c.scoring) for c in plan.chunks if c.scoring is not None)
+        score_rows = tuple(ScoreRow(c.request_id, 0, c.scoring) for c in plan.chunks if c.scoring is not None)
         outputs: list[Any] = [*tokens]
-        summed: list[SumRow] = []
+        sum_rows: list[SumRow] = []
         for chunk in plan.chunks:
             if chunk.summing is not None:
-                summed.append(SumRow(chunk.request_id, len(outputs), chunk.summing.count))
+                sum_rows.append(SumRow(chunk.request_id, len(outputs), chunk.summing.count))
                 outputs.append(_sum(chunk, chunk.summing))
-        return Dispatched(plan.tick, places, scored, outputs, self._losses, tuple(summed))
+        return Dispatched(plan.tick, places, score_rows, outputs, self._losses, tuple(sum_rows))
 
     def _sample(self, slot: _Slot) -> int:
         assert slot.request is not None, "a row of a slot that no prompt completed"
-        assert (slot.allowed is None) == (slot.request.constrained is None), "a constraint is not kept"
+        assert (slot.allowed is None) == (slot.request.constrained is None), "a constraint is not applied"
         context = self._context(slot)
         banned = banned_tokens(slot.request, context, slot.allowed)
         slot.token = next_token(context, draw_of(slot.request.params), banned)
         return slot.token
 
     def _gather(self, page: int) -> tuple[int, ...]:
-        found = self._pages.get(page, [])
-        content = tuple(token for token in found if token is not None)
+        tokens = self._pages.get(page, [])
+        content = tuple(token for token in tokens if token is not None)
         assert len(content) == self._limits.pool.page_size, f"page {page} is offloaded before it is full"
         return content
 
@@ -158,7 +158,7 @@ class FakeStepper:
             assert bucket in self._limits.all_buckets(), f"no program is compiled for {bucket}"
 
     def _check_group(self, plan: Plan, group: int) -> tuple[int, int]:
-        """Check one group's part of a plan; return the bucket that it needs."""
+        """Check one group's part of a plan; return the prefill and decode sizes of its bucket."""
         limits = self._limits
         chunks = [chunk for chunk in plan.chunks if chunk.slot // limits.max_running == group]
         rows = [row for row in plan.rows if row.slot // limits.max_running == group]
@@ -187,9 +187,9 @@ class FakeStepper:
         slot.page_table = dict(enumerate(chunk.table))
         if chunk.scoring is not None:
             first = chunk.scoring.first + 1
-            known = chunk.tokens[first : first + len(chunk.scoring.tokens)]
+            targets = chunk.tokens[first : first + len(chunk.scoring.tokens)]
             assert 0 < first <= len(chunk.tokens), "scored by a token of another chunk"
-            assert chunk.scoring.tokens[: len(known)] == known, "scored against the wrong tokens"
+            assert chunk.scoring.tokens[: len(targets)] == targets, "scored against the wrong tokens"
         for block, page in enumerate(chunk.pages):
             tokens = list(chunk.tokens[block * QUERY_BLOCK : (block + 1) * QUERY_BLOCK])
             position = chunk.start + block * QUERY_BLOCK
@@ -201,10 +201,10 @@ class FakeStepper:
         return slot
 
     def _check_found(self, table: Sequence[int], position: int, tokens: Sequence[int]) -> None:
-        """Check a block that is computed for its last token alone: its keys and values are there."""
+        """Check a block computed for its last token only: its page must have the keys and values already."""
         index, offset = divmod(position, self._limits.pool.page_size)
-        found = self._pages[table[index]][offset : offset + len(tokens)]
-        assert [token % VOCAB_SIZE for token in found if token is not None] == list(tokens), "not what is in its page"
+        content = self._pages[table[index]][offset : offset + len(tokens)]
+        assert [t % VOCAB_SIZE for t in content if t is not None] == list(tokens), "the block's page has other tokens"
 
     def _write_row(self, row: Row, step: int) -> _Slot:
         slot = self._slots[row.slot]
@@ -230,20 +230,20 @@ class FakeStepper:
 
     def _context(self, slot: _Slot) -> list[int]:
         pages = range(-(-slot.length // self._limits.pool.page_size))
-        found = list(chain.from_iterable(self._pages[slot.page_table[page]] for page in pages))[: slot.length]
-        assert None not in found, "a position is read that was never written"
+        content = list(chain.from_iterable(self._pages[slot.page_table[page]] for page in pages))[: slot.length]
+        assert None not in content, "a position is read that was never written"
         stamp = self._weights * VOCAB_SIZE
-        tokens = [token - stamp for token in found if token is not None]
+        tokens = [token - stamp for token in content if token is not None]
         assert 0 <= min(tokens) <= max(tokens) < VOCAB_SIZE, "a page of other weights is read"
         return tokens
 
 
 def _sum(chunk: Chunk, summing: Summing) -> list[float]:
-    """Return the sum of the hidden states that a chunk is asked for."""
-    chosen = range(summing.first, summing.first + summing.count)
-    assert summing.count > 0, "a sum of nothing"
-    assert chosen.stop <= len(chunk.tokens), "a sum of tokens that are not in the chunk"
-    return [sum(state_of(chunk.start + at, chunk.tokens[at]) for at in chosen)]
+    """Return the sum of hidden states over a range of a chunk's tokens."""
+    places = range(summing.first, summing.first + summing.count)
+    assert summing.count > 0, "an empty sum"
+    assert places.stop <= len(chunk.tokens), "a sum beyond the chunk's tokens"
+    return [sum(state_of(chunk.start + at, chunk.tokens[at]) for at in places)]
 
 
 def _slots(limits: EngineLimits) -> list[_Slot]:
@@ -251,31 +251,31 @@ def _slots(limits: EngineLimits) -> list[_Slot]:
 
 
 class FakeSettler:
-    """Reads the tokens of a fake tick back.
+    """Stand-in for the settler, which reads back the tokens of a tick.
 
     Args:
         held: whether each tick stays in flight until `step` or `release`.
     """
 
     def __init__(self, held: bool = False):
-        self._held = held
+        self._holds = held
         self._permits: Mailbox[None] = Mailbox()
 
     async def handle(self, message: Message) -> list[Message]:
         """Answer Dispatched with Settled."""
         assert isinstance(message, Dispatched), f"the settler takes Dispatched, got {message!r}"
-        if self._held:
+        if self._holds:
             await self._permits.receive()
         _wait_for_the_device()
-        return [settled(message)]
+        return [settle_tick(message)]
 
     def step(self) -> None:
-        """Let one more tick settle. Any thread may call this and `release`."""
+        """Let one more tick settle. Thread-safe, as `release`."""
         self._permits.put(None)
 
     def release(self) -> None:
         """Let all ticks settle from now on."""
-        self._held = False
+        self._holds = False
         self.step()
 
 
@@ -283,12 +283,12 @@ def _wait_for_the_device() -> None:
     sleep(TICK_SECONDS)
 
 
-def settled(tick: Dispatched) -> Settled:
+def settle_tick(tick: Dispatched) -> Settled:
     tokens = tuple((sample.request_id, tick.outputs[sample.row]) for sample in tick.sample_rows)
-    wanted = {sample.request_id: sample.logprobs for sample in tick.sample_rows}
+    counts = {sample.request_id: sample.logprobs for sample in tick.sample_rows}
     logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
     for i, token in tokens:
-        if (k := wanted[i]) is not None:
+        if (k := counts[i]) is not None:
             logprobs[i] = (*logprobs.get(i, ()), score_of(token, k))
     prompts = {
         s.request_id: tuple(score_of(t, s.scoring.alternatives) for t in s.scoring.tokens) for s in tick.score_rows

@@ -1,4 +1,4 @@
-"""A fake grammar, whose texts can be computed by hand. For `rekindle.testing`."""
+"""Fake grammar with texts computable by hand. For `rekindle.testing`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,16 +13,16 @@ from rekindle.core.text.grammar import Grammar, Matcher
 from rekindle.core.text.masks import alone
 
 VOCAB_SIZE = 251
-"""A prime, so that a token at a wrong position changes the sum in `next_token`."""
+"""A prime, so a token at a wrong position changes the sum in `next_token`."""
 
 
 @dataclass(frozen=True)
 class FakeGrammar:
-    """A grammar in the place of `models.text.grammar.Grammar`: what may follow depends on all tokens of the output.
+    """Stand-in for `core.text.grammar.Grammar`: the allowed tokens depend on all tokens of the output.
 
     Attributes:
-        salt: another for another grammar.
-        longest: the number of tokens after which it is complete at the latest.
+        salt: a number to distinguish grammars.
+        longest: the most tokens of a complete output.
     """
 
     salt: int
@@ -31,11 +31,11 @@ class FakeGrammar:
     words = -(-VOCAB_SIZE // 32)
 
     def matcher(self, request: Request) -> Matcher:
-        """Return what follows a request's output."""
+        """Return the matcher for a request's output."""
         return Matcher(cast(Any, _FakePlace(self)), cast(Any, self), request)
 
     def may_follow(self, output: Sequence[int]) -> list[int]:
-        """Return the tokens that may follow an output; none if it is complete. Every third time it is only one."""
+        """Return the tokens allowed after an output: none if it is complete, and a single one in a third of cases."""
         number = self.salt + sum((place + 1) * (token + 2) for place, token in enumerate(output))
         if len(output) >= self.longest or (output and number % 29 == 0):
             return []
@@ -45,12 +45,12 @@ class FakeGrammar:
 
 
 def constrained(request: Request, grammar: FakeGrammar | Grammar) -> Request:
-    """Return the request, held to the grammar as it is when it is prepared."""
+    """Return a request constrained by a grammar, as after its preparation."""
     return replace(request, constrained=Constrained(grammar, alone(grammar.matcher(request).start())))
 
 
 class _FakePlace:
-    """The methods of llguidance's matcher that are used."""
+    """The used methods of llguidance's matcher."""
 
     def __init__(self, grammar: FakeGrammar):
         self._grammar = grammar
@@ -75,9 +75,9 @@ class _FakePlace:
 
     def compute_ff_tokens(self) -> list[int]:
         output, forced = list(self._output), list[int]()
-        while len(may := self._grammar.may_follow(output)) == 1:
-            forced += may
-            output += may
+        while len(allowed := self._grammar.may_follow(output)) == 1:
+            forced += allowed
+            output += allowed
         return forced
 
     def compute_bitmask(self) -> bytes:

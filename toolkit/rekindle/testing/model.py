@@ -1,4 +1,4 @@
-"""The fake model: tokens, bans and log-probabilities that can be computed by hand. For `rekindle.testing`."""
+"""Fake model: tokens, bans and log-probabilities computable by hand. For `rekindle.testing`."""
 
 from collections.abc import Collection, Sequence
 from operator import mul
@@ -19,30 +19,31 @@ FAKE_MODEL = ModelConfig.llama(
 
 
 def next_token(tokens: Sequence[int], draw: int = 0, banned: Collection[int] = ()) -> int:
-    """Compute the fake model: `draw` and the sum of (position + 1) * (token + 1), modulo `VOCAB_SIZE`; if that token is
-    banned, the next one that is not.
+    """Compute the fake model: `draw` plus the sum of (position + 1) * (token + 1), modulo `VOCAB_SIZE`; instead of a
+    banned token, the next one not banned.
 
     Args:
         tokens: every token of the request so far.
         draw: see `draw_of`.
         banned: see `banned_tokens`.
     """
-    placed = range(1, len(tokens) + 1)
-    first: int = draw + sum(placed) + sum(map(mul, placed, tokens))
+    positions = range(1, len(tokens) + 1)
+    first: int = draw + sum(positions) + sum(map(mul, positions, tokens))
     return next(token for step in range(VOCAB_SIZE) if (token := (first + step) % VOCAB_SIZE) not in banned)
 
 
 def draw_of(params: SamplingParams) -> int:
-    """Return what sampling adds to the sum: 0 when greedy, else the seed."""
+    """Return the term of sampling in the sum: 0 if greedy, else the seed."""
     return (params.seed or 0) if params.temperature > 0 else 0
 
 
 def banned_tokens(request: Request, tokens: Sequence[int], bits: Any = None) -> set[int]:
-    """Return the tokens that a request may not take next. The fake has no logits, so any penalty is a ban.
+    """Return the tokens banned as the next token of a request. The fake has no logits, so any penalty is a ban.
 
     Args:
+        request: the request.
         tokens: every token of the request so far.
-        bits: what its constraint allows, as in `Allowed`; None for all. Where nothing would be left, it is not kept.
+        bits: the mask of its constraint, as in `Allowed`; None for all tokens. A mask banning every token is ignored.
     """
     params, output = request.params, tokens[len(request.prompt) :]
     allowed = params.allowed_token_ids
@@ -61,14 +62,14 @@ def banned_tokens(request: Request, tokens: Sequence[int], bits: Any = None) -> 
 
 
 def score_of(token: int, alternatives: int) -> TokenLogprob:
-    """Return the fake log-probability of a token, the token's negative, with the tokens after it as alternatives."""
+    """Return the fake log-probability of a token: its negative, with the following tokens as alternatives."""
     top = [(token + step) % VOCAB_SIZE for step in range(alternatives)]
     others = tuple(TokenLogprob(other, "", -float(other), rank) for rank, other in enumerate(top, 1))
     return TokenLogprob(token, "", -float(token), 1, others)
 
 
 def state_of(position: int, token: int) -> float:
-    """Return the fake hidden state of a token at its position, which is one number."""
+    """Return the fake hidden state of a token at a position, a single number."""
     return float((position + 1) * (token + 1) % VOCAB_SIZE)
 
 
@@ -81,7 +82,7 @@ def expected_tokens(
     begun: Sequence[int] = (),
     grammar: FakeGrammar | None = None,
 ) -> tuple[int, ...]:
-    """Return what the fake model generates without banned tokens, after `begun` and up to an end id."""
+    """Return the tokens of the fake model without banned tokens, from `begun` up to an end id."""
     params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw)
     request = Request(
         0, tuple(prompt), params, frozenset(end_ids), len(prompt) + max_tokens, output_prefix=tuple(begun)
@@ -90,16 +91,16 @@ def expected_tokens(
 
 
 def expected_of(request: Request) -> tuple[int, ...]:
-    """Return what the fake model generates for a request, without regard to stop strings."""
+    """Return the tokens of the fake model for a request, ignoring stop strings."""
     tokens = list(request.initial_tokens)
-    place, allowed = _place(request)
+    matcher, allowed = _matcher(request)
     ended = request.complete
     while len(tokens) < request.longest and not ended:
         banned = banned_tokens(request, tokens, None if allowed is None else allowed.bits)
         tokens.append(next_token(tokens, draw_of(request.params), banned))
         ended = tokens[-1] in request.end_ids
-        if place is not None and not ended:
-            allowed = alone(place.take(tokens[-1], ONE_BY_ONE))
+        if matcher is not None and not ended:
+            allowed = alone(matcher.take(tokens[-1], ONE_BY_ONE))
             ended = allowed.complete
     return tuple(tokens[len(request.prompt) :])
 
@@ -107,9 +108,9 @@ def expected_of(request: Request) -> tuple[int, ...]:
 ONE_BY_ONE = 2**30
 
 
-def _place(request: Request) -> tuple[Any, Allowed | None]:
-    """Return the place of a request in its grammar, and what its output may begin with; None without a constraint."""
+def _matcher(request: Request) -> tuple[Any, Allowed | None]:
+    """Return the matcher of a request and the mask of its first token; None without a constraint."""
     if request.constrained is None:
         return None, None
-    place = request.constrained.grammar.matcher(request)
-    return place, alone(place.start())
+    matcher = request.constrained.grammar.matcher(request)
+    return matcher, alone(matcher.start())

@@ -1,4 +1,4 @@
-"""A whole session on the fake device."""
+"""Session on the fake device."""
 
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
@@ -37,7 +37,7 @@ from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
 class _FakeLoadedEngine(LoadedEngine):
     def load(self, weights: Weights) -> list[Any]:
-        """Return the weights of the fake device, which has none."""
+        """Return empty weights, since the fake device has none."""
         return [[] for _ in self.lanes] if len(self.lanes) > 1 else []
 
 
@@ -49,9 +49,9 @@ def fake_loaded_engine(
     settler: FakeSettler | None = None,
     free: Callable[[], None] = lambda: None,
 ) -> LoadedEngine:
-    """Build a loaded engine around the fake device, at once; `free` is called when it would free the real one.
+    """Return a loaded engine around the fake device; `free` is called instead of freeing a real device.
 
-    Lanes share a settler that is given.
+    All lanes share `settler`, if present.
     """
     checkpoint = Checkpoint("fake", FAKE_MODEL, {}, frozenset(eos_ids), tokenizer, {}, ())
     preparer = Preparer.of(checkpoint, limits.max_context)
@@ -92,16 +92,18 @@ def _fake_lane(limits: EngineLimits, preparer: Preparer, settler: FakeSettler | 
 
 
 def fake_session(loaded_engine: LoadedEngine | None = None, **settings: Unpack[SettingsOptions]) -> Session:
-    """Return a session that serves on a `fake_loaded_engine`, by default on one with these settings."""
-    parsed = Settings(**settings)
-    made = loaded_engine or fake_loaded_engine(fake_limits(**settings))
+    """Return a session on a `fake_loaded_engine`, by default with these settings."""
+    session_settings = Settings(**settings)
+    backend = loaded_engine or fake_loaded_engine(fake_limits(**settings))
     if loaded_engine is None:
-        made = replace(
-            made,
-            settings=replace(made.settings, route=parsed.route, prefill_from=parsed.prefill_from),
-            deployment=replace(made.deployment, apart=parsed.prefill is not None),
+        backend = replace(
+            backend,
+            settings=replace(
+                backend.settings, route=session_settings.route, prefill_from=session_settings.prefill_from
+            ),
+            deployment=replace(backend.deployment, apart=session_settings.prefill is not None),
         )
-    client = EngineClient(parsed.max_waiting)
-    engine = EngineThread(lambda report: made, client.deliver, client.fail_all)
+    client = EngineClient(session_settings.max_waiting)
+    engine = EngineThread(lambda report: backend, client.deliver, client.fail_all)
     engine.opening.wait_blocking(0)
-    return Session(engine, made, client)
+    return Session(engine, backend, client)

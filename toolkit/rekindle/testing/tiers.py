@@ -1,4 +1,4 @@
-"""The tiers below the fake device, which keep tuples of token ids in memory. For `rekindle.testing`."""
+"""Tiers below the fake device, with tuples of token ids in memory. For `rekindle.testing`."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -23,11 +23,11 @@ from rekindle.core.page import NewPage, StoredPage
 
 
 class FakeHostTier:
-    """Keeps the pages of the fake device, and asserts that those to fetch or drop are there, or are to come.
+    """Store for pages of the fake device, with assertions on the pages to fetch or drop.
 
     Args:
-        capacity: pages that it may keep.
-        disk: the tier with the pages that are on disk alone.
+        capacity: the most pages.
+        disk: the tier for pages on disk only.
 
     Attributes:
         entries: the content of each page, by the number of its entry.
@@ -39,25 +39,25 @@ class FakeHostTier:
         self._disk = disk or FakeDiskTier()
         self._newest = -1
         self._dropped_ahead: set[int] = set()
-        self._lost: set[int] = set()
+        self._unreadable: set[int] = set()
 
     def handle(self, message: Message) -> list[Message]:
         """Answer Gathered with Offloaded, Fetch with Fetched, Archive with Write, and StagePages."""
         match message:
             case Gathered(offload_id, entries, contents):
                 assert list(entries) == sorted({*entries}), "the entries of an Offload are not ascending"
-                assert self._newest < entries[0], "an entry that another Offload has, or that a later one has"
+                assert self._newest < entries[0], "an entry of another Offload, or of a later one"
                 self._newest = entries[-1]
                 new = zip(entries, contents, strict=bool(contents))
                 self.entries |= {entry: content for entry, content in new if entry not in self._dropped_ahead}
-                self._lost |= {entry for entry in entries if not contents and entry not in self._dropped_ahead}
+                self._unreadable |= {entry for entry in entries if not contents and entry not in self._dropped_ahead}
                 self._dropped_ahead.difference_update(entries)
                 assert len(self.entries) <= self._capacity, "more is offloaded than there is room for"
                 return [Offloaded(offload_id, is_stored=bool(contents))]
             case Fetch(request_id, copies):
-                found = {copy: self._read(copy) for copy in copies}
-                bad = tuple(copy for copy, content in found.items() if content is None)
-                staged = None if bad else tuple(content for content in found.values() if content is not None)
+                contents_of = {copy: self._read(copy) for copy in copies}
+                bad = tuple(copy for copy, content in contents_of.items() if content is None)
+                staged = None if bad else tuple(content for content in contents_of.values() if content is not None)
                 return [Fetched(request_id, staged, bad)]
             case StagePages(request, first, contents):
                 return [TakePages(request, first, contents), PagesStaged(request.id)]
@@ -70,10 +70,10 @@ class FakeHostTier:
         raise AssertionError(f"the host tier takes Gathered, Fetch, Archive and Drop, got {message!r}")
 
     def lose(self, copies: Collection[Copy]) -> None:
-        """Make copies unreadable from now on, on disk too; those that are not there are ignored."""
+        """Make copies unreadable from now on, on disk too; missing copies are ignored."""
         for copy in copies:
             if copy.entry is not None and self.entries.pop(copy.entry, None) is not None:
-                self._lost.add(copy.entry)
+                self._unreadable.add(copy.entry)
             if copy.record is not None:
                 self._disk.contents.pop(copy.record, None)
 
@@ -81,7 +81,7 @@ class FakeHostTier:
         if copy.entry is None:
             assert copy.record is not None, "a copy that is nowhere"
             return self._disk.contents.get(copy.record)
-        assert copy.entry in self._lost or copy.entry in self.entries, "an entry is fetched that is not there"
+        assert copy.entry in self._unreadable or copy.entry in self.entries, "an entry is fetched that is not there"
         return self.entries.get(copy.entry)
 
     def _drop(self, entry: int) -> None:
@@ -89,18 +89,18 @@ class FakeHostTier:
             assert entry not in self._dropped_ahead, "an entry is dropped twice"
             self._dropped_ahead.add(entry)
         else:
-            assert entry in self.entries or entry in self._lost, "an entry is dropped that is not there"
-            self._lost.discard(entry)
+            assert entry in self.entries or entry in self._unreadable, "an entry is dropped that is not there"
+            self._unreadable.discard(entry)
             self.entries.pop(entry, None)
 
 
 class FakeDiskTier:
-    """Keeps in memory what the snapshot store keeps on disk.
+    """In-memory stand-in for the snapshot store.
 
     Attributes:
-        contents: the content of each record that is there.
-        pages: the page of each record, also of those that are gone.
-        used: how often each record was said to be used.
+        contents: the content of each present record.
+        pages: the page of each record, including removed ones.
+        used: the number of reported uses of each record.
     """
 
     def __init__(self) -> None:
@@ -113,10 +113,10 @@ class FakeDiskTier:
         assert isinstance(message, Write), f"the disk tier takes Write, got {message!r}"
         assert {*message.used_records} <= self.pages.keys(), "a record is used that was never written"
         self.used.update(message.used_records)
-        known = {page.digest: record for record, page in self.pages.items() if record in self.contents}
+        by_digest = {page.digest: record for record, page in self.pages.items() if record in self.contents}
         records = []
         for page, content in zip(message.pages, message.contents, strict=True):
-            record = known.get(page.digest)
+            record = by_digest.get(page.digest)
             if record is None:
                 record = len(self.pages)
                 self.pages[record] = page
@@ -125,13 +125,13 @@ class FakeDiskTier:
         return [Written(tuple(records), ())]
 
     def stored(self) -> list[StoredPage]:
-        """Return what a store finds when it is opened, parents before children, without pages whose parent is gone."""
-        found: list[StoredPage] = []
-        left = {record: self.pages[record] for record in self.contents}
-        above = {sha256(b"root" + page.namespace.encode()).hexdigest() for page in left.values()}
-        while below := {record: page for record, page in left.items() if page.parent in above}:
-            found += [
+        """Return the pages restored by a newly opened store: parents before children, without orphans."""
+        pages: list[StoredPage] = []
+        present = {record: self.pages[record] for record in self.contents}
+        above = {sha256(b"root" + page.namespace.encode()).hexdigest() for page in present.values()}
+        while below := {record: page for record, page in present.items() if page.parent in above}:
+            pages += [
                 StoredPage(record, page.digest, page.parent, page.namespace, page.key) for record, page in below.items()
             ]
             above = {page.digest for page in below.values()}
-        return found
+        return pages
