@@ -80,7 +80,7 @@ def page(nodes: int) -> None:
 
     def offload() -> None:
         for entry, node in enumerate(tree.next_to_offload(half)):
-            tree.offloaded(node, entry)
+            tree.add_host_copy(node, entry)
 
     spent = {
         "offload": microseconds(offload),

@@ -43,15 +43,15 @@ class Letters(PrefixTree):
         for node in self.next_to_offload(count):
             assert node.page is not None
             pages.append(node.page)
-            self.offloaded(node, 100 + node.page)
+            self.add_host_copy(node, 100 + node.page)
         return pages
 
     def archive_all(self) -> list[int]:
         """Archive everything, page 7 or entry 107 as record 207; return the records in the order of choice."""
-        nodes = self.records.next_to_archive(1000)
+        nodes = self.records.next_to_write(1000)
         records = [200 + node.page if node.page is not None else 100 + (node.host or 0) for node in nodes]
         for node, record in zip(nodes, records, strict=True):
-            self.records.archived(node, record)
+            self.records.finish_write(node, record)
         return records
 
     def cool(self, text: str, namespace: str = "") -> Node:

@@ -254,7 +254,7 @@ def test_a_caller_is_told_of_a_copy_that_was_not_kept(ok: bool) -> None:
     one, node = engine_whose_only_copy_is_being_offloaded()
     one.settle_offload(ok=ok)
     one.drain()
-    assert node.gone != ok
+    assert node.is_gone != ok
     assert one.cache_saved[0].complete == ok
 
 
@@ -263,7 +263,7 @@ def test_a_caller_is_told_of_a_failure_to_write_a_page_that_left_the_cache_meanw
     one.settle_offload()
     one.settle()
     one.admit(2, PROMPT[2 : PAGE + 3], max_tokens=1)
-    assert node.gone
+    assert node.is_gone
     one.settle_write(ok=False)
     one.drain()
     assert not one.cache_saved[0].complete

@@ -11,7 +11,7 @@ import pytest
 from rekindle.core.errors import EngineFailed
 from rekindle.core.markup import visible
 from rekindle.core.messages import Message
-from rekindle.core.scheduler.stats import found
+from rekindle.core.scheduler.stats import prompt_sources
 from rekindle.notebook.board.board import Board, Facts, age, pages
 from rekindle.notebook.board.board_html import board_html, overview_html, requests_html
 from rekindle.notebook.board.rates import Rate
@@ -35,7 +35,7 @@ def test_pages_of_the_device_are_all_pages_and_found_tokens_all_tokens() -> None
     here = pages(COUNTS)
     assert sum(here[name] for name in ("in use", "free, cached", "free, empty")) == COUNTS.pages
     assert here["free, cached"] + here["free, empty"] == COUNTS.free_pages
-    assert sum(found(COUNTS).values()) == COUNTS.prompt_tokens
+    assert sum(prompt_sources(COUNTS).values()) == COUNTS.prompt_tokens
 
 
 def test_what_comes_from_elsewhere_is_text() -> None:

@@ -105,7 +105,7 @@ def test_a_run_ends_where_its_tiers_differ_and_names_all_of_them() -> None:
     tree = PrefixTree(PAGE)
     published(tree, "aaaabbbbcccc")
     for node in tree.next_to_offload(2):
-        tree.offloaded(node, 1)
+        tree.add_host_copy(node, 1)
     tree.evict(1)
     runs = viewed(tree).runs
     assert [(run.pages, run.letters) for run in runs] == [(1, "D"), (1, "DH"), (1, "H")]

@@ -160,7 +160,7 @@ def test_the_card_of_a_cache_is_that_of_its_file() -> None:
     tree.lock(tree.match("", [ord(letter) for letter in "begins otherwise"])[-1])
     published(tree, "same", salt="secret")
     for node in tree.next_to_offload(2):
-        tree.offloaded(node, 1)
+        tree.add_host_copy(node, 1)
     states = {"prefixes": viewed(tree), "drawn": viewed(tree).draw(), "nothing drawn": viewed(PrefixTree(4)).draw()}
     assert_card("cache", {state: readable(each) for state, each in states.items()})
 

@@ -14,7 +14,7 @@ from rekindle.core.buckets import Bucket
 from rekindle.core.config import Settings
 from rekindle.core.device.devices import places_of
 from rekindle.core.errors import ConfigError
-from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits, checked_sizes
+from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits, check_sizes
 from rekindle.testing import FAKE_MODEL, fake_limits
 
 MULTIPLES = ["page_size", "max_prefill_tokens", "prefill_chunk"]
@@ -214,7 +214,7 @@ def test_ahead_of_time_mode_keeps_every_program() -> None:
 
 
 def test_a_users_sizes_are_sorted_and_told_apart() -> None:
-    assert checked_sizes("prefill_buckets", [64, 16, 64], "max_prefill_tokens", 64, 16) == (16, 64)
+    assert check_sizes("prefill_buckets", [64, 16, 64], "max_prefill_tokens", 64, 16) == (16, 64)
 
 
 @pytest.mark.parametrize(
@@ -223,14 +223,14 @@ def test_a_users_sizes_are_sorted_and_told_apart() -> None:
 def test_sizes_that_cannot_be_served_are_named_with_what_was_expected(sizes: list[int]) -> None:
     expected = "prefill_buckets must be multiples of 16 from 16 to 64 and contain max_prefill_tokens, 64, got"
     with pytest.raises(ConfigError, match=expected):
-        checked_sizes("prefill_buckets", sizes, "max_prefill_tokens", 64, 16)
+        check_sizes("prefill_buckets", sizes, "max_prefill_tokens", 64, 16)
 
 
 def test_sizes_of_rows_need_be_no_multiple_of_anything() -> None:
-    assert checked_sizes("decode_buckets", [3, 1], "max_running", 3) == (1, 3)
+    assert check_sizes("decode_buckets", [3, 1], "max_running", 3) == (1, 3)
     expected = r"decode_buckets must be numbers from 1 to 3 and contain max_running, 3, got \[2\]"
     with pytest.raises(ConfigError, match=expected):
-        checked_sizes("decode_buckets", [2], "max_running", 3)
+        check_sizes("decode_buckets", [2], "max_running", 3)
 
 
 def test_pages_reach_the_disk_only_through_a_host_tier_that_has_room_for_one() -> None:

@@ -114,7 +114,7 @@ async def test_prefixes_that_were_held_before_new_weights_pin_nobody(session: Se
         answers = [await held.generate(token_ids=[number] * 8, max_tokens=2) for number in range(2 * LANES)]
         assert len(answers) == 2 * LANES
     router = vars(session._engine._serving())["_stages"]["router"]._actor
-    assert not router._held
+    assert not router._held_prefixes
 
 
 async def test_weights_can_fail_what_runs_in_any_lane() -> None:

@@ -18,7 +18,7 @@ def test_every_page_but_the_null_page_is_handed_out_once() -> None:
 def test_an_allocation_is_all_or_nothing() -> None:
     pool = PagePool(4)
     pool.allocate(1)
-    with pytest.raises(AssertionError, match="3 pages were asked for, and 2 are free"):
+    with pytest.raises(AssertionError, match="3 pages requested, and 2 are free"):
         pool.allocate(3)
     assert pool.free == 2
     assert len(pool.allocate(2)) == 2

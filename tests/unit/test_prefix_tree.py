@@ -187,8 +187,8 @@ def test_a_bad_copy_goes_with_all_that_only_it_leads_to_locked_or_not(tree: Lett
     tree.lock(tip)
     bad = tree.tip("aabb")
     assert tree.drop_host(bad) == Evicted(entries=[101, 102])
-    assert bad.gone
-    assert tip.gone
+    assert bad.is_gone
+    assert tip.is_gone
     assert tree.tip("aabbcc").locks == 1
     assert tree.prune(9) == Evicted()
     tree.unlock(tip)
@@ -287,7 +287,7 @@ def test_a_conversation_of_a_hundred_thousand_tokens_needs_no_recursion() -> Non
         tree.unlock(tip)
         assert len(tree.match("", tokens)) == 6250
         for node in tree.next_to_offload(6250):
-            tree.offloaded(node, node.depth - 1)
+            tree.add_host_copy(node, node.depth - 1)
         tree.evict(3000)
         tree.check()
         repr(tip)
@@ -376,13 +376,13 @@ def _attached_too_late(tree: Letters) -> None:
 def _offloaded_twice(tree: Letters) -> None:
     tip = tree.use("aa")
     tree.offload(1)
-    tree.offloaded(tip, 101)
+    tree.add_host_copy(tip, 101)
 
 
 def _one_record_of_two(tree: Letters) -> None:
     tree.use("aabb")
-    for node in tree.records.next_to_archive(2):
-        tree.records.archived(node, 200)
+    for node in tree.records.next_to_write(2):
+        tree.records.finish_write(node, 200)
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def _one_record_of_two(tree: Letters) -> None:
         (_attached_to_a_page, "to a node that has a page"),
         (_attached_too_late, "to a node that left the tree"),
         (_offloaded_twice, "offloaded a page twice"),
-        (lambda tree: tree.offloaded(tree.cool("aa"), 101), "offloaded a page that is not there"),
+        (lambda tree: tree.add_host_copy(tree.cool("aa"), 101), "offloaded a page that is not there"),
         (_one_record_of_two, "a record of two nodes"),
     ],
 )
@@ -417,7 +417,7 @@ def test_a_mistake_of_the_caller_is_caught(tree: Letters, mistake: Callable[[Let
         ("disk", 200),
         ("disk", 999),
         ("disk", None),
-        ("archiving", True),
+        ("writeback", True),
         ("digest", b""),
         ("parent", None),
         ("key", b"aa"),

@@ -100,92 +100,92 @@ def test_a_page_with_a_record_may_be_offloaded_too(tree: Letters) -> None:
 def test_one_call_chooses_whole_paths_parents_first(tree: Letters) -> None:
     tree.use("aabb")
     tree.use("cc")
-    assert [node.page for node in tree.records.next_to_archive(9)] == [0, 2, 1]
-    assert tree.records.next_to_archive(9) == []
+    assert [node.page for node in tree.records.next_to_write(9)] == [0, 2, 1]
+    assert tree.records.next_to_write(9) == []
 
 
 def test_the_next_call_goes_on_below_what_is_being_archived(tree: Letters) -> None:
     tree.use("aabb")
-    assert [node.page for node in tree.records.next_to_archive(1)] == [0]
-    assert [node.page for node in tree.records.next_to_archive(1)] == [1]
+    assert [node.page for node in tree.records.next_to_write(1)] == [0]
+    assert [node.page for node in tree.records.next_to_write(1)] == [1]
 
 
 def test_what_is_published_below_an_archived_page_is_next(tree: Letters) -> None:
     tree.use("aa")
     tree.archive_all()
     tree.use("aabbcc")
-    assert [node.page for node in tree.records.next_to_archive(9)] == [1, 2]
+    assert [node.page for node in tree.records.next_to_write(9)] == [1, 2]
 
 
 def test_locked_pages_and_copies_without_a_page_are_archived(tree: Letters) -> None:
     tree.cool("aa")
     tree.hold("bb")
-    assert [(node.page, node.host) for node in tree.records.next_to_archive(9)] == [(None, 100), (1, None)]
+    assert [(node.page, node.host) for node in tree.records.next_to_write(9)] == [(None, 100), (1, None)]
 
 
 def test_only_the_first_answer_to_an_archiving_counts(tree: Letters) -> None:
     tree.use("aa")
-    [node] = tree.records.next_to_archive(1)
-    tree.records.archived(node, 200)
-    tree.records.archive_failed(node)
-    tree.records.archived(node, 201)
+    [node] = tree.records.next_to_write(1)
+    tree.records.finish_write(node, 200)
+    tree.records.fail_write(node)
+    tree.records.finish_write(node, 201)
     assert node.disk == 200
-    assert tree.records.next_to_archive(9) == []
+    assert tree.records.next_to_write(9) == []
 
 
 def test_a_page_that_could_not_be_archived_waits_until_the_others_had_their_turn(tree: Letters) -> None:
     tree.use("aa")
     tree.use("bb")
     tree.use("cc")
-    [first] = tree.records.next_to_archive(1)
-    tree.records.archive_failed(first)
-    assert [node.page for node in tree.records.next_to_archive(9)] == [1, 2, 0]
+    [first] = tree.records.next_to_write(1)
+    tree.records.fail_write(first)
+    assert [node.page for node in tree.records.next_to_write(9)] == [1, 2, 0]
 
 
 def test_children_chosen_with_a_page_that_could_not_be_archived_are_archived_and_others_wait(tree: Letters) -> None:
     tree.use("aabbcc")
     tree.use("aadd")
-    parent, child = tree.records.next_to_archive(2)
+    parent, child = tree.records.next_to_write(2)
     assert [parent.page, child.page] == [0, 1]
-    tree.records.archive_failed(parent)
-    tree.records.archived(child, 201)
-    assert [node.page for node in tree.records.next_to_archive(1)] == [2]
-    assert [node.page for node in tree.records.next_to_archive(9)] == [0, 3]
+    tree.records.fail_write(parent)
+    tree.records.finish_write(child, 201)
+    assert [node.page for node in tree.records.next_to_write(1)] == [2]
+    assert [node.page for node in tree.records.next_to_write(9)] == [0, 3]
 
 
 def test_children_of_two_that_could_not_be_archived_wait_for_both(tree: Letters) -> None:
     tree.use("aabbcc")
-    for node in tree.records.next_to_archive(2):
-        tree.records.archive_failed(node)
+    for node in tree.records.next_to_write(2):
+        tree.records.fail_write(node)
     tree.check()
-    assert [node.page for node in tree.records.next_to_archive(9)] == [0, 1, 2]
+    assert [node.page for node in tree.records.next_to_write(9)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("leave", [lambda tree: tree.evict(1), lambda tree: tree.forget("")])
 def test_a_record_of_a_page_that_left_meanwhile_is_not_wanted(tree: Letters, leave: Callable[[Letters], None]) -> None:
     tree.use("aa")
-    [node] = tree.records.next_to_archive(1)
+    [node] = tree.records.next_to_write(1)
     leave(tree)
     again = tree.use("aa")
-    tree.records.archived(node, 200)
-    tree.records.archive_failed(node)
+    tree.records.finish_write(node, 200)
+    tree.records.fail_write(node)
     assert again.disk is None
-    assert tree.records.next_to_archive(9) == [again]
+    assert tree.records.next_to_write(9) == [again]
 
 
 def test_a_page_may_be_archived_after_it_became_a_host_copy(tree: Letters) -> None:
     tree.use("aa")
-    [node] = tree.records.next_to_archive(1)
+    [node] = tree.records.next_to_write(1)
     tree.offload(1000)
     tree.evict(1)
-    tree.records.archived(node, 200)
+    tree.records.finish_write(node, 200)
     assert tree.tiers("aa") == [(None, 100, 200)]
 
 
 def test_archiving_all_costs_the_same_however_many_left_the_queue_before(tree: Letters) -> None:
     for at in range(26 * 26):
         tree.use(chr(97 + at // 26) + chr(97 + at % 26))
-    assert [tree.records.next_to_archive(1)[0].page for _ in range(26 * 26)] == list(range(26 * 26))
+    assert [tree.records.next_to_write(1)[0].page for _ in range(26 * 26)] == list(range(26 * 26))
 
 
 # Records that go
@@ -197,7 +197,7 @@ def test_a_record_that_went_leaves_the_other_tiers_and_the_children_as_they_are(
     for _ in range(2):
         assert tree.drop_disk(tree.tip("aa")) == Evicted()
         assert tree.tiers("aabb") == [(0, None, None), (1, None, 201)]
-    assert [node.page for node in tree.records.next_to_archive(9)] == [0]
+    assert [node.page for node in tree.records.next_to_write(9)] == [0]
 
 
 def test_a_record_that_went_makes_what_is_below_wait(tree: Letters) -> None:
@@ -206,15 +206,15 @@ def test_a_record_that_went_makes_what_is_below_wait(tree: Letters) -> None:
     tree.use("aabb")
     tree.lose(200)
     tree.check()
-    assert [node.page for node in tree.records.next_to_archive(1)] == [0]
-    assert [node.page for node in tree.records.next_to_archive(1)] == [1]
+    assert [node.page for node in tree.records.next_to_write(1)] == [0]
+    assert [node.page for node in tree.records.next_to_write(1)] == [1]
 
 
 def test_the_last_copy_of_a_page_goes_with_all_below_it_locked_or_not(tree: Letters) -> None:
     tip = tree.freeze("aabbcc")
     tree.lock(tip)
     assert tree.lose(201) == Evicted()
-    assert tip.gone
+    assert tip.is_gone
     assert tree.on_disk() == [200]
     assert tree.tip("aabbcc").locks == 1
     tree.unlock(tip)
@@ -229,7 +229,7 @@ def test_a_forgotten_namespace_gives_up_its_records_and_is_never_archived(tree: 
     assert tree.forget("") == Evicted()
     assert [(node.page, node.disk) for node in tree.path(tip)] == [(0, None), (1, None), (2, None)]
     tree.publish(tip, ids("dd"), [9])
-    assert tree.records.next_to_archive(9) == []
+    assert tree.records.next_to_write(9) == []
     tree.restore([StoredPage(300, "", tree.digest(tip), "", tip.key)])
     assert tree.on_disk() == []
 
@@ -239,7 +239,7 @@ def test_locked_pages_on_disk_alone_leave_with_their_namespace(tree: Letters) ->
     tree.attach([tree.tip("aa")], [7])
     tree.lock(tip)
     assert tree.forget("") == Evicted()
-    assert tip.gone
+    assert tip.is_gone
     assert tree.disk_pages == 0
     tree.check()
     tree.unlock(tip)
@@ -291,10 +291,10 @@ def test_restored_pages_give_records_to_what_is_there_and_go_on_below_it(tree: L
     tree.use("aa")
     tree.restore(pages[1:])
     assert tree.tiers("aabbcc") == [(3, None, None), (None, None, 201), (None, None, 202)]
-    [chosen] = tree.records.next_to_archive(9)
+    [chosen] = tree.records.next_to_write(9)
     tree.restore(pages[:1])
     assert tree.tiers("aa") == [(3, None, 200)]
-    tree.records.archived(chosen, 300)
+    tree.records.finish_write(chosen, 300)
     assert chosen.disk == 200
 
 
@@ -303,7 +303,7 @@ def test_what_is_below_a_restored_page_is_archived_next(tree: Letters) -> None:
     pages = tree.lose_all()
     tree.use("aabb")
     tree.restore(pages)
-    assert [node.page for node in tree.records.next_to_archive(9)] == [2]
+    assert [node.page for node in tree.records.next_to_write(9)] == [2]
 
 
 def test_a_record_beside_another_one_is_not_taken(tree: Letters) -> None:
@@ -347,8 +347,8 @@ def test_a_hundred_thousand_tokens_are_archived_and_restored_without_recursion()
     tree.lock(root)
     tip, _ = tree.publish(root, tokens, range(6250))
     tree.digest(tip)
-    for record, node in enumerate(tree.records.next_to_archive(6250)):
-        tree.records.archived(node, record)
+    for record, node in enumerate(tree.records.next_to_write(6250)):
+        tree.records.finish_write(node, record)
     pages = []
     for record, node in enumerate(tree.path(tip)):
         assert node.parent is not None

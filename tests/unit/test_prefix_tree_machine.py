@@ -269,11 +269,11 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         able = [held for held in self.held if held.node.on_device]
         self.publish_both(able[which % len(able)], tokens)
 
-    @precondition(lambda self: any(not held.node.on_device and not held.node.gone for held in self.held))
+    @precondition(lambda self: any(not held.node.on_device and not held.node.is_gone for held in self.held))
     @rule(which=WHICH, count=SOME)
     def attach(self, which: int, count: int) -> None:
         """Onload pages for one of the locks on them."""
-        able = [held for held in self.held if not held.node.on_device and not held.node.gone]
+        able = [held for held in self.held if not held.node.on_device and not held.node.is_gone]
         held = able[which % len(able)]
         path = zip(self.tree.path(held.node), held.path, strict=True)
         cold = [(node, row) for node, row in path if not node.on_device][:count]
@@ -296,7 +296,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             right.entries.append(row.host)
             row.host = None
         dropped = self.tree.drop_host(node)
-        assert node.gone == row.gone
+        assert node.is_gone == row.gone
         assert self.tree.drop_host(node) == Evicted()
         self.give_back(right, dropped)
 
@@ -321,7 +321,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             row = next(row for row in self.rows() if row.page == node.page)
             self.assert_oldest(row, self.to_offload())
             [row.host] = self.entries.take(1)
-            self.tree.offloaded(node, row.host)
+            self.tree.add_host_copy(node, row.host)
             offloaded += 1
         assert offloaded == count or not self.to_offload()
 
@@ -334,7 +334,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             node = device_only[which % len(device_only)]
             row = self.row_of(node)
             [row.host] = self.entries.take(1)
-            self.tree.offloaded(node, row.host)
+            self.tree.add_host_copy(node, row.host)
 
     @rule(count=SOME)
     def prune(self, count: int) -> None:
@@ -353,7 +353,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
 
     @rule(count=SOME, arrive=st.booleans())
     def archive(self, count: int, arrive: bool) -> None:
-        nodes = self.tree.records.next_to_archive(count)
+        nodes = self.tree.records.next_to_write(count)
         for node in nodes:
             row = self.row_of(node)
             assert row in self.due()
@@ -369,7 +369,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         node, row = self.archives.pop(which % len(self.archives))
         [record] = self.records.take(1)
         wanted = row.archiving
-        self.tree.records.archived(node, record)
+        self.tree.records.finish_write(node, record)
         if wanted:
             row.disk, row.archiving = record, False
             page = self.stored(node)
@@ -381,7 +381,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     def archive_failed(self, which: int) -> None:
         node, row = self.archives.pop(which % len(self.archives))
-        self.tree.records.archive_failed(node)
+        self.tree.records.fail_write(node)
         row.archiving = False
 
     @precondition(lambda self: self.tree.disk_pages)
@@ -399,7 +399,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         else:
             self.remove(row, right)
         dropped = self.tree.drop_disk(node)
-        assert node.gone == row.gone
+        assert node.is_gone == row.gone
         assert self.tree.drop_disk(node) == Evicted()
         self.give_back(right, dropped)
 

@@ -400,7 +400,7 @@ class RelayMachine(RuleBasedStateMachine):
         for ticket, answer in self.tickets.items():
             assert isinstance(answer, WeightsUsed) or ticket in self.kept
         kept = vars(self.relay)
-        assert not kept["_relayed"]
+        assert not kept["_transfers"]
         assert not kept["_exchanges"]
         assert not kept["_staging"]
 

@@ -209,8 +209,8 @@ class RouterMachine(RuleBasedStateMachine):
     def the_router_keeps_nothing_of_what_has_ended(self) -> None:
         if hasattr(self, "router"):
             kept = {number for number, each in self.kept.items() if not each.ended}
-            assert set(self.router._placed) == kept
-            assert set(self.router._held) == set(self.held)
+            assert set(self.router._entries) == kept
+            assert set(self.router._held_prefixes) == set(self.held)
 
 
 def test_stories_of_a_router() -> None:
@@ -427,7 +427,7 @@ def test_a_prefix_that_was_let_go_before_it_was_held_pins_nobody() -> None:
     router.handle(Admit(held))
     router.handle(Withdraw(0))
     list(router.handle(FromLane(0, Outputs((Output(held, (), "held"),)))))
-    assert not router._held
+    assert not router._held_prefixes
 
 
 def test_what_is_given_of_an_output_is_told_before_the_prompt_is_computed() -> None:

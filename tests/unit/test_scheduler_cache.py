@@ -274,7 +274,7 @@ def test_a_copy_that_the_host_tier_did_not_keep_leaves_a_later_one() -> None:
     cache.tree.attach([node], [99])
     cache.offload([node])
     later = node.host
-    cache.offloaded(Offloaded(engine.offloading[0].offload_id, is_stored=False))
+    cache.on_offloaded(Offloaded(engine.offloading[0].offload_id, is_stored=False))
     assert (node.host, cache.is_offloading(node)) == (later, True)
 
 
@@ -320,7 +320,7 @@ def test_a_request_that_outgrows_its_room_beside_held_prefixes_is_told_so_when_n
     engine.drain()
     assert engine.tokens[1] == list(expected_tokens([1] * 16, 30))
     assert engine.tokens[2] == list(expected_tokens([2] * 16, 33))
-    assert "needs 4 pages to go on, with the tokens that it has generated, and" in str(engine.rejected[2])
+    assert "needs 4 pages to continue after its generated tokens, and" in str(engine.rejected[2])
 
 
 def test_a_prefix_of_less_than_a_page_is_held_at_once_and_holds_nothing() -> None:

@@ -70,7 +70,7 @@ def test_who_would_wait_for_the_next_tick_moves_to_a_group_that_has_as_much_to_c
     for request, tokens in ((1, 32), (2, 48), (3, 32)):
         engine.admit(request, [request] * tokens)
     first, second = engine.scheduler.table.groups
-    assert (first.owed, second.owed) == (48, 64)
+    assert (first.queued_tokens, second.queued_tokens) == (48, 64)
     engine.say(Withdraw(2))
     (plan,) = engine.settle()
     assert [(chunk.request_id, len(chunk.tokens), chunk.group) for chunk in plan.chunks] == [(1, 32, 1), (3, 32, 0)]
@@ -118,11 +118,11 @@ def test_a_prefix_that_is_held_in_the_way_of_a_request_lets_it_move(tokens: int)
     engine = groups()
     engine.admit(0, [3] * (12 * PAGE), hold=True)
     engine.drain()
-    (holder,) = [group for group in engine.scheduler.table.groups if group.cache.held]
+    (holder,) = [group for group in engine.scheduler.table.groups if group.cache.held_nodes]
     engine.admit(1, [*[3] * PAGE, *[4] * tokens], 2)
     engine.drain()
     assert engine.ends == {0: "held", 1: "length"}
-    assert holder.cache.held
+    assert holder.cache.held_nodes
 
 
 def test_copies_of_both_groups_come_back_from_host_and_disk() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from rekindle.core import markup
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.models.wire import Wire
-from rekindle.core.scheduler.stats import SchedulerStats, of_them_cached, prompt_shares
+from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix, prompt_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class About:
         deployment = self.loaded_engine.deployment
         counts, state = self._counts, f"{self.state}, " if self.state else ""
         preparing = f"; {words}" if (words := self.loaded_engine.programs.readiness().said) else ""
-        free = f"{self._free()} pages free{of_them_cached(counts)}"
+        free = f"{self._free()} pages free{cached_suffix(counts)}"
         return (
             f"<rekindle.Session {self.name} ({deployment.dtype} on {deployment}): "
             f"{state}{counts.running} running, {counts.waiting} waiting, {free}{preparing}>"
@@ -124,7 +124,7 @@ class About:
             "engine": self.state,
             "running": f"{counts.running:,}",
             "waiting": f"{counts.waiting:,}",
-            "pages free": self._free() + of_them_cached(counts),
+            "pages free": self._free() + cached_suffix(counts),
             "generated": markup.quantity(counts.generated_tokens, "token"),
             "meanwhile": self.loaded_engine.programs.readiness().said or None,
         }

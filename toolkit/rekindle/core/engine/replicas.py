@@ -8,7 +8,7 @@ from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.readiness import Readiness
 from rekindle.core.messages import Message
-from rekindle.core.routing.placed import LaneView
+from rekindle.core.routing.lane_requests import LaneView
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.store.restore_report import RestoreReport
 

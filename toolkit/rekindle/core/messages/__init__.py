@@ -1,4 +1,4 @@
-"""Everything that actors say to each other. A message is frozen; a request id is the only identity in it.
+"""Messages between actors. A message is frozen and refers to a request by its id alone.
 
 Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan ─▶ Stepper ─▶ Dispatched ─▶ Settler
                    ▲  │ │                        ▲  ▲  │                                        │
@@ -7,7 +7,8 @@ Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan
                  Tokenizer                       └───────────────────── Settled ◀───────────────┘
                                     Advance ─▶ Grammars ─▶ Advanced, from the Scheduler and back to it
 
-With several lanes, a Router stands before their Schedulers: it takes what is for them, and what they say to others.
+With several lanes, a Router stands before the Schedulers. It takes their incoming messages, and their outgoing messages
+to actors of other lanes.
 """
 
 from rekindle.core.messages.answers import Output, Outputs, Started, Stopped, Text, Texts

@@ -1,4 +1,4 @@
-"""How callers are answered."""
+"""Answers to callers."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,10 @@ class Started(OfRequest):
     """The request left the waiting queue for the first time.
 
     Attributes:
-        prompt: the tokens of its prompt.
-        seed: the one of its draws.
-        cached: how many of its tokens need not be computed.
-        exchanges: how often the lane had exchanged its weights before.
+        prompt: the prompt's tokens.
+        seed: the sampling seed; None if the request has none.
+        cached: the prompt tokens found in the cache, by tier.
+        exchanges: the number of weight exchanges of the lane so far.
     """
 
     prompt: tuple[int, ...]
@@ -33,12 +33,12 @@ class Started(OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """New tokens of one request, surplus already dropped. The last `Output` of a request has an end reason.
+    """New tokens of one request, without surplus. The last `Output` of a request has an end reason.
 
     Attributes:
-        logprobs: of each token, if wanted.
-        prompt_logprobs: of the next tokens of its prompt, if wanted.
-        states: the sum of the hidden states of the next tokens of its prompt, if wanted.
+        logprobs: the log-probabilities of `token_ids`, if requested.
+        prompt_logprobs: the log-probabilities of the next prompt tokens, if requested.
+        states: the sum of the hidden states of the next prompt tokens, if requested.
     """
 
     request: Request
@@ -54,7 +54,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Outputs(Message):
-    """The outputs of all requests that got something from one tick, or that ended, in order."""
+    """Outputs of the requests with new tokens or an end after one tick, in order."""
 
     outputs: tuple[Output, ...]
 
@@ -68,7 +68,11 @@ class Outputs(Message):
 
 @dataclass(frozen=True, slots=True)
 class Stopped(OfRequest):
-    """A request is to end, well, after this many tokens: a stop string is complete in its text."""
+    """A stop string is complete: the scheduler ends the request successfully.
+
+    Attributes:
+        tokens: the number of output tokens up to the end of the stop string.
+    """
 
     tokens: int
 
@@ -78,11 +82,11 @@ class Stopped(OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An `Output` with the text that it completes.
+    """An `Output` with its decoded text.
 
     Attributes:
         stopped_by: in the last one, the string or token that ended the request.
-        cut: in the last one, the bytes of a character that is incomplete.
+        cut: in the last one, the bytes of an incomplete character.
         end_token: in the last one, the text of the token that ended the request.
     """
 
@@ -103,7 +107,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Texts(Message):
-    """The texts of an `Outputs`, in its order."""
+    """Texts of an `Outputs`, in its order."""
 
     texts: tuple[Text, ...]
 

@@ -1,4 +1,4 @@
-"""What callers ask, and the way of a request to the scheduler."""
+"""Callers' messages, and the steps of a request up to the scheduler."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from rekindle.core.request.tokens import TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation, and what else the model's chat template reads.
+    """A conversation, with the other inputs of the model's chat template.
 
     Attributes:
         messages: mappings with a role and a content, oldest first.
-        tools: JSON schemas of the functions that the model may call; None for none.
+        tools: JSON schemas of the functions available to the model; None for none.
         variables: further variables of the template, by name.
-        continue_final_message: whether the last message is left open, to be continued.
+        continue_final_message: whether the output continues the last message.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -33,14 +33,14 @@ class Conversation:
 
 
 class Verbatim(str):
-    """A text that has all its special tokens in it, so that the tokenizer adds none around it."""
+    """A text with all its special tokens; the tokenizer adds none."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """Two texts, or token ids, each tokenized by itself, so that the tokens of the first begin those of the whole."""
+    """Two prompts, tokenized separately, so that the tokens of `prefix` are a prefix of the whole."""
 
     prefix: "Prompt"
     more: "Prompt"
@@ -54,17 +54,17 @@ Prompt = str | Conversation | tuple[int, ...] | Continued
 
 
 def goes_on(prompt: Prompt) -> bool:
-    """Tell whether an output goes on with its prompt's text, and does not answer a conversation."""
+    """Return whether an output continues its prompt's text, rather than answers a conversation."""
     return prompt.continue_final_message if isinstance(prompt, Conversation) else True
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPrefix:
-    """The beginning of an output that is given instead of generated: that of another output, up to a chosen token.
+    """The first tokens of an output, taken from another output instead of generated.
 
     Attributes:
-        token_ids: its tokens.
-        logprobs: one for each of them, as they are known of the other output; None if they are not asked for.
+        token_ids: the tokens, the last one chosen by the caller.
+        logprobs: the log-probabilities in the other output, one for each token; None if not requested.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -72,7 +72,7 @@ class OutputPrefix:
 
 
 NO_PREFIX = OutputPrefix()
-"""The beginning of an output that is generated from its first token on."""
+"""The prefix of an output generated from its first token on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,11 @@ class Submit(OfRequest):
     """A caller's request, not yet tokenized.
 
     Attributes:
-        hold: whether only its prompt is to be computed, and held in the prefix cache.
-        caller: the task or thread that submitted it, as a number. Requests of one caller are admitted in their order.
-        output_prefix: what its output begins with.
-        pooling: which hidden states of its prompt are wanted; None for none.
-        started: as in `Admit`.
+        hold: compute the prompt alone, and hold it in the prefix cache.
+        caller: the number of the submitting task or thread. Requests of one caller are admitted in their order.
+        output_prefix: the first tokens of the output.
+        pooling: the pooling of the prompt's hidden states; None for none.
+        started: see `Admit`.
     """
 
     prompt: Prompt
@@ -101,12 +101,12 @@ class Submit(OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Cancel(OfRequest):
-    """A caller no longer wants the request."""
+    """A caller cancels the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenize(Message):
-    """A request is to be tokenized and checked, which may take long."""
+    """Tokenize and check a request, which may take long."""
 
     submit: Submit
 
@@ -120,7 +120,11 @@ class Tokenize(Message):
 
 @dataclass(frozen=True, slots=True)
 class Tokenized(OfRequest):
-    """The answer to a `Tokenize`: the request, or the error for which it cannot be served."""
+    """The answer to a `Tokenize`.
+
+    Attributes:
+        outcome: the request, or the error that prevents serving it.
+    """
 
     outcome: Request | Exception
 
@@ -135,7 +139,7 @@ class Admit(Message):
     """A tokenized and validated request joins the waiting queue.
 
     Attributes:
-        started: whether it began in another lane, which has told of its start and of its output until now.
+        started: whether the request began in another lane. The caller already has its start and its output so far.
     """
 
     request: Request
@@ -151,15 +155,19 @@ class Admit(Message):
 
 @dataclass(frozen=True, slots=True)
 class Withdraw(OfRequest):
-    """The request is to end now, wherever it is. If it was admitted, its `Admit` was said before.
+    """End the request now, in any state.
 
-    It may come for a request that was never admitted, because it was rejected, and for one that has ended.
+    An admitted request's `Admit` comes first. A rejected or ended request may be withdrawn too.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected(OfRequest):
-    """The request cannot be served; `error` says why."""
+    """The request cannot be served.
+
+    Attributes:
+        error: the reason.
+    """
 
     error: Exception
 

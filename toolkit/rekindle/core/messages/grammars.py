@@ -1,4 +1,4 @@
-"""How the scheduler asks what may follow in constrained requests."""
+"""Messages between the scheduler and the grammars: the allowed next tokens of constrained requests."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,14 @@ from rekindle.core.request.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Advance(Message):
-    """Constrained requests go on, or have ended.
+    """Constrained requests continue, or have ended.
 
     Attributes:
-        tokens: requests, each with the token that it generated.
-        ended: the ids of requests of which nothing more is asked.
-        running: how many requests run, constrained or not.
-        free: how many of these are not constrained.
-        late: the ids of requests that were asked about before, and are not waited for.
+        tokens: requests, each with its newly generated token.
+        ended: the ids of ended requests; their grammars are released.
+        running: the number of running requests, constrained or not.
+        free: the number of unconstrained ones among them.
+        late: the ids of requests with an overdue answer; ticks no longer wait for it.
     """
 
     tokens: tuple[tuple[Request, int], ...]
@@ -29,7 +29,7 @@ class Advance(Message):
 
     @property
     def answer_ids(self) -> tuple[int, ...]:
-        """The ids of those that there is to be an answer for."""
+        """The ids of the requests to answer."""
         return (*(request.id for request, _ in self.tokens), *self.late)
 
     @property
@@ -51,8 +51,8 @@ class Advanced(Message):
     """The answer to an `Advance`.
 
     Attributes:
-        outcomes: what may follow in each request that went on, or the error for which nothing may.
-        late: the ids of requests of which that is not known yet, to be asked about again.
+        outcomes: for each continued request, the allowed next tokens, or the error if there are none.
+        late: the ids of requests without an answer yet; the scheduler asks again.
     """
 
     outcomes: tuple[tuple[int, Allowed | RekindleError], ...]

@@ -1,4 +1,4 @@
-"""How messages pass between the lanes of an engine and what they share."""
+"""Messages between the lanes of an engine and their shared actors."""
 
 from dataclasses import dataclass
 
@@ -21,12 +21,12 @@ class _OfLane(Message):
 
 
 class ToLane(_OfLane):
-    """The router sends a message to the actor of a lane that takes it."""
+    """The router sends a message to an actor of a lane."""
 
     __slots__ = ()
 
 
 class FromLane(_OfLane):
-    """An actor of a lane says what none of that lane's actors takes."""
+    """An actor of a lane sends a message to an actor outside of the lane."""
 
     __slots__ = ()

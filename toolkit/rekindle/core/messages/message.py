@@ -1,16 +1,16 @@
-"""The base of all messages."""
+"""Base classes of all messages."""
 
 from dataclasses import dataclass
 
 
 class Message:
-    """Any message. `str` gives its kind and what it carries on one line."""
+    """Any message. `str` describes it on one line."""
 
     __slots__ = ()
 
     @property
     def requests(self) -> tuple[int, ...]:
-        """The ids of the requests that the message is about."""
+        """The ids of the message's requests."""
         return ()
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How the pages of a prompt move from the lane that computed it to the one that decodes."""
+"""Transfer of a prompt's pages from the prefill lane to the decode lane."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +11,10 @@ from rekindle.core.request.request import Request
 
 @dataclass(frozen=True, slots=True)
 class SendPages(Message):
-    """The cached pages of a prompt are wanted in another lane, from the page `first` on.
+    """Send the cached pages of a prompt to another lane, from the page `first` on.
 
     Attributes:
-        exchanges: as of its `Started`: pages that other weights have computed since then are not sent.
+        exchanges: the `Started.exchanges` of the request. Pages computed with other weights are not sent.
     """
 
     request: Request
@@ -31,10 +31,10 @@ class SendPages(Message):
 
 @dataclass(frozen=True, slots=True)
 class Collect(OfRequest):
-    """Copy these pages, as they are between the plans said before and after this.
+    """Copy these pages, after all earlier plans and before all later ones.
 
     Attributes:
-        losses: as of a `Plan`: pages of a state that is lost by now are not copied.
+        losses: see `Plan`. Pages of a lost device state are not copied.
     """
 
     pages: tuple[int, ...]
@@ -46,7 +46,11 @@ class Collect(OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Collected(OfRequest):
-    """The pages that a `SendPages` asked for, each in a device array of its own: those that could be had."""
+    """The answer to a `SendPages`.
+
+    Attributes:
+        contents: the available pages, each in a separate device array.
+    """
 
     contents: tuple[Any, ...]
 
@@ -72,14 +76,14 @@ class _PromptPages(Message):
 
 
 class StagePages(_PromptPages):
-    """The pages are to be copied to the devices of the lane that hears this."""
+    """Copy the pages to the devices of the receiving lane."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PagesStaged(OfRequest):
-    """The pages of a `StagePages` are there, or cannot be had, and the lane's scheduler has heard of them."""
+    """The pages of a `StagePages` are staged or unavailable, and the lane's scheduler has been notified."""
 
 
 class TakePages(_PromptPages):
@@ -90,10 +94,10 @@ class TakePages(_PromptPages):
 
 @dataclass(frozen=True, slots=True)
 class PutPages(Message):
-    """Put staged contents into these pages, before any plan that is said after this.
+    """Write staged contents into these pages, before any later plan.
 
     Attributes:
-        losses: as of a `Plan`.
+        losses: see `Plan`.
     """
 
     pages: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""How pages move between the device, the host tier and the disk."""
+"""Transfer of pages between the device, the host tier and the disk tier."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,11 +11,11 @@ from rekindle.core.page import NewPage
 
 @dataclass(frozen=True, slots=True)
 class Offload(Message):
-    """Copy pages to the host tier, as they are between the plans said before and after this.
+    """Copy pages to the host tier, after all earlier plans and before all later ones.
 
     Attributes:
-        entries: the number by which the copy of each page is known, higher than in any `Offload` before.
-        losses: as of a `Plan`: pages of a state that is lost by now are not copied.
+        entries: the number of each copy, above all numbers of earlier `Offload` messages.
+        losses: see `Plan`. Pages of a lost device state are not copied.
     """
 
     offload_id: int
@@ -29,7 +29,11 @@ class Offload(Message):
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Message):
-    """The pages of an `Offload`, in its order, each in a device array of its own; none where that could not be."""
+    """The gathered pages of an `Offload`, in its order.
+
+    Attributes:
+        arrays: a separate device array for each page; empty if the pages could not be gathered.
+    """
 
     offload_id: int
     entries: tuple[int, ...]
@@ -41,7 +45,11 @@ class Gathered(Message):
 
 @dataclass(frozen=True, slots=True)
 class Offloaded(Message):
-    """The host tier has the entries of an `Offload`, or could keep none of them."""
+    """The outcome of an `Offload`.
+
+    Attributes:
+        is_stored: whether the host tier stored the entries; it stores all or none.
+    """
 
     offload_id: int
     is_stored: bool
@@ -52,7 +60,7 @@ class Offloaded(Message):
 
 @dataclass(frozen=True, slots=True)
 class Drop(Message):
-    """Entries of the host tier are no longer needed; it may be said before their `Offloaded`."""
+    """Drop entries of the host tier, perhaps before their `Offloaded`."""
 
     entries: tuple[int, ...]
 
@@ -61,7 +69,7 @@ class Drop(Message):
 
 
 class Copy(NamedTuple):
-    """Where a page is beside the device tier: the number of an entry of the host tier, or of a record on disk."""
+    """The place of a page's copy: an entry of the host tier, or a record on disk."""
 
     entry: int | None
     record: int | None
@@ -69,10 +77,10 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetch(OfRequest):
-    """A request is going to use these pages, which are not in the device tier: stage them on the device.
+    """Stage pages for a request on the device.
 
     Attributes:
-        copies: of each page, the entry of the host tier or, where it has none, the record of the disk tier.
+        copies: for each page, the entry of the host tier or, without one, the record of the disk tier.
     """
 
     copies: tuple[Copy, ...]
@@ -86,8 +94,8 @@ class Fetched(OfRequest):
     """The answer to a `Fetch`.
 
     Attributes:
-        staged: for an `Onload`, one for each copy; None if there is not one for each.
-        bad: the copies that could not be read.
+        staged: the staged copies for an `Onload`, in the order of the `Fetch`; None unless all could be staged.
+        bad: the unreadable copies.
     """
 
     staged: tuple[Any, ...] | None
@@ -100,11 +108,11 @@ class Fetched(OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Archive(Message):
-    """Write pages that the host tier has to disk.
+    """Write pages of the host tier to disk.
 
     Attributes:
-        entries: where the host tier has each.
-        used_records: records whose prefixes were used since the last `Archive`.
+        entries: the host-tier entry of each page.
+        used_records: records with a prefix used since the last `Archive`.
     """
 
     pages: tuple[NewPage, ...]
@@ -117,7 +125,7 @@ class Archive(Message):
 
 @dataclass(frozen=True, slots=True)
 class Write(Message):
-    """An `Archive` with the content of each page; None for one that the host tier lacks."""
+    """An `Archive` with the content of each page; None for pages missing from the host tier."""
 
     pages: tuple[NewPage, ...]
     contents: tuple[Any, ...]
@@ -129,11 +137,11 @@ class Write(Message):
 
 @dataclass(frozen=True, slots=True)
 class Written(Message):
-    """The outcome of a `Write`; each is answered in its turn.
+    """The outcome of a `Write`. Writes are answered in order.
 
     Attributes:
-        records: of each page; None for one that could not be written.
-        pruned: records that are no longer valid.
+        records: the record of each page; None if it could not be written.
+        pruned: records removed from the disk.
     """
 
     records: tuple[int | None, ...]
@@ -145,18 +153,18 @@ class Written(Message):
 
 @dataclass(frozen=True, slots=True)
 class SaveCache(Message):
-    """A caller wants all cached pages to be on disk."""
+    """A caller asks for all cached pages to be written to disk."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSaving(Message):
-    """Cached pages are on their way to disk; said to the caller who asked.
+    """Progress of a `SaveCache`, for its caller.
 
     Attributes:
-        pages: written since the caller asked.
-        total: those, and those that are left to write.
+        pages: pages written since the call.
+        total: `pages`, and the pages still to write.
     """
 
     ticket: int
@@ -169,11 +177,11 @@ class CacheSaving(Message):
 
 @dataclass(frozen=True, slots=True)
 class CacheSaved(Message):
-    """All pages that were cached are on disk, or as many as can be.
+    """All cached pages are on disk, or as many as possible.
 
     Attributes:
-        pages: written since the caller asked.
-        complete: whether all of them are there.
+        pages: pages written since the call.
+        complete: whether every cached page is on disk.
     """
 
     ticket: int

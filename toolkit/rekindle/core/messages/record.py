@@ -1,4 +1,4 @@
-"""The messages of an engine as people see them: records of handled ones, and those in mailboxes."""
+"""Records of handled messages, and the contents of mailboxes, as shown to users."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from rekindle.core.messages.message import Message
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MessageRecord:
-    """A message that an actor handled, with its answers.
+    """A message handled by an actor, with its answers.
 
     Attributes:
         actor: the actor's name, as in `Actors`.
-        message: the message that it took.
-        answers: its answers, in order.
-        began, ended: when it took the message and when it had answered, in seconds of `time.perf_counter`.
-        lane: the number of the actor's lane; None where there is one, or if lanes share the actor.
+        message: the handled message.
+        answers: the answers, in order.
+        began, ended: the start and the end of handling, in seconds of `time.perf_counter`.
+        lane: the number of the actor's lane; None with a single lane, and for actors shared by lanes.
     """
 
     actor: str
@@ -38,7 +38,7 @@ class MessageRecord:
 
 
 class Pending(dict[str, tuple[Message, ...]]):
-    """Messages that wait, by the name of the actor that is to take them. `repr` has a line for each."""
+    """Queued messages, by the receiving actor's name. `repr` has a line for each."""
 
     def __repr__(self) -> str:
         lines = [f"for {actor}: {message}" for actor, messages in self.items() for message in messages]
@@ -46,4 +46,4 @@ class Pending(dict[str, tuple[Message, ...]]):
 
 
 Observer = Callable[[MessageRecord], None]
-"""A function that is told of each message on the engine's thread; it must neither block nor change anything."""
+"""A function called with each record on the engine thread; it must neither block nor change anything."""

@@ -1,4 +1,4 @@
-"""How an engine hears of a lane that is in another process, a replica, and tells its router of its loss."""
+"""Messages between an engine and the replicas of its lanes, and about the loss of a lane."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from rekindle.core.request.tokens import EndReason, StateSum, TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class RemoteOutput:
-    """An `Output` as it is sent: with the id of its request alone."""
+    """An `Output` in transit: with its request's id instead of the request."""
 
     request_id: int
     token_ids: tuple[int, ...]
@@ -25,11 +25,11 @@ class RemoteOutput:
 
     @classmethod
     def of(cls, output: Output, request_id: int) -> "RemoteOutput":
-        """Return an output as it is sent."""
+        """Return the transferable form of an output."""
         return cls(request_id, output.token_ids, output.end, output.logprobs, output.prompt_logprobs, output.states)
 
     def output(self, request: Request) -> Output:
-        """Return the output of its request."""
+        """Return the output, for its request."""
         return Output(request, self.token_ids, self.end, self.logprobs, self.prompt_logprobs, self.states)
 
     def __str__(self) -> str:
@@ -52,10 +52,10 @@ class RemoteOutputs(Message):
 
 @dataclass(frozen=True, slots=True)
 class Received(Message):
-    """Messages came from a replica: `RemoteOutputs`, and what its lane would say to a router in its own process.
+    """Messages from a replica: `RemoteOutputs`, and its lane's messages to the router.
 
     Attributes:
-        status: how it stands, for its view; None if that is as before.
+        status: the replica's new `Status`; None if unchanged.
     """
 
     messages: tuple[Message, ...]
@@ -71,10 +71,10 @@ class Received(Message):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Message):
-    """A replica is gone, with all that it computed.
+    """A replica is lost, with all its computed state.
 
     Attributes:
-        for_good: whether it will not be there again.
+        for_good: whether the replica will not return.
     """
 
     error: Exception
@@ -86,11 +86,11 @@ class Lost(Message):
 
 @dataclass(frozen=True, slots=True)
 class Found(Message):
-    """A replica that was lost is there again, without any request.
+    """A lost replica is back, without any request.
 
     Attributes:
-        life: how often it was lost before.
-        weights: those that it was given; None for those that it was opened with.
+        life: the number of losses before.
+        weights: the weights given to it since its start; None for its initial weights.
     """
 
     life: int
@@ -102,11 +102,12 @@ class Found(Message):
 
 @dataclass(frozen=True, slots=True)
 class LaneLost(Message):
-    """A lane is lost, with these requests, as they stood: their output begins with the tokens that are told.
+    """A lane is lost.
 
     Attributes:
-        error: why.
-        for_good: whether it will not be there again.
+        admits: the lane's requests. The output of each begins with the tokens already delivered.
+        error: the reason.
+        for_good: whether the lane will not return.
     """
 
     admits: tuple[Admit, ...]
@@ -123,7 +124,7 @@ class LaneLost(Message):
 
 @dataclass(frozen=True, slots=True)
 class Returned(Message):
-    """A lane that is lost was given a request, and gives it back."""
+    """A lost lane returns a request given to it."""
 
     admit: Admit
 
@@ -137,4 +138,4 @@ class Returned(Message):
 
 @dataclass(frozen=True, slots=True)
 class LaneBack(Message):
-    """A lane that was lost serves again."""
+    """A lost lane serves again."""

@@ -1,4 +1,4 @@
-"""How the scheduler plans ticks, and what the device computes of them."""
+"""Plans of ticks, and their results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ from rekindle.core.request.tokens import StateSum, TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Known tokens of a prompt whose log-probabilities are wanted.
+    """Prompt tokens to score with log-probabilities.
 
     Attributes:
-        first: the index, in the chunk, of the token before the first of them.
-        tokens: the tokens to score, one after the other.
-        alternatives: how many likeliest tokens to give with each.
+        first: the index in the chunk of the token before the first scored one.
+        tokens: the tokens to score, in order.
+        alternatives: the number of most likely tokens to report for each position.
     """
 
     first: int
@@ -29,11 +29,11 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class Summing:
-    """Tokens of a prompt whose hidden states are wanted, added up.
+    """Prompt tokens whose hidden states are summed.
 
     Attributes:
-        first: the index, in the chunk, of the first of them.
-        count: how many they are.
+        first: the index of the first token in the chunk.
+        count: the number of tokens.
     """
 
     first: int
@@ -46,15 +46,15 @@ class Chunk:
 
     Attributes:
         start: the position of its first token, a multiple of `QUERY_BLOCK`.
-        pages: the page of each of its query blocks; the null page for one whose keys and values are there already.
+        pages: the page of each of its query blocks; the null page for blocks with stored keys and values.
         table: all pages of the request, in order of position.
-        completes: the request, given with the last chunk, after which the first token is sampled.
-        generated: the tokens among the known ones that it generated before it lost its pages.
-        scoring: the part of the prompt to score.
-        length: the request's length, by which its tokens turn, if the model's positions depend on it; else 0.
-        group: the group of devices that computes it.
-        summing: the tokens whose hidden states are wanted.
-        allowed: which tokens may be sampled after it, the bits of `Allowed`; None for all.
+        completes: the request, in its last chunk alone; the first token is sampled after this chunk.
+        generated: the output tokens in the chunked prefill, generated before the request lost its pages.
+        scoring: the prompt tokens to score.
+        length: the length for the long-context rope; 0 for short requests.
+        group: the group of devices that computes the chunk.
+        summing: the prompt tokens whose hidden states to sum.
+        allowed: the mask of allowed next tokens, as in `Allowed.bits`; None for all.
     """
 
     request_id: int
@@ -82,12 +82,12 @@ class Row:
     """One more token for one request.
 
     Attributes:
-        page: where its newest token goes.
-        logprobs: how many alternatives to score.
+        page: the page of its newest token.
+        logprobs: the number of alternatives to score; None for no log-probabilities.
         length, allowed: see `Chunk`.
-        steps: how many tokens it may get, fewer than those of the tick if it then has as many as it may.
-        next_page: the page after `page` in its table, if it has one that any of these tokens can need.
-        end_ids: the tokens after which it gets no more in this tick.
+        steps: its limit of new tokens, below the tick's limit for a request near its end.
+        next_page: the page after `page` in its table; the null page if no new token can need one.
+        end_ids: the tokens that end its steps in this tick.
     """
 
     request_id: int
@@ -103,10 +103,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Onload:
-    """Pages that are staged on the device, and where in the pool each goes before the tick is run.
+    """Staged pages, copied into the pool before the tick runs.
 
     Attributes:
-        from_disk: how many of them were read from disk; the others come from the host tier.
+        staged: the staged copies.
+        pages: the destination of each copy.
+        from_disk: the number of copies read from disk; the others come from the host tier.
     """
 
     staged: tuple[Any, ...]
@@ -122,10 +124,10 @@ class Plan(Message):
     """The scheduler's decision for one tick.
 
     Attributes:
-        preempted: the requests that gave their pages back since the plan before; some may have ended meanwhile.
-        losses: how often the device state had been lost, as far as the scheduler knew: what was planned for a state
-            that is lost by now computes nothing.
-        steps: how many tokens each row may get.
+        preempted: the requests preempted since the previous plan; some may have ended meanwhile.
+        losses: the number of losses of the device state known to the scheduler. A plan for a lost state computes
+            nothing.
+        steps: the limit of new tokens for each row.
     """
 
     tick: int
@@ -154,7 +156,12 @@ class Plan(Message):
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """Where in a tick's outputs a new token of a request is, and how many alternatives are wanted with it."""
+    """The place of a request's new token in the outputs of a tick.
+
+    Attributes:
+        row: the row of the outputs.
+        logprobs: the number of alternatives to report; None for no log-probabilities.
+    """
 
     request_id: int
     row: int
@@ -163,7 +170,12 @@ class SampleRow:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """Where in a tick's outputs the scores of a slice of a prompt begin."""
+    """The place of the scores of a prompt's slice in the outputs of a tick.
+
+    Attributes:
+        row: the first row of the scores.
+        scoring: the scored tokens.
+    """
 
     request_id: int
     row: int
@@ -172,7 +184,12 @@ class ScoreRow:
 
 @dataclass(frozen=True, slots=True)
 class SumRow:
-    """Where in a tick's outputs the sum of hidden states of a request is, and of how many tokens it is."""
+    """The place of a request's sum of hidden states in the outputs of a tick.
+
+    Attributes:
+        row: the row of the outputs.
+        count: the number of summed tokens.
+    """
 
     request_id: int
     row: int
@@ -181,14 +198,14 @@ class SumRow:
 
 @dataclass(frozen=True, slots=True)
 class Dispatched(Message):
-    """A plan that the device works on.
+    """A plan in flight on the device.
 
     Attributes:
-        sample_rows: the tokens that requests get from this tick, those of each request in order.
-        score_rows: the requests that get log-probabilities of their prompt from it.
-        outputs: the device arrays of the tick; None if there was nothing to compute.
-        losses: how often the device state has been lost so far.
-        sum_rows: the requests that get sums of hidden states from it.
+        sample_rows: the places of new tokens, in order within each request.
+        score_rows: the places of prompt log-probabilities.
+        outputs: the device arrays of the tick; None if nothing is computed.
+        losses: the number of losses of the device state so far.
+        sum_rows: the places of sums of hidden states.
     """
 
     tick: int
@@ -210,9 +227,9 @@ class Dispatched(Message):
 
 @dataclass(frozen=True, slots=True)
 class Overdue(Message):
-    """A tick takes longer than it may, and requests stop waiting for it.
+    """A tick exceeds its time limit, and its requests stop waiting.
 
-    It comes again for every further time that the tick takes as long.
+    The message repeats after each further period of the same length.
     """
 
     tick: int
@@ -227,14 +244,16 @@ class Settled(Message):
     """The results of one tick.
 
     Attributes:
-        tokens: (request id, token) of each new token, those of each request in order. Those after the end of a request
-            are surplus.
-        logprobs: by request id, of its new tokens, where they are wanted.
-        prompt_logprobs: by request id, of a slice of its prompt.
-        losses: how often the device state had been lost when the tick was dispatched. If it was lost with this tick,
-            all that was on the device has to be computed again.
-        sums: by request id, of the hidden states of a slice of its prompt.
-        failures: by request id, why it cannot go on after its tokens.
+        tokens: (request id, token) of each new token, in order within each request. Tokens after the end of a request
+            are
+            surplus.
+        logprobs: the requested log-probabilities of new tokens, by request id.
+        prompt_logprobs: the log-probabilities of a slice of the prompt, by request id.
+        losses: the number of losses of the device state at dispatch. If this tick lost the state, everything on the
+            device
+            has to be recomputed.
+        sums: the summed hidden states of a slice of the prompt, by request id.
+        failures: the errors of requests that end after their tokens, by request id.
     """
 
     tick: int

@@ -1,4 +1,4 @@
-"""How weights are exchanged."""
+"""Exchange of weights."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +9,12 @@ from rekindle.core.messages.message import Message
 
 @dataclass(frozen=True, slots=True)
 class NewWeights(Message):
-    """A caller wants these weights to be used for all requests that have not started.
+    """A caller asks for new weights, for all requests not started yet.
 
     Attributes:
-        ticket: the number by which the caller knows the answer.
-        weights: device arrays, in the order in which programs take them; for a router, those of each lane.
-        fail: end running requests with an error, rather than let them finish on the old weights.
+        ticket: the number shared by the request and its answer.
+        weights: device arrays, in the argument order of programs; for a router, one list for each lane.
+        fail: end running requests with an error, rather than let each finish on the old weights.
     """
 
     ticket: int
@@ -27,21 +27,21 @@ class NewWeights(Message):
 
 @dataclass(frozen=True, slots=True)
 class KeepWeights(Message):
-    """A caller no longer wants its `NewWeights`, if they are not in use yet."""
+    """A caller withdraws a `NewWeights`, unless the weights are in use already."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsKept(Message):
-    """The old weights stay in use: a `NewWeights` was given up in time."""
+    """The old weights stay in use: the `NewWeights` was withdrawn in time."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class UseWeights(Message):
-    """Use these weights for every plan said after this."""
+    """Use these weights for every later plan."""
 
     ticket: int
     weights: list[Any]
@@ -52,6 +52,6 @@ class UseWeights(Message):
 
 @dataclass(frozen=True, slots=True)
 class WeightsUsed(Message):
-    """The weights are in use."""
+    """The new weights are in use."""
 
     ticket: int

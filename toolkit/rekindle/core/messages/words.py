@@ -1,20 +1,20 @@
-"""How messages put what they carry into words."""
+"""Short descriptions of message contents."""
 
 from collections.abc import Sequence
 
 LONGEST = 60
-"""Characters of a text that are shown; those of an error are three times as many."""
+"""The longest displayed text, in characters; errors may be three times as long."""
 MOST = 10
-"""Items of a list that are shown."""
+"""The longest displayed list, in items."""
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error's kind and text."""
+    """Return an error's class and text."""
     return f"{type(error).__name__}: {quote(str(error), 3 * LONGEST)}"
 
 
 def end_suffix(end: str | None) -> str:
-    """Return why an output ended, to be put behind what is said of it; nothing if it has not."""
+    """Return the end reason as a suffix of a description, or an empty string."""
     return "" if end is None else f", ended: {end}"
 
 
@@ -29,7 +29,7 @@ def join_items(items: Sequence[object]) -> str:
 
 
 def first_of(items: Sequence[object]) -> list[str]:
-    """Return the first items in words, and a sign if there are more."""
+    """Return descriptions of the first items, with an ellipsis if there are more."""
     words = [str(item) for item in items[:MOST]]
     if len(items) > MOST:
         words.append("…")

@@ -1,1 +1,1 @@
-"""How requests are given to the lanes of an engine: pure host logic, without a clock, a device or IO."""
+"""Routing of requests to the lanes of an engine: pure host logic, without a clock, a device or I/O."""

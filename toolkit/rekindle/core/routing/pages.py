@@ -1,4 +1,4 @@
-"""The pages of prompts by their hashes: those that a lane will have soon."""
+"""Page hashes of prompts, and the pages expected in a lane soon."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,13 +19,13 @@ def pages_of(request: Request, page_size: int) -> tuple[int, ...]:
 
 
 def page_after(before: int, tokens: tuple[int, ...]) -> int:
-    """Return the hash of a page; `before` is that of the page before it, or of its namespace."""
+    """Return the hash of a page, given the hash of the previous page or of the namespace."""
     return hash((before, tokens))
 
 
 @dataclass(frozen=True, slots=True)
 class PageCounts:
-    """The number of requests that have each page, by its hash."""
+    """Number of requests with each page, by its hash."""
 
     counts: Counter[int] = field(default_factory=Counter)
 
@@ -34,12 +34,12 @@ class PageCounts:
         self.counts.update(pages)
 
     def remove(self, pages: Sequence[int]) -> None:
-        """Count the pages of a request no more."""
+        """Count the pages of one request less."""
         self.counts.subtract(pages)
         for page in pages:
             if not self.counts[page]:
                 del self.counts[page]
 
     def prefix(self, pages: Sequence[int]) -> int:
-        """Return the number of these pages, from the first on, that some request has."""
+        """Return the length of the longest counted prefix of `pages`, in pages."""
         return sum(1 for _ in takewhile(self.counts.__contains__, pages))

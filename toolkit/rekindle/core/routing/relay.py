@@ -1,4 +1,4 @@
-"""The relay: the router where one lane computes prompts, and another generates."""
+"""The relay: the router of disaggregated lanes, one for prefill and one for decode."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ from rekindle.core.messages import (
 )
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
-from rekindle.core.routing.placed import LaneView
+from rekindle.core.routing.lane_requests import LaneView
 from rekindle.core.routing.tickets import Tickets
 
 PREFILL: Final = 0
@@ -40,23 +40,23 @@ Stage = Literal["prefill", "moving", "decode"]
 
 
 class DecodeView(LaneView, Protocol):
-    """The scheduler of the decode lane as the relay sees it."""
+    """The relay's view of the decode lane's scheduler."""
 
     def pages_on_device(self, request: Request) -> int:
-        """Return the number of pages of a request's known tokens that are cached on the devices."""
+        """Return the number of device pages with a request's known tokens."""
 
 
 @dataclass(slots=True)
-class _Relayed:
-    """A request on its way.
+class _Transfer:
+    """A request in progress.
 
     Attributes:
-        stage: where it is: its prompt is computed, its pages are moving, or it is with the lane that generates.
-        alone: whether the lane that it is with serves it to its end.
-        first: the page from which on its pages move.
-        token: its first token, once that is drawn.
-        ending: how it is to end, if it was told to end while its prompt was computed.
-        exchanges: how often the prefill lane had exchanged its weights when it began the request.
+        stage: its stage: computing its prompt, moving its pages, or decoding.
+        alone: whether its current lane serves it to the end.
+        first: the first page to move.
+        token: its first token, once sampled.
+        ending: the end reason, once it is asked to end during prefill.
+        exchanges: the number of weight exchanges of the prefill lane before it started the request.
     """
 
     request: Request
@@ -70,46 +70,47 @@ class _Relayed:
 
 @dataclass(slots=True)
 class _Exchange:
-    """An exchange of weights that the decode lane does not know of yet.
+    """An exchange of weights not yet sent to the decode lane.
 
     Attributes:
-        moving: the requests whose pages were moving when the prefill lane began to use the weights; None before that.
+        message: the request for new weights.
+        moving: the requests with moving pages when the prefill lane began to use the weights; None before that.
     """
 
-    asked: NewWeights
+    message: NewWeights
     moving: set[int] | None = None
 
 
 class Relay:
-    """Has the prefill lane compute prompts and draw first tokens, moves the pages, and has the decode lane go on.
+    """Runs prompts and first tokens in the prefill lane, moves their pages, and continues in the decode lane.
 
-    What of a prompt the decode lane has cached does not move. A prompt of which it lacks few tokens is computed there,
-    and so is the end of a prompt that fills no page. The prefill lane serves to their end those that generate one token
-    or none: prefixes to hold, embeddings, scores. A constrained request has its first token drawn by the decode lane,
-    which follows its grammar.
+    Pages already cached in the decode lane do not move. The decode lane itself computes prompts with few uncached
+    tokens, and the end of a prompt after its last whole page. The prefill lane alone serves requests with at most one
+    generated token: held prefixes, embeddings, scores. The decode lane samples the first token of a constrained
+    request, because it follows the grammar.
 
     Args:
-        decode: the scheduler of the lane that generates.
-        threshold: so many uncached tokens are too many to be computed where the others decode.
+        decode: the view of the decode lane.
+        threshold: the number of uncached tokens from which a prompt goes to the prefill lane.
         page_size: tokens of a page.
     """
 
     def __init__(self, decode: DecodeView, threshold: int, page_size: int):
         self._decode = decode
         self._threshold, self._page_size = threshold, page_size
-        self._relayed: dict[int, _Relayed] = {}
-        self._held: set[int] = set()
+        self._transfers: dict[int, _Transfer] = {}
+        self._held_ids: set[int] = set()
         self._tickets = Tickets(2)
         self._exchanges: dict[int, _Exchange] = {}
-        self._exchanged = [0, 0]  # how often each lane has exchanged its weights
-        self._early: list[int] = []  # the requests that wait for the decode lane to have their weights
-        self._staging: set[int] = set()  # the requests whose pages are being copied, ended ones too
+        self._exchange_counts = [0, 0]  # the number of weight exchanges of each lane
+        self._early: list[int] = []  # requests started on weights the decode lane does not have yet
+        self._staging: set[int] = set()  # requests with pages being copied, ended ones too
 
     def handle(self, message: Message) -> Iterable[Message]:
-        """Pass messages to lanes as `ToLane`, and what comes of them as `FromLane` to others, as it is."""
+        """Pass messages to lanes in `ToLane`; unwrap `FromLane` for the shared actors."""
         match message:
-            case FromLane(lane, said):
-                yield from self._take(lane, said)
+            case FromLane(lane, answer):
+                yield from self._take(lane, answer)
                 yield from self._go_on()
             case Admit(request):
                 yield self._admit(request)
@@ -134,15 +135,15 @@ class Relay:
     # Requests
 
     def _admit(self, request: Request) -> Message:
-        """Give a request to the lane that begins it."""
-        relayed = self._relayed[request.id] = _Relayed(request, "prefill")
+        """Assign a request to its first lane."""
+        transfer = self._transfers[request.id] = _Transfer(request, "prefill")
         short = request.longest - len(request.initial_tokens) <= 1
         if request.hold or request.pooling is not None or short or request.params.prompt_logprobs is not None:
-            relayed.alone = True
+            transfer.alone = True
             return ToLane(PREFILL, Admit(request))
         few = self._decode.uncached(request) < max(self._threshold, self._page_size)
         if (few or request.complete) and not self._exchanges:
-            relayed.stage, relayed.alone = "decode", True
+            transfer.stage, transfer.alone = "decode", True
             return ToLane(DECODE, Admit(request))
         if request.constrained is not None:
             none = replace(request.params, max_tokens=len(request.output_prefix))
@@ -151,118 +152,118 @@ class Relay:
         return ToLane(PREFILL, Admit(replace(request, params=one)))
 
     def _end(self, request_id: int, message: Withdraw | Stopped) -> Iterator[Message]:
-        """Pass on that a request is to end; one whose pages are moving ends here."""
-        relayed = self._relayed.get(request_id)
-        if relayed is None:
-            if request_id in self._held and isinstance(message, Withdraw):
-                self._held.remove(request_id)
+        """Forward the end of a request; a request with moving pages ends here."""
+        transfer = self._transfers.get(request_id)
+        if transfer is None:
+            if request_id in self._held_ids and isinstance(message, Withdraw):
+                self._held_ids.remove(request_id)
                 yield ToLane(PREFILL, message)
             return
         end: EndReason = "stop" if isinstance(message, Stopped) else "cancelled"
-        if relayed.stage == "moving":
-            del self._relayed[request_id]
-            yield Outputs((Output(relayed.request, (), end),))
+        if transfer.stage == "moving":
+            del self._transfers[request_id]
+            yield Outputs((Output(transfer.request, (), end),))
             return
-        relayed.ending = end  # the lane may have drawn its first token before it hears
-        yield ToLane(PREFILL if relayed.stage == "prefill" else DECODE, message)
+        transfer.ending = end  # the lane may sample its first token before the message arrives
+        yield ToLane(PREFILL if transfer.stage == "prefill" else DECODE, message)
 
-    def _take(self, lane: int, said: Message) -> Iterator[Message]:
-        match said:
+    def _take(self, lane: int, answer: Message) -> Iterator[Message]:
+        match answer:
             case Outputs(outputs):
-                kept, moves = [], list[Message]()
+                outgoing, moves = [], list[Message]()
                 for output in outputs:
-                    shown, further = self._output(lane, output)
-                    kept += [shown] if shown is not None else []
+                    visible, further = self._output(lane, output)
+                    outgoing += [visible] if visible is not None else []
                     moves += further
-                if kept:
-                    yield Outputs(tuple(kept))
+                if outgoing:
+                    yield Outputs(tuple(outgoing))
                 yield from moves
             case Started(request_id, exchanges=exchanges):
-                relayed = self._relayed.get(request_id)
-                if relayed is not None and lane == PREFILL:
-                    relayed.exchanges = exchanges
-                if relayed is None or lane == PREFILL or relayed.alone:
-                    yield said
+                transfer = self._transfers.get(request_id)
+                if transfer is not None and lane == PREFILL:
+                    transfer.exchanges = exchanges
+                if transfer is None or lane == PREFILL or transfer.alone:
+                    yield answer
             case Rejected(request_id, error):
-                self._relayed.pop(request_id, None)
-                yield said
-                if lane == PREFILL and isinstance(error, StepTimeout):  # their pages wait for that tick too
+                self._transfers.pop(request_id, None)
+                yield answer
+                if lane == PREFILL and isinstance(error, StepTimeout):  # moving pages wait for the overdue tick too
                     yield from self._fail(error)
             case Collected():
-                yield from self._collected(said)
+                yield from self._on_collected(answer)
             case PagesStaged(request_id):
                 self._staging.remove(request_id)
-                if relayed := self._relayed.get(request_id):
-                    yield self._handed_over(relayed)
+                if transfer := self._transfers.get(request_id):
+                    yield self._hand_over(transfer)
             case WeightsUsed(ticket):
-                self._exchanged[lane] += 1
+                self._exchange_counts[lane] += 1
                 if lane == PREFILL:
-                    self._exchanges[ticket].moving = {*self._staging, *filter(self._is_of_old_weights, self._relayed)}
+                    self._exchanges[ticket].moving = {*self._staging, *filter(self._is_of_old_weights, self._transfers)}
                 else:
                     early, self._early = self._early, []
-                    for relayed in [self._relayed[each] for each in early if each in self._relayed]:
-                        yield from self._move(relayed)
-                    yield said
+                    for transfer in [self._transfers[each] for each in early if each in self._transfers]:
+                        yield from self._move(transfer)
+                    yield answer
             case WeightsKept(ticket):
                 del self._exchanges[ticket]
-                yield said
+                yield answer
             case CacheSaving() | CacheSaved():
-                yield from self._tickets.answer(lane, said)
+                yield from self._tickets.answer(lane, answer)
             case _:
-                yield said
+                yield answer
 
     def _output(self, lane: int, output: Output) -> tuple[Output | None, list[Message]]:
-        """Return the output as others are told of it, or None, and the messages to lanes that follow from it."""
-        relayed = self._relayed.get(output.request.id)
-        if relayed is None:
+        """Return the output for the caller or None, and the resulting messages to lanes."""
+        transfer = self._transfers.get(output.request.id)
+        if transfer is None:
             return output, []
-        if relayed.stage == "prefill" and not relayed.alone:
-            constrained = relayed.request.constrained is not None
-            if output.end == "length" and relayed.ending is None:
-                relayed.stage, relayed.token = "moving", output.token_ids
-                shown = None if constrained else replace(output, request=relayed.request, end=None)
-                return shown, list(self._move(relayed))
+        if transfer.stage == "prefill" and not transfer.alone:
+            constrained = transfer.request.constrained is not None
+            if output.end == "length" and transfer.ending is None:
+                transfer.stage, transfer.token = "moving", output.token_ids
+                visible = None if constrained else replace(output, request=transfer.request, end=None)
+                return visible, list(self._move(transfer))
             if output.end is None and constrained:
-                return None, []  # what is given of its output, which the decode lane says too
+                return None, []  # the given tokens of its output; the decode lane outputs these too
         if output.end is not None:
-            del self._relayed[output.request.id]
-            if output.end == "held" and relayed.ending is None:
-                self._held.add(output.request.id)
+            del self._transfers[output.request.id]
+            if output.end == "held" and transfer.ending is None:
+                self._held_ids.add(output.request.id)
         end = output.end
-        if end == "length" and relayed.stage == "prefill" and not relayed.alone:
-            end = relayed.ending  # else it would have gone on
-        return replace(output, request=relayed.request, end=end), []
+        if end == "length" and transfer.stage == "prefill" and not transfer.alone:
+            end = transfer.ending  # otherwise it would have continued
+        return replace(output, request=transfer.request, end=end), []
 
-    def _move(self, relayed: _Relayed) -> Iterator[Message]:
-        """Have the pages of a request collected, once the decode lane has its weights: those that are not there."""
-        if relayed.exchanges > self._exchanged[DECODE]:
-            self._early.append(relayed.request.id)
+    def _move(self, transfer: _Transfer) -> Iterator[Message]:
+        """Have a request's missing pages collected, once the decode lane has its weights."""
+        if transfer.exchanges > self._exchange_counts[DECODE]:
+            self._early.append(transfer.request.id)
             return
-        relayed.first = self._decode.pages_on_device(relayed.request)
-        yield ToLane(PREFILL, SendPages(relayed.request, relayed.first, relayed.exchanges))
+        transfer.first = self._decode.pages_on_device(transfer.request)
+        yield ToLane(PREFILL, SendPages(transfer.request, transfer.first, transfer.exchanges))
 
-    def _collected(self, message: Collected) -> Iterator[Message]:
-        """Have the pages of a request copied to the decode lane."""
-        relayed = self._relayed.get(message.request_id)
-        if relayed is None:  # it ended meanwhile
+    def _on_collected(self, message: Collected) -> Iterator[Message]:
+        """Have the collected pages of a request copied to the decode lane."""
+        transfer = self._transfers.get(message.request_id)
+        if transfer is None:  # it ended meanwhile
             return
         if message.contents:
             self._staging.add(message.request_id)
-            yield ToLane(DECODE, StagePages(relayed.request, relayed.first, message.contents))
+            yield ToLane(DECODE, StagePages(transfer.request, transfer.first, message.contents))
         else:
-            yield self._handed_over(relayed)
+            yield self._hand_over(transfer)
 
-    def _handed_over(self, relayed: _Relayed) -> Message:
-        """Have the decode lane go on with a request."""
-        relayed.stage, request = "decode", relayed.request
+    def _hand_over(self, transfer: _Transfer) -> Message:
+        """Continue a request in the decode lane."""
+        transfer.stage, request = "decode", transfer.request
         return ToLane(
-            DECODE, Admit(replace(request, output_prefix=request.output_prefix + relayed.token), bool(relayed.token))
+            DECODE, Admit(replace(request, output_prefix=request.output_prefix + transfer.token), bool(transfer.token))
         )
 
     # Weights
 
     def _go_on(self) -> Iterator[Message]:
-        """Give new weights to the decode lane once it has all requests that the other one began on the old ones."""
+        """Give new weights to the decode lane once it has all requests started on the old ones in the prefill lane."""
         for ticket, exchange in list(self._exchanges.items()):
             if exchange.moving is None:
                 return
@@ -270,17 +271,17 @@ class Relay:
             if exchange.moving:
                 return
             del self._exchanges[ticket]
-            yield ToLane(DECODE, NewWeights(ticket, exchange.asked.weights[DECODE], exchange.asked.fail))
+            yield ToLane(DECODE, NewWeights(ticket, exchange.message.weights[DECODE], exchange.message.fail))
 
     def _is_moving(self, request_id: int) -> bool:
-        relayed = self._relayed.get(request_id)
-        return request_id in self._staging or (relayed is not None and relayed.stage == "moving")
+        transfer = self._transfers.get(request_id)
+        return request_id in self._staging or (transfer is not None and transfer.stage == "moving")
 
     def _is_of_old_weights(self, request_id: int) -> bool:
-        return self._is_moving(request_id) and self._relayed[request_id].exchanges < self._exchanged[PREFILL]
+        return self._is_moving(request_id) and self._transfers[request_id].exchanges < self._exchange_counts[PREFILL]
 
     def _fail(self, error: Exception) -> Iterator[Message]:
-        """Fail the requests whose pages are moving; lanes fail their own."""
-        for request_id in list(filter(self._is_moving, self._relayed)):
-            del self._relayed[request_id]
+        """Fail the requests with moving pages; lanes fail their requests themselves."""
+        for request_id in list(filter(self._is_moving, self._transfers)):
+            del self._transfers[request_id]
             yield Rejected(request_id, error)

@@ -1,4 +1,4 @@
-"""A lane in another process: it stands for the scheduler there, and knows what was sent and what has come."""
+"""A lane in another process: the local stand-in for its scheduler, with all requests in progress there."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -41,23 +41,23 @@ from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.stats import SchedulerStats
 
 T = TypeVar("T")
-NOT_CONTINUED = "deterministic=True computes no generated tokens a second time, in another way; submit it again"
+NOT_CONTINUED = "deterministic=True does not recompute generated tokens with another program; submit it again"
 
 
 class Link(Protocol):
-    """The way to a replica."""
+    """The connection to a replica."""
 
     def send(self, message: Message) -> None:
-        """Send a message to the engine there. Never blocks; from the loss of the replica until `resume`, it is lost."""
+        """Send a message to the replica. Never blocks; messages between a loss and `resume` are dropped."""
 
     def resume(self, life: int) -> None:
-        """Send messages again, to the replica that was found with this `Found.life`, unless it is lost again."""
+        """Send messages again, to the replica with this `Found.life`, unless it is lost again."""
 
     def detach(self) -> None:
-        """Give the replica up, so that it is found anew, with the weights of the lane."""
+        """Detach the replica, so that it is found anew, with the weights of the lane."""
 
     def look(self, at: Callable[[Any], T]) -> T:
-        """Return what `at` says of the prefix trees there; blocks."""
+        """Call `at` with the replica's prefix trees; return its result. Blocks."""
 
 
 class Status(Protocol):
@@ -69,14 +69,15 @@ class Status(Protocol):
 
 
 @dataclass(slots=True)
-class _Sent:
-    """A request that was sent to the replica.
+class _RemoteRequest:
+    """A request in progress in the replica.
 
     Attributes:
-        started: whether the beginning of its output was told before it was sent.
-        tokens: those of its output that were told since it was sent.
-        scores: how many log-probabilities of its prompt were told since then.
-        early: what came of it without a token. It is told with the next one, for it comes again if the lane is lost.
+        started: whether the caller had the beginning of its output before the request was sent.
+        tokens: the output tokens delivered since then.
+        scores: the number of prompt log-probabilities delivered since then.
+        early: outputs without tokens. The next token's output follows together with these, because another lane would
+            repeat an undelivered start.
     """
 
     request: Request
@@ -86,22 +87,22 @@ class _Sent:
     early: list[RemoteOutput] = field(default_factory=list)
 
     def again(self) -> Admit:
-        """Return the request as another lane goes on with it."""
+        """Return the request for another lane to continue."""
         if not self.tokens:
             return Admit(self.request, self.started)
         output_prefix = (self.request.output_prefix if self.started else ()) + tuple(self.tokens)
         params, first = self.request.params, max(1, self.request.params.prompt_logprobs_from) + self.scores
         if params.prompt_logprobs is not None:
-            scored = first >= len(self.request.prompt)
-            left = None if scored else params.prompt_logprobs
-            params = replace(params, prompt_logprobs=left, prompt_logprobs_from=0 if scored else first)
+            all_scored = first >= len(self.request.prompt)
+            remaining = None if all_scored else params.prompt_logprobs
+            params = replace(params, prompt_logprobs=remaining, prompt_logprobs_from=0 if all_scored else first)
         return Admit(replace(self.request, output_prefix=output_prefix, params=params), started=True)
 
 
 def _submit(request: Request, started: bool) -> Submit:
-    """Return a request as another engine makes it anew: what holds it to a constraint cannot be sent.
+    """Return a request in the form for another engine: unconstrained, because a compiled constraint cannot be sent.
 
-    Neither can a type of the caller's own, which only the caller's answer is read with.
+    Neither can a type of the caller; only the caller's result needs it.
     """
     params = request.params
     if params.json_schema is not None:
@@ -111,7 +112,7 @@ def _submit(request: Request, started: bool) -> Submit:
         request.prompt,
         params,
         request.hold,
-        caller=request.id,  # none waits for another to be tokenized
+        caller=request.id,  # distinct, so that none waits for the tokenizing of another
         output_prefix=OutputPrefix(request.output_prefix),
         pooling=request.pooling,
         started=started,
@@ -119,10 +120,10 @@ def _submit(request: Request, started: bool) -> Submit:
 
 
 class SentPages:
-    """The pages that a replica has cached, as far as that follows from what was sent: the latest ones.
+    """Pages presumably cached in a replica: the latest pages sent.
 
     Args:
-        most: how many pages it keeps.
+        most: the capacity in pages.
     """
 
     def __init__(self, most: int):
@@ -130,7 +131,7 @@ class SentPages:
         self._pages: OrderedDict[int, None] = OrderedDict()
 
     def add(self, pages: Sequence[int]) -> None:
-        """Count pages as used now."""
+        """Mark pages as used now."""
         for page in reversed(pages):  # the first of a prefix is the last to leave
             self._pages[page] = None
             self._pages.move_to_end(page)
@@ -138,35 +139,35 @@ class SentPages:
             self._pages.popitem(last=False)
 
     def prefix(self, pages: Sequence[int]) -> int:
-        """Return the number of these pages, from the first on, that are there."""
+        """Return the length of the longest cached prefix of `pages`, in pages."""
         return sum(1 for _ in takewhile(self._pages.__contains__, pages))
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Remove all pages."""
         self._pages.clear()
 
 
 class RemoteLane:
-    """Passes messages to a replica, and gives the requests that are lost with it back, with their tokens so far.
+    """Forwards messages to a replica, and returns its requests with their tokens so far if it is lost.
 
     Args:
-        link: the way to the replica.
-        status: how it stands.
-        pages: those that it has cached.
-        limits: those of the lane.
+        link: the connection to the replica.
+        status: the initial status.
+        pages: the pages presumably cached.
+        limits: the limits of the lane.
 
     Attributes:
-        status: how it stood when it was last heard of.
-        weights: the exchanged weights that it is to have; None for those that it was opened with.
+        status: the latest status.
+        weights: the weights after the latest exchange; None for the initial ones.
     """
 
     def __init__(self, link: Link, status: Status, pages: SentPages, limits: EngineLimits):
         self._link, self._pages = link, pages
         self._page_size, self._one_shape = limits.pool.page_size, limits.one_shape
-        self._sent: dict[int, _Sent] = {}
+        self._requests: dict[int, _RemoteRequest] = {}
         self._exchanges: dict[int, NewWeights] = {}
         self._saving: set[int] = set()
-        self._lost: Exception | None = None
+        self._loss: Exception | None = None
         self.status = status
         self.weights: list[Any] | None = None
 
@@ -174,26 +175,26 @@ class RemoteLane:
 
     @property
     def stats(self) -> SchedulerStats:
-        """The counters of the scheduler there, as they were last heard."""
+        """The latest counters of the scheduler."""
         return self.status.scheduler
 
     def look(self, at: Callable[[Any], T]) -> T:
-        """Return what `at` says of the prefix trees there. It blocks, and is for another thread than the engine's."""
+        """Call `at` with the replica's prefix trees; return its result. Blocks: call it off the engine's thread."""
         return self._link.look(at)
 
     def uncached(self, request: Request) -> int:
-        """Return the number of a request's known tokens that would probably have to be computed now."""
+        """Return the estimated number of a request's known tokens to compute now."""
         pages = pages_of(request, self._page_size)[: (len(request.initial_tokens) - 1) // self._page_size]
         return len(request.initial_tokens) - self._pages.prefix(pages) * self._page_size
 
     def remaining(self, request_id: int) -> int | None:
-        """Return None: how far a prompt is computed there is not known."""
+        """Return None: the progress of a remote prompt is unknown."""
         return None
 
     # Messages
 
     def handle(self, message: Message) -> Iterator[Message]:
-        """Send messages on, and say what has come."""
+        """Send messages to the replica, and yield its answers."""
         match message:
             case Received(messages, status):
                 if status is not None:
@@ -201,22 +202,22 @@ class RemoteLane:
                 for each in messages:
                     yield from self._take(each)
             case Lost(error, for_good):
-                self._lost = error
-                yield from self._fail_begun()
-                yield LaneLost(self._given_up(), error, for_good)
+                self._loss = error
+                yield from self._fail_started()
+                yield LaneLost(self._release_requests(), error, for_good)
                 yield from self._answers()
             case Found(life, weights):
-                if weights is not self.weights:  # they were exchanged meanwhile
+                if weights is not self.weights:  # the weights were exchanged meanwhile
                     self._link.detach()
                     return
-                self._lost = None
+                self._loss = None
                 self._link.resume(life)
                 yield LaneBack()
             case Admit(request, started):
-                if self._lost is not None:
+                if self._loss is not None:
                     yield Returned(message)
                     return
-                self._sent[request.id] = _Sent(request, started)
+                self._requests[request.id] = _RemoteRequest(request, started)
                 self._pages.add(pages_of(request, self._page_size))
                 self._link.send(_submit(request, started))
             case NewWeights(ticket):
@@ -236,26 +237,26 @@ class RemoteLane:
                 )
 
     def _ask(self, question: NewWeights | SaveCache) -> Iterator[Message]:
-        """Send a question; the answer of a lost lane follows from its loss."""
-        if self._lost is None:
+        """Send a question; for a lost lane, answer at once."""
+        if self._loss is None:
             self._link.send(question)
         else:
             yield from self._answers()
 
     def _take(self, message: Message) -> Iterator[Message]:
-        """Take what the replica says, and yield what a lane here would say."""
+        """Handle a message from the replica; yield the messages of a local lane in its place."""
         match message:
-            case RemoteOutputs(come):
-                outputs = tuple(output for each in come for output in self._outputs(each))
+            case RemoteOutputs(remote_outputs):
+                outputs = tuple(output for each in remote_outputs for output in self._outputs(each))
                 if outputs:
                     yield Outputs(outputs)
             case Started(request_id):
-                if request_id in self._sent:
+                if request_id in self._requests:
                     yield message
             case Rejected(request_id, error):
-                if sent := self._sent.pop(request_id, None):
+                if entry := self._requests.pop(request_id, None):
                     cancelled = isinstance(error, RequestCancelled)  # the intake there had not admitted it
-                    yield Outputs((Output(sent.request, (), "cancelled"),)) if cancelled else message
+                    yield Outputs((Output(entry.request, (), "cancelled"),)) if cancelled else message
             case WeightsUsed(ticket):
                 if exchange := self._exchanges.pop(ticket, None):
                     self.weights = exchange.weights
@@ -272,45 +273,45 @@ class RemoteLane:
                     self._saving.remove(ticket)
                     yield message
 
-    def _outputs(self, come: RemoteOutput) -> Iterator[Output]:
-        """Yield the outputs to tell now: none without a token, and with one those that were kept back too."""
-        sent = self._sent.get(come.request_id)
-        if sent is None:
+    def _outputs(self, output: RemoteOutput) -> Iterator[Output]:
+        """Yield the outputs to deliver now: none before the first token, then all."""
+        entry = self._requests.get(output.request_id)
+        if entry is None:
             return
-        sent.early.append(come)
-        if not come.token_ids and come.end is None:
+        entry.early.append(output)
+        if not output.token_ids and output.end is None:
             return
-        early, sent.early = sent.early, []
+        early, entry.early = entry.early, []
         for each in early:
-            sent.tokens += each.token_ids
-            sent.scores += len(each.prompt_logprobs)
-            yield each.output(sent.request)
-        if come.end is not None:
-            del self._sent[come.request_id]
-            self._pages.add(pages_of(sent.again().request, self._page_size))
+            entry.tokens += each.token_ids
+            entry.scores += len(each.prompt_logprobs)
+            yield each.output(entry.request)
+        if output.end is not None:
+            del self._requests[output.request_id]
+            self._pages.add(pages_of(entry.again().request, self._page_size))
 
     # Loss
 
-    def _fail_begun(self) -> Iterator[Message]:
-        """Fail the requests that have tokens, where going on elsewhere would give others than without the loss."""
+    def _fail_started(self) -> Iterator[Message]:
+        """Fail started requests whose continuation elsewhere would differ from a run without the loss."""
         if self._exchanges:
             error: RekindleError = WeightsChanged("its replica was lost while weights were exchanged; submit it again")
         elif self._one_shape:
             error = ReplicaLost(f"its replica was lost, and {NOT_CONTINUED}")
         else:
             return
-        for request_id in [request_id for request_id, sent in self._sent.items() if sent.tokens or sent.started]:
-            del self._sent[request_id]
+        for request_id in [request_id for request_id, entry in self._requests.items() if entry.tokens or entry.started]:
+            del self._requests[request_id]
             yield Rejected(request_id, error)
 
-    def _given_up(self) -> tuple[Admit, ...]:
-        """Return all requests as they stand, and forget them and all that was cached."""
-        sent, self._sent = self._sent, {}
+    def _release_requests(self) -> tuple[Admit, ...]:
+        """Return all requests for other lanes, and forget these and the cached pages."""
+        entry, self._requests = self._requests, {}
         self._pages.clear()
-        return tuple(each.again() for each in sent.values())
+        return tuple(each.again() for each in entry.values())
 
     def _answers(self) -> Iterator[Message]:
-        """Answer all questions for a lane that is lost: it has new weights when it is back, and saves nothing."""
+        """Answer all questions for a lost lane: it will return with the new weights, and saves no pages."""
         exchanges, self._exchanges = self._exchanges, {}
         for ticket, exchange in exchanges.items():
             self.weights = exchange.weights

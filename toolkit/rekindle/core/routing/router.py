@@ -1,4 +1,4 @@
-"""The router: the actor between the lanes of an engine and what they share. It gives each request to a lane."""
+"""The router: the actor between the lanes of an engine and their shared actors. It assigns requests to lanes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -27,47 +27,47 @@ from rekindle.core.messages import (
     Withdraw,
 )
 from rekindle.core.route import Choose, Routing, prefix
+from rekindle.core.routing.lane_requests import LaneRequests, LaneView, RouterEntry
 from rekindle.core.routing.pages import PageCounts, pages_of
-from rekindle.core.routing.placed import LaneView, Placed, PlacedLane
 from rekindle.core.routing.tickets import Tickets
 from rekindle.core.scheduler.limits import EngineLimits
 
 MOST_LOSSES = 3
-"""The number of lanes that may be lost with a request for which it is given to another one."""
+"""Losses of its lane after which a request fails at the next one."""
 
 
 class Router:
-    """Gives requests to lanes, and joins what the lanes say.
+    """Assigns requests to lanes, and merges the lanes' answers.
 
-    Each lane gets the messages about its requests. Questions that concern all lanes go to each, and their answers are
-    joined. A request that begins with a prefix that is held goes to a lane that holds it, as long as that has a slot.
+    Each lane gets the messages about its requests. Questions to all lanes get one merged answer. A request with a held
+    prefix goes to a lane with the prefix, as long as the lane has a slot.
 
-    Requests of a lane that is lost go to other lanes, with their tokens so far. They wait while all are lost, and fail
-    with `ReplicaLost` if these are so for good, or if more than `MOST_LOSSES` lanes were lost with them.
+    Requests of a lost lane move to other lanes, with their tokens so far. Without any lane they wait, and fail with
+    `ReplicaLost` if all losses are final. A request also fails after the loss of more than `MOST_LOSSES` of its lanes.
 
     Args:
-        lanes: the schedulers of the lanes, as the router sees them.
+        lanes: the router's views of the lanes.
         route: the name of a route, or a function.
-        limits: those of one lane.
+        limits: the limits of one lane.
     """
 
     def __init__(self, lanes: Sequence[LaneView], route: str | Choose, limits: EngineLimits):
         self._page_size = limits.pool.page_size
         self._slots = limits.data * limits.max_running
-        self._lanes = [PlacedLane(number, view) for number, view in enumerate(lanes)]
+        self._lanes = [LaneRequests(number, view) for number, view in enumerate(lanes)]
         self._routing = Routing(route)
-        self._placed: dict[int, Placed] = {}
-        self._held: dict[int, Placed] = {}
+        self._entries: dict[int, RouterEntry] = {}
+        self._held_prefixes: dict[int, RouterEntry] = {}
         self._tickets = Tickets(len(lanes))
 
     def handle(self, message: Message) -> Iterable[Message]:
-        """Pass messages to lanes as `ToLane`, and what comes of them as `FromLane` to others, as it is."""
+        """Pass messages to lanes in `ToLane`; unwrap `FromLane` for the shared actors."""
         match message:
-            case FromLane(lane, said):
-                return self._take(lane, said)
+            case FromLane(lane, answer):
+                return self._take(lane, answer)
             case Admit(request):
-                placed = self._placed[request.id] = Placed(message, pages_of(request, self._page_size))
-                return self._place(placed)
+                entry = self._entries[request.id] = RouterEntry(message, pages_of(request, self._page_size))
+                return self._place(entry)
             case Withdraw() | Stopped():
                 return self._tell(message)
             case NewWeights() | KeepWeights() | SaveCache():
@@ -78,146 +78,147 @@ class Router:
         )
 
     def check(self) -> None:
-        """Assert the invariants: each lane has what it was given and has not ended, and nothing else."""
+        """Assert the invariants: each lane has exactly its unended requests."""
         for number, lane in enumerate(self._lanes):
-            own = {request_id: placed for request_id, placed in self._placed.items() if placed.lane == number}
-            assert lane.in_flight == len(own), "a lane has requests that it was not given, or lost some"
-            assert not (own and lane.lost), "a lane that is lost has requests"
-            pending = {request_id: placed for request_id, placed in own.items() if placed.tokens}
-            assert lane.pending == pending, "a prompt is pending that is computed, or is not and should be"
+            own = {request_id: entry for request_id, entry in self._entries.items() if entry.lane == number}
+            assert lane.in_flight == len(own), "a lane has other requests than its own"
+            assert not (own and lane.loss), "a lost lane has requests"
+            pending = {request_id: entry for request_id, entry in own.items() if entry.tokens}
+            assert lane.pending == pending, "pending prompts are miscounted"
             counts = PageCounts()
-            for placed in pending.values():
-                counts.add(placed.pages)
-            assert counts == lane.coming, "pages are expected that no pending prompt has"
-        waiting = any(placed.lane is None for placed in self._placed.values())
-        assert not waiting or all(lane.lost for lane in self._lanes), "a request waits for a lane, and there is one"
+            for entry in pending.values():
+                counts.add(entry.pages)
+            assert counts == lane.coming, "expected pages are miscounted"
+        waiting = any(entry.lane is None for entry in self._entries.values())
+        assert not waiting or all(lane.loss for lane in self._lanes), "a request waits for a lane though one serves"
 
     # Requests
 
-    def _place(self, placed: Placed) -> list[Message]:
-        """Give a request to a lane, if there is one."""
-        serving = [lane for lane in self._lanes if lane.lost is None]
+    def _place(self, entry: RouterEntry) -> list[Message]:
+        """Assign a request to a lane, if one serves."""
+        serving = [lane for lane in self._lanes if lane.loss is None]
         if not serving:
-            return [self._failed(placed, "and no other replica is left")] if self._over else []
-        request, pages = placed.admit.request, placed.pages
+            return [self._failed(entry, "and no other replica is left")] if self._over else []
+        request, pages = entry.admit.request, entry.pages
         loads = [lane.load(request, pages, self._page_size, self._slots) for lane in serving]
         holding = self._holding(pages)
         pinned = [load for load in loads if load.lane in holding and not load.full]
         number = prefix(request, pinned) if pinned else self._routing.lane(request, loads)
         uncached = next(load.uncached for load in loads if load.lane == number)
-        self._lanes[number].take(placed, uncached)
-        return [ToLane(number, placed.admit)]
+        self._lanes[number].take(entry, uncached)
+        return [ToLane(number, entry.admit)]
 
     def _holding(self, pages: Sequence[int]) -> set[int | None]:
-        """Return the lanes that hold the longest of the held prefixes that a request with these pages begins with."""
+        """Return the lanes with the longest held prefix of a request's pages."""
         there = set(pages)
-        begun = [held for held in self._held.values() if held.pages and held.pages[-1] in there]
-        longest = max((len(held.pages) for held in begun), default=0)
-        return {held.lane for held in begun if len(held.pages) == longest}
+        prefixes = [each for each in self._held_prefixes.values() if each.pages and each.pages[-1] in there]
+        longest = max((len(each.pages) for each in prefixes), default=0)
+        return {each.lane for each in prefixes if len(each.pages) == longest}
 
     def _tell(self, message: Withdraw | Stopped) -> list[Message]:
-        """Tell the lane of a request that it is to end; one without a lane ends here."""
-        placed = self._placed.get(message.request_id)
-        if placed is None:
-            held = self._held.pop(message.request_id, None) if isinstance(message, Withdraw) else None
-            return [] if held is None or held.lane is None else [ToLane(held.lane, message)]
-        if placed.ending is None or isinstance(message, Withdraw):
-            placed.ending = "cancelled" if isinstance(message, Withdraw) else "stop"
-        return [self._ended(placed)] if placed.lane is None else [ToLane(placed.lane, message)]
+        """Forward the end of a request to its lane; a request without a lane ends here."""
+        entry = self._entries.get(message.request_id)
+        if entry is None:
+            holder = self._held_prefixes.pop(message.request_id, None) if isinstance(message, Withdraw) else None
+            return [] if holder is None or holder.lane is None else [ToLane(holder.lane, message)]
+        if entry.ending is None or isinstance(message, Withdraw):
+            entry.ending = "cancelled" if isinstance(message, Withdraw) else "stop"
+        return [self._ended(entry)] if entry.lane is None else [ToLane(entry.lane, message)]
 
-    def _take(self, lane: int, said: Message) -> Iterator[Message]:
-        match said:
+    def _take(self, lane: int, message: Message) -> Iterator[Message]:
+        match message:
             case Outputs(outputs):
                 for output in outputs:
-                    placed = self._placed.get(output.request.id)
-                    if placed is None:
+                    entry = self._entries.get(output.request.id)
+                    if entry is None:
                         continue
                     if output.end is not None:
-                        self._end(placed)
-                        if output.end == "held" and placed.ending != "cancelled":
-                            self._held[placed.id] = placed
-                    elif output.token_ids and not self._lanes[lane].is_computing(placed.id):
-                        self._lanes[lane].computed(placed)
-                yield said
+                        self._end(entry)
+                        if output.end == "held" and entry.ending != "cancelled":
+                            self._held_prefixes[entry.id] = entry
+                    elif output.token_ids and not self._lanes[lane].is_computing(entry.id):
+                        self._lanes[lane].computed(entry)
+                yield message
             case Started(request_id):
-                placed = self._placed.get(request_id)
-                if placed is None or not placed.started:
-                    yield said
-                if placed is not None:
-                    placed.started = True
+                entry = self._entries.get(request_id)
+                if entry is None or not entry.started:
+                    yield message
+                if entry is not None:
+                    entry.started = True
             case Rejected(request_id):
-                if request_id in self._placed:
-                    self._end(self._placed[request_id])
-                yield said
+                if request_id in self._entries:
+                    self._end(self._entries[request_id])
+                yield message
             case WeightsUsed() | WeightsKept() | CacheSaving() | CacheSaved():
-                if isinstance(said, WeightsUsed):  # a lane that uses other weights holds no prefix any more
+                if isinstance(message, WeightsUsed):  # new weights release all held prefixes of a lane
                     self._forget_held(lane)
-                yield from self._tickets.answer(lane, said)
+                yield from self._tickets.answer(lane, message)
             case LaneLost():
-                yield from self._lose(lane, said)
+                yield from self._lose(lane, message)
             case Returned(admit):
                 yield from self._place_again(admit)
             case LaneBack():
-                self._lanes[lane].lost = None
-                for placed in [placed for placed in self._placed.values() if placed.lane is None]:
-                    yield from self._place(placed)
+                self._lanes[lane].loss = None
+                for entry in [entry for entry in self._entries.values() if entry.lane is None]:
+                    yield from self._place(entry)
             case _:
-                yield said
+                yield message
 
-    def _end(self, placed: Placed) -> None:
-        del self._placed[placed.id]
-        if placed.lane is not None:
-            self._lanes[placed.lane].leave(placed)
+    def _end(self, entry: RouterEntry) -> None:
+        del self._entries[entry.id]
+        if entry.lane is not None:
+            self._lanes[entry.lane].leave(entry)
 
-    # Lanes that are lost
+    # Lost lanes
 
     @property
     def _over(self) -> bool:
-        """Tell whether no lane will ever serve again."""
+        """Return whether no lane will ever serve again."""
         return all(lane.for_good for lane in self._lanes)
 
-    def _lose(self, number: int, said: LaneLost) -> Iterator[Message]:
-        """Give the requests of a lost lane to others."""
+    def _lose(self, number: int, message: LaneLost) -> Iterator[Message]:
+        """Assign the requests of a lost lane to others."""
         lane = self._lanes[number]
-        lane.lost, lane.for_good = said.error, said.for_good
+        lane.loss, lane.for_good = message.error, message.for_good
         self._forget_held(number)
-        for admit in said.admits:
-            placed = self._placed.get(admit.request.id)
-            if placed is not None:
-                placed.losses += 1
+        for admit in message.admits:
+            entry = self._entries.get(admit.request.id)
+            if entry is not None:
+                entry.losses += 1
                 yield from self._place_again(admit)
         if self._over:
-            for placed in [placed for placed in self._placed.values() if placed.lane is None]:
-                yield self._failed(placed, "and no other replica is left")
+            for entry in [entry for entry in self._entries.values() if entry.lane is None]:
+                yield self._failed(entry, "and no other replica is left")
 
     def _place_again(self, admit: Admit) -> Iterator[Message]:
-        """Give a request that a lost lane had to another lane, unless it was told to end, or lost too many."""
-        placed = self._placed.get(admit.request.id)
-        if placed is None:
+        """Assign a request of a lost lane to another, unless it is asked to end or lost too many lanes."""
+        entry = self._entries.get(admit.request.id)
+        if entry is None:
             return
-        if placed.lane is not None:
-            self._lanes[placed.lane].leave(placed)
-        placed.admit, placed.pages, placed.lane = admit, pages_of(admit.request, self._page_size), None
-        if placed.ending is not None:
-            yield self._ended(placed)
-        elif placed.losses > MOST_LOSSES:
-            yield self._failed(placed, f"as were {quantity(placed.losses - 1, 'replica')} with it before")
+        if entry.lane is not None:
+            self._lanes[entry.lane].leave(entry)
+        entry.admit, entry.pages, entry.lane = admit, pages_of(admit.request, self._page_size), None
+        if entry.ending is not None:
+            yield self._ended(entry)
+        elif entry.losses > MOST_LOSSES:
+            yield self._failed(entry, f"as were {quantity(entry.losses - 1, 'replica')} with it before")
         else:
-            yield from self._place(placed)
+            yield from self._place(entry)
 
-    def _ended(self, placed: Placed) -> Message:
-        """End a request without a lane as it was told to."""
-        self._end(placed)
-        return Outputs((Output(placed.admit.request, (), placed.ending),))
+    def _ended(self, entry: RouterEntry) -> Message:
+        """End a request without a lane, as requested."""
+        self._end(entry)
+        return Outputs((Output(entry.admit.request, (), entry.ending),))
 
-    def _failed(self, placed: Placed, more: str) -> Message:
+    def _failed(self, entry: RouterEntry, more: str) -> Message:
         """Fail a request without a lane."""
-        self._end(placed)
-        errors = [lane.lost for lane in self._lanes if lane.lost is not None]
+        self._end(entry)
+        errors = [lane.loss for lane in self._lanes if lane.loss is not None]
         reason = str(errors[-1]) if errors else "its process is gone"
         error = ReplicaLost(f"the replica that computed the request was lost, {more}: {reason}")
         error.__cause__ = errors[-1] if errors else None
-        return Rejected(placed.id, error)
+        return Rejected(entry.id, error)
 
     def _forget_held(self, lane: int) -> None:
-        self._held = {request_id: held for request_id, held in self._held.items() if held.lane != lane}
+        prefixes = self._held_prefixes.items()
+        self._held_prefixes = {request_id: each for request_id, each in prefixes if each.lane != lane}

@@ -1,4 +1,4 @@
-"""Questions to all lanes at once, and the one answer that is made of theirs."""
+"""Questions to all lanes at once, each with one merged answer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,32 +22,32 @@ class _Exchange:
     """An exchange of weights.
 
     Attributes:
-        asked: the question; its weights are those of each lane.
-        used: for each lane that has answered, whether it uses them.
+        question: the question; its weights are a list for each lane.
+        used: for each answer so far, whether the lane uses the new weights.
     """
 
-    asked: NewWeights
+    question: NewWeights
     used: dict[int, bool] = field(default_factory=dict)
 
     def of(self, lane: int) -> ToLane:
         """Return the question to a lane."""
-        return ToLane(lane, NewWeights(self.asked.ticket, self.asked.weights[lane], self.asked.fail))
+        return ToLane(lane, NewWeights(self.question.ticket, self.question.weights[lane], self.question.fail))
 
 
 class Tickets:
-    """The questions that lanes have not all answered.
+    """Questions still open in some lanes.
 
     Args:
-        lanes: how many lanes there are.
+        lanes: the number of lanes.
     """
 
     def __init__(self, lanes: int):
         self._lanes = lanes
-        self._exchanges: dict[int, _Exchange] = {}  # of which the first is with the lanes, and the others wait for it
+        self._exchanges: dict[int, _Exchange] = {}  # the first is with the lanes, the others wait for it
         self._saving: dict[int, dict[int, CacheSaving | CacheSaved]] = {}
 
     def ask(self, question: NewWeights | KeepWeights | SaveCache) -> Sequence[Message]:
-        """Return a question to each lane."""
+        """Return the question to each lane, unless an earlier exchange of weights comes first."""
         match question:
             case NewWeights(ticket):
                 self._exchanges[ticket] = _Exchange(question)
@@ -66,20 +66,20 @@ class Tickets:
         exchange = next(iter(self._exchanges.values()), None)
         return [] if exchange is None else [exchange.of(lane) for lane in range(self._lanes)]
 
-    def answer(self, lane: int, said: WeightsUsed | WeightsKept | CacheSaving | CacheSaved) -> Iterator[Message]:
-        """Take the answer of a lane, and yield what its caller is to be told, and what others are to be asked again."""
-        match said:
+    def answer(self, lane: int, answer: WeightsUsed | WeightsKept | CacheSaving | CacheSaved) -> Iterator[Message]:
+        """Record a lane's answer; yield the merged answer, and repeated questions to lanes."""
+        match answer:
             case WeightsUsed(ticket) | WeightsKept(ticket):
-                yield from self._exchanged(lane, ticket, used=isinstance(said, WeightsUsed))
+                yield from self._record_exchange(lane, ticket, used=isinstance(answer, WeightsUsed))
             case CacheSaving(ticket) | CacheSaved(ticket):
-                self._saving[ticket][lane] = said
-                yield from self._saved(ticket)
+                self._saving[ticket][lane] = answer
+                yield from self._record_save(ticket)
 
-    def _exchanged(self, lane: int, ticket: int, *, used: bool) -> Iterator[Message]:
-        """Take note of a lane that uses new weights or keeps the old ones.
+    def _record_exchange(self, lane: int, ticket: int, *, used: bool) -> Iterator[Message]:
+        """Record whether a lane uses new weights or keeps the old ones.
 
-        If the question was given up when some lanes had answered it, those that kept the old weights are asked again:
-        all lanes serve the same model.
+        If the exchange was withdrawn after some lanes had answered, lanes with the old weights are asked again: all
+        lanes must serve the same model.
         """
         exchange = self._exchanges[ticket]
         exchange.used[lane] = used
@@ -96,14 +96,14 @@ class Tickets:
         yield answer(ticket)
         yield from self._begin()
 
-    def _saved(self, ticket: int) -> Iterator[Message]:
-        said = self._saving[ticket]
-        pages = sum(each.pages for each in said.values())
-        saving = [each for each in said.values() if isinstance(each, CacheSaving)]
-        if len(said) < self._lanes:
+    def _record_save(self, ticket: int) -> Iterator[Message]:
+        answer = self._saving[ticket]
+        pages = sum(each.pages for each in answer.values())
+        saving = [each for each in answer.values() if isinstance(each, CacheSaving)]
+        if len(answer) < self._lanes:
             return
         if saving:
             yield CacheSaving(ticket, pages, pages + sum(each.total - each.pages for each in saving))
             return
         del self._saving[ticket]
-        yield CacheSaved(ticket, pages, all(isinstance(each, CacheSaved) and each.complete for each in said.values()))
+        yield CacheSaved(ticket, pages, all(isinstance(each, CacheSaved) and each.complete for each in answer.values()))

@@ -1,1 +1,1 @@
-"""What runs next: pure host logic, without jax, a clock, or input and output."""
+"""Scheduling of requests: pure host logic, without jax, a clock or I/O."""

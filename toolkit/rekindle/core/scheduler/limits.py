@@ -1,4 +1,4 @@
-"""The settings of a session resolved for one model."""
+"""Settings of a session, resolved for one model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,20 +12,20 @@ from rekindle.core.models.scaling import DynamicScaling
 
 DEFAULT_POOL_BYTES = 1 << 30
 EXTRA_PROGRAMS = 4
-"""Programs beside the buckets' steps: to make the empty state, enter a slot, and copy pages out of the pool and in."""
+"""Programs in addition to the buckets' steps: make the empty state, fill a slot, copy pages out of the pool and in."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """The pages of one group of devices.
+    """Sizes of the page pool of one group of devices.
 
     Attributes:
-        page_size: tokens of a page.
-        num_pages: all pages, with the one that padding is written to.
-        pages_per_request: the length of a page table row.
+        page_size: tokens in a page.
+        num_pages: all pages, including the null page for padding.
+        pages_per_request: the length of a page-table row.
         page_bytes: bytes of a page over all layers.
-        host_pages: pages that the host tier has room for; 0 without a prefix cache.
-        snapshots: whether cached pages are written to disk, which they reach through the host tier.
+        host_pages: the capacity of the host tier in pages; 0 without a prefix cache.
+        snapshots: whether cached pages are written to disk, through the host tier.
     """
 
     page_size: int
@@ -40,12 +40,12 @@ class PoolLimits:
         """Resolve the settings of the pool.
 
         Args:
-            max_context: tokens of the longest request that the pool is to hold.
+            max_context: tokens of the longest request to fit into the pool.
             page_bytes: see `PoolLimits`.
-            pool_bytes: room for the pool if the settings do not say how large it is.
+            pool_bytes: the size of the pool, unless the settings give one.
 
         Raises:
-            ConfigError: there are bytes for less than one page and the one of padding.
+            ConfigError: `pool_bytes` is too small for one page and the null page.
         """
         full_request = -(-max_context // settings.page_size)
         num_pages = _pages(settings, page_bytes)
@@ -69,24 +69,24 @@ class PoolLimits:
 
     @property
     def tokens(self) -> int:
-        """Tokens that fit into the pages of requests."""
+        """Capacity for requests, in tokens."""
         return (self.num_pages - 1) * self.page_size
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Settings resolved for one model: nothing is left open, and everything fits together.
+    """Settings resolved for one model: complete and consistent.
 
     Attributes:
-        pool: the pages of each group.
-        max_context: tokens of one request, by the model and by the pool.
-        depth: ticks that may be dispatched and not yet settled.
+        pool: the page pool of each group.
+        max_context: tokens of one request, limited by the model and the pool.
+        depth: the most ticks in flight.
         processes_logits: whether the session has a logits processor.
-        long_from: requests of more tokens have other positions than shorter ones; None if lengths change nothing.
-        grows: whether positions are others for each length above that, rather than the same ones.
-        data: groups of devices that compute different rows. Pages and running requests are those of one group.
-        lanes: each has so many groups.
-        one_shape: whether each tick has the same shape, as rows would not be the same in another.
+        long_from: the longest request with the short rope, in tokens; None if positions do not depend on the length.
+        grows: whether the positions of longer requests depend on the exact length, rather than on being longer alone.
+        data: groups of devices in a lane, each with separate rows, pages and running requests.
+        lanes: the number of lanes.
+        one_shape: whether each tick has the same shape, because another shape would change the bits of its rows.
         Others as in `Settings`.
     """
 
@@ -124,25 +124,27 @@ class EngineLimits:
         """Resolve settings for a model whose pages hold numbers of `itemsize` bytes.
 
         Args:
-            rows_apart: whether the kernels give a row the same bits in any tick. A logits processor need not.
-            page_bytes: the bytes of a page over all layers, as the kernels store it; None for its numbers alone.
-            pool_bytes: room for the pool if the settings do not say how large it is.
+            rows_apart: whether the kernels compute a row to the same bits in any tick. A logits processor
+                need not.
+            page_bytes: the bytes of a page over all layers, as stored by the kernels; None for the bytes of its
+                numbers.
+            pool_bytes: the size of the pool, unless the settings give one.
 
         Raises:
-            ConfigError: settings that contradict each other or the model.
+            ConfigError: the settings contradict each other or the model.
         """
         if settings.max_context is not None and settings.max_context > model.max_context:
             raise ConfigError(f"max_context {settings.max_context} is above the model's own, {model.max_context}")
-        asked = settings.max_context or model.max_context
+        max_context = settings.max_context or model.max_context
         if page_bytes is None:
             page_bytes = model.numbers_of_a_token * settings.page_size * itemsize
-        pool = PoolLimits.of(settings, asked, page_bytes, pool_bytes)
+        pool = PoolLimits.of(settings, max_context, page_bytes, pool_bytes)
         one_shape = settings.deterministic and not (rows_apart and settings.logits_processor is None)
         prefill_buckets, decode_buckets = _bucket_sizes(settings, one_shape)
         by_length = model.scalings_by_length
         limits = cls(
             pool=pool,
-            max_context=min(asked, pool.tokens),
+            max_context=min(max_context, pool.tokens),
             max_running=settings.max_running,
             max_prefill_tokens=settings.max_prefill_tokens,
             prefill_chunk=min(settings.prefill_chunk, settings.max_prefill_tokens),
@@ -165,44 +167,44 @@ class EngineLimits:
         return limits
 
     def _check_executables(self, settings: Settings) -> None:
-        needed = len(self.all_buckets()) + EXTRA_PROGRAMS
-        if settings.precompile != "lazy" and needed > settings.max_executables:
+        programs = len(self.all_buckets()) + EXTRA_PROGRAMS
+        if settings.precompile != "lazy" and programs > settings.max_executables:
             raise ConfigError(
-                f"these settings need {needed} programs, and max_executables keeps {settings.max_executables}; "
+                f"these settings need {programs} programs, and max_executables keeps {settings.max_executables}; "
                 'raise it, give fewer prefill_buckets or decode_buckets, or choose precompile="lazy"'
             )
 
     def resolve(self, settings: Settings) -> Settings:
-        """Return the settings that these limits were made of, with what was chosen in place of what was left open."""
+        """Return the settings with the chosen values in place of defaults."""
         same = {
             field.name: getattr(part, field.name)
             for part in (self, self.pool)
             for field in fields(part)
             if hasattr(settings, field.name)
         }
-        same["pool_bytes"] = None  # as num_pages says it
-        same["data"] = settings.data  # or mesh says it
-        if settings.deterministic:  # which chooses the buckets itself, and takes none
+        same["pool_bytes"] = None  # num_pages replaces it
+        same["data"] = settings.data  # the mesh may define it instead
+        if settings.deterministic:  # it chooses the buckets itself and accepts none
             same |= {"prefill_buckets": None, "decode_buckets": None}
         return replace(settings, **same)
 
     @property
     def groups(self) -> int:
-        """The groups of all lanes."""
+        """The number of groups in all lanes."""
         return self.data * self.lanes
 
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
-        """Return every bucket that a tick may need."""
+        """Return every bucket a tick may need."""
         return buckets.all_buckets(
             self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined", steps=self.decode_steps
         )
 
 
 def _pages(settings: Settings, page_bytes: int) -> int | None:
-    """Return how many pages the settings ask for, if they do.
+    """Return the number of pages given by the settings, or None.
 
     Raises:
-        ConfigError: there are bytes for less than one page and the one of padding.
+        ConfigError: `pool_bytes` is too small for one page and the null page.
     """
     if settings.pool_bytes is None:
         return settings.num_pages
@@ -215,10 +217,10 @@ def _pages(settings: Settings, page_bytes: int) -> int | None:
 
 
 def _bucket_sizes(settings: Settings, one_shape: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the sizes of prefill and of decode buckets, ascending: the largest alone if there is to be one shape.
+    """Return the sizes of prefill and of decode buckets, ascending; only the largest for `one_shape`.
 
     Raises:
-        ConfigError: see `checked_sizes`.
+        ConfigError: see `check_sizes`.
     """
     tokens, running = settings.max_prefill_tokens, settings.max_running
     prefill = (tokens,) if one_shape else settings.prefill_buckets
@@ -226,23 +228,24 @@ def _bucket_sizes(settings: Settings, one_shape: bool) -> tuple[tuple[int, ...],
     return (
         buckets.default_prefill_buckets(tokens)
         if prefill is None
-        else checked_sizes("prefill_buckets", prefill, "max_prefill_tokens", tokens, buckets.QUERY_BLOCK),
+        else check_sizes("prefill_buckets", prefill, "max_prefill_tokens", tokens, buckets.QUERY_BLOCK),
         buckets.default_decode_buckets(running)
         if decode is None
-        else checked_sizes("decode_buckets", decode, "max_running", running),
+        else check_sizes("decode_buckets", decode, "max_running", running),
     )
 
 
-def checked_sizes(name: str, sizes: Any, largest: str, limit: int, multiple: int = 1) -> tuple[int, ...]:
-    """Sort a user's list of sizes and see that the largest is present.
+def check_sizes(name: str, sizes: Any, largest: str, limit: int, multiple: int = 1) -> tuple[int, ...]:
+    """Check a user's list of sizes; return it as a sorted tuple without duplicates.
 
     Args:
-        name: of the setting that has the sizes.
-        largest, limit: the name and the value of the one that says what the largest is.
-        multiple: of which all of them are.
+        name: the name of the setting.
+        largest: the name of the setting with the largest size.
+        limit: the largest size, a required member of the list.
+        multiple: the common divisor of all sizes.
 
     Raises:
-        ConfigError: a size that is not positive, not a multiple, or above the limit, which must itself be listed.
+        ConfigError: a size is not a positive multiple, or above the limit, or the limit is missing.
     """
     right = isinstance(sizes, Sequence) and all(
         isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= limit and size % multiple == 0

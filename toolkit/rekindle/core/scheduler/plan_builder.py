@@ -1,4 +1,4 @@
-"""A plan while it is being made."""
+"""Builder of the plan for the next tick."""
 
 from rekindle.core.buckets import QUERY_BLOCK
 from rekindle.core.messages import Chunk, Message, Onload, Plan, Row
@@ -7,19 +7,20 @@ from rekindle.core.scheduler.requests.state import RequestState
 
 
 class PlanBuilder:
-    """The work of the next tick, as far as it is decided.
+    """The work of the next tick, as decided so far.
 
     Args:
-        budget: prompt tokens that each group has room for.
-        groups: how many there are.
+        budget: prompt tokens for each group.
+        groups: the number of groups.
 
     Attributes:
-        budgets: prompt tokens that each group has room for.
-        chunks, rows, onloads: its parts.
+        budgets: the remaining prompt tokens of each group.
+        chunks, rows, onloads: the parts of the plan.
         computing: the requests of the chunks.
-        coming: for each group, the first page of each of them that is not published, which others wait for.
-        said: what is to be said besides the plan.
-        steps: how many tokens each row may get.
+        coming: for each group, the first unpublished page of each of its chunks' requests. Requests for the same page
+            wait.
+        messages: messages to send after the plan.
+        steps: the limit of new tokens for each row.
     """
 
     def __init__(self, budget: int, groups: int):
@@ -29,22 +30,22 @@ class PlanBuilder:
         self.onloads: list[Onload] = []
         self.computing: list[RequestState] = []
         self.coming: list[set[NextPage | None]] = [set() for _ in range(groups)]
-        self.said: list[Message] = []
+        self.messages: list[Message] = []
         self.steps = 1
 
     @property
-    def empty(self) -> bool:
-        """Tell whether the tick would do nothing."""
+    def is_empty(self) -> bool:
+        """Return whether the tick would do nothing."""
         return not (self.chunks or self.rows or self.onloads)
 
     def add(self, chunk: Chunk, state: RequestState) -> None:
-        """Compute this chunk of a request; the budget is of whole query blocks."""
+        """Add a chunk of a request, and charge its whole query blocks to the budget."""
         self.budgets[state.group] -= -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
         self.chunks.append(chunk)
         self.computing.append(state)
         self.coming[state.group].add(state.next_page())
 
     def plan(self, tick: int, preempted: tuple[int, ...], losses: int) -> Plan:
-        """Return the plan for a tick, with who was preempted since the plan before."""
+        """Return the plan for a tick, with the requests preempted since the previous plan."""
         parts = tuple(self.chunks), tuple(self.rows), tuple(self.onloads)
         return Plan(tick, *parts, preempted, losses, self.steps)

@@ -1,4 +1,4 @@
-"""What is computed in the next tick: chunks of prompts, decode rows, and who is admitted for them."""
+"""Planner of the next tick: prompt chunks, decode rows, and admission."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -15,12 +15,12 @@ from rekindle.core.scheduler.writeback import DiskWriteback
 
 
 class Planner:
-    """Drafts one tick after the other.
+    """Plans one tick after the other.
 
     Args:
         limits: the budgets of a tick, and the order of chunks and rows.
-        table: the requests; who is admitted gets slot and pages there.
-        writeback: is told which cached pages are used.
+        table: the requests; admission gives a request its slot and pages there.
+        writeback: receives each use of a cached page.
     """
 
     def __init__(self, limits: EngineLimits, table: RequestTable, writeback: DiskWriteback):
@@ -33,7 +33,7 @@ class Planner:
         """Decide on the next tick.
 
         Args:
-            only_started: admit nobody who has not started.
+            only_started: admit only requests that have started before.
         """
         builder, ticks = PlanBuilder(self._limits.max_prefill_tokens, len(self._table.groups)), self._limits.ticks
         rows_first = ticks == "combined" or (ticks == "alternate" and not self._last_had_rows)
@@ -43,37 +43,37 @@ class Planner:
             self._add_chunks(builder, only_started)
         if not rows_first and not builder.chunks:
             self._add_rows(builder)
-        if not builder.empty:
+        if not builder.is_empty:
             self._last_had_rows = bool(builder.rows)
         return builder
 
     def make_room(self, first: RequestState) -> PromptTooLong | None:
-        """Make room for who comes next, when nothing runs and only staged or held pages are in its way.
+        """Make room for the next request, if nothing runs and only staged or held pages block it.
 
         Returns:
-            What it is to be rejected with if no room can be made.
+            The error for its rejection if no room can be made; None otherwise.
         """
-        if self._table.waiting.give_up_staged(first) or self._moved(first):
+        if self._table.waiting.give_up_staged(first) or self._move_to_roomiest(first):
             return None
-        assert self._table.group_of(first).cache.held, "a request has no room though nobody holds any"
-        return PromptTooLong.of("prompt", self._held_up(first))
+        assert self._table.group_of(first).cache.held_nodes, "a request has no room though no prefix is held"
+        return PromptTooLong.of("prompt", self._no_room_message(first))
 
     # Rows
 
     def _add_rows(self, builder: PlanBuilder) -> None:
-        """Add a decode row for each request that can have one, rows of similar context side by side."""
+        """Add a decode row for each request ready for one, rows of similar context side by side."""
         builder.steps = steps = self._steps()
         wanting = [state for state in self._table.running if state.wants_token]
         able = [state for state in wanting if self._reserve_next(state, steps)]
-        kept = [state for state in able if state.lease is not None]  # a later one may have taken an earlier one's
-        for state in sorted(kept, key=attrgetter("computed")):
+        rows = [state for state in able if state.lease is not None]  # a later reservation may preempt it
+        for state in sorted(rows, key=attrgetter("computed")):
             slot = self._table.group_of(state).running.slots[state]
             builder.rows.append(state.next_row(slot) if steps == 1 else state.next_rows(slot, steps))
 
     def _steps(self) -> int:
-        """Return how many tokens each row of the next tick may get.
+        """Return the limit of new tokens for each row of the next tick.
 
-        It is one where somebody waits for a turn or for a page, or where the host has to see each token first.
+        The limit is 1 if a request waits for a slot or a page, or if the host has to see each token first.
         """
         steps, table = self._limits.decode_steps, self._table
         if steps == 1 or len(table.waiting) or self._limits.long_from is not None:
@@ -87,10 +87,10 @@ class Planner:
         return steps
 
     def _reserve_next(self, state: RequestState, steps: int) -> bool:
-        """See that the next positions have pages, as `RequestTable.reserve` does.
+        """Reserve pages for the next positions; see `RequestTable.reserve`.
 
-        Return False also if the request was preempted because it has to be computed again: its tokens turn otherwise
-        from now on, once all of them are known.
+        Also return False for a request at the long-context limit. Once all its tokens are settled it is preempted,
+        because longer requests have another rope and all its keys have to be recomputed.
         """
         if state.outgrown:
             if not state.pending:
@@ -101,7 +101,7 @@ class Planner:
     # Chunks
 
     def _add_chunks(self, builder: PlanBuilder, only_started: bool) -> None:
-        """Add chunks of prompts within the token budget, those that are already under way first."""
+        """Add chunks of prompts within the token budget, those in progress first."""
         table = self._table
         for state in table.running:
             if state.in_prefill and builder.budgets[state.group]:
@@ -109,18 +109,18 @@ class Planner:
         roomy = {group.number for group in table.groups if group.running.free_slots}
         able = {number for number in roomy if builder.budgets[number]}
         next_tick = roomy - able
-        ready = table.waiting.ready(able, next_tick, builder.coming, builder.said, only_started=only_started)
+        ready = table.waiting.ready(able, next_tick, builder.coming, builder.messages, only_started=only_started)
         while able and (candidate := next(ready, None)):
             state, nodes = candidate
-            admitted = self._admit(state, nodes, builder)
-            if admitted and state.in_prefill:
+            is_admitted = self._admit(state, nodes, builder)
+            if is_admitted and state.in_prefill:
                 self._add_chunk(builder, state)
-            elif admitted:
+            elif is_admitted:
                 table.hold(state)
             full = not builder.budgets[state.group]
-            if not admitted or full or not table.group_of(state).running.free_slots:
+            if not is_admitted or full or not table.group_of(state).running.free_slots:
                 able.discard(state.group)
-            if admitted and full and table.group_of(state).running.free_slots:
+            if is_admitted and full and table.group_of(state).running.free_slots:
                 next_tick.add(state.group)
 
     def _add_chunk(self, builder: PlanBuilder, state: RequestState) -> None:
@@ -133,15 +133,15 @@ class Planner:
     # Admission
 
     def _admit(self, state: RequestState, nodes: Sequence[Node], builder: PlanBuilder) -> bool:
-        """Give a request a slot and pages for all its tokens, the cached ones first; return False if there is no room.
+        """Give a request a slot and pages for all its tokens, the cached ones first; return False without room.
 
-        A page is left for each running request, or its admission would soon preempt it.
+        One free page remains for each running request, because otherwise the admission would soon preempt one.
         """
         table, group = self._table, self._table.group_of(state)
         warm = [node for node in nodes if node.page is not None]
         lease = Lease(group.cache, state.namespace, warm)
-        needed = self._pages_for(state) - len(warm)
-        if needed + len(group.running) > group.cache.available or not lease.reserve(needed):
+        missing = self._pages_for(state) - len(warm)
+        if missing + len(group.running) > group.cache.available or not lease.reserve(missing):
             lease.release()
             return False
         onload = table.waiting.onload(state, nodes[len(warm) :], lease)
@@ -152,25 +152,25 @@ class Planner:
         table.waiting.leave(state)
         group.running.join(state)
         self._writeback.use(group.cache, lease.tip)
-        table.counts.admitted(state.prefill_end, cached, again=state.started)
+        table.counts.add_admitted(state.prefill_end, cached, again=state.started)
         if not state.started:
             state.started = True
             group.cache.tree.hit(lease.tip)
             request = state.request
-            builder.said.append(Started(request.id, request.prompt, request.params.seed, cached, table.exchanges))
+            builder.messages.append(Started(request.id, request.prompt, request.params.seed, cached, table.exchanges))
             if request.initial_output:
-                table.counts.forced(len(request.initial_output) - len(request.output_prefix))
+                table.counts.add_forced(len(request.initial_output) - len(request.output_prefix))
                 table.outputs.append(Output(request, request.initial_output, None))
         return True
 
     def _pages_for(self, state: RequestState) -> int:
-        """Return how many pages a request needs before it starts."""
-        # One that was preempted would compute its output again by another program, with other last digits.
+        """Return the number of pages a request needs to start."""
+        # After a preemption, another program would recompute the output, with other low bits.
         tokens = state.final_length if self._limits.one_shape else len(state.tokens)
         return -(-tokens // self._limits.pool.page_size)
 
-    def _moved(self, state: RequestState) -> bool:
-        """Let a request that its own group has no room for wait for one that has; return False if there is none."""
+    def _move_to_roomiest(self, state: RequestState) -> bool:
+        """Move a request without room in its group to another group; return False if none has room."""
         roomiest = max(self._table.groups, key=lambda group: group.cache.available)
         if self._pages_for(state) > roomiest.cache.available:
             return False
@@ -178,11 +178,11 @@ class Planner:
         self._table.waiting.move(state, roomiest)
         return True
 
-    def _held_up(self, state: RequestState) -> str:
-        """Say that a request has no room beside the prefixes that are held, and what the caller can do."""
-        then = "go on, with the tokens that it has generated" if state.started else "start"
-        left = max(group.cache.available for group in self._table.groups)
+    def _no_room_message(self, state: RequestState) -> str:
+        """Format the error for a request blocked by held prefixes."""
+        goal = "continue after its generated tokens" if state.started else "start"
+        free = max(group.cache.available for group in self._table.groups)
         return (
-            f"the request needs {self._pages_for(state)} pages to {then}, and prefixes that are held leave "
-            f"{left} of {self._limits.pool.num_pages - 1}; release one, or raise num_pages in open()"
+            f"the request needs {self._pages_for(state)} pages to {goal}, and prefixes that are held leave "
+            f"{free} of {self._limits.pool.num_pages - 1}; release one, or raise num_pages in open()"
         )

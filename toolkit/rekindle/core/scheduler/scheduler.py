@@ -1,4 +1,4 @@
-"""Continuous batching: pure host logic, without a clock, a device or IO. The planner decides what a tick computes."""
+"""Continuous batching: pure host logic, without a clock, a device or I/O. The planner fills each tick."""
 
 import threading
 from collections import deque
@@ -47,26 +47,26 @@ from rekindle.core.scheduler.writeback import DiskWriteback
 T = TypeVar("T")
 
 CONTINUED_ELSEWHERE: Final = (
-    "a damaged program took the pages of the request with it, and deterministic=True does not compute generated tokens "
-    "a second time, in another way; submit the request again"
+    "a damaged program lost the pages of the request, and deterministic=True does not recompute generated tokens with "
+    "another program; submit the request again"
 )
 
 
 class Scheduler:
-    """The scheduling actor: it says when a tick is planned, and decides every end.
+    """The scheduling actor: it decides when to plan a tick, and when a request ends.
 
     Attributes:
-        table: the requests, with the groups' pages and prefix trees. Other threads look at trees through `look`.
+        table: the requests, with the groups' pages and prefix trees. Other threads read the trees through `look`.
         stats: a snapshot, replaced after each message; safe to read from any thread.
     """
 
     def __init__(self, limits: EngineLimits):
         self._limits = limits
-        self._lock = threading.RLock()  # a policy may look at the cache while it is asked
+        self._lock = threading.RLock()  # reentrant: a policy may read the cache while it is called
         self._in_flight = 0
-        self._settled = 0  # the last tick that was
+        self._last_settled = 0  # the last settled tick
         self._overdue = False
-        self._kept_waiting: Collection[int] = ()  # the requests that waited when a tick was last overdue
+        self._waiting_at_overdue: Collection[int] = ()  # the requests queued at the last overdue report
         self._new_weights: deque[NewWeights] = deque()
         self._outbox = HostTierOutbox()
         self.table = RequestTable(limits, self._outbox)
@@ -75,35 +75,35 @@ class Scheduler:
         self.stats = self.table.stats()
 
     def handle(self, message: Message) -> list[Message]:
-        """Take in a message and plan as far ahead as the depth allows."""
+        """Handle a message, and plan as far ahead as the depth allows."""
         with self._lock:
             return self._handle(message)
 
     def look(self, at: Callable[[Sequence[PrefixTree]], T]) -> T:
-        """Return what `at` says of the groups' prefix trees, between two messages.
+        """Call `at` with the groups' prefix trees, between two messages; return its result.
 
-        Any thread may ask; the engine waits.
+        Thread-safe. The engine blocks meanwhile.
         """
         with self._lock:
             return at([group.cache.tree for group in self.table.groups])
 
     def uncached(self, request: Request) -> int:
-        """Return the number of a request's known tokens that the group with fewest would have to compute now."""
+        """Return the number of a request's known tokens to compute, in the group with the most cached."""
         state = RequestState.of(request, self._limits)
         return min(group.uncached(state) for group in self.table.groups)
 
     def pages_on_device(self, request: Request) -> int:
-        """Return the number of pages of a request's known tokens that are cached on the devices."""
+        """Return the number of device pages with a request's known tokens."""
         state = RequestState.of(request, self._limits)
         return len(self.table.group_of(state).cache.on_device(state.namespace, state.tokens))
 
     def remaining(self, request_id: int) -> int | None:
-        """Return the number of tokens that a running request has to compute until its next one; None for others."""
+        """Return the number of tokens to compute before a running request's next one; None for others."""
         state = self.table.get(request_id)
         return None if state is None or state.lease is None else max(0, state.prefill_end - state.computed)
 
     def restore(self, pages: Iterable[StoredPage]) -> None:
-        """Know of the pages that an earlier session wrote to disk, parents before children."""
+        """Add pages written to disk by an earlier session, parents before children."""
         pages = list(pages)
         with self._lock:
             for group in self.table.groups:
@@ -111,22 +111,22 @@ class Scheduler:
             self.stats = self.table.stats()
 
     def check(self) -> None:
-        """Assert the invariants: every page and slot has exactly one holder, every request one place."""
+        """Assert the invariants: each page and slot has exactly one holder, each request exactly one place."""
         self.table.check()
 
     def _handle(self, message: Message) -> list[Message]:
-        said = list(self._take_in(message))
-        said += [*self._change_weights(), *self._plans(), *self._unblock()]
-        said += self.table.grammar_outbox.said(self.table.running)
-        if self.table.outputs:  # after the plans, so that the device does not wait for what callers are told
-            said.append(Outputs(tuple(self.table.outputs)))
+        messages = list(self._take_in(message))
+        messages += [*self._change_weights(), *self._plans(), *self._unblock()]
+        messages += self.table.grammar_outbox.drain(self.table.running)
+        if self.table.outputs:  # after the plans, so that the device does not wait for the callers
+            messages.append(Outputs(tuple(self.table.outputs)))
             self.table.outputs.clear()
         for group in self.table.groups:
             group.cache.offload_ahead()
-        said += self._writeback.go_on(self.table.counts.ticks, idle=not len(self.table) and not self._in_flight)
-        said += self._outbox.said()
+        messages += self._writeback.go_on(self.table.counts.ticks, idle=not len(self.table) and not self._in_flight)
+        messages += self._outbox.drain()
         self.stats = self.table.stats()
-        return said
+        return messages
 
     def _take_in(self, message: Message) -> Iterator[Message]:
         match message:
@@ -135,7 +135,7 @@ class Scheduler:
             case Admit(request, started):
                 self.table.join(request, started=started)
                 if started:
-                    self._tell_forced(request, None)
+                    self._output_forced(request, None)
             case Withdraw(request_id):
                 if not self.table.release(request_id) and (state := self.table.get(request_id)):
                     self.table.end(state, "cancelled")
@@ -151,7 +151,7 @@ class Scheduler:
                         state.masking.late = True
                         self.table.grammar_outbox.late.append(request_id)
             case Overdue(tick, error):
-                if tick > self._settled:
+                if tick > self._last_settled:
                     yield from self._give_up(error)
             case Settled(losses=losses):
                 if losses > self.table.losses:
@@ -160,19 +160,19 @@ class Scheduler:
             case NewWeights():
                 self._new_weights.append(message)
             case KeepWeights(ticket):
-                kept = [new for new in self._new_weights if new.ticket == ticket]
-                for new in kept:  # else they are in use already, which the stepper says
+                unused = [new for new in self._new_weights if new.ticket == ticket]
+                for new in unused:  # otherwise the weights are in use, as reported by the stepper
                     self._new_weights.remove(new)
                     yield WeightsKept(ticket)
             case Offloaded():
                 for group in self.table.groups:
-                    group.cache.offloaded(message)
+                    group.cache.on_offloaded(message)
             case Written():
-                self._writeback.written(message)
+                self._writeback.on_written(message)
             case SaveCache(ticket):
                 self._writeback.ask(ticket)
             case Fetched():
-                self.table.waiting.fetched(message)
+                self.table.waiting.on_fetched(message)
             case SendPages():
                 yield self._send_pages(message)
             case TakePages(request, first, contents):
@@ -186,32 +186,32 @@ class Scheduler:
     # Planning
 
     def _plans(self) -> Iterator[Message]:
-        """Yield a plan for each tick that may be in flight, as long as there is something to compute.
+        """Yield plans until the limit of ticks in flight, or until nothing is left to compute.
 
-        All wait for what a constrained request may have next, unless that is late: such a request is slower by half
-        where ticks go on without it. While new weights are to come, who has not started waits for them. Nothing is
-        planned behind a tick that is overdue.
+        Planning waits for the masks of constrained requests, except late ones: skipping a tick makes a request slower
+        by half. While new weights are pending, only started requests are admitted. No tick is planned behind an overdue
+        one.
         """
         table = self.table
         if self._overdue:
             return
         while self._in_flight < self._limits.depth and not any(state.waited_for for state in table.running):
             changes, builder = table.waiting.changes, self._planner.builder(only_started=bool(self._new_weights))
-            if not builder.empty:
+            if not builder.is_empty:
                 self._in_flight += 1
                 table.counts.ticks += 1
-                yield from self._outbox.said()
+                yield from self._outbox.drain()
                 yield builder.plan(table.counts.ticks, table.preempted(), table.losses)
-            yield from builder.said
-            # After the plan, so that a page is found only by ticks that come after the one that computes it.
+            yield from builder.messages
+            # After the plan, so that only later ticks find a page of this tick.
             for state in builder.computing:
                 state.publish()
-            # If the queue changed meanwhile, the next draft may have work though this one has none.
-            if builder.empty and table.waiting.changes == changes:
+            # If the queue changed meanwhile, the next plan may have work though this one has none.
+            if builder.is_empty and table.waiting.changes == changes:
                 return
 
     def _unblock(self) -> Iterator[Message]:
-        """Make room for the first who waits, when nothing runs and only staged or held pages are in its way."""
+        """Make room for the first queued request if nothing runs and only staged or held pages block it."""
         while not self._in_flight and not self.table.running:
             first = self.table.waiting.blocked(only_started=bool(self._new_weights))
             if first is None:
@@ -221,81 +221,81 @@ class Scheduler:
             yield from self._change_weights()
             yield from self._plans()
 
-    # What comes of requests
+    # Progress of requests
 
     def _answer(self, request: Request, started: bool) -> Iterator[Message]:
-        """End a request whose whole output is given."""
+        """End a request whose whole output is known in advance."""
         self.table.counts.ended += 1
         if started:
-            self._tell_forced(request, "stop")
+            self._output_forced(request, "stop")
             return
-        self.table.counts.forced(len(request.initial_output) - len(request.output_prefix))
+        self.table.counts.add_forced(len(request.initial_output) - len(request.output_prefix))
         by_token = request.initial_output[-1] in request.end_ids
         self.table.outputs.append(Output(request, request.initial_output, "stop" if by_token else None))
         self.table.outputs += [] if by_token else [Output(request, (), "stop")]
         yield Started(request.id, request.prompt, request.params.seed, CachedTokens())
 
-    def _tell_forced(self, request: Request, end: EndReason | None) -> None:
-        """Tell the end of a request that began elsewhere, and the tokens that its constraint forces now."""
+    def _output_forced(self, request: Request, end: EndReason | None) -> None:
+        """Output the tokens forced now in a request started in another lane, and its end if any."""
         forced = request.initial_output[len(request.output_prefix) :]
         if forced or end is not None:
-            self.table.counts.forced(len(forced))
+            self.table.counts.add_forced(len(forced))
             self.table.outputs.append(Output(request, forced, end))
 
-    def _settle(self, settled: Settled) -> Iterator[Message]:
-        """Take in what one tick gave; what is of requests that ended meanwhile is surplus and dropped."""
+    def _settle(self, message: Settled) -> Iterator[Message]:
+        """Apply the results of one tick; drop the surplus of ended requests."""
         table = self.table
         self._in_flight -= 1
-        self._settled, self._overdue, self._kept_waiting = settled.tick, False, ()
-        for held in [state for state in table.running if state.held_at == settled.tick]:
-            table.hold(held)
-        for request_id, scores in settled.prompt_logprobs.items():
+        self._last_settled, self._overdue, self._waiting_at_overdue = message.tick, False, ()
+        for finished in [state for state in table.running if state.held_at == message.tick]:
+            table.hold(finished)
+        for request_id, scores in message.prompt_logprobs.items():
             if state := table.get(request_id):
                 state.observed.scores_settled += len(scores)
                 table.outputs.append(Output(state.request, (), None, prompt_logprobs=scores))
-        for request_id, states in settled.sums.items():
+        for request_id, states in message.sums.items():
             if state := table.get(request_id):
                 state.observed.sums_settled += states.count
                 table.outputs.append(Output(state.request, (), None, states=states))
-        logprobs = {request_id: iter(scores) for request_id, scores in settled.logprobs.items()}
-        for request_id, token in settled.tokens:
+        logprobs = {request_id: iter(scores) for request_id, scores in message.logprobs.items()}
+        for request_id, token in message.tokens:
             if state := table.get(request_id):
-                if state.final_length == len(state.tokens):  # its prompt was to be computed, and nothing more
+                if state.final_length == len(state.tokens):  # only its prompt was requested
                     table.end(state, "length")
                     continue
                 end = state.take(token)
                 logprob = next(logprobs[request_id]) if request_id in logprobs else None
                 table.counts.generated_tokens += 1
                 table.outputs.append(Output(state.request, (token,), end, (logprob,) if logprob else ()))
-                if state.masking.asked:
+                if state.masking.is_pending:
                     table.grammar_outbox.tokens.append((state.request, token))
                 if end is not None:
                     table.leave(state)
-        for request_id, error in settled.failures.items():
+        for request_id, error in message.failures.items():
             if state := table.get(request_id):
                 yield table.reject(state, error)
 
     def _advance(self, state: RequestState, outcome: Allowed | RekindleError) -> Iterator[Message]:
-        """Go on with a constrained request, now that it is known what may follow."""
-        state.masking.asked = state.masking.late = False
+        """Continue a constrained request with its new mask, or fail it."""
+        state.masking.is_pending = state.masking.late = False
         if isinstance(outcome, RekindleError):
             yield self.table.reject(state, outcome)
             return
         state.masking.allowed = outcome
         if outcome.forced:
             self.table.outputs.append(Output(state.request, outcome.forced, None))
-            self.table.counts.forced(len(outcome.forced))
-            turned = not state.jump(outcome.forced)
+            self.table.counts.add_forced(len(outcome.forced))
+            changes_rope = not state.jump(outcome.forced)
         if outcome.complete or state.full:
             self.table.end(state, "stop" if outcome.complete else "length")
         elif outcome.forced and state.lease is not None:
-            if turned:
+            if changes_rope:
                 self.table.preempt(state)
             else:
                 self.table.reserve(state, len(state.tokens))
 
     def _stop(self, state: RequestState, tokens: int) -> None:
-        """End a request after this many tokens, which complete a stop string; those settled since are surplus."""
+        """End a request after the tokens of a complete stop string; tokens settled since then are surplus."""
         request = state.request
         length = len(request.prompt) + tokens
         surplus = len(state.tokens) - max(length, len(request.prompt) + len(request.output_prefix))
@@ -304,36 +304,36 @@ class Scheduler:
         self.table.end(state, "stop")
 
     def _give_up(self, error: RekindleError) -> Iterator[Message]:
-        """Fail all requests that run, and those that wait since the tick was overdue before."""
+        """Fail all running requests, and those queued since the previous overdue report."""
         for state in self.table:
-            if state.lease is not None or state.request.id in self._kept_waiting:
+            if state.lease is not None or state.request.id in self._waiting_at_overdue:
                 yield self.table.reject(state, error)
-        self._overdue, self._kept_waiting = True, {state.request.id for state in self.table}
+        self._overdue, self._waiting_at_overdue = True, {state.request.id for state in self.table}
 
-    # Pages of prompts that one lane computes and another needs
+    # Pages of prompts, moved between lanes
 
-    def _send_pages(self, asked: SendPages) -> Message:
-        """Have the pages of a prompt collected, as far as they are on the device."""
-        state = RequestState.of(asked.request, self._limits)
-        pages = self.table.group_of(state).cache.on_device(state.namespace, state.tokens)[asked.first :]
-        if not pages or asked.exchanges != self.table.exchanges:
-            return Collected(asked.request.id, ())
-        return Collect(asked.request.id, pages, self.table.losses)
+    def _send_pages(self, message: SendPages) -> Message:
+        """Collect the pages of a prompt, as far as the device has them."""
+        state = RequestState.of(message.request, self._limits)
+        pages = self.table.group_of(state).cache.on_device(state.namespace, state.tokens)[message.first :]
+        if not pages or message.exchanges != self.table.exchanges:
+            return Collected(message.request.id, ())
+        return Collect(message.request.id, pages, self.table.losses)
 
     def _take_pages(self, request: Request, first: int, contents: Sequence[Any]) -> Iterator[Message]:
-        """Put pages of a prompt into the cache, if there is room for them, so that the request finds them there."""
+        """Put pages of a prompt into the cache for its request, if there is room."""
         state = RequestState.of(request, self._limits)
         cache = self.table.group_of(state).cache
-        known, pages = cache.receive(state.namespace, state.tokens, first, len(contents))
+        cached, pages = cache.receive(state.namespace, state.tokens, first, len(contents))
         if pages:
             self.table.counts.moved_pages += len(pages)
-            yield from self._outbox.said()  # pages that make room are copied before they are written to
-            yield PutPages(pages, tuple(contents[known - first :]), self.table.losses)
+            yield from self._outbox.drain()  # evicted pages are copied before they are overwritten
+            yield PutPages(pages, tuple(contents[cached - first :]), self.table.losses)
 
-    # The device state is lost, or has new weights
+    # Loss of the device state, and new weights
 
     def _lose_device(self) -> Iterator[Message]:
-        """Let all requests that run begin again from their tokens, since nothing is left of the pages on the device."""
+        """Restart all running requests from their tokens, because the pages on the device are lost."""
         for state in self.table:
             state.lose_dispatched()
             if self._limits.one_shape and len(state.tokens) > len(state.request.initial_tokens):
@@ -345,7 +345,7 @@ class Scheduler:
             group.cache.lose_device()
 
     def _change_weights(self) -> Iterator[Message]:
-        """Use new weights once no request is left that started on the old ones; what those computed is forgotten."""
+        """Use new weights once no request started on the old ones remains, and forget the cache."""
         if any(new.fail for new in self._new_weights):
             for state in [state for state in self.table if state.started]:
                 error = WeightsChanged("the request was ended by update_weights; submit it again")

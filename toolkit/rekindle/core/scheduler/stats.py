@@ -1,4 +1,4 @@
-"""Counters that mean what their names say, as frozen snapshots."""
+"""Frozen snapshots of counters."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -9,7 +9,7 @@ from rekindle.core.request.figures import CachedTokens
 
 
 class _Counters:
-    """Counters that are shown as a table, with a line for each."""
+    """Counters shown as a table, with a line for each."""
 
     __slots__ = ()
 
@@ -26,27 +26,27 @@ class _Counters:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SchedulerStats(_Counters):
-    """The counters of the scheduler: what it has done, and what it has now.
+    """The counters of the scheduler: totals since the start, and the current state.
 
     Attributes:
         waiting, running: requests now in the queue, and now with a slot.
         pages: pages in the pool, without the null page.
-        free_pages: those that a request could have now; cached ones that nobody uses are among them.
-        cached_pages: those that hold a cached prefix.
-        evictable_pages: cached pages that nobody uses; they are among the free ones.
+        free_pages: pages available to a request now, including evictable ones.
+        cached_pages: pages with a cached prefix.
+        evictable_pages: cached pages not in use by any request; part of `free_pages`.
         host_pages: pages with a copy in the host tier.
-        disk_pages: pages with a copy on disk; with several groups of devices, those of the one that knows of most.
-        device_losses: times that a damaged program took all pages of the device with it, and what ran began again.
-        ended: requests that ended, for any reason; one that goes on in another lane has ended in the first.
+        disk_pages: pages with a copy on disk; with several groups of devices, the largest number of a group.
+        device_losses: losses of all pages on the device through a damaged program; running requests restarted.
+        ended: requests ended for any reason. A request continued in another lane counts as ended in the first.
         ticks: plans made.
         prompt_tokens: tokens in the prompts of started requests: the sum of the next four.
-        device_hit_tokens, host_hit_tokens, disk_hit_tokens: those of them found in the prefix cache, by tier.
-        computed_tokens: those of them that had to be computed.
-        recomputed_tokens: tokens computed once more, of requests that had lost their pages.
-        generated_tokens: tokens handed to requests; surplus ones are not counted.
-        forced_tokens: those of them that a constraint left no choice of, and that were not generated one by one.
-        preemptions: times that a request gave its pages back to start again later.
-        moved_pages: pages of prompts that came from the lane that computed them.
+        device_hit_tokens, host_hit_tokens, disk_hit_tokens: prompt tokens found in the prefix cache, by tier.
+        computed_tokens: prompt tokens computed.
+        recomputed_tokens: tokens computed again for requests after a preemption.
+        generated_tokens: tokens given to requests, without surplus.
+        forced_tokens: generated tokens forced by a constraint, and not sampled one by one.
+        preemptions: times a request gave its pages back, to start again later.
+        moved_pages: pages of prompts received from the lane with the computed prompt.
     """
 
     waiting: int = 0
@@ -76,14 +76,14 @@ class SchedulerStats(_Counters):
 
 
 def total(lanes: Sequence[SchedulerStats]) -> SchedulerStats:
-    """Return the counters of all lanes added up; the pages on disk are those of the lane that knows of most."""
+    """Return the sum of all lanes' counters; `disk_pages` is the largest of a lane."""
     sums = {field.name: sum(getattr(lane, field.name) for lane in lanes) for field in fields(SchedulerStats)}
     return SchedulerStats(**sums | {"disk_pages": max(lane.disk_pages for lane in lanes)})
 
 
 @dataclass
 class Counts:
-    """The counters that only grow, with their names in `SchedulerStats`."""
+    """Counters without a current state, named as in `SchedulerStats`."""
 
     ended: int = 0
     ticks: int = 0
@@ -98,27 +98,27 @@ class Counts:
     preemptions: int = 0
     moved_pages: int = 0
 
-    def forced(self, tokens: int) -> None:
-        """Count tokens that were handed to a request because its constraint leaves no choice."""
+    def add_forced(self, tokens: int) -> None:
+        """Count tokens forced by the constraint of a request."""
         self.generated_tokens += tokens
         self.forced_tokens += tokens
 
-    def admitted(self, known: int, cached: CachedTokens, *, again: bool) -> None:
-        """Count the tokens of a request that was just given its pages.
+    def add_admitted(self, tokens: int, cached: CachedTokens, *, again: bool) -> None:
+        """Count the tokens of a newly admitted request.
 
         Args:
-            known: its tokens.
-            cached: those of them that need not be computed.
-            again: whether it had pages before and lost them.
+            tokens: all its tokens.
+            cached: its cached tokens, by tier.
+            again: whether the request was admitted before and preempted.
         """
         if again:
-            self.recomputed_tokens += known - cached.total
+            self.recomputed_tokens += tokens - cached.total
             return
-        self.prompt_tokens += known
+        self.prompt_tokens += tokens
         self.device_hit_tokens += cached.device
         self.host_hit_tokens += cached.host
         self.disk_hit_tokens += cached.disk
-        self.computed_tokens += known - cached.total
+        self.computed_tokens += tokens - cached.total
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -126,11 +126,11 @@ class Stats(_Counters):
     """The state of a session, from `session.stats`.
 
     Attributes:
-        scheduler: see `SchedulerStats`; with several lanes, all of them together.
-        programs: compiled programs that are held.
+        scheduler: see `SchedulerStats`; with several lanes, the sum over lanes.
+        programs: compiled programs in memory.
         loads: programs loaded from the store, since the session began to open.
         compilations: programs compiled since then.
-        unexpected_compilations: those of them that should have been ready; 0 unless something is wrong.
+        unexpected_compilations: compilations of programs expected to be ready; 0 unless something is wrong.
         lanes: the counters of each lane.
     """
 
@@ -159,7 +159,7 @@ class Stats(_Counters):
         return prompt_shares(self.scheduler) + table
 
     def _by_lane(self) -> Iterator[tuple[str, ...]]:
-        """Yield a head, and each counter of all lanes and of each."""
+        """Yield a header row, and a row for each counter: its name, the total, the value of each lane."""
         yield "", "all", *(f"lane {number}" for number in range(len(self.lanes)))
         lanes = [dict(_rows(lane)) for lane in self.lanes]
         for name, count in _rows(self):
@@ -168,18 +168,18 @@ class Stats(_Counters):
 
 
 def prompt_shares(stats: SchedulerStats) -> str:
-    """Return where the tokens of prompts came from, as HTML; nothing before the first prompt."""
-    shares = markup.shares(found(stats), "token")
+    """Return the sources of prompt tokens as HTML; an empty string before the first prompt."""
+    shares = markup.shares(prompt_sources(stats), "token")
     return f"<div>tokens of prompts, by where they were found:</div>{shares}" if shares else ""
 
 
-def of_them_cached(stats: SchedulerStats) -> str:
-    """Say how many of the free pages hold a cached prefix, after how many are free; nothing if none does."""
+def cached_suffix(stats: SchedulerStats) -> str:
+    """Return the number of cached pages among the free ones as a suffix; an empty string for none."""
     return f", {stats.evictable_pages:,} of them cached" if stats.evictable_pages else ""
 
 
-def found(stats: SchedulerStats) -> dict[str, int]:
-    """Return the tokens of prompts by where they were found."""
+def prompt_sources(stats: SchedulerStats) -> dict[str, int]:
+    """Return the number of prompt tokens by source: a cache tier, or computed."""
     return {
         "device": stats.device_hit_tokens,
         "host": stats.host_hit_tokens,

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rekindle.core import markup
 from rekindle.core.request.figures import Standing
-from rekindle.core.scheduler.stats import SchedulerStats, Stats, found, of_them_cached
+from rekindle.core.scheduler.stats import SchedulerStats, Stats, cached_suffix, prompt_sources
 from rekindle.notebook.board.rates import Rate
 
 COLUMNS = ("request", "state", "prompt", "generated", "age")
@@ -80,7 +80,7 @@ class Board:
             "slots": f"{stats.running} of {facts.slots} in use, {stats.waiting} waiting",
             "tokens/s": self.speed(),
             "first token": " ".join(self.first_token() or ["none in the last minute"]),
-            "pages": f"{free_pages(stats)}{of_them_cached(stats)}; {_elsewhere(stats)}",
+            "pages": f"{free_pages(stats)}{cached_suffix(stats)}; {_elsewhere(stats)}",
             "prompts": _shares(stats),
             "programs": self.programs(),
             "restored": markup.quantity(facts.restored, "cached page"),
@@ -181,5 +181,5 @@ def _elsewhere(stats: SchedulerStats) -> str:
 def _shares(stats: SchedulerStats) -> str:
     if not stats.prompt_tokens:
         return "none yet"
-    shares = (f"{markup.percent(count / stats.prompt_tokens)} {name}" for name, count in found(stats).items())
+    shares = (f"{markup.percent(count / stats.prompt_tokens)} {name}" for name, count in prompt_sources(stats).items())
     return f"{', '.join(shares)} of {markup.quantity(stats.prompt_tokens, 'token')}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from rekindle.core import markup
 from rekindle.core.markup import visible
-from rekindle.core.scheduler.stats import found
+from rekindle.core.scheduler.stats import prompt_sources
 from rekindle.notebook.board.board import COLUMNS, Board, free_pages, pages, pages_elsewhere
 from rekindle.notebook.board.rates import SECONDS
 
@@ -51,7 +51,11 @@ def overview_html(board: Board) -> str:
         _section("time to the first token", _number(*(board.first_token() or ("-", "none in the last minute")))),
         _section("slots", _number(f"{stats.running}", slots), _bar(taken, "slot")),
         _section("pages", _number(free, of_all), _bar(here, "page"), _legend(here, elsewhere)),
-        _section("tokens of prompts, found in", _bar(found(stats), "token"), _found(found(stats))),
+        _section(
+            "tokens of prompts, found in",
+            _bar(prompt_sources(stats), "token"),
+            _found(prompt_sources(stats)),
+        ),
         _section("programs", _bar(ready, "program"), _programs(board)),
     )
     faded = ";opacity:0.85" if facts.ended else ""

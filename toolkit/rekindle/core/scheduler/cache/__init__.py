@@ -1,1 +1,1 @@
-"""Which prefixes are cached, in which tier: the prefix cache, its tree, and what keeps account of it."""
+"""The prefix cache: the cached prefixes in each tier, their tree, and its bookkeeping."""

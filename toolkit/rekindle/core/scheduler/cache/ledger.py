@@ -1,4 +1,4 @@
-"""The ledger of the prefix tree: it follows every change of a node, and knows counts and what leaves a tier next."""
+"""Ledger of the prefix tree: counts, and the queues of nodes next to leave a tier."""
 
 from collections.abc import Iterable
 
@@ -8,17 +8,17 @@ from rekindle.core.scheduler.cache.records import Records
 
 
 class Ledger:
-    """Counts and queues of all nodes, so that nobody has to walk the tree for them.
+    """Counts and queues of all nodes, updated with each change of a node, without walks over the tree.
 
-    In both tiers of memory the next to leave is a node without locks that has no child in that tier. Three queues hold
-    exactly those nodes: `to_evict` of the device pages, `to_prune` of the host copies, `to_offload` of the device pages
-    without a host copy. Nothing leaves the disk of itself.
+    In both memory tiers the next node to leave has no locks and no child in the same tier. Three queues hold exactly
+    the nodes with these properties: `to_evict` for device pages, `to_prune` for host copies, `to_offload` for device
+    pages without a host copy. Copies on disk leave only when their store removes one.
 
     Args:
-        records: the tree's, which are told what leaves the tree.
+        records: the tree's records, updated when a node leaves the tree.
 
     Attributes:
-        nodes, device_pages, host_pages, in_both, evictable: the counts of these names of `PrefixTree`.
+        nodes, device_pages, host_pages, in_both, evictable: see the counts of `PrefixTree`.
         to_evict, to_offload, to_prune: the queues.
     """
 
@@ -49,12 +49,12 @@ class Ledger:
             self.place(node)
 
     def add(self, node: Node) -> None:
-        """Count a new node, which belongs into no queue: it is locked, or on disk alone."""
+        """Count a new node. It belongs into no queue, because it is locked or only on disk."""
         self.nodes += 1
         self._count(node, 1)
 
     def move(self, node: Node, page: int | None, host: int | None) -> None:
-        """Change the device page and the host copy of a node that has a parent."""
+        """Change the device page and the host copy of a node, which must have a parent."""
         self._count(node, -1)
         node.page, node.host = page, host
         self._count(node, 1)
@@ -63,7 +63,7 @@ class Ledger:
         self.place(node.parent)
 
     def cut(self, node: Node, into: Evicted) -> None:
-        """Take a node and all below it out of the tree; nothing of it that has a device page is locked."""
+        """Remove a node and its descendants from the tree; none with a device page may be locked."""
         assert node.parent is not None
         del node.parent.children[node.key]
         stack = [node]
@@ -83,7 +83,7 @@ class Ledger:
         self.place(node.parent)
 
     def place(self, node: Node) -> None:
-        """Put a node into the queues where it belongs now, and take it out of the others."""
+        """Put a node into the queues of its current state, and take it out of the others."""
         free = not node.locks
         if free and node.page is not None and not node.device_children:
             self.to_evict.put(node)
@@ -99,7 +99,7 @@ class Ledger:
             self.to_prune.discard(node)
 
     def check(self, nodes: Iterable[Node]) -> None:
-        """Assert that counts and queues are those of these nodes, all that the tree has."""
+        """Assert the counts and queues, given all nodes of the tree."""
         nodes = list(nodes)
         warm = [node for node in nodes if node.page is not None]
         in_host = [node for node in nodes if node.host is not None]
@@ -118,7 +118,7 @@ class Ledger:
             assert all(node in queue for node in right), "a queue lacks a node"
 
     def _count(self, node: Node, by: int) -> None:
-        """Add `by` to every count that the tiers of a node belong to."""
+        """Add `by` to every count of the node's tiers."""
         parent = node.parent
         assert parent is not None
         if node.page is not None:

@@ -1,11 +1,11 @@
-"""A queue whose members leave least recently used first. Its user counts the uses: there is no clock."""
+"""Least-recently-used queue. Its user counts the uses: there is no clock."""
 
 from heapq import heapify, heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
 
 class Used(Protocol):
-    """A member, hashable by identity, that knows when it was last used."""
+    """A member of the queue, hashable by identity, with the time of its last use."""
 
     last_used: int
     depth: int
@@ -14,14 +14,14 @@ class Used(Protocol):
 T = TypeVar("T", bound=Used)
 
 _SLACK = 64
-"""Stale entries that a heap of any size may hold."""
+"""Stale entries allowed in a heap of any size."""
 
 
 class OldestFirst(Generic[T]):
     """Members by `last_used`, smallest first; of equal use the deepest first.
 
-    Joining and leaving by the front cost O(log n), leaving from the middle O(1) amortised. A member whose `last_used`
-    changed must be put again.
+    Pushing and popping cost O(log n), discarding O(1) amortised. A member must be put again after a change of its
+    `last_used`.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class OldestFirst(Generic[T]):
         return member in self._used
 
     def put(self, member: T) -> None:
-        """Let a member join, or take its new place."""
+        """Add a member, or move it to its new place."""
         if self._used.get(member) != member.last_used:
             self._used[member] = member.last_used
             self._entered += 1
@@ -45,12 +45,12 @@ class OldestFirst(Generic[T]):
             self._shrink()
 
     def discard(self, member: T) -> None:
-        """Let a member leave, if it is one."""
+        """Remove a member, if present."""
         if self._used.pop(member, None) is not None:
             self._shrink()
 
     def pop(self) -> T | None:
-        """Let the least recently used member leave, and return it; None if there is none."""
+        """Remove and return the least recently used member; None if the queue is empty."""
         while self._heap:
             used, _, _, member = heappop(self._heap)
             if self._used.get(member) == used:
@@ -59,7 +59,7 @@ class OldestFirst(Generic[T]):
         return None
 
     def check(self) -> None:
-        """Assert that each member would be found, and at its place, and that the heap is not mostly stale."""
+        """Assert the invariants: each member has an entry at its place, and at most half of the heap is stale."""
         for member, used in self._used.items():
             assert used == member.last_used, "a member was used and not put again"
         assert set(self._used.items()) <= {(member, used) for used, _, _, member in self._heap}, "a member has no entry"

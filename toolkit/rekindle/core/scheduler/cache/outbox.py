@@ -1,4 +1,4 @@
-"""What the host tier is to be told, in the order in which the caches of all groups decide it."""
+"""Outbox of messages to the host tier, in the order of the caches' decisions."""
 
 import itertools
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from rekindle.core.messages import Drop, Message, Offload
 
 
 class HostTierOutbox:
-    """Offloads and drops that are to be said. Entries are numbered over all caches, as the host tier expects it."""
+    """Queued offloads and drops. Entries are numbered over all caches, as the host tier expects."""
 
     def __init__(self) -> None:
         self._ids = itertools.count()
@@ -19,18 +19,18 @@ class HostTierOutbox:
         return next(self._ids)
 
     def offload(self, pages: tuple[int, ...], entries: tuple[int, ...], losses: int) -> int:
-        """Have pages copied to these new entries; return the number of the offload."""
+        """Queue a copy of pages to new entries; return the number of the offload."""
         self._offloads.append(Offload(next(self._ids), pages, entries, losses))
         return self._offloads[-1].offload_id
 
     def drop(self, entries: Iterable[int]) -> None:
-        """Have entries dropped that nobody needs any more."""
+        """Queue the removal of unused entries."""
         self._dropped += entries
 
-    def said(self) -> list[Message]:
-        """Return what the host tier is to be told, once; it must be told before the next plan overwrites pages."""
-        said: list[Message] = [*self._offloads]
+    def drain(self) -> list[Message]:
+        """Remove and return the queued messages; send them before the next plan overwrites the pages."""
+        messages: list[Message] = [*self._offloads]
         if self._dropped:
-            said.append(Drop(tuple(self._dropped)))
+            messages.append(Drop(tuple(self._dropped)))
         self._offloads, self._dropped = [], []
-        return said
+        return messages

@@ -1,4 +1,4 @@
-"""The free list of the page pool. It knows which pages are free, not what is in them."""
+"""Free list of the page pool, without the contents of pages."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ from rekindle.core.page import NULL_PAGE
 class PagePool:
     """The ids of free pages.
 
-    Invariant: every page but the null page is either free or held by exactly one owner.
+    Invariant: every page except the null page is either free or held by exactly one owner.
 
     Args:
-        num_pages: pages with the null page, which is the first.
+        num_pages: pages including the null page, the first one.
         first: the number of the null page.
     """
 
@@ -21,14 +21,14 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """Return how many pages can be allocated now."""
+        """The number of free pages."""
         return len(self._free)
 
     def allocate(self, count: int) -> list[int]:
-        """Take `count` pages, which must be free."""
-        assert count <= self.free, f"{count} pages were asked for, and {self.free} are free"
+        """Take `count` free pages; the caller checks the number first."""
+        assert count <= self.free, f"{count} pages requested, and {self.free} are free"
         return [self._free.popleft() for _ in range(count)]
 
     def release(self, pages: Iterable[int]) -> None:
-        """Give pages back, to be reused after all that were free before."""
+        """Return pages to the pool. Pages already free are reused first."""
         self._free.extend(pages)

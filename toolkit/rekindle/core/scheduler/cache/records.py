@@ -1,4 +1,4 @@
-"""The disk tier as the prefix tree knows it: which node each record is a copy of, and what to write to disk next."""
+"""The disk tier in the prefix tree: the node of each record, and the nodes to write next."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -7,87 +7,87 @@ from rekindle.core.scheduler.cache.nodes import Node
 
 
 class Records:
-    """The node of each record on disk, and the queue of nodes that are due for a record.
+    """The node of each record on disk, and the queue of nodes to write.
 
-    A page is due once its parent is on disk or on its way there, so that what is on disk can be found from its root.
-    Locks do not matter, because the content of a page never changes.
+    A node is due once its parent is on disk or being written, so that each record can be found from its root. Locks do
+    not matter, because the content of a page never changes.
     """
 
     def __init__(self) -> None:
         self._nodes: dict[int, Node] = {}
-        # In the order in which they became due; a plain dict would take O(n) to find its first after many left.
-        self._due: OrderedDict[Node, None] = OrderedDict()
+        # Ordered by when a node became due. A plain dict takes O(n) to find its first item after many deletions.
+        self._queue: OrderedDict[Node, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def node_of(self, record: int) -> Node | None:
-        """Return the node that has this record; None if no node has it."""
+        """Return the node of a record, or None."""
         return self._nodes.get(record)
 
-    def next_to_archive(self, count: int) -> list[Node]:
-        """Return up to `count` nodes that are due, parents before children, those that became due first before others.
+    def next_to_write(self, count: int) -> list[Node]:
+        """Return up to `count` due nodes, oldest first and parents before children.
 
-        They count as being archived until `archived` or `archive_failed`, and may lose their other tiers meanwhile.
+        The nodes count as being written until `finish_write` or `fail_write`, and may lose their other tiers meanwhile.
         """
         nodes: list[Node] = []
-        while len(nodes) < count and self._due:
-            node, _ = self._due.popitem(last=False)
+        while len(nodes) < count and self._queue:
+            node, _ = self._queue.popitem(last=False)
             self.change(node, None, writeback=True)
             nodes.append(node)
         return nodes
 
-    def archived(self, node: Node, record: int) -> None:
-        """Give a record to a node that is being archived; nothing happens if it left the tree, or has another one."""
+    def finish_write(self, node: Node, record: int) -> None:
+        """Give a record to a node being written; ignore nodes outside the tree, or with another record."""
         if node.writeback:
             self.change(node, record)
 
-    def archive_failed(self, node: Node) -> None:
-        """Let a node that is being archived be chosen again, after all others that are due now."""
+    def fail_write(self, node: Node) -> None:
+        """Queue a node being written again, after all due nodes."""
         if node.writeback:
             self.change(node, None)
 
-    def wanted(self, node: Node) -> None:
-        """Let what left the disk to make room be archived again, on the path of a node that a request found."""
+    def readmit(self, node: Node) -> None:
+        """Queue crowded-out nodes on the path of a request's node again."""
         for each in reversed(node.upward()):
-            if each.crowded_out:
-                each.crowded_out = False
+            if each.is_crowded_out:
+                each.is_crowded_out = False
                 self.place(each)
 
     def change(self, node: Node, record: int | None, *, writeback: bool = False) -> None:
-        """Change the record of a node that has a parent."""
+        """Change the record of a node, which must have a parent."""
         assert record not in self._nodes, "a record of two nodes"
-        before = node.archivable_below
+        before = node.children_writable
         if node.disk is not None:
             del self._nodes[node.disk]
         node.disk, node.writeback = record, writeback
         if record is not None:
             self._nodes[record] = node
         self.place(node)
-        if node.archivable_below != before:
+        if node.children_writable != before:
             for child in node.children.values():
                 self.place(child)
 
     def remove(self, node: Node) -> None:
-        """Let a node go that leaves the tree with all below it, or whose namespace was forgotten."""
+        """Remove a node and its record, when it leaves the tree or its namespace is forgotten."""
         if node.disk is not None:
             del self._nodes[node.disk]
         node.disk, node.writeback = None, False
-        self._due.pop(node, None)
+        self._queue.pop(node, None)
 
     def place(self, node: Node) -> None:
-        """Put a node at the end of the queue if it became due, and take it out if it is not due."""
-        if node.due:
-            self._due.setdefault(node)
+        """Append a node to the queue if it became due; remove it if it is not due."""
+        if node.is_due:
+            self._queue.setdefault(node)
         else:
-            self._due.pop(node, None)
+            self._queue.pop(node, None)
 
     def check(self, nodes: Iterable[Node]) -> None:
-        """Assert that records and queue are those of these nodes, all that the tree has."""
+        """Assert the records and the queue, given all nodes of the tree."""
         nodes = list(nodes)
         stored = [node for node in nodes if node.disk is not None]
         assert len(self._nodes) == len(stored), "records are miscounted"
         assert all(self._nodes.get(node.disk) is node for node in stored if node.disk is not None), "a record is lost"
-        due = [node for node in nodes if node.due]
-        assert len(self._due) == len(due), "nodes that are not due are to be archived"
-        assert all(node in self._due for node in due), "a node that is due is not to be archived"
+        expected = [node for node in nodes if node.is_due]
+        assert len(self._queue) == len(expected), "the queue has nodes that are not due"
+        assert all(node in self._queue for node in expected), "the queue lacks a node that is due"

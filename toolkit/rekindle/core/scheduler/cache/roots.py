@@ -1,4 +1,4 @@
-"""Where the prefix tree begins: the root of each namespace."""
+"""Roots of the prefix tree, one for each namespace."""
 
 from collections.abc import Iterator
 
@@ -6,62 +6,61 @@ from rekindle.core.scheduler.cache.nodes import FORGOTTEN, Node
 
 
 class Roots:
-    """The roots of all namespaces, and those of forgotten ones as long as something below them is locked.
+    """The roots of all namespaces, and of forgotten ones with locked descendants.
 
-    They are met oldest first, the forgotten ones last.
-
-    A root that nobody needs is dropped, or namespaces that were used once would add up.
+    Iteration yields the oldest first and forgotten ones last. Unused roots are dropped, because namespaces with a
+    single use would add up.
     """
 
     def __init__(self) -> None:
-        self._named: dict[str, Node] = {}
+        self._by_namespace: dict[str, Node] = {}
         self._forgotten: dict[Node, None] = {}  # not a set: two runs must walk in the same order
 
     def __contains__(self, root: Node) -> bool:
-        return root in self._forgotten or self._named.get(root.key.decode()) is root
+        return root in self._forgotten or self._by_namespace.get(root.key.decode()) is root
 
     def __iter__(self) -> Iterator[Node]:
-        yield from self._named.values()
+        yield from self._by_namespace.values()
         yield from self._forgotten
 
     @property
     def namespaces(self) -> list[str]:
-        """The namespaces that have a root and are not forgotten, oldest first."""
-        return list(self._named)
+        """The namespaces with a root, forgotten ones excluded, oldest first."""
+        return list(self._by_namespace)
 
     def find(self, namespace: str) -> Node | None:
-        """Return the root of a namespace; None if it has none."""
-        return self._named.get(namespace)
+        """Return the root of a namespace, or None."""
+        return self._by_namespace.get(namespace)
 
     def make(self, namespace: str) -> Node:
-        """Return the root of a namespace, which is made if there is none."""
-        root = self._named.get(namespace)
+        """Return the root of a namespace; make it if there is none."""
+        root = self._by_namespace.get(namespace)
         if root is None:
-            root = self._named[namespace] = Node(namespace.encode(), None)
+            root = self._by_namespace[namespace] = Node(namespace.encode(), None)
         return root
 
     def forget(self, namespace: str) -> Node | None:
-        """Drop the name of a root; return the root, for what is below it to be forgotten too."""
-        root = self._named.pop(namespace, None)
+        """Remove a namespace; return its root, so that the caller can forget its descendants, or None."""
+        root = self._by_namespace.pop(namespace, None)
         if root is not None:
             self._forgotten[root] = None
             root.last_used = FORGOTTEN
         return root
 
     def drop_if_empty(self, node: Node) -> None:
-        """Let a node go if it is a root without children and locks."""
+        """Drop a root without children and locks; ignore other nodes."""
         if node.parent is None and not node.children and not node.locks:
             if node in self._forgotten:
                 del self._forgotten[node]
             else:
-                del self._named[node.key.decode()]
+                del self._by_namespace[node.key.decode()]
 
     def walk(self, namespace: str | None) -> Iterator[Node]:
-        """Yield all nodes, or those of one namespace, parents before children, without the roots."""
+        """Yield all nodes, or the nodes of one namespace, parents before children, without the roots."""
         if namespace is None:
             stack = list(self)
         else:
-            stack = [self._named[namespace]] if namespace in self._named else []
+            stack = [self._by_namespace[namespace]] if namespace in self._by_namespace else []
         while stack:
             node = stack.pop()
             if node.parent is not None:
@@ -69,8 +68,8 @@ class Roots:
             stack.extend(node.children.values())
 
     def check(self, width: int) -> None:
-        """Assert what must hold of every node, given the bytes of a node's key."""
+        """Assert the invariants of every node, given a key's number of bytes."""
         for root in self._forgotten:
-            assert root.children or root.locks, "a forgotten root is kept though nothing needs it"
+            assert root.children or root.locks, "a forgotten root is kept without children and locks"
         for node in [*self, *self.walk(None)]:
             node.check(width)

@@ -1,19 +1,19 @@
-"""The prefix cache's tree: which prefixes are computed, and in which tier. Pure host logic, without a clock.
+"""Tree of the prefix cache: the computed prefixes, in each tier. Pure host logic, without a clock.
 
-A node is one page of tokens; its prefix is the pages on the way to it from the root of its namespace. It has a page in
-the device tier, a copy in the host tier, a copy on disk, or more than one of them; a node that has none leaves the tree
-at once. The tiers are kept elsewhere: the tree holds the ids alone, and whoever is handed an id owns it.
+A node is one page of tokens; its prefix consists of the pages on the path from the root of its namespace. A node has a
+page in the device tier, a copy in the host tier, a copy on disk, or several of these; without any it leaves the tree at
+once. Contents are stored elsewhere: the tree holds only ids, and the receiver of an id owns it.
 
-What always holds (`check` asserts it):
+Invariants, asserted by `check`:
 
     parents are at least as warm as children   above a device page there are device pages only; below the last of them,
                                                copies in the host tier and on disk follow each other in any order
-    a lock holds its whole path                 `locks` counts the locks on a node and below it
-    a use of a node is a use of its path        so `last_used` never grows from a parent to a child
+    a lock holds its whole path                `locks` counts the locks on a node and below it
+    a use of a node is a use of its path       so `last_used` never grows from a parent to a child
 
-Hence what may leave a tier next is always a node without locks that has no child in that tier, and the least recently
-used of these are found by three queues: device pages to evict, device pages to offload, host copies to prune. Copies on
-disk stay until their store says that they left; what is to be archived next is found by a fourth queue.
+Hence the next node to leave a tier has no locks and no child in the same tier. Three queues find the least recently
+used of these nodes: device pages to evict, device pages to offload, host copies to prune. Copies on disk stay until
+their store removes one; a fourth queue has the nodes to write next.
 """
 
 from array import array
@@ -26,7 +26,7 @@ from rekindle.core.scheduler.cache.records import Records
 from rekindle.core.scheduler.cache.roots import Roots
 
 NextPage = tuple[Node | str, bytes]
-"""The node, or the namespace, that a page follows, and the key of its tokens."""
+"""The previous node, or the namespace, of a page, and the key of the page's tokens."""
 
 
 class PrefixTree:
@@ -37,7 +37,7 @@ class PrefixTree:
     Attributes:
         page_size: tokens of a node.
         roots: the root of each namespace.
-        records: what is on disk, and what is to be archived next.
+        records: the records on disk, and the nodes to write next.
     """
 
     def __init__(self, page_size: int):
@@ -52,71 +52,72 @@ class PrefixTree:
 
     @property
     def nodes(self) -> int:
-        """Return how many nodes there are, roots not counted."""
+        """The number of nodes, without roots."""
         return self._ledger.nodes
 
     @property
     def device_pages(self) -> int:
-        """Return how many nodes have a device page."""
+        """The number of nodes with a device page."""
         return self._ledger.device_pages
 
     @property
     def host_pages(self) -> int:
-        """Return how many nodes have a host copy."""
+        """The number of nodes with a host copy."""
         return self._ledger.host_pages
 
     @property
     def in_both(self) -> int:
-        """Return how many nodes have both a device page and a host copy."""
+        """The number of nodes with both a device page and a host copy."""
         return self._ledger.in_both
 
     @property
     def disk_pages(self) -> int:
-        """Return how many nodes have a copy on disk."""
+        """The number of nodes with a copy on disk."""
         return len(self.records)
 
     @property
     def evictable(self) -> int:
-        """Return how many device pages `evict` would free now, if asked for all; kept as a count."""
+        """The number of device pages `evict` could free now; kept as a count."""
         return self._ledger.evictable
 
     def match(self, namespace: str, tokens: Sequence[int], before: Sequence[Node] = ()) -> list[Node]:
-        """Return the nodes of the longest cached prefix, in order: first those in the device tier, then copies alone.
+        """Return the nodes of the longest cached prefix, root first; nodes with only copies come last.
 
-        Nothing is touched: lock the last node to use them.
+        The tree does not change. Lock the last node to use the path.
 
         Args:
-            before: what an earlier match of these tokens, or of fewer, found since the namespace was last forgotten. As
-                far as it is still there, it is not looked up again.
+            before: the result of an earlier match of these tokens or of fewer, made since the namespace was last
+                forgotten.
+                Its nodes still in the tree are not looked up again.
         """
-        found = list(before)
-        while found and found[-1].gone:
-            found.pop()
-        node = found[-1] if found else self.roots.find(namespace)
+        nodes = list(before)
+        while nodes and nodes[-1].is_gone:
+            nodes.pop()
+        node = nodes[-1] if nodes else self.roots.find(namespace)
         if node is not None:
-            for key in self._keys(tokens, len(found)):
+            for key in self._keys(tokens, len(nodes)):
                 node = node.children.get(key)
                 if node is None:
                     break
-                found.append(node)
-        return found
+                nodes.append(node)
+        return nodes
 
     def next_page(self, after: Node | str, tokens: Sequence[int]) -> NextPage | None:
-        """Return what identifies the page that follows a cached prefix of `tokens`.
+        """Return the identity of the page after a cached prefix of `tokens`.
 
         Args:
-            after: the last node of that prefix; the namespace if nothing is cached.
-            tokens: all of them, with those of the prefix.
+            after: the last node of the prefix; the namespace if nothing is cached.
+            tokens: all tokens, including the prefix.
 
         Returns:
-            None if there are no tokens for a whole page.
+            None if the remaining tokens do not fill a page.
         """
         start = 0 if isinstance(after, str) else after.depth * self.page_size
         page = tokens[start : start + self.page_size]
         return (after, array("i", page).tobytes()) if len(page) == self.page_size else None
 
     def path(self, node: Node) -> list[Node]:
-        """Return the nodes of a node's prefix, itself last, as `match` gives them; none for a root."""
+        """Return the nodes of a node's prefix, itself last, as `match` does; an empty list for a root."""
         return node.upward()[-2::-1]
 
     def tokens_of(self, node: Node) -> list[int]:
@@ -124,9 +125,9 @@ class PrefixTree:
         return array("i", node.key).tolist()
 
     def digest(self, node: Node) -> str:
-        """Return what identifies a node's prefix, or a root's namespace, in every process: 64 hexadecimal digits.
+        """Return the identity of a prefix in every process, as 64 hexadecimal digits.
 
-        It is computed when first asked for, together with those of the nodes above.
+        For a root it identifies the namespace. It is computed on first use, together with the digests of the ancestors.
         """
         return digest_of(node).hex()
 
@@ -143,25 +144,25 @@ class PrefixTree:
     # Locks
 
     def root(self, namespace: str) -> Node:
-        """Return the root of a namespace, which is made if there is none. Lock it at once, or it may be dropped."""
+        """Return the root of a namespace; make it if there is none. Lock it at once, or it may be dropped."""
         return self.roots.make(namespace)
 
     def hit(self, node: Node) -> None:
-        """Count that a request found the node's path."""
+        """Count a hit on the node's path."""
         for each in node.upward():
             each.hits += 1
 
     def lock(self, node: Node) -> None:
-        """Use the node's path and lock it: until `unlock`, it keeps its tiers."""
-        assert not node.gone, "a node that left the tree cannot be locked: match again"
+        """Use and lock the node's path: until `unlock`, the path keeps its tiers."""
+        assert not node.is_gone, "a node that left the tree cannot be locked: match again"
         upward = node.upward()
-        assert upward[-1] in self.roots, "a root that was dropped cannot be locked: ask for it again"
+        assert upward[-1] in self.roots, "a root that was dropped cannot be locked: get it again"
         used = self._use(upward[-1])
         for each in upward:
             self._ledger.lock(each, used)
 
     def unlock(self, node: Node) -> None:
-        """Give back one lock of the node, gone or not; its path counts as used until now."""
+        """Release one lock of the node, in the tree or not; its path counts as used until now."""
         upward = node.upward()
         used = self._use(upward[-1])
         for each in upward:
@@ -171,16 +172,17 @@ class PrefixTree:
     # Device tier
 
     def publish(self, tip: Node, tokens: Sequence[int], pages: Sequence[int]) -> tuple[Node, list[int]]:
-        """Add computed pages below a locked node, and move one lock from it to the last of them.
+        """Add computed pages below a locked node, and move one lock from it to the last page.
 
         Args:
             tip: a locked root, or a locked node with a device page.
-            tokens: what follows it, `page_size` tokens for each page.
-            pages: the device pages where they were computed.
+            tokens: the tokens after it, `page_size` for each page.
+            pages: the device pages with the computed tokens.
 
         Returns:
-            The node that is locked now, and the pages that were not taken, because their tokens had a device page
-            already: these stay the caller's.
+            The newly locked node, and the spare pages. A page is spare if the tree has a device page of the same
+                tokens; the
+                caller keeps it.
         """
         assert tip.locks, "published below a node that is not locked"
         assert tip.on_device, "published below a node that is not in the device tier"
@@ -193,7 +195,7 @@ class PrefixTree:
                 child = node.children[key] = Node(key, node, page, locks=1, last_used=tip.last_used)
                 self._ledger.add(child)
                 if not created:
-                    self.records.place(child)  # what follows is below a new page, which is not on disk
+                    self.records.place(child)  # later nodes are below a new page, which is not on disk
                 created = True
             else:
                 self._ledger.lock(child, tip.last_used)
@@ -205,15 +207,15 @@ class PrefixTree:
         return node, spare
 
     def attach(self, nodes: Sequence[Node], pages: Sequence[int]) -> None:
-        """Give device pages to nodes that are onloaded; they keep their copies.
+        """Give device pages to onloaded nodes; their copies stay.
 
         Args:
-            nodes: a part of a path, in order, below a node in the device tier; none of them has a page.
-            pages: a device page for each.
+            nodes: a part of a path without pages, in order, below a node in the device tier.
+            pages: a device page for each node.
         """
         for node, page in zip(nodes, pages, strict=True):
             assert node.page is None, "attached to a node that has a page"
-            assert not node.gone, "attached to a node that left the tree"
+            assert not node.is_gone, "attached to a node that left the tree"
             assert node.parent is not None, "attached to a root"
             assert node.parent.on_device, "attached below a colder node"
             self._ledger.move(node, page, node.host)
@@ -221,8 +223,8 @@ class PrefixTree:
     def evict(self, count: int) -> Evicted:
         """Free up to `count` device pages, least recently used first, tails before heads.
 
-        A node with a copy, in the host tier or on disk, stays without its page. One without leaves the tree, and what
-        is below it too.
+        A node with a copy, in the host tier or on disk, stays without its page. A node without a copy leaves the tree
+        with its descendants.
         """
         evicted = Evicted()
         while len(evicted.pages) < count and (node := self._ledger.to_evict.pop()) is not None:
@@ -239,14 +241,14 @@ class PrefixTree:
     def next_to_offload(self, count: int) -> Iterator[Node]:
         """Yield up to `count` nodes without a host copy, least recently used first, tails before heads.
 
-        Each must be given an entry, by `offloaded`, before the next one is asked for.
+        Call `add_host_copy` for each node before the next one is requested.
         """
         while count > 0 and (node := self._ledger.to_offload.pop()) is not None:
             yield node
             count -= 1
 
-    def offloaded(self, node: Node, entry: int) -> None:
-        """Give a host copy to a node that has a page and no copy, locked or not."""
+    def add_host_copy(self, node: Node, entry: int) -> None:
+        """Give a host copy to a node with a page and no copy, locked or not."""
         assert node.page is not None, "offloaded a page that is not there"
         assert node.host is None, "offloaded a page twice"
         self._ledger.move(node, node.page, entry)
@@ -254,9 +256,8 @@ class PrefixTree:
     def prune(self, count: int) -> Evicted:
         """Drop `count` host copies or all, least recently used first, tails before heads.
 
-        A node with a device page or a copy on disk stays, and may be offloaded again once it has a page. One without
-        leaves the tree, and what is below it too: where that has host copies below others on disk, more than `count`
-        leave.
+        A node with a device page or a copy on disk stays, and may be offloaded again once it has a page. Any other node
+        leaves the tree with its descendants. If a descendant on disk has host copies below it, more than `count` leave.
         """
         pruned = Evicted()
         while len(pruned.entries) < count and (node := self._ledger.to_prune.pop()) is not None:
@@ -266,8 +267,8 @@ class PrefixTree:
     def drop_host(self, node: Node) -> Evicted:
         """Drop a node's host copy, if it has one, locked or not.
 
-        Without a device page or a copy on disk the node leaves the tree, and what is below it too. A lock on one of
-        these has still to be given back.
+        Without a device page or a copy on disk the node leaves the tree with its descendants. Locks on these nodes
+        still have to be released.
         """
         dropped = Evicted()
         if node.host is not None:
@@ -276,22 +277,22 @@ class PrefixTree:
 
     # Disk tier
 
-    def crowded_out(self, record: int) -> Evicted:
-        """Drop a copy that left the disk to make room, as `drop_disk` does; it is due again once a request found it.
+    def crowd_out(self, record: int) -> Evicted:
+        """Drop a copy removed from the disk to make room, as `drop_disk` does; a later hit makes the node due again.
 
-        Or more pages than there is room for would push each other out for ever.
+        Otherwise pages beyond the disk's capacity would push each other out for ever.
         """
         node = self.records.node_of(record)
         if node is None:
             return Evicted()
-        node.crowded_out = True
+        node.is_crowded_out = True
         return self.drop_disk(node)
 
     def drop_disk(self, node: Node) -> Evicted:
-        """Drop a node's copy on disk, if it has one, locked or not. What stays may be archived again.
+        """Drop a node's copy on disk, if it has one, locked or not. A remaining node may be written again.
 
-        Without another tier the node leaves the tree, and what is below it too. A lock on one of these has still to be
-        given back.
+        Without another tier the node leaves the tree with its descendants. Locks on these nodes still have to be
+        released.
         """
         dropped = Evicted()
         if node.disk is not None and node.in_memory:
@@ -301,18 +302,19 @@ class PrefixTree:
         return dropped
 
     def restore(self, pages: Iterable[StoredPage]) -> None:
-        """Add nodes that have a copy on disk alone, and give records to nodes that have none.
+        """Add nodes with only a copy on disk, and give records to nodes without one.
 
         Args:
-            pages: parents before children. A page is passed over if its parent is unknown, its key is not one page,
-                its digest is not that of its prefix, or its node has a record.
+            pages: parents before children. A page is skipped if its parent is unknown, its key is not one page, its
+                digest
+                does not match its prefix, or its node has a record.
         """
-        known: dict[str, dict[str, Node]] = {}
+        by_namespace: dict[str, dict[str, Node]] = {}
         for page in pages:
-            if page.namespace not in known:  # its digests are computed once
+            if page.namespace not in by_namespace:  # its digests are computed once
                 there = (self.root(page.namespace), *self.walk(page.namespace))
-                known[page.namespace] = {self.digest(node): node for node in there}
-            by_digest = known[page.namespace]
+                by_namespace[page.namespace] = {self.digest(node): node for node in there}
+            by_digest = by_namespace[page.namespace]
             parent = by_digest.get(page.parent)
             if parent is None or len(page.key) != self._width:
                 continue
@@ -324,15 +326,15 @@ class PrefixTree:
                 self._ledger.add(node)
             if node.disk is None:
                 self.records.change(node, page.record)
-        for namespace in known:
+        for namespace in by_namespace:
             self.roots.drop_if_empty(self.root(namespace))
 
     def forget(self, namespace: str) -> Evicted:
-        """Let go of a namespace, whose prefixes are not matched any more.
+        """Forget a namespace: its prefixes no longer match.
 
-        What is not locked, or on disk alone, leaves the tree at once. The rest stays until it is unlocked, and is then
-        the first to be evicted and pruned; it is never offloaded nor archived, and has no record any more. The
-        namespace may be used anew right away.
+        Nodes that are unlocked, or only on disk, leave the tree at once. The others stay until their unlock, and are
+        then the first to be evicted and pruned. They are never offloaded or written, and lose their records. The
+        namespace can be used anew right away.
         """
         evicted = Evicted()
         root = self.roots.forget(namespace)
@@ -350,11 +352,11 @@ class PrefixTree:
         self.roots.drop_if_empty(root)
         return evicted
 
-    # The tree's own
+    # Helpers
 
     def _keys(self, tokens: Sequence[int], first: int = 0) -> Iterator[bytes]:
         """Yield the keys of the whole pages, from the page `first` on."""
-        size = self.page_size  # page by page: a prompt that is not cached must not be packed whole at each look
+        size = self.page_size  # page by page, to avoid packing a whole uncached prompt at each lookup
         starts = range(first * size, len(tokens) - size + 1, size)
         return (array("i", tokens[at : at + size]).tobytes() for at in starts)
 

@@ -1,1 +1,1 @@
-"""Where each request is: in the waiting queue, or running in a group with a slot and pages."""
+"""Requests in progress: in the waiting queue, or running in a group with a slot and pages."""

@@ -1,4 +1,4 @@
-"""What the grammars are to be told of constrained requests."""
+"""Outbox of messages to the grammars."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from rekindle.core.scheduler.requests.state import RequestState
 
 
 class GrammarOutbox:
-    """Constrained requests that go on or have ended, as it is to be said.
+    """Progress of constrained requests, to send to the grammars.
 
     Attributes:
-        tokens: those that have generated a token, with it.
-        ended: the ids of those that have ended.
-        late: the ids of those to ask about again, since their answer was not ready.
+        tokens: requests with a new token, each with the token.
+        ended: the ids of ended requests.
+        late: the ids of requests with a late answer, to ask about again.
     """
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class GrammarOutbox:
         self.ended: list[int] = []
         self.late: list[int] = []
 
-    def said(self, running: Sequence[RequestState]) -> list[Message]:
-        """Return what the grammars are to be told, once, while these requests run."""
+    def drain(self, running: Sequence[RequestState]) -> list[Message]:
+        """Remove and return the queued messages, given the running requests."""
         if not self.tokens and not self.ended and not self.late:
             return []
         free = sum(not state.masking.constrained for state in running)
-        said = Advance(tuple(self.tokens), tuple(self.ended), len(running), free, tuple(self.late))
+        message = Advance(tuple(self.tokens), tuple(self.ended), len(running), free, tuple(self.late))
         self.tokens, self.ended, self.late = [], [], []
-        return [said]
+        return [message]

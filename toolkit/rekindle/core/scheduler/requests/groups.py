@@ -1,4 +1,4 @@
-"""The groups of a mesh's data axis: each has pages and slots of its own, and all compute their ticks in step."""
+"""Groups of a mesh's data axis: each has separate pages and slots, and all compute their ticks in step."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,37 +12,37 @@ from rekindle.core.scheduler.requests.state import RequestState
 class Group:
     """The devices that compute the same rows.
 
-    Pages and slots are numbered over all groups: each group has as many as the others, one group after the other.
+    Pages and slots are numbered over all groups. Each group has equally many, one group after the other.
 
     Attributes:
-        number: which group it is.
+        number: the number of the group.
         cache: its pages, and the prefix tree over them.
-        running: the requests that it computes.
-        owed: tokens that those who wait for it have to compute, as far as was known when they joined.
+        running: its running requests.
+        queued_tokens: tokens to compute for its queued requests, estimated when each joined.
     """
 
     def __init__(self, limits: EngineLimits, outbox: HostTierOutbox, number: int):
         self.number = number
         self.cache = PrefixCache(limits, outbox, number)
         self.running = RunningSet(range(number * limits.max_running, (number + 1) * limits.max_running))
-        self.owed = 0
+        self.queued_tokens = 0
 
     def uncached(self, state: RequestState) -> int:
-        """Return how many tokens of a request it would have to compute."""
-        found = self.cache.tree.match(state.namespace, state.reusable)
-        return len(state.tokens) - len(found) * self.cache.tree.page_size
+        """Return the number of tokens of a request to compute in this group."""
+        nodes = self.cache.tree.match(state.namespace, state.reusable)
+        return len(state.tokens) - len(nodes) * self.cache.tree.page_size
 
     def load(self, state: RequestState) -> tuple[int, int]:
-        """Return how many tokens are to be computed before a request has its first, and how many requests run."""
-        begun = sum(max(0, other.prefill_end - other.computed) for other in self.running)
-        return self.owed + begun + self.uncached(state), len(self.running)
+        """Return the number of tokens to compute up to a new request's first one, and of running requests."""
+        running_tokens = sum(max(0, other.prefill_end - other.computed) for other in self.running)
+        return self.queued_tokens + running_tokens + self.uncached(state), len(self.running)
 
 
 def least_loaded(groups: Sequence[Group], state: RequestState) -> Group:
-    """Return the group that comes soonest to the first token of a request."""
+    """Return the group with the earliest first token of a request."""
     return groups[0] if len(groups) == 1 else min(groups, key=lambda group: group.load(state))
 
 
 def requests_of(groups: Iterable[Group]) -> list[RequestState]:
-    """Return the requests that run, those of each group in the order in which they were admitted."""
+    """Return the running requests, group by group, each in the order of admission."""
     return [state for group in groups for state in group.running]

@@ -1,4 +1,4 @@
-"""Waiting requests by priority and, within one priority, in the order in which they are to get pages."""
+"""Queued requests by priority, in admission order within each priority."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -21,32 +21,33 @@ class Line:
             yield from self._by_priority[priority]
 
     def append(self, state: RequestState) -> None:
-        """Put a request behind all others of its priority."""
+        """Add a request behind all others of its priority."""
         self._of(state).append(state)
 
     def appendleft(self, state: RequestState) -> None:
-        """Put a request before all others of its priority."""
+        """Add a request before all others of its priority."""
         self._of(state).appendleft(state)
 
     def remove(self, state: RequestState) -> None:
-        """Take a request out."""
+        """Remove a request."""
         priority = state.request.params.priority
         self._by_priority[priority].remove(state)
         if not self._by_priority[priority]:
             del self._by_priority[priority]
 
     def overdue(self, since: int, most: int) -> list[RequestState]:
-        """Return the requests that joined at this tick or before, in the order in which they did.
+        """Return the requests queued at tick `since` or before, in the order of joining.
 
         Args:
-            most: looked at of each priority, so that the cost does not grow with the queue.
+            since: the latest tick of joining.
+            most: the number of requests examined in each priority, to bound the cost for a long queue.
         """
         overdue: list[RequestState] = []
         for waiting in self._by_priority.values():
             for state in islice(waiting, most):
                 if state.queued.joined <= since:
                     overdue.append(state)
-                elif not state.started:  # those behind it came later; who was preempted stands before older ones
+                elif not state.started:  # later ones joined later; only preempted requests stand before older ones
                     break
         return sorted(overdue, key=lambda state: state.queued.joined)
 

@@ -1,4 +1,4 @@
-"""The mask of a constrained request."""
+"""Mask of a constrained request."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,17 +8,17 @@ from rekindle.core.request.allowed import Allowed
 
 @dataclass(slots=True, eq=False)
 class Masking:
-    """The tokens that may follow, as far as the grammars have said.
+    """The allowed next tokens, as known from the grammars.
 
     Attributes:
-        allowed: what may follow the tokens of the request; None if it is not constrained.
-        asked: whether the grammars are being asked what may follow the newest of them.
-        late: whether ticks go on without the request meanwhile.
-        constrained: whether it is, which is asked for each row of each tick.
+        allowed: the tokens allowed after the request's tokens; None without a constraint.
+        is_pending: whether the answer for the newest token is pending.
+        late: whether ticks continue without the request until the answer.
+        constrained: whether the request has a constraint; stored, because each row of each tick needs it.
     """
 
     allowed: Allowed | None = None
-    asked: bool = False
+    is_pending: bool = False
     late: bool = False
     constrained: bool = field(init=False)
 
@@ -27,5 +27,5 @@ class Masking:
 
     @property
     def bits(self) -> Any:
-        """The tokens that may be sampled next, as the device takes them; None for all."""
+        """The mask of allowed next tokens, as the device takes it; None for all."""
         return None if self.allowed is None else self.allowed.bits

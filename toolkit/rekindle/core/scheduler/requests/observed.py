@@ -1,4 +1,4 @@
-"""The positions of a prompt that a request looks at: for their log-probabilities, or for their hidden states."""
+"""Observed positions of a prompt: for log-probabilities, or for hidden states."""
 
 from dataclasses import dataclass
 
@@ -8,53 +8,53 @@ from rekindle.core.request.request import Request
 
 @dataclass(slots=True, eq=False)
 class Observed:
-    """The progress of the ticks through those positions.
+    """The progress of the ticks through the observed positions.
 
     Attributes:
-        scored: the position of the next token to be scored by a tick; the prompt's length if none is.
-        scores_settled: the same by the ticks that are settled.
-        summed: the position of the next token whose hidden state is to be summed; the prompt's length if none is.
-        sums_settled: the same by the ticks that are settled.
+        next_score: the position of the next token to score in a plan; the prompt's length if none is left.
+        scores_settled: the same for settled ticks.
+        next_sum: the position of the next token whose hidden state to sum; the prompt's length if none is left.
+        sums_settled: the same for settled ticks.
     """
 
     request: Request
-    scored: int
+    next_score: int
     scores_settled: int
-    summed: int
+    next_sum: int
     sums_settled: int
 
     @classmethod
     def of(cls, request: Request) -> "Observed":
-        """Begin with a request of which no tick was planned."""
+        """Return the initial progress of a request."""
         prompt, params = len(request.prompt), request.params
-        scored = prompt if params.prompt_logprobs is None else max(1, params.prompt_logprobs_from)
-        summed = {"last": prompt - 1, "mean": 0, None: prompt}[request.pooling]
-        return cls(request, scored, scored, summed, summed)
+        next_score = prompt if params.prompt_logprobs is None else max(1, params.prompt_logprobs_from)
+        next_sum = {"last": prompt - 1, "mean": 0, None: prompt}[request.pooling]
+        return cls(request, next_score, next_score, next_sum, next_sum)
 
     @property
     def first(self) -> int:
-        """The first position that has to be computed, and cannot be found; the prompt's length if none has to."""
+        """The first position to compute even if cached; the prompt's length if there is none."""
         prompt = len(self.request.prompt)
-        return min(self.scored - 1 if self.scored < prompt else prompt, self.summed)
+        return min(self.next_score - 1 if self.next_score < prompt else prompt, self.next_sum)
 
     def scoring(self, start: int, end: int) -> Scoring | None:
-        """Return the tokens to score when these positions are computed; each position scores the token after it."""
-        tokens = self.request.prompt[self.scored : end + 1]
+        """Return the tokens to score in a chunk from `start` to `end`; each position scores the next token."""
+        tokens = self.request.prompt[self.next_score : end + 1]
         alternatives = self.request.params.prompt_logprobs
         if alternatives is None or not tokens:
             return None
-        first = self.scored - 1 - start
-        self.scored += len(tokens)
+        first = self.next_score - 1 - start
+        self.next_score += len(tokens)
         return Scoring(first, tokens, alternatives)
 
     def summing(self, start: int, end: int) -> Summing | None:
-        """Return the hidden states to sum when these positions are computed, or None."""
-        first, end = self.summed, min(end, len(self.request.prompt))
+        """Return the hidden states to sum in a chunk from `start` to `end`, or None."""
+        first, end = self.next_sum, min(end, len(self.request.prompt))
         if not start <= first < end:
             return None
-        self.summed = end
+        self.next_sum = end
         return Summing(first - start, end - first)
 
     def lose_dispatched(self) -> None:
-        """Expect nothing more of the ticks that are dispatched."""
-        self.scored, self.summed = self.scores_settled, self.sums_settled
+        """Return to the progress of the settled ticks; results of dispatched ones are lost."""
+        self.next_score, self.next_sum = self.scores_settled, self.sums_settled

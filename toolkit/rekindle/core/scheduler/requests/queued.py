@@ -1,4 +1,4 @@
-"""A request in the waiting queue: its cached prefix, and the copies that it waits for."""
+"""State of a request in the waiting queue: its cached prefix, and its copies being fetched."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from rekindle.core.scheduler.cache.nodes import Node
 
 @dataclass(slots=True, eq=False)
 class Fetching:
-    """The copies that a waiting request gets from the host tier and the disk.
+    """Copies being fetched from the host tier and the disk for a queued request.
 
     Attributes:
-        nodes: whose copies; the last one is locked.
-        from_disk: those of them whose copy is on disk alone.
-        staged: the copy of each on the device, once they are there.
+        nodes: the nodes of the copies; the last one is locked.
+        from_disk: the nodes with only a copy on disk.
+        staged: the staged copy of each node, once all are on the device.
     """
 
     nodes: list[Node]
@@ -24,18 +24,18 @@ class Fetching:
 
 @dataclass(slots=True, eq=False)
 class Queued:
-    """The standing of a request in the waiting queue.
+    """The state of a request in the waiting queue.
 
     Attributes:
-        joined: the last tick that was planned before it joined the queue, the last time that it did.
-        owed: tokens that it was to compute when it joined.
-        found: the nodes of its cached prefix when it was last looked for.
-        fetching: what it waits for from the host tier and the disk, or has from there.
+        joined: the last tick planned before it joined the queue; updated after a preemption.
+        uncached: tokens to compute, estimated when it joined.
+        prefix_nodes: the nodes of its cached prefix at the last lookup.
+        fetching: its copies being fetched or staged.
         fetchable: False after the host tier had no room to stage its pages.
     """
 
     joined: int = 0
-    owed: int = 0
-    found: list[Node] = field(default_factory=list)
+    uncached: int = 0
+    prefix_nodes: list[Node] = field(default_factory=list)
     fetching: Fetching | None = None
     fetchable: bool = True

@@ -1,4 +1,4 @@
-"""How the length of a request changes the positions of its tokens, in models whose ropes depend on it."""
+"""Length-dependent positions, in models with a long-context rope."""
 
 from dataclasses import dataclass
 
@@ -8,28 +8,29 @@ class RopeLengthRule:
     """The rule of a model.
 
     Attributes:
-        long_from: requests of more tokens have other positions than shorter ones; None if lengths change nothing.
-        grows: whether positions are others for each length of a prompt above that. Then what follows the prompt has
-            positions by its own place, and nothing is computed again.
+        long_from: the longest request with the short rope, in tokens; None if positions do not depend on the length.
+        grows: whether the rope of a longer request depends on the exact length of its prompt. If so, generated tokens
+            do
+            not change it, and no token is recomputed.
     """
 
     long_from: int | None
     grows: bool
 
-    def length(self, prompt: int, known: int) -> int:
-        """Return the length by which the tokens of a request turn; 0 while it is short.
+    def length(self, prompt: int, tokens: int) -> int:
+        """Return the length for the rope of a request; 0 while it is short.
 
         Args:
-            prompt: tokens of its prompt.
-            known: all its tokens so far.
+            prompt: the number of tokens of its prompt.
+            tokens: the number of all its tokens so far.
         """
-        decisive = prompt if self.grows else known
+        decisive = prompt if self.grows else tokens
         return decisive if self.long_from is not None and decisive > self.long_from else 0
 
     def namespace(self, salt: str, length: int) -> str:
-        """Return the namespace of a salt's pages for a length, which no other salt and no other length has.
+        """Return the cache namespace for a salt and a rope length, unique to the pair.
 
-        A NUL of the salt is doubled, so that only the one before a length stands alone.
+        A NUL in the salt is doubled, so that only the one before a length stands alone.
         """
         escaped = salt.replace("\0", "\0\0")
         if not length:
@@ -37,5 +38,5 @@ class RopeLengthRule:
         return f"{escaped}\0{length if self.grows else 'long'}"
 
     def outgrown(self, computed: int) -> bool:
-        """Tell whether one more token than those that are computed makes a short request a long one."""
+        """Return whether one more token than `computed` turns a short request into a long one."""
         return not self.grows and computed == self.long_from

@@ -1,4 +1,4 @@
-"""The running set: who has a slot and pages."""
+"""The running set: requests with a slot and pages."""
 
 from collections.abc import Iterator
 
@@ -7,15 +7,15 @@ from rekindle.core.scheduler.requests.state import RequestState
 
 
 class RunningSet:
-    """Requests with a slot and a lease, in the order in which they were admitted.
+    """Requests with a slot and a lease, in the order of admission.
 
     Args:
-        slots: their numbers.
+        slots: the numbers of the slots.
 
     Attributes:
-        slots: the slot of each.
-        free_slots: the others; the last one is taken next.
-        preempted: the ids of those that gave their pages back since the last plan.
+        slots: the slot of each request.
+        free_slots: the free slots; the last one is used next.
+        preempted: the ids of requests preempted since the last plan.
     """
 
     def __init__(self, slots: range):
@@ -32,20 +32,20 @@ class RunningSet:
 
     @property
     def victim(self) -> RequestState:
-        """The request that gives its pages back first: of the lowest priority, the one that was admitted last."""
+        """The request to preempt first: of the lowest priority, the last one admitted."""
         return max(reversed(self.slots), key=lambda state: state.request.params.priority)
 
     def join(self, state: RequestState) -> None:
-        """Give a free slot to a request that has a lease."""
+        """Give a free slot to a request with a lease."""
         self.slots[state] = self.free_slots.pop()
 
     def leave(self, state: RequestState) -> None:
-        """Take the slot and the pages of a request back; what is computed of it is published first."""
+        """Publish the computed pages of a request, and take its slot and its pages back."""
         self.free_slots.append(self.slots.pop(state))
         state.give_back()
 
     def check(self) -> None:
-        """Assert that every slot has one holder, and that every request is within its pages and its tokens."""
+        """Assert the invariants: each slot has one holder, each request is within its pages and its tokens."""
         slots = sorted([*self.slots.values(), *self.free_slots])
         assert slots == list(self._all), "slots do not add up"
         for state in self.slots:

@@ -1,4 +1,4 @@
-"""One request as the scheduler sees it, and the chunks that its tokens are cut into."""
+"""State of one request in the scheduler, and its chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,23 +20,24 @@ from rekindle.core.scheduler.requests.rope_rule import RopeLengthRule
 
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """One request as the scheduler sees it.
+    """The state of one request in the scheduler.
 
     Attributes:
-        tokens: the prompt, what is given of its output, and every settled token; of a prefix to hold, its whole pages.
-        final_length: the number of tokens with which it ends at the latest.
-        publishable: how many of its first tokens may be published.
-        computed: positions whose keys and values are written by dispatched ticks, or were found and are not looked at.
-        prefill_end: how many tokens were known when it last got its pages; up to there it is computed in chunks.
-        pending: sampled tokens that are dispatched and not settled.
+        tokens: the prompt, the given tokens of its output, and every settled token; for a prefix to hold, its whole
+            pages.
+        final_length: the most tokens of the request, prompt and output together.
+        publishable: the number of its first tokens that may be published.
+        computed: positions written by dispatched ticks, or found in the cache.
+        prefill_end: the number of its tokens at its last admission; up to there it is computed in chunks.
+        pending: sampled tokens in flight.
         lease: its pages while it runs.
-        started: whether it ever left a waiting queue, here or where it began.
-        held_at: the tick that computes the last of a prefix that is to be held.
-        rope_rule: how its length changes its positions.
-        group: the number of the group that computes it, or is to compute it.
-        queued: what the waiting queue knows of it.
-        observed: the positions that it looks at.
-        masking: what may follow its tokens.
+        started: whether it was ever admitted, here or in the lane of its start.
+        held_at: the tick with the last chunk of a prefix to hold.
+        rope_rule: the effect of its length on its positions.
+        group: the number of its group.
+        queued: its state in the waiting queue.
+        observed: its observed positions.
+        masking: its allowed next tokens.
     """
 
     request: Request
@@ -57,12 +58,12 @@ class RequestState:
 
     @classmethod
     def of(cls, request: Request, limits: EngineLimits) -> "RequestState":
-        """Make what is known of a request that was just admitted to the waiting queue."""
+        """Return the initial state of an admitted request."""
         tokens, longest, publishable = list(request.initial_tokens), request.longest, request.longest
         if request.hold:
             longest = publishable = len(request.prompt) // limits.pool.page_size * limits.pool.page_size
             tokens = tokens[:longest]
-        elif limits.one_shape:  # a prompt that has its output would compute that by another program, with other digits
+        elif limits.one_shape:  # a prefill would recompute the output with another program, to other low bits
             publishable = len(request.prompt)
         rope_rule = RopeLengthRule(limits.long_from, limits.grows)
         masking = Masking(None if request.constrained is None else request.constrained.first)
@@ -70,68 +71,68 @@ class RequestState:
 
     @property
     def length(self) -> int:
-        """Return the length by which its tokens turn."""
+        """The length for its rope."""
         return self.rope_rule.length(len(self.request.prompt), len(self.tokens))
 
     @property
     def namespace(self) -> str:
-        """Return the namespace of its pages: tokens that turn otherwise have other keys."""
+        """The namespace of its pages: another rope means other keys."""
         return self.rope_rule.namespace(self.request.namespace, self.length)
 
     @property
     def outgrown(self) -> bool:
-        """Tell whether the next token makes it so long that all its tokens turn otherwise."""
+        """Return whether the next token changes the rope of all its tokens."""
         return self.rope_rule.outgrown(self.computed)
 
     @property
     def in_prefill(self) -> bool:
-        """Tell whether known tokens are left to compute before the next one is sampled."""
+        """Return whether known tokens remain to compute before the next one is sampled."""
         return self.computed < self.prefill_end
 
     @property
     def wants_token(self) -> bool:
-        """Tell whether a decode row is to be planned for it."""
+        """Return whether it is ready for a decode row."""
         return self.prefill_end <= self.computed < self.final_length - 1 and not self.held_up
 
     @property
     def unsettled(self) -> bool:
-        """Tell whether a token of it is on its way, or what may follow its tokens."""
-        return self.pending > 0 or self.masking.asked
+        """Return whether a token or a mask is pending."""
+        return self.pending > 0 or self.masking.is_pending
 
     @property
     def held_up(self) -> bool:
-        """Tell whether its next token cannot be planned, since it depends on what is on its way."""
+        """Return whether its next token depends on a pending token or mask."""
         return self.masking.constrained and self.unsettled
 
     @property
     def waited_for(self) -> bool:
-        """Tell whether no tick is planned until it is known what may follow its tokens."""
+        """Return whether planning waits for its mask."""
         return self.held_up and not self.masking.late
 
     @property
     def reusable(self) -> list[int]:
-        """The tokens whose keys and values may be found instead of computed: those before any that is looked at."""
-        first, needed = self.observed.first, min(len(self.request.prompt), _last_block(len(self.tokens)))
-        return self.tokens if first >= needed else self.tokens[:first]
+        """The tokens before its first observed position; their keys and values may come from the cache."""
+        first, end = self.observed.first, min(len(self.request.prompt), _last_block(len(self.tokens)))
+        return self.tokens if first >= end else self.tokens[:first]
 
     def begin(self, lease: Lease) -> None:
-        """Run with these pages, of which those that are published hold its tokens already.
+        """Run with a lease, whose published pages have the first tokens already.
 
-        The last token is computed in any case, because that gives the logits of the next.
+        The last token is always computed, because it gives the logits of the next.
         """
-        self.lease, self.queued.found = lease, []
+        self.lease, self.queued.prefix_nodes = lease, []
         self.prefill_end = len(self.tokens)
         self.computed = lease.published if self.request.hold else min(lease.published, _last_block(self.prefill_end))
 
     def cached(self, onload: Onload | None) -> CachedTokens:
-        """Return where the tokens that it need not compute were found, given what it begins with that is onloaded."""
+        """Return its cached tokens by tier, given the onloaded part of its prefix."""
         if onload is None:
             return CachedTokens(device=self.computed)
         assert self.lease is not None
         assert self.queued.fetching is not None
         disk = onload.from_disk * self.lease.page_size
         host = len(onload.pages) * self.lease.page_size - disk
-        again = self.lease.published - self.computed  # of the last page, which is then the last that is onloaded
+        again = self.lease.published - self.computed  # tokens of the last page, which is then the last onloaded one
         if self.queued.fetching.nodes[-1] in self.queued.fetching.from_disk:
             disk -= again
         else:
@@ -139,12 +140,12 @@ class RequestState:
         return CachedTokens(self.computed - host - disk, host, disk)
 
     def next_page(self) -> NextPage | None:
-        """Return what identifies the first whole page that it has not published."""
+        """Return the identity of its first unpublished whole page, or None."""
         assert self.lease is not None
         return self.lease.next_page(self.tokens)
 
     def next_chunk(self, slot: int, most: int) -> Chunk:
-        """Return a chunk of at most the next `most` known tokens, which count as computed from now on."""
+        """Return a chunk of at most the next `most` known tokens; they count as computed from now on."""
         assert self.lease is not None
         request, start, lease = self.request, self.computed, self.lease
         end = min(self.prefill_end, start + most)
@@ -169,11 +170,11 @@ class RequestState:
         )
 
     def steps(self, most: int) -> int:
-        """Return how many more tokens it wants, at most so many."""
+        """Return the number of tokens it can still decode, at most `most`."""
         return min(most, self.final_length - 1 - self.computed)
 
     def missing_pages(self, steps: int) -> int:
-        """Return how many pages it needs more for so many tokens more."""
+        """Return the number of pages missing for `steps` more tokens."""
         assert self.lease is not None
         return max(0, -(-(self.computed + steps) // self.lease.page_size) - len(self.lease.pages))
 
@@ -187,7 +188,7 @@ class RequestState:
         return row
 
     def next_rows(self, slot: int, most: int) -> Row:
-        """Return a row for at most so many next tokens, which count as computed from now on."""
+        """Return a row for at most the next `most` tokens, all counted as computed from now on."""
         assert self.lease is not None
         after, more = self.lease.pages[self.computed // self.lease.page_size + 1 :], self.steps(most) - 1
         row = replace(
@@ -201,25 +202,25 @@ class RequestState:
         return row
 
     def take(self, token: int) -> EndReason | None:
-        """Add a settled token; return why the request ends with it, if that is known."""
+        """Add a settled token; return the end reason if it ends the request, else None."""
         self.pending -= 1
         self.tokens.append(token)
         if self.lease is None and self.rope_rule.outgrown(len(self.tokens) - 1):
-            self.queued.found = []  # of another namespace
+            self.queued.prefix_nodes = []  # the cached prefix is of another namespace
         if token in self.request.end_ids:
             return "stop"
-        self.masking.asked = self.masking.constrained  # it may be complete
-        return "length" if self.full and not self.masking.asked else None
+        self.masking.is_pending = self.masking.constrained  # it may be complete
+        return "length" if self.full and not self.masking.is_pending else None
 
     @property
     def full(self) -> bool:
-        """Tell whether it has as many tokens as it may."""
+        """Return whether it has reached its maximal length."""
         return len(self.tokens) >= self.final_length
 
     def jump(self, forced: Sequence[int]) -> bool:
-        """Add tokens that need not be sampled, to be computed in chunks; return False if all turn otherwise with them.
+        """Add forced tokens, to be computed in chunks; return False if its rope changes.
 
-        Computing goes on where a query block begins.
+        Computation continues at the start of a query block.
         """
         namespace = self.namespace
         self.tokens += forced
@@ -227,21 +228,21 @@ class RequestState:
             self.prefill_end = len(self.tokens)
             self.computed -= self.computed % QUERY_BLOCK
         else:
-            self.queued.found = []
+            self.queued.prefix_nodes = []
         return namespace == self.namespace
 
     def lose_dispatched(self) -> None:
-        """Expect nothing more of the ticks that are dispatched."""
+        """Stop expecting results of dispatched ticks."""
         self.pending = 0
         self.observed.lose_dispatched()
 
     def publish(self) -> None:
-        """Put the whole pages that are computed, and whose tokens are known, into the prefix tree."""
+        """Put its whole pages with computed and settled tokens into the prefix tree."""
         assert self.lease is not None
         self.lease.publish(self.tokens, min(self.computed, len(self.tokens), self.publishable))
 
     def give_back(self) -> None:
-        """Publish what is computed, and run no longer."""
+        """Publish its computed pages, and stop running."""
         assert self.lease is not None
         self.publish()
         self.lease.release()
@@ -251,10 +252,10 @@ class RequestState:
 
 
 def _last_block(tokens: int) -> int:
-    """Return the first position of the block that is computed in any case, since it has the last of the tokens."""
+    """Return the first position of the query block with the last token, which is always computed."""
     return (tokens - 1) // QUERY_BLOCK * QUERY_BLOCK
 
 
 def _written_page(lease: Lease, position: int) -> int:
-    """Return where keys and values go from a position on; pages that others read are never written again."""
+    """Return the page to write at a position; published pages are never written again."""
     return NULL_PAGE if position < lease.published else lease.pages[position // lease.page_size]

@@ -1,8 +1,7 @@
-"""The requests that have not ended: each runs, with a slot and pages, or waits.
+"""Table of the requests in progress: running, with a slot and pages, or queued.
 
-A request in the waiting queue owns no pages; what a running one owns is in its `Lease`. One that loses its pages
-(preemption) publishes them first. Later it is computed again from its tokens, the generated ones included, as far as
-they are not found in the cache; so its output does not change.
+A queued request owns no pages; a running one owns its `Lease`. A preempted request publishes its pages first. Later its
+tokens, including generated ones, are computed again unless cached, so its output does not change.
 """
 
 from collections.abc import Iterator
@@ -20,24 +19,24 @@ from rekindle.core.scheduler.stats import Counts, SchedulerStats
 
 
 class RequestTable:
-    """Knows where every request is, and moves it: from the queue to a group, back, or out.
+    """The requests in progress, moved between the queue and the groups.
 
     Args:
-        limits: how many groups, slots and pages there are.
-        outbox: what the host tier is to be told of the groups' pages.
+        limits: the numbers of groups, slots and pages.
+        outbox: receives the groups' messages to the host tier.
 
     Attributes:
-        groups: their running sets have the requests that run.
-        waiting: the others.
-        counts: counters that only grow.
-        exchanges: how often the weights were exchanged.
-        outputs: what callers are to be told.
-        grammar_outbox: what the grammars are to be told.
+        groups: the groups, with the running requests.
+        waiting: the queued requests.
+        counts: counters without a current state.
+        exchanges: the number of weight exchanges.
+        outputs: outputs to send to callers.
+        grammar_outbox: messages to send to the grammars.
     """
 
     def __init__(self, limits: EngineLimits, outbox: HostTierOutbox):
         self._limits = limits
-        self._tracked: dict[int, RequestState] = {}
+        self._states: dict[int, RequestState] = {}
         self.counts = Counts()
         self.groups = [Group(limits, outbox, number) for number in range(limits.data)]
         self.waiting = WaitingQueue(limits, self.groups, self.counts)
@@ -46,42 +45,42 @@ class RequestTable:
         self.grammar_outbox = GrammarOutbox()
 
     def __len__(self) -> int:
-        return len(self._tracked)
+        return len(self._states)
 
     def __iter__(self) -> Iterator[RequestState]:
-        return iter(tuple(self._tracked.values()))
+        return iter(tuple(self._states.values()))
 
     def get(self, request_id: int) -> RequestState | None:
-        """Return a request; None if it has ended."""
-        return self._tracked.get(request_id)
+        """Return a request in progress, or None."""
+        return self._states.get(request_id)
 
     @property
     def running(self) -> list[RequestState]:
-        """The requests that run, those of each group in the order in which they were admitted."""
+        """The running requests, those of each group in the order of admission."""
         return requests_of(self.groups)
 
     @property
     def losses(self) -> int:
-        """The number of times that the device state was lost."""
+        """The number of losses of the device state."""
         return self.groups[0].cache.losses
 
     def group_of(self, state: RequestState) -> Group:
-        """Return the group that computes a request, or is to compute it."""
+        """Return the group of a request, running or queued."""
         return self.groups[state.group]
 
     # Ways in, and between the queue and the groups
 
     def join(self, request: Request, *, started: bool = False) -> None:
-        """Let a request that is new here wait for the group that would come soonest to its next token."""
-        self._tracked[request.id] = state = RequestState.of(request, self._limits)
+        """Queue a new request for the group with its earliest next token."""
+        self._states[request.id] = state = RequestState.of(request, self._limits)
         state.started = started
         state.group = least_loaded(self.groups, state).number
         self.waiting.join(state)
 
     def reserve(self, state: RequestState, tokens: int) -> bool:
-        """See that so many tokens of a request have pages, preempting others as long as none is to be had.
+        """Reserve pages for the first `tokens` tokens of a request, preempting others as needed.
 
-        Return False if the request has no pages now: it may have been the next to give its own back.
+        Return False if the request itself was preempted, as the next victim.
         """
         while (lease := state.lease) is not None:
             missing = -(-tokens // self._limits.pool.page_size) - len(lease.pages)
@@ -91,7 +90,7 @@ class RequestTable:
         return False
 
     def preempt(self, state: RequestState) -> None:
-        """Take slot and pages from a request, which waits before all others from now on."""
+        """Take slot and pages from a request, and queue it before all others of its priority."""
         running = self.group_of(state).running
         running.leave(state)
         running.preempted.append(state.request.id)
@@ -99,7 +98,7 @@ class RequestTable:
         self.counts.preemptions += 1
 
     def preempted(self) -> tuple[int, ...]:
-        """Return, once, who lost its pages; the next plan tells, even if none came of the draft that took them."""
+        """Return the requests preempted since the last call, for the next plan."""
         preempted = tuple(request_id for group in self.groups for request_id in group.running.preempted)
         for group in self.groups:
             group.running.preempted.clear()
@@ -108,32 +107,32 @@ class RequestTable:
     # Ends
 
     def hold(self, state: RequestState) -> None:
-        """End a request whose prefix is computed; the prefix stays locked until it is withdrawn."""
+        """End a request with a computed prefix; the prefix stays locked until its withdrawal."""
         assert state.lease is not None
         state.publish()
         self.group_of(state).cache.hold(state.request.id, state.lease.tip)
         self.end(state, "held")
 
     def release(self, request_id: int) -> bool:
-        """Unlock a prefix that is held under the id of its request; return False if there is none."""
-        holders = [group.cache for group in self.groups if request_id in group.cache.held]
+        """Release the held prefix of a request; return False if there is none."""
+        holders = [group.cache for group in self.groups if request_id in group.cache.held_nodes]
         if holders:
             holders[0].release(request_id)
         return bool(holders)
 
     def reject(self, state: RequestState, error: Exception) -> Rejected:
-        """End a request with an error; return what its caller is to be told."""
+        """End a request with an error; return the message to its caller."""
         self.end(state, "cancelled")
         return Rejected(state.request.id, error)
 
     def end(self, state: RequestState, end: EndReason) -> None:
-        """End a request, and tell its caller why."""
+        """End a request, and output its end reason."""
         self.leave(state)
         self.outputs.append(Output(state.request, (), end))
 
     def leave(self, state: RequestState) -> None:
-        """Forget a request whose caller is told that it has ended."""
-        del self._tracked[state.request.id]
+        """Remove an ended request; the caller outputs its end."""
+        del self._states[state.request.id]
         self.counts.ended += 1
         if state.masking.constrained:
             self.grammar_outbox.ended.append(state.request.id)
@@ -142,18 +141,19 @@ class RequestTable:
         else:
             self.waiting.leave(state)
 
-    # What is there
+    # Inspection
 
     def check(self) -> None:
-        """Assert the invariants: every page and slot has exactly one holder, every request one place."""
+        """Assert the invariants: each page and slot has exactly one holder, each request exactly one place."""
         for group in self.groups:
             group.running.check()
             group.cache.check([page for state in group.running if state.lease for page in state.lease.own])
             waiting = [state for state in self.waiting if state.group == group.number]
-            assert group.owed == sum(state.queued.owed for state in waiting), "a group owes what nobody waits for"
-        placed = [*self.running, *self.waiting]
-        assert len(placed) == len(self._tracked), "a request is in two places, or in none"
-        assert set(placed) == set(self._tracked.values()), "a request is nowhere"
+            uncached = sum(state.queued.uncached for state in waiting)
+            assert group.queued_tokens == uncached, "queued tokens are miscounted"
+        states = [*self.running, *self.waiting]
+        assert len(states) == len(self._states), "a request is in two places, or in none"
+        assert set(states) == set(self._states.values()), "a request is nowhere"
         assert all(state.lease is None for state in self.waiting), "a waiting request has pages"
 
     def stats(self) -> SchedulerStats:

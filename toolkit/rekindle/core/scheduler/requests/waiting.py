@@ -1,4 +1,4 @@
-"""The waiting queue: who comes next, who waits for what another computes, and who for the host tier or the disk."""
+"""The waiting queue: admission order, and waits for pages in progress, the host tier and the disk."""
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby, islice
@@ -16,21 +16,21 @@ from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.core.scheduler.stats import Counts
 
 CONSIDERED = 64
-"""How many of the waiting requests are looked at for one tick."""
+"""Queued requests considered in one tick."""
 STAGED_PART = 4
-"""This part of the pool's size may be staged beside it for those who wait; of one request, all that it needs."""
+"""The divisor of the pool's size for pages staged in addition; a single request may always stage all its pages."""
 
 
 class WaitingQueue:
-    """Requests without pages, in the order in which they are to get some.
+    """Requests without pages, in the order of admission.
 
     Args:
         limits: the policy, and the sizes of pool and page.
-        groups: which are to compute them, and where their prefixes may be found.
-        counts: the scheduler's, which say how many ticks are planned.
+        groups: the groups for the requests, with their prefix trees.
+        counts: the scheduler's counters, including the number of planned ticks.
 
     Attributes:
-        changes: how often a request joined, left, or began to wait for copies.
+        changes: the number of changes: a request joined, left, or started to wait for copies.
     """
 
     def __init__(self, limits: EngineLimits, groups: Sequence[Group], counts: Counts):
@@ -50,71 +50,73 @@ class WaitingQueue:
         yield from self._fetching.values()
 
     def blocked(self, *, only_started: bool) -> RequestState | None:
-        """Return who comes next; None if nobody waits, or something is under way that may change that it waits."""
+        """Return the blocked head of the queue, or None if pending copies may unblock it."""
         if self._fetching or any(group.cache.offloading for group in self._groups):
             return None
         first = next(iter(self._candidates(only_started)), None)
         return None if first is not None and first.unsettled else first
 
     def join(self, state: RequestState, *, first: bool = False) -> None:
-        """Let a request wait for its group, behind all others of its priority or before them."""
+        """Queue a request for its group, behind all others of its priority or before them."""
         self.changes += 1
         state.queued.joined = self._counts.ticks
-        self._owe(state)  # it is looked for now, when it is one request; later looks go on, at 64 in one tick
+        self._count_uncached(state)  # this lookup is of one request; later ones continue it, for 64 in a tick
         if first:
             self._queue.appendleft(state)
         else:
             self._queue.append(state)
 
     def leave(self, state: RequestState) -> None:
-        """Let a request wait no longer, and give up what is staged for it."""
+        """Remove a request, and release its staged copies."""
         self.changes += 1
         self._give_up(state)
-        self._groups[state.group].owed -= state.queued.owed
+        self._groups[state.group].queued_tokens -= state.queued.uncached
         if self._fetching.pop(state.request.id, None) is None:
             self._queue.remove(state)
 
     def move(self, state: RequestState, group: Group) -> None:
-        """Let a request wait for another group, and give up what is staged for it."""
+        """Move a request to another group, and release its staged copies."""
         self.changes += 1
         self._give_up(state)
-        self._groups[state.group].owed -= state.queued.owed
-        state.group, state.queued.found, state.queued.fetchable = group.number, [], True
-        self._owe(state)
+        self._groups[state.group].queued_tokens -= state.queued.uncached
+        state.group, state.queued.prefix_nodes, state.queued.fetchable = group.number, [], True
+        self._count_uncached(state)
 
     def ready(
         self,
         able: Collection[int],
         next_tick: Collection[int],
         coming: Sequence[Collection[NextPage | None]],
-        said: list[Message],
+        messages: list[Message],
         *,
         only_started: bool,
     ) -> Iterator[tuple[RequestState, list[Node]]]:
-        """Yield who could be admitted now, each with the nodes of its cached prefix; some may leave meanwhile.
+        """Yield the requests ready for admission, each with the nodes of its cached prefix; some may leave meanwhile.
 
-        Who waits for a group that admits nobody moves to one that does, unless less is to be computed in the next tick.
+        A request of a group without admissions moves to another group, unless waiting for the next tick saves
+        computation.
 
         Args:
-            able: the groups that may admit somebody, looked at anew for each request.
-            next_tick: those of the others in whose way only the size of the tick is.
-            coming: for each group, the pages that it computes; who would begin with one of them waits for it instead.
-            said: gets the messages to the host tier.
-            only_started: pass over those that have not started.
+            able: the groups able to admit a request, checked again for each request.
+            next_tick: the other groups, if only the size of the tick prevents admission.
+            coming: for each group, the pages it is computing. Requests with one of these as their first uncached page
+                wait for it.
+            messages: receives the messages to the host tier.
+            only_started: skip requests that have not started.
         """
         full = False
         candidates = self._candidates(only_started)
         for place, state in enumerate(candidates):
             if state.unsettled:
-                return  # it lost its pages, and a token of it is still on its way
+                return  # it was preempted, and a token of it is still in flight
             if state.group not in able:
                 if state.queued.fetching is not None or not able:
                     continue
                 other = least_loaded([self._groups[number] for number in sorted(able)], state)
-                if state.group in next_tick and other.uncached(state) > state.queued.owed:
+                if state.group in next_tick and other.uncached(state) > state.queued.uncached:
                     continue
                 self.move(state, other)
-            cache, nodes = self._groups[state.group].cache, self._found(state)
+            cache, nodes = self._groups[state.group].cache, self._match(state)
             after = nodes[-1] if nodes else state.namespace
             page = cache.tree.next_page(after, state.reusable)
             if page is not None and page in coming[state.group]:
@@ -125,16 +127,16 @@ class WaitingQueue:
             elif not full and not self._is_fetched(colder[0]) and not any(map(cache.is_offloading, colder)):
                 full = not self._make_room_to_stage(colder, candidates[place + 1 :])  # also for later ones
                 if not full:
-                    said.append(self._fetch(state, colder))
+                    messages.append(self._fetch(state, colder))
 
-    def fetched(self, message: Fetched) -> None:
-        """Take in that what a request waited for is staged on the device, or could not be."""
+    def on_fetched(self, message: Fetched) -> None:
+        """Record the result of a request's fetch: staged copies, or a failure."""
         state = self._fetching.pop(message.request_id, None)
         if state is None:
             return  # it ended meanwhile
         self._queue.appendleft(state)
         if state.queued.fetching is None:
-            return  # what it waited for was forgotten
+            return  # its cached prefix was forgotten
         if message.staged is not None:
             state.queued.fetching.staged = message.staged
             return
@@ -143,7 +145,7 @@ class WaitingQueue:
         self._groups[state.group].cache.unreadable(node for node in nodes if _copy_of(node) in message.bad)
 
     def onload(self, state: RequestState, nodes: Sequence[Node], lease: Lease) -> Onload | None:
-        """Let what is staged for a request of these nodes go to the pages of its lease; None if nothing is."""
+        """Return the onload of the staged copies of these nodes into the lease of a request; None without copies."""
         if state.queued.fetching is None:
             return None
         staged = dict(zip(state.queued.fetching.nodes, state.queued.fetching.staged, strict=True))
@@ -154,27 +156,27 @@ class WaitingQueue:
         return Onload(tuple(staged[node] for node in usable), tuple(lease.onload(usable)), from_disk)
 
     def give_up_staged(self, first: RequestState) -> bool:
-        """Give up what is staged for others than `first`, since it keeps pages locked; return whether anything was."""
+        """Release the staged copies of all requests except `first`, to unlock pages; return whether there were any."""
         staged = [state for state in self._queue if state.queued.fetching is not None and state is not first]
         for state in staged:
             self._give_up(state)
         return bool(staged)
 
     def forget_cache(self) -> None:
-        """Give up everything that was found."""
-        for state in self:  # who waits for copies goes on when they come, or would take them for later ones
+        """Forget all cached prefixes and staged copies."""
+        for state in self:  # requests with a fetch stay: its answer must not match a later fetch
             self._give_up(state)
-            state.queued.found = []
+            state.queued.prefix_nodes = []
 
     def _candidates(self, only_started: bool) -> list[RequestState]:
-        """Return the candidates of a tick: overdue requests, then by priority, and in the policy's order within one."""
+        """Return the candidates of a tick: overdue requests, then by priority and by policy."""
         overdue = [
             state
             for state in self._queue.overdue(self._counts.ticks - PATIENCE_TICKS, CONSIDERED)
             if state.started or not only_started
         ][:CONSIDERED]
-        passed = set(overdue)
-        able = (each for each in self._queue if (each.started or not only_started) and each not in passed)
+        chosen_first = set(overdue)
+        able = (each for each in self._queue if (each.started or not only_started) and each not in chosen_first)
         considered = islice(able, CONSIDERED - len(overdue))
         for _, alike in groupby(considered, key=lambda state: state.request.params.priority):
             overdue += self._ordering.sort(alike, self._candidate)
@@ -182,29 +184,29 @@ class WaitingQueue:
 
     def _candidate(self, state: RequestState) -> Candidate:
         def path() -> Sequence[Node]:
-            return () if state.unsettled else self._found(state)
+            return () if state.unsettled else self._match(state)
 
         waited = self._counts.ticks - state.queued.joined
         return Candidate(state.request, state.started, waited, self._limits.pool.page_size, path)
 
-    def _found(self, state: RequestState) -> list[Node]:
+    def _match(self, state: RequestState) -> list[Node]:
         tree = self._groups[state.group].cache.tree
-        state.queued.found = tree.match(state.namespace, state.reusable, state.queued.found)
-        return state.queued.found
+        state.queued.prefix_nodes = tree.match(state.namespace, state.reusable, state.queued.prefix_nodes)
+        return state.queued.prefix_nodes
 
-    def _owe(self, state: RequestState) -> None:
-        """Count the tokens that a request is to compute as its group's."""
-        state.queued.owed = len(state.tokens) - len(self._found(state)) * self._limits.pool.page_size
-        self._groups[state.group].owed += state.queued.owed
+    def _count_uncached(self, state: RequestState) -> None:
+        """Add the uncached tokens of a request to its group's `queued_tokens`."""
+        state.queued.uncached = len(state.tokens) - len(self._match(state)) * self._limits.pool.page_size
+        self._groups[state.group].queued_tokens += state.queued.uncached
 
     def _is_fetched(self, node: Node) -> bool:
-        """Return whether a node's copy is staged, or on its way, for any request."""
+        """Return whether a node's copy is staged or being fetched, for any request."""
         return any(state.queued.fetching is not None and node in state.queued.fetching.nodes for state in self)
 
     def _make_room_to_stage(self, nodes: list[Node], later: list[RequestState]) -> bool:
-        """Return whether these may be staged; what is staged for those who come later gives way, the last first.
+        """Return whether nodes may be staged, after releasing staged copies of later requests, last first.
 
-        Or who comes first might wait for one whom all others pass.
+        Otherwise the first request could wait for one that all others pass.
         """
         for state in reversed([other for other in later if other.queued.fetching is not None]):
             if self._has_room_to_stage(nodes):

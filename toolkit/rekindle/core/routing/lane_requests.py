@@ -1,0 +1,106 @@
+"""Requests of each lane, as its router knows them, and the lane's load."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rekindle.core.messages import Admit
+from rekindle.core.request.request import Request
+from rekindle.core.request.tokens import EndReason
+from rekindle.core.route import LaneLoad
+from rekindle.core.routing.pages import PageCounts
+
+
+class LaneView(Protocol):
+    """The router's view of a lane's scheduler, on the engine's loop."""
+
+    def uncached(self, request: Request) -> int:
+        """Return the number of a request's known tokens to compute now."""
+
+    def remaining(self, request_id: int) -> int | None:
+        """Return the number of tokens to compute before a running request's next one; None for others."""
+
+
+@dataclass(slots=True)
+class RouterEntry:
+    """A request in progress, or with a held prefix.
+
+    Attributes:
+        admit: the message to its lane.
+        pages: the page hashes of its known tokens; see `pages_of`.
+        lane: the number of its lane; None while it waits for one.
+        tokens: the estimated tokens to compute; 0 after its first token.
+        ending: the end reason, once it is asked to end.
+        started: whether the caller has its start.
+        losses: the number of lanes lost with it.
+    """
+
+    admit: Admit
+    pages: tuple[int, ...]
+    lane: int | None = None
+    tokens: int = 0
+    ending: EndReason | None = None
+    started: bool = False
+    losses: int = 0
+
+    @property
+    def id(self) -> int:
+        """The id of the request."""
+        return self.admit.request.id
+
+
+class LaneRequests:
+    """The requests of one lane.
+
+    Attributes:
+        pending: the requests with an uncomputed prompt, by id.
+        coming: the pages of the pending requests.
+        in_flight, total_given: `in_flight` and `given` of `LaneLoad`.
+        loss: the error of the lane's loss; None while it serves.
+        for_good: whether the loss is final.
+    """
+
+    def __init__(self, number: int, view: LaneView):
+        self._number, self._view = number, view
+        self.pending: dict[int, RouterEntry] = {}
+        self.coming = PageCounts()
+        self.in_flight = 0
+        self.total_given = 0
+        self.loss: Exception | None = None
+        self.for_good = False
+
+    def load(self, request: Request, pages: Sequence[int], page_size: int, slots: int) -> LaneLoad:
+        """Return the lane's load, for a request with these pages."""
+        tokens = len(request.initial_tokens)
+        coming = self.coming.prefix(pages[: (tokens - 1) // page_size]) * page_size
+        uncached = min(self._view.uncached(request), tokens - coming)
+        pending = sum(map(self._remaining, self.pending.values()))
+        return LaneLoad(self._number, pending, uncached, self.in_flight, self.total_given, slots)
+
+    def is_computing(self, request_id: int) -> bool:
+        """Return whether known tokens of a request remain to compute, though some of its output is out."""
+        return bool(self._view.remaining(request_id))
+
+    def take(self, entry: RouterEntry, uncached: int) -> None:
+        """Add a request with its uncached tokens."""
+        entry.lane, entry.tokens = self._number, max(1, uncached)
+        self.total_given += 1
+        self.in_flight += 1
+        self.pending[entry.id] = entry
+        self.coming.add(entry.pages)
+
+    def computed(self, entry: RouterEntry) -> None:
+        """Mark the prompt of a request as computed."""
+        if entry.tokens:
+            entry.tokens = 0
+            del self.pending[entry.id]
+            self.coming.remove(entry.pages)
+
+    def leave(self, entry: RouterEntry) -> None:
+        """Remove a request."""
+        self.computed(entry)
+        self.in_flight -= 1
+
+    def _remaining(self, entry: RouterEntry) -> int:
+        remaining = self._view.remaining(entry.id)
+        return entry.tokens if remaining is None else min(entry.tokens, remaining)
