@@ -101,7 +101,7 @@ for form in (
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.text.grammar import Compiler
-from rekindle.core.text.masks import alone
+from rekindle.core.text.masks import run_steps
 
 VOCABULARY = 49_152
 END = session.encode("<|im_end|>")[0]
@@ -109,8 +109,8 @@ compiler = Compiler(session._tokenizer(), VOCABULARY, {END})
 params = SamplingParams.from_options({"json_schema": Person, "max_tokens": 60})
 request = Request(0, answer.prompt_token_ids, params, frozenset({END}), 512)
 
-place = compiler.compiled(params.constraint).matcher(request)
-allowed = alone(place.start())
+place = compiler.compile(params.constraint).matcher(request)
+allowed = run_steps(place.start())
 allowed
 
 # %% [markdown]
@@ -128,7 +128,7 @@ def may(bits):
 steps = [(token, None) for token in allowed.forced]
 for token in answer.token_ids[len(steps) :]:
     steps.append((token, may(allowed.bits)))
-    allowed = alone(place.take(token, fewest=VOCABULARY))  # nothing more is given, so that each token has a mask
+    allowed = run_steps(place.take(token, min_forced=VOCABULARY))  # no forced tokens, so each token has a mask
 
 assert tuple(token for token, _ in steps) == answer.token_ids
 assert all(mask is None or mask[token] for token, mask in steps)

@@ -67,7 +67,7 @@ class Stages:
         constraint, compiler = request.params.constraint, self._loaded_engine.preparer.compiler
         if constraint is None or compiler is None:
             return request
-        return constrained(request, compiler.compiled(constraint))
+        return constrained(request, compiler.compile(constraint))
 
     def step(self, choose: Choose) -> bool:
         """Let one stage that has mail handle one message; False if none has."""

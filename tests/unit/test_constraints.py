@@ -121,7 +121,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"json_schema": {"enum": []}}, "Unsatisfiable schema"),
     ({"json_schema": {"$ref": "#/nowhere"}}, "json_schema cannot be served"),
-    ({"json_schema": {"minProperties": 2, "patternProperties": {"^[ab]$": {}}}}, "one key twice would count as two"),
+    ({"json_schema": {"minProperties": 2, "patternProperties": {"^[ab]$": {}}}}, "a repeated key would count twice"),
     ({"json_schema": {"items": {"type": "object", "minProperties": 3, "required": ["a"]}}}, "minProperties=3"),
     ({"regex": "(a"}, "unclosed group"),
     ({"regex": "(?=a)b"}, "look-around"),
@@ -210,7 +210,7 @@ def test_a_branch_goes_on_within_its_constraint(session: Session) -> None:
     branch = answer.branch(1, other, logprobs=None).result()
     assert branch.text[:2] == answer.text[0] + other
     assert branch.parsed == branch.text
-    with pytest.raises(InvalidRequest, match="begins with what the regular expression does not allow"):
+    with pytest.raises(InvalidRequest, match="start of the output does not match the regular expression"):
         answer.branch(1, "q", logprobs=None).result()
 
 

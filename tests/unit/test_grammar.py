@@ -16,7 +16,7 @@ from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.text.grammar import Compiler, Matcher
-from rekindle.core.text.masks import InThreads, Masks, OneByOne, Together, alone
+from rekindle.core.text.masks import MaskBatcher, Masks, SerialMasks, ThreadedMasks, run_steps
 from rekindle.core.text.tokenizer import Tokenizer
 
 VOCAB_SIZE, END = 49152, 2
@@ -32,7 +32,7 @@ def place_of(compiler: Compiler, options: dict[str, Any]) -> Matcher:
     params = SamplingParams.from_options({**options, "max_tokens": LONGEST})
     assert params.constraint is not None
     request = Request(0, (5,), params, frozenset({END}), LONGEST + 1)
-    return compiler.compiled(params.constraint).matcher(request)
+    return compiler.compile(params.constraint).matcher(request)
 
 
 def tokens_of(outcome: Allowed | RekindleError) -> list[int]:
@@ -48,7 +48,7 @@ def walked(compiler: Compiler, options: dict[str, Any], seed: int, fewest: int =
     What is chosen at a place depends on the seed and the place alone. Where the output may end, it often does.
     """
     place = place_of(compiler, options)
-    allowed, tokens = alone(place.start()), list[int]()
+    allowed, tokens = run_steps(place.start()), list[int]()
     while True:
         tokens += allowed.forced
         if allowed.complete:
@@ -64,7 +64,7 @@ def walked(compiler: Compiler, options: dict[str, Any], seed: int, fewest: int =
         if token == END:
             return tokens
         tokens.append(token)
-        allowed = alone(place.take(token, fewest))
+        allowed = run_steps(place.take(token, fewest))
 
 
 pieces = st.sampled_from(["a", "bc", "é", "[0-9]", r"\.", "[a-f]", "[^a-y\\n]", "[A-Z0-9]", " ", "-", "<b>", '"', "😀"])
@@ -172,7 +172,7 @@ def test_a_grammar_compiles_once(compiler: Compiler) -> None:
     again = [SamplingParams.from_options({"regex": "[ab]+c"}).constraint for _ in range(2)]
     assert again[0] is not None
     assert again[1] is not None
-    assert compiler.compiled(again[0]) is compiler.compiled(again[1])
+    assert compiler.compile(again[0]) is compiler.compile(again[1])
 
 
 def test_masks_computed_together_are_those_computed_alone(compiler: Compiler) -> None:
@@ -183,11 +183,11 @@ def test_masks_computed_together_are_those_computed_alone(compiler: Compiler) ->
     ] * 3
 
     def story(masks: Masks) -> list[list[tuple[int, type, list[int]]]]:
-        together = Together(masks)
+        together = MaskBatcher(masks)
         places = [place_of(compiler, options) for options in kinds]
         for index, place in enumerate(places):
             together.begin(index, place.start())
-        outcomes, late = together.go_on(range(len(kinds)), lambda: False)
+        outcomes, late = together.advance(range(len(kinds)), lambda: False)
         seen = []
         for turn in range(12):
             assert not late
@@ -196,10 +196,10 @@ def test_masks_computed_together_are_those_computed_alone(compiler: Compiler) ->
             for index, tokens in going:
                 token = 1 if index == turn else tokens[turn % 2 - 1]  # one that is not allowed, once in each
                 together.begin(index, places[index].take(token, 2))
-            outcomes, late = together.go_on([index for index, _ in going], lambda: False)
+            outcomes, late = together.advance([index for index, _ in going], lambda: False)
         return seen
 
-    seen = story(InThreads(VOCAB_SIZE))
-    assert seen == story(OneByOne())
+    seen = story(ThreadedMasks(VOCAB_SIZE))
+    assert seen == story(SerialMasks())
     assert {kind for turn in seen for _, kind, _ in turn} == {Allowed, ConstraintFailed}, "one fails, and others go on"
     assert sum(len(turn) > 1 for turn in seen) > 4

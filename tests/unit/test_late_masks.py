@@ -11,7 +11,7 @@ from rekindle.core.engine.actors.grammars import LONGEST_WAIT, NEVER, Grammars
 from rekindle.core.messages import Advance, Advanced, Withdraw
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
-from rekindle.core.text.masks import OneByOne
+from rekindle.core.text.masks import SerialMasks
 from rekindle.testing import ByHand, FakeGrammar, constrained, expected_tokens
 
 GRAMMARS = [FakeGrammar(salt, 90) for salt in (1, 4, 7)]
@@ -75,7 +75,7 @@ def test_a_late_one_may_be_withdrawn(engine: ByHand) -> None:
     assert engine.ends[3] == "length"
 
 
-class Slow(OneByOne):
+class Slow(SerialMasks):
     """Takes longer for one mask than anybody waits, on a clock of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):

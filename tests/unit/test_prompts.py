@@ -176,7 +176,7 @@ def test_a_conversation_is_left_open_where_there_is_something_to_go_on_with() ->
     assert prompt_of([USER], continue_final_message=True) == Conversation([USER], None, {}, True)
     with pytest.raises(InvalidRequest, match="continue_final_message must be True or False, got 'yes'"):
         prompt_of([USER], continue_final_message="yes")
-    with pytest.raises(InvalidRequest, match="goes on with the final message, and add_generation_prompt=True begins"):
+    with pytest.raises(InvalidRequest, match="continues the final message, and add_generation_prompt=True starts"):
         prompt_of([USER], continue_final_message=True, chat_template_kwargs={"add_generation_prompt": True})
     call = {"role": "assistant", "tool_calls": [{}]}
     with pytest.raises(InvalidRequest, match="needs a final message with a content"):

@@ -219,7 +219,7 @@ def test_each_role_has_the_form_that_the_template_writes_for_it() -> None:
 
 def test_a_role_whose_words_the_template_leaves_out_is_refused() -> None:
     users_alone = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
-    with pytest.raises(InvalidRequest, match="leaves out what messages of the role 'system' say"):
+    with pytest.raises(InvalidRequest, match="drops the content of messages with role 'system'"):
         render([{"role": "system", "content": "Be brief."}, USER], users_alone)
 
 
@@ -301,7 +301,7 @@ def test_the_same_words_before_do_not_count() -> None:
     ],
 )
 def test_a_final_message_that_the_template_changes_cannot_be_continued(template: str) -> None:
-    with pytest.raises(InvalidRequest, match="does not write the content of the final message as it is"):
+    with pytest.raises(InvalidRequest, match="does not render the content of the final message unchanged"):
         render([USER, answer("<think>a</think>b")], template, continue_final_message=True)
 
 
@@ -360,7 +360,7 @@ def test_tools_and_variables_that_the_template_does_not_read_are_an_error() -> N
     """Check this because a misspelt name would do nothing, and nobody would notice."""
     messages = [{"role": "user", "content": "hi"}]
     template = "{% for message in messages %}{{ message.content }}{% endfor %}{{ thinking | default('') }}"
-    with pytest.raises(InvalidRequest, match="no place for tools: write them into a message"):
+    with pytest.raises(InvalidRequest, match="does not support tools: describe them in a message"):
         render(messages, template, tools=[{"name": "weather"}])
     with pytest.raises(InvalidRequest, match=r"does not read 'thinkng'; besides the messages it reads thinking$"):
         render(messages, template, variables={"thinkng": True})

@@ -104,7 +104,7 @@ def assert_decoded(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bo
 @settings(max_examples=100, deadline=None)
 def test_what_goes_on_with_a_text_is_decoded_as_behind_it(name: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[name]
-    text = tokenizer.some_text
+    text = tokenizer.filler_ids
     ids = data.draw(st.lists(st.integers(0, len(PIECES) - 1), max_size=5))
     decoder = IncrementalDecoder(tokenizer, goes_on=True)
     told = "".join([*map(decoder.push, ids), decoder.finish()[0]])

@@ -16,7 +16,7 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out
 from rekindle.core.request import checks
 from rekindle.core.request.params import check_keywords
-from rekindle.core.text.chat import check_messages, copied
+from rekindle.core.text.chat import check_messages, copy_messages
 from rekindle.notebook.live_text import Cell
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import ToolRun
@@ -88,7 +88,7 @@ class Chat:
     @property
     def messages(self) -> list[Mapping[str, Any]]:
         """The conversation, as `generate` takes it: a list of its own, with copies of the messages."""
-        return copied(self._now.messages)
+        return copy_messages(self._now.messages)
 
     @awaitable('await chat.say("...")')
     @spelled_out(TurnOptions, TURN_DEFAULTS)
@@ -261,4 +261,4 @@ def _messages(said: Said) -> list[Mapping[str, Any]]:
             f"what is said must be a str or a list of {{role, content}} mappings, got {checks.preview(said)}{hint}"
         )
     check_messages(said)
-    return copied(said)
+    return copy_messages(said)

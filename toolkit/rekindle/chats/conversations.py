@@ -13,7 +13,7 @@ from rekindle.core.concurrency.waits import Waits, way
 from rekindle.core.keywords import spelled_out
 from rekindle.core.request import checks
 from rekindle.core.request.params import SamplingOptions, check_keywords
-from rekindle.core.text.chat import check_messages, copied
+from rekindle.core.text.chat import check_messages, copy_messages
 from rekindle.notebook.live_text import Cell
 from rekindle.results.tool_run import ToolRun
 from rekindle.tools.running import Rounds, callable_tools
@@ -52,7 +52,7 @@ def chat(
         begun.append({"role": "system", "content": checks.text("system", system, LONGEST_SYSTEM)})
     if messages is not None:
         check_messages(messages)
-        begun += copied(messages)
+        begun += copy_messages(messages)
     sampling = {name: value for name, value in ask.items() if name in SamplingOptions.__annotations__}
     session._requests.params(sampling)  # type: ignore[arg-type]
     return Chat(session._requests, begun, tools, ask)
@@ -104,4 +104,4 @@ def _rounds(requests: Requests, messages: Any, given: Any, limit: int, ask: Turn
     turns = Turns(requests, [tool.schema for tool in tools.values()], ask)
     told = (lambda step: None) if cell is None else draw_results
     rounds = checks.integer("limit", limit, 1, MOST_ROUNDS)
-    return Rounds(copied(messages), tools, rounds, lambda said: turns.answered(said, cell), told)
+    return Rounds(copy_messages(messages), tools, rounds, lambda said: turns.answered(said, cell), told)

@@ -12,11 +12,11 @@ from rekindle.core.request.checks import boolean, preview
 from rekindle.core.request.params import SamplingOptions, SamplingParams
 from rekindle.core.request.request import check_token_ids
 from rekindle.core.text.chat import (
+    append_text,
+    check_continuable,
     check_messages,
-    check_open,
     check_variables,
-    copied,
-    with_more,
+    copy_messages,
 )
 from rekindle.results.answer_table import PromptLabel
 from rekindle.tools.tool import AnyTool, schemas_of
@@ -167,7 +167,7 @@ def as_it_is(prefix: Prompt, options: PromptOptions[Any]) -> Prompt:
         return prefix
     if not isinstance(prefix, Conversation):
         raise _no_chat(prefix, "continue_final_message=")
-    check_open(prefix.messages, prefix.variables)
+    check_continuable(prefix.messages, prefix.variables)
     return replace(prefix, continue_final_message=True)
 
 
@@ -186,7 +186,7 @@ def continuation(prefix: Prompt, more: Prompt) -> Prompt:
     """
     match prefix, more:
         case Conversation(continue_final_message=True), str():
-            return replace(prefix, messages=with_more(prefix.messages, more))
+            return replace(prefix, messages=append_text(prefix.messages, more))
         case Conversation(), str():
             return replace(prefix, messages=[*prefix.messages, {"role": "user", "content": more}])
         case Conversation(), Conversation():
@@ -300,9 +300,9 @@ def _text_or_chat(extras: _Extras, prompt: Any) -> Prompt:
 def _chat(messages: Any, extras: _Extras) -> Conversation:
     check_messages(messages)
     if extras.open:
-        check_open(messages, extras.variables)
+        check_continuable(messages, extras.variables)
     # A copy, because the intake reads the messages on another thread while the caller may change the conversation.
-    return Conversation(copied(messages), extras.tools, extras.variables, extras.open)
+    return Conversation(copy_messages(messages), extras.tools, extras.variables, extras.open)
 
 
 def _no_chat(prompt: Prompt, option: str) -> InvalidRequest:

@@ -16,7 +16,7 @@ from rekindle.core.messages import Conversation, Prompt
 from rekindle.core.request import checks
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import check_length
-from rekindle.core.text.template import names_read
+from rekindle.core.text.template import template_variables
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.scores.classes import Classification, sigmoid
 from rekindle.results.scores.ranking import Ranking
@@ -127,7 +127,7 @@ def rerank(
 
 def question(tokenizer: Tokenizer | None, instruction: str, query: str, document: str) -> Conversation:
     """Return the conversation for judging a document's relevance, with reasoning disabled."""
-    thinks = tokenizer is not None and "enable_thinking" in names_read(tokenizer.chat_template or "")
+    thinks = tokenizer is not None and "enable_thinking" in template_variables(tokenizer.chat_template or "")
     content = f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
     messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": content}]
     return Conversation(messages, None, {"enable_thinking": False} if thinks else {})

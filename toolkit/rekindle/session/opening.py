@@ -21,7 +21,7 @@ from rekindle.core.keywords import spelled_out
 from rekindle.core.models.families.reading import Family
 from rekindle.core.ray import Ray
 from rekindle.core.request.params import SamplingOptions
-from rekindle.core.text.template import names_read
+from rekindle.core.text.template import template_variables
 from rekindle.hosts.hosts import Hosts
 from rekindle.notebook.front_end import tell
 from rekindle.notebook.progress_bars import ProgressBars, shown
@@ -139,7 +139,7 @@ def _check_template(template: object) -> None:
             f"{template!r:.80}"
         )
     try:
-        names_read(template)
+        template_variables(template)
     except InvalidRequest as error:
         raise ConfigError(f"chat_template cannot be read: {error.__cause__}; got {template!r:.80}") from error
 

@@ -36,7 +36,7 @@ from rekindle.core.request.request import Pooling, Request
 from rekindle.core.request.tokens import EndReason, StateSum
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
-from rekindle.core.text.masks import OneByOne
+from rekindle.core.text.masks import SerialMasks
 from rekindle.testing.device import FakeStepper, settle_tick
 from rekindle.testing.grammar import FakeGrammar, constrained
 from rekindle.testing.model import FAKE_MODEL
@@ -81,7 +81,7 @@ class ByHand:
         self.disk_tier = disk_tier or FakeDiskTier()
         self.scheduler.restore(self.disk_tier.stored())
         self.advancing: deque[Advance] = deque()
-        self.grammars = Grammars(jumps_on("gpu", self.limits), OneByOne())
+        self.grammars = Grammars(jumps_on("gpu", self.limits), SerialMasks())
         self.host_tier = FakeHostTier(self.limits.data * self.limits.pool.host_pages, self.disk_tier)
         self.in_flight: deque[Dispatched] = deque()
         self.offloading: deque[Gathered] = deque()

@@ -10,7 +10,7 @@ from rekindle.core.request.allowed import Constrained
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.request import Request
 from rekindle.core.text.grammar import Grammar, Matcher
-from rekindle.core.text.masks import alone
+from rekindle.core.text.masks import run_steps
 
 VOCAB_SIZE = 251
 """A prime, so a token at a wrong position changes the sum in `next_token`."""
@@ -46,7 +46,7 @@ class FakeGrammar:
 
 def constrained(request: Request, grammar: FakeGrammar | Grammar) -> Request:
     """Return a request constrained by a grammar, as after its preparation."""
-    return replace(request, constrained=Constrained(grammar, alone(grammar.matcher(request).start())))
+    return replace(request, constrained=Constrained(grammar, run_steps(grammar.matcher(request).start())))
 
 
 class _FakePlace:

@@ -9,7 +9,7 @@ from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.core.text.masks import alone
+from rekindle.core.text.masks import run_steps
 from rekindle.testing.grammar import VOCAB_SIZE, FakeGrammar, constrained
 
 FAKE_MODEL = ModelConfig.llama(
@@ -100,7 +100,7 @@ def expected_of(request: Request) -> tuple[int, ...]:
         tokens.append(next_token(tokens, draw_of(request.params), banned))
         ended = tokens[-1] in request.end_ids
         if matcher is not None and not ended:
-            allowed = alone(matcher.take(tokens[-1], ONE_BY_ONE))
+            allowed = run_steps(matcher.take(tokens[-1], ONE_BY_ONE))
             ended = allowed.complete
     return tuple(tokens[len(request.prompt) :])
 
@@ -113,4 +113,4 @@ def _matcher(request: Request) -> tuple[Any, Allowed | None]:
     if request.constrained is None:
         return None, None
     matcher = request.constrained.grammar.matcher(request)
-    return matcher, alone(matcher.start())
+    return matcher, run_steps(matcher.start())

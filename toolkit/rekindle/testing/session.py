@@ -26,7 +26,7 @@ from rekindle.core.engine.thread import EngineThread
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.store.restore_report import RestoreReport
-from rekindle.core.text.masks import OneByOne
+from rekindle.core.text.masks import SerialMasks
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing.by_hand import CheckedScheduler, fake_limits
@@ -84,7 +84,7 @@ def _fake_lane(limits: EngineLimits, preparer: Preparer, settler: FakeSettler | 
         stepper=FakeStepper(limits),
         settler=settler or FakeSettler(),
         detokenizer=Detokenizer(preparer.tokenizer),
-        grammars=Grammars(jumps_on("cpu", limits), OneByOne()),
+        grammars=Grammars(jumps_on("cpu", limits), SerialMasks()),
         host_tier=FakeHostTier(limits.data * limits.pool.host_pages, disk_tier),
         disk_tier=disk_tier,
     )

@@ -43,7 +43,7 @@ from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.store.snapshot_store import SnapshotStore
-from rekindle.core.text.masks import InThreads
+from rekindle.core.text.masks import ThreadedMasks
 
 
 def build(
@@ -247,7 +247,7 @@ def _lane(
         stepper=stepper,
         settler=Settler(),
         detokenizer=Detokenizer(blueprint.checkpoint.tokenizer),
-        grammars=Grammars(jumps_on(blueprint.place.first.platform, limits), InThreads(preparer.vocab_size)),
+        grammars=Grammars(jumps_on(blueprint.place.first.platform, limits), ThreadedMasks(preparer.vocab_size)),
         host_tier=host_tier,
         disk_tier=DiskTier(stores.snapshot),
     )

@@ -13,7 +13,7 @@ from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request, check_bans, check_length, check_scored, check_token_ids
 from rekindle.core.text.chat import render
 from rekindle.core.text.grammar import Compiler
-from rekindle.core.text.masks import alone
+from rekindle.core.text.masks import run_steps
 from rekindle.core.text.tokenizer import Tokenizer
 
 TOKENIZED_AT_ONCE = 2
@@ -144,8 +144,8 @@ class Preparer:
         """
         if self.compiler is None:
             raise InvalidRequest(f"the model has no tokenizer, so {constraint.kind} cannot be served")
-        grammar = self.compiler.compiled(constraint)
-        return replace(request, constrained=Constrained(grammar, alone(grammar.matcher(request).start())))
+        grammar = self.compiler.compile(constraint)
+        return replace(request, constrained=Constrained(grammar, run_steps(grammar.matcher(request).start())))
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         """Return the token ids of each word as it is written at the start of a text and after a space."""

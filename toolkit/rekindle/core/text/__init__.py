@@ -1,1 +1,1 @@
-"""The text of a model: its tokenizer, its chat template, incremental decoding, stop strings."""
+"""Text processing for a model: tokenizer, chat template, incremental decoding, stop strings, constraints."""

@@ -1,4 +1,4 @@
-"""Turning messages into a prompt, by the model's own chat template."""
+"""Rendering of messages into a prompt by the model's chat template."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.text.template import compiled, loops_over_parts, names_read
+from rekindle.core.text.template import compile_template, loops_over_parts, template_variables
 
 _OPEN_END = "THE-FINAL-MESSAGE-GOES-ON-HERE "
-"""Marks where an open message ends. Where a template trims its contents, the space behind the word is gone."""
+"""Marker at the end of an open message. If a template trims contents, the space after the word is removed."""
 
 
 def render(
@@ -24,26 +24,26 @@ def render(
     variables: Mapping[str, Any] | None = None,
     continue_final_message: bool = False,
 ) -> str:
-    """Write a conversation as the model was trained to read it, exactly as transformers would.
+    """Render a conversation in the model's training format, exactly as transformers does.
 
     Args:
         messages: mappings with a "role" and a "content", oldest first; other keys reach the template too. A content is
-            a str, or a list of {"type": "text", "text": ...} parts. Where the template cannot write the one for a role,
-            it gets the other: the text as a part, or the texts joined by line ends, as in vLLM. A message of the role
-            "assistant" that has "tool_calls" may have no content.
-        template: Jinja source; it runs in a sandbox, because it came with the model.
-        bos_token, eos_token: the texts of these tokens, which the template may read; None leaves them undefined.
-        tools: JSON schemas of the functions that the model may call; the template reads them as `tools`.
-        variables: other variables of the template, by name. They overrule `add_generation_prompt` (default True: end
-            with the start of the assistant's answer), `documents` (default None), and the two tokens.
-        continue_final_message: end with the content of the last message, so that what is generated goes on with it.
+            a str, or a list of {"type": "text", "text": ...} parts. If the template does not support one form for a
+            role, the other form is used, as in vLLM: the text as one part, or the parts joined by newlines. An
+            assistant message with "tool_calls" may have no content.
+        template: Jinja source. It runs in a sandbox, because it comes with the model.
+        bos_token, eos_token: texts of these tokens, as template variables; None leaves them undefined.
+        tools: JSON schemas of the available functions, as the template variable `tools`.
+        variables: other template variables by name. They override `add_generation_prompt` (default True: end with the
+            start of the assistant's answer), `documents` (default None), and the two tokens.
+        continue_final_message: end with the content of the last message, so that generation continues it.
 
     Raises:
-        InvalidRequest: there is no template, an argument is malformed, or the template rejects them.
+        InvalidRequest: there is no template, an argument is malformed, or the template rejects the arguments.
     """
     if template is None:
         raise InvalidRequest(
-            "the model has no chat template, so messages cannot be turned into a prompt: pass the prompt as str"
+            "the model has no chat template, so messages cannot be rendered to a prompt: pass the prompt as str"
         )
     check_messages(messages)
     if tools is not None:
@@ -51,18 +51,18 @@ def render(
     if variables is not None:
         check_variables(variables)
     if continue_final_message:
-        check_open(messages, variables or {})
-    _check_read(template, tools, variables or {})
-    shown = [_fitting(message, template, bos_token, eos_token) for message in messages]
+        check_continuable(messages, variables or {})
+    _check_used(template, tools, variables or {})
+    adapted = [_adapt_content(message, template, bos_token, eos_token) for message in messages]
     if not continue_final_message:
-        return _rendered(shown, template, bos_token, eos_token, tools, variables or {})
-    closed = {**(variables or {}), "add_generation_prompt": False}
-    marked = _rendered(with_more(shown, _OPEN_END), template, bos_token, eos_token, tools, closed)
-    return _cut(marked, _last_text(shown))
+        return _render(adapted, template, bos_token, eos_token, tools, variables or {})
+    open_variables = {**(variables or {}), "add_generation_prompt": False}
+    rendered = _render(append_text(adapted, _OPEN_END), template, bos_token, eos_token, tools, open_variables)
+    return _cut_at_marker(rendered, _last_text(adapted))
 
 
-def with_more(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
-    """Return the messages with some text added to the end of the last."""
+def append_text(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
+    """Return the messages with text appended to the content of the last message."""
     *others, last = messages
     content: Any = last["content"]
     if isinstance(content, str):
@@ -77,41 +77,41 @@ def _last_text(messages: Sequence[Mapping[str, Any]]) -> str:
     return text
 
 
-def _cut(marked: str, text: str) -> str:
-    """Return what a template made of a conversation up to the mark that was put behind the last text."""
+def _cut_at_marker(rendered: str, text: str) -> str:
+    """Return a rendered conversation up to the marker after the last text."""
     word = _OPEN_END.rstrip()
-    at = marked.rfind(word)
-    if at < 0 or text.strip() not in marked:
+    at = rendered.rfind(word)
+    if at < 0 or text.strip() not in rendered:
         raise InvalidRequest(
-            "the model's chat template does not write the content of the final message as it is, so it cannot be "
-            "continued: render it yourself, with session.render() as a start, and give the prompt as str, with "
+            "the model's chat template does not render the content of the final message unchanged, so it cannot be "
+            "continued: render it yourself, starting from session.render(), and pass the prompt as str with "
             "add_special_tokens=False"
         )
-    return marked[:at] if marked.startswith(_OPEN_END, at) else marked[:at].rstrip()
+    return rendered[:at] if rendered.startswith(_OPEN_END, at) else rendered[:at].rstrip()
 
 
-def _fitting(
+def _adapt_content(
     message: Mapping[str, Any], template: str, bos_token: str | None, eos_token: str | None
 ) -> Mapping[str, Any]:
-    """Return a message whose content is a text or parts, whichever of the two a template writes for its role.
+    """Return a message with its content in a form supported by the template for the role: a text or a list of parts.
 
     Raises:
-        InvalidRequest: it writes neither.
+        InvalidRequest: the template supports neither form.
     """
     content, role = message.get("content"), message["role"]
     if not content:
         return message
     in_parts = not isinstance(content, str)
     forms = _forms_of(template, role, bos_token, eos_token)
-    if forms is None:  # which role may stand where is not known: look at how the template reads contents
+    if forms is None:  # no position of the role was accepted: inspect the template's source instead
         if not in_parts or loops_over_parts(template):
             return message
     elif not forms:
-        if not _forms_of(template, "user", bos_token, eos_token):  # it writes something else than contents
+        if not _forms_of(template, "user", bos_token, eos_token):  # the probe itself does not work for this template
             return message
         raise InvalidRequest(
-            f"the model's chat template leaves out what messages of the role {role!r} say: write it into a message of "
-            "the role 'user'"
+            f"the model's chat template drops the content of messages with role {role!r}: put it into a message "
+            "with role 'user'"
         )
     elif in_parts in forms:
         return message
@@ -125,34 +125,36 @@ _PROBE = "PROBE"
 
 @lru_cache(maxsize=256)
 def _forms_of(template: str, role: str, bos_token: str | None, eos_token: str | None) -> frozenset[bool] | None:
-    """Return the forms of contents that a template writes for a role: False for a text, True for parts.
+    """Return the content forms rendered by a template for a role: False for a text, True for parts.
 
     Returns:
-        None if it rejects a message of the role in each place that is tried.
+        None if the template rejects messages of the role in every position tried.
     """
     forms, rejected = set[bool](), 0
     for in_parts in (False, True):
-        text = _probed(template, role, [{"type": "text", "text": _PROBE}] if in_parts else _PROBE, bos_token, eos_token)
+        text = _render_probe(
+            template, role, [{"type": "text", "text": _PROBE}] if in_parts else _PROBE, bos_token, eos_token
+        )
         rejected += text is None
         if text is None or _PROBE not in text:
             continue
-        # Parts that a template joins to another text are written as Python or JSON write them.
+        # A template that concatenates parts as strings writes them in Python or JSON syntax.
         if not in_parts or not re.search(r"['\"]text['\"]:", text):
             forms.add(in_parts)
     return None if rejected == 2 else frozenset(forms)
 
 
-def _probed(template: str, role: str, content: Any, bos_token: str | None, eos_token: str | None) -> str | None:
-    """Render a short conversation with a message of a role; return None if the template rejects each."""
+def _render_probe(template: str, role: str, content: Any, bos_token: str | None, eos_token: str | None) -> str | None:
+    """Render a short conversation with a message of the role. Return None if the template rejects every variant."""
     user: Mapping[str, Any] = {"role": "user", "content": "x"}
-    called = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+    call_message = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
     probe: Mapping[str, Any] = {"role": role, "content": content, "name": "f", "tool_call_id": _CALL["id"]}
-    spoken = {"role": role, "content": content}
-    for messages in ([user, called, probe], [spoken, user], [user, spoken], [spoken]):
-        if (role == "tool") != (called in messages):
+    plain_message = {"role": role, "content": content}
+    for messages in ([user, call_message, probe], [plain_message, user], [user, plain_message], [plain_message]):
+        if (role == "tool") != (call_message in messages):
             continue
         try:
-            return _rendered(messages, template, bos_token, eos_token, None, {"add_generation_prompt": False})
+            return _render(messages, template, bos_token, eos_token, None, {"add_generation_prompt": False})
         except InvalidRequest:
             continue
     return None
@@ -161,7 +163,7 @@ def _probed(template: str, role: str, content: Any, bos_token: str | None, eos_t
 _CALL: Final = {"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {}}}
 
 
-def _rendered(
+def _render(
     messages: Sequence[Mapping[str, Any]],
     template: str,
     bos_token: str | None,
@@ -171,26 +173,26 @@ def _rendered(
 ) -> str:
     from jinja2 import TemplateError
 
-    # A token that the model lacks stays undefined, because templates test for that.
+    # Leave missing tokens undefined, because templates test for that.
     tokens = {name: text for name, text in (("bos_token", bos_token), ("eos_token", eos_token)) if text is not None}
     defaults = {"add_generation_prompt": True, "documents": None, **tokens}
     try:
-        return compiled(template).render({**defaults, **variables, "messages": messages, "tools": tools})
+        return compile_template(template).render({**defaults, **variables, "messages": messages, "tools": tools})
     except TemplateError as error:
         raise InvalidRequest.of("prompt", f"the model's chat template rejects the messages: {error}") from error
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise InvalidRequest.of(
             "prompt",
-            f"the model's chat template cannot take the messages ({type(error).__name__}: {error}): "
+            f"the model's chat template cannot render the messages ({type(error).__name__}: {error}): "
             "check that it supports their roles and keys, the tools and the variables",
         ) from error
 
 
 def check_messages(messages: object) -> None:
-    """Check that `messages` is a list of mappings with a role and a content.
+    """Check the type of `messages`: a list of mappings with a role and a content.
 
     Raises:
-        InvalidRequest: it is something else; the error says where.
+        InvalidRequest: an element is malformed; the error names it.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise InvalidRequest.of(
@@ -225,15 +227,15 @@ def _check_parts(name: str, parts: Sequence[object]) -> None:
     for place, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if not isinstance(part, Mapping) or kind != "text" or not isinstance(part.get("text"), str):
-            came = f"one of type {kind!r:.40}" if kind not in (None, "text") else f"{part!r:.80}"
+            received = f"one of type {kind!r:.40}" if kind not in (None, "text") else f"{part!r:.80}"
             raise InvalidRequest.of(
                 "prompt",
-                f"{name}[{place}] must be {{'type': 'text', 'text': str}}, because only text is read; got {came}",
+                f"{name}[{place}] must be {{'type': 'text', 'text': str}}, because only text is read; got {received}",
             )
 
 
-def copied(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return messages that stay as they are when their giver changes a message or a part of one."""
+def copy_messages(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return copies of messages and their parts, independent of later changes by the caller."""
     return [
         {**message, "content": [dict(part) for part in content]}
         if isinstance(content := message.get("content"), list | tuple)
@@ -242,34 +244,34 @@ def copied(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     ]
 
 
-def check_open(messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> None:
-    """Check that the last message can be left open.
+def check_continuable(messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> None:
+    """Check for a last message with a content, so that it can be continued.
 
     Raises:
-        InvalidRequest: it has no content, or the variables ask for the start of another message.
+        InvalidRequest: the message has no content, or the variables request the start of another message.
     """
     if messages[-1].get("content") is None:
         raise InvalidRequest("continue_final_message=True needs a final message with a content, and it has none")
     if variables.get("add_generation_prompt"):
         raise InvalidRequest(
-            "continue_final_message=True goes on with the final message, and add_generation_prompt=True begins "
-            "another: give one of the two"
+            "continue_final_message=True continues the final message, and add_generation_prompt=True starts another: "
+            "pass one of the two"
         )
 
 
 def check_tools(tools: object) -> None:
-    """Check that `tools` is a list of JSON schemas.
+    """Check the type of `tools`: a list of JSON schemas.
 
     Raises:
-        InvalidRequest: it is something else; the error says where.
+        InvalidRequest: an element is malformed; the error names it.
     """
     if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
-        raise InvalidRequest(f"tools must be a list of functions or JSON schemas, got {_described(tools)}")
+        raise InvalidRequest(f"tools must be a list of functions or JSON schemas, got {_describe(tools)}")
     if not tools:
         raise InvalidRequest("tools must have at least one tool, got an empty list; leave tools out for none")
     for place, tool in enumerate(tools):
         if not isinstance(tool, Mapping):
-            raise InvalidRequest(f"tools[{place}] must be a function or the JSON schema of one, got {_described(tool)}")
+            raise InvalidRequest(f"tools[{place}] must be a function or the JSON schema of one, got {_describe(tool)}")
         try:
             json.dumps(tool, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
@@ -277,10 +279,10 @@ def check_tools(tools: object) -> None:
 
 
 def check_variables(variables: object) -> None:
-    """Check that `variables` is a mapping of names to values for a chat template.
+    """Check the type of `variables`: a mapping of names to values for a chat template.
 
     Raises:
-        InvalidRequest: it is something else, or it names the messages or the tools.
+        InvalidRequest: the type is wrong, or a name is reserved for an argument, such as the messages.
     """
     if not isinstance(variables, Mapping):
         raise InvalidRequest(
@@ -300,7 +302,7 @@ _ARGUMENTS = {
 }
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, Mapping):
         return f"one {type(value).__name__}; put it in a list"
     if callable(value):
@@ -308,21 +310,21 @@ def _described(value: object) -> str:
     return type(value).__name__
 
 
-def _check_read(template: str, tools: object, variables: Mapping[str, Any]) -> None:
-    """Check that the template reads the tools and variables: otherwise a misspelt name would have no effect.
+def _check_used(template: str, tools: object, variables: Mapping[str, Any]) -> None:
+    """Check the template's use of the tools and variables. Otherwise a misspelt name would have no effect.
 
     Raises:
-        InvalidRequest: it does not read one of them.
+        InvalidRequest: a name is not used by the template.
     """
-    read = names_read(template)
-    if tools is not None and "tools" not in read:
-        raise InvalidRequest("the model's chat template has no place for tools: write them into a message instead")
-    unread = sorted(set(variables) - read - {"add_generation_prompt"})
-    if unread:
+    used = template_variables(template)
+    if tools is not None and "tools" not in used:
+        raise InvalidRequest("the model's chat template does not support tools: describe them in a message instead")
+    unused = sorted(set(variables) - used - {"add_generation_prompt"})
+    if unused:
         raise InvalidRequest(
-            f"the model's chat template does not read {unread[0]!r}; besides the messages it reads "
-            f"{', '.join(sorted(read - _GIVEN)) or 'nothing'}"
+            f"the model's chat template does not read {unused[0]!r}; besides the messages it reads "
+            f"{', '.join(sorted(used - _BUILTINS)) or 'nothing'}"
         )
 
 
-_GIVEN = frozenset({"messages", "raise_exception", "strftime_now"})
+_BUILTINS = frozenset({"messages", "raise_exception", "strftime_now"})

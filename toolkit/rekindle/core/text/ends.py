@@ -1,27 +1,27 @@
-"""The tokens that end a turn, known by their texts."""
+"""End tokens of a turn, by text."""
 
 from collections.abc import Mapping
 from typing import Final
 
-ENDS: Final = (
+END_TOKENS: Final = (
     *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>"),
     *("</s>", "<|return|>", "<|call|>", "<|end|>", "<end_of_turn>", "<turn|>"),
     *("<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<eos>", "<|calls|>", "<|flush|>", "<end_of_utterance>", "<|tool_response>"),
 )
-"""What a turn ends with, in the families that there are."""
+"""End tokens in all supported families."""
 _MESSAGE_END, _TURN_ENDS = "<|end|>", {"<|return|>", "<|call|>"}
-"""Where an answer has several messages, as in harmony, only what ends the last one ends it."""
+"""In formats with several messages in one answer (harmony), a message end does not end the turn."""
 
 
 def end_ids(vocabulary: Mapping[str, int]) -> frozenset[int]:
-    """Return the ids of the tokens of a vocabulary whose texts end a turn in any family.
+    """Return the ids of a vocabulary's end tokens, in any family.
 
-    Files often name one end of several. llama.cpp looks for the others by text too.
+    Checkpoints often declare one of several end tokens. llama.cpp finds the others by text, too.
 
     Args:
-        vocabulary: ids by token.
+        vocabulary: token ids by text.
     """
-    known = {text for text in ENDS if text in vocabulary}
-    if known >= _TURN_ENDS:
-        known.discard(_MESSAGE_END)
-    return frozenset(vocabulary[text] for text in known)
+    present = {text for text in END_TOKENS if text in vocabulary}
+    if present >= _TURN_ENDS:
+        present.discard(_MESSAGE_END)
+    return frozenset(vocabulary[text] for text in present)

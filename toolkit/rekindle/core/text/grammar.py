@@ -1,4 +1,4 @@
-"""Constraints compiled for a tokenizer, by llguidance: which tokens may come next in a constrained output."""
+"""Constraints compiled for a tokenizer by llguidance: the allowed next tokens of a constrained output."""
 
 from __future__ import annotations
 
@@ -23,70 +23,70 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 NO_TOKEN = "<|rekindle: no token|>"
-KEPT = 128
-"""How many compiled constraints are kept for requests to come."""
+CACHE_SIZE = 128
+"""Number of compiled constraints in the cache."""
 JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON is written as Python's `json.dumps` does; free white space lets a small model write nothing else for ever."""
+"""JSON in the style of Python's `json.dumps`: with free whitespace, a small model can emit nothing else forever."""
 STRICT: Final = {"lenient": False, "coerce_one_of": False}
-"""No part of a schema is passed over, whatever the schema itself asks of llguidance."""
+"""llguidance must not ignore any part of a schema, even if the schema itself requests it."""
 
 
 class Compiler:
-    """Compiles constraints, and keeps the latest. Any thread may use it.
+    """Thread-safe compiler of constraints, with a cache of the most recent ones.
 
     Args:
-        tokenizer: of the model.
-        vocab_size: the bound that token ids are below.
-        end_ids: the model's own end tokens.
+        tokenizer: the model's tokenizer.
+        vocab_size: upper bound of the token ids.
+        end_ids: the model's end tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_ids: Collection[int]):
         self._tokenizer, self._vocab_size, self._end_ids = tokenizer, vocab_size, sorted(end_ids)
-        self._kept: OrderedDict[Constraint, Grammar] = OrderedDict()
+        self._cache: OrderedDict[Constraint, Grammar] = OrderedDict()
         self._lock = threading.Lock()
 
-    def compiled(self, constraint: Constraint) -> Grammar:
-        """Return a compiled constraint. The first takes a quarter of a second, others a few milliseconds.
+    def compile(self, constraint: Constraint) -> Grammar:
+        """Return a compiled constraint. The first one takes 0.25 seconds, others a few milliseconds.
 
         Raises:
-            InvalidRequest: it cannot be compiled, or no text fulfils it.
+            InvalidRequest: the constraint cannot be compiled, or matches no text.
         """
         with self._lock:
-            found = self._kept.pop(constraint, None) or Grammar(constraint, self._tokens, -(-self._vocab_size // 32))
-            self._kept[constraint] = found
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        return found
+            grammar = self._cache.pop(constraint, None) or Grammar(constraint, self._tokens, -(-self._vocab_size // 32))
+            self._cache[constraint] = grammar
+            if len(self._cache) > CACHE_SIZE:
+                self._cache.popitem(last=False)
+        return grammar
 
     @cached_property
     def _tokens(self) -> LLTokenizer:
         from llguidance import LLTokenizer
 
-        # Of itself it would take an end token that the tokenizer names, though no chat may end with it.
-        backend, known = self._tokenizer.backend, self._tokenizer.vocab_size
-        ends = [token for token in self._end_ids if token < known]
-        if not ends:  # it needs one, which is then a token that no model has
+        # By default llguidance uses the tokenizer's end token, and a chat may not end with that one.
+        backend, vocab_size = self._tokenizer.backend, self._tokenizer.vocab_size
+        ends = [token for token in self._end_ids if token < vocab_size]
+        if not ends:  # llguidance requires an end token, so add one outside every model's vocabulary
             backend = type(backend).from_str(backend.to_str())
             backend.add_special_tokens([NO_TOKEN])
-            ends, known = [known], known + 1
-        return LLTokenizer(backend.to_str(), n_vocab=max(self._vocab_size, known), eos_token=ends)
+            ends, vocab_size = [vocab_size], vocab_size + 1
+        return LLTokenizer(backend.to_str(), n_vocab=max(self._vocab_size, vocab_size), eos_token=ends)
 
 
 class Grammar:
-    """One constraint, compiled; it does not change.
+    """One compiled constraint. It is immutable.
 
     Attributes:
-        constraint: as given.
-        words: int32 of a mask.
+        constraint: the source constraint.
+        words: number of int32 words in a mask.
     """
 
     def __init__(self, constraint: Constraint, tokens: LLTokenizer, words: int):
         from llguidance import LLMatcher
 
         source = _source(constraint)
-        bad, why = LLMatcher.validate_grammar_with_warnings(source, tokens)
-        if bad:
-            raise InvalidRequest.of(constraint.kind, f"{constraint.kind} cannot be served: {_reason(why[0])}")
+        is_invalid, reasons = LLMatcher.validate_grammar_with_warnings(source, tokens)
+        if is_invalid:
+            raise InvalidRequest.of(constraint.kind, f"{constraint.kind} cannot be served: {_reason(reasons[0])}")
         start = LLMatcher(tokens, source, log_level=0)
         start.compute_bitmask()
         if start.is_error() or start.is_stopped():
@@ -95,121 +95,120 @@ class Grammar:
         self.constraint, self.words = constraint, words
 
     def matcher(self, request: Request) -> Matcher:
-        """Return what follows one request's output, from its first token on; see `Matcher`."""
+        """Return a matcher for one request's output, at its first token."""
         return Matcher(self._start.deep_copy(), self, request)
 
 
 class Matcher:
-    """The place of one request in its grammar. What it does is in steps, which `masks.together` runs.
+    """Position of one request's output in its grammar. Its methods return steps for `masks.MaskBatcher`.
 
     Args:
-        place: of the first token, to be changed.
-        grammar: which the request is held to.
-        request: whose output begins with `request.output_prefix`.
+        state: llguidance's matcher at the first token; it is mutated.
+        grammar: the grammar of the output.
+        request: the request. Its output begins with `request.output_prefix`.
 
     Raises:
-        InvalidRequest: the output begins with what the grammar does not allow.
+        InvalidRequest: the grammar does not allow the output prefix.
     """
 
-    def __init__(self, place: LLMatcher, grammar: Grammar, request: Request):
-        self._place, self._grammar, self._request = place, grammar, request
+    def __init__(self, state: LLMatcher, grammar: Grammar, request: Request):
+        self._state, self._grammar, self._request = state, grammar, request
         params = request.params
-        # Bans are known to the device alone, and a token that is given has no log-probability.
-        self._gives = not params.adjusts and params.logprobs is None
+        # Only the device knows the bans, and forced tokens have no log-probabilities.
+        self._can_force = not params.adjusts and params.logprobs is None
         self._length = 0
         output_prefix = request.output_prefix
         if output_prefix and not self._consume(output_prefix):
-            raise InvalidRequest(f"the output begins with what {grammar.constraint.label} does not allow")
+            raise InvalidRequest(f"the start of the output does not match {grammar.constraint.label}")
 
     def start(self) -> Steps:
-        """Return what the output may begin with, or go on with after what is given of it."""
+        """Compute the tokens allowed at the start of the output, or after its prefix."""
         output_prefix = self._request.output_prefix
         if output_prefix and output_prefix[-1] in self._request.end_ids:
             return Allowed(complete=True)
         return (yield from self._next(1))
 
     def follow(self, first: Allowed) -> None:
-        """Go to where `start` came to, given what it returned."""
+        """Advance over the tokens forced by the result of `start`."""
         self._consume(first.forced)
 
-    def take(self, token: int, fewest: int) -> Steps:
-        """Take in a generated token, and return what may follow it.
+    def take(self, token: int, min_forced: int) -> Steps:
+        """Consume a generated token, and compute the tokens allowed after it.
 
         Args:
-            fewest: tokens that have to follow are given, instead of generated, where there are at least so many.
+            min_forced: smallest number of forced tokens to return. A shorter run is generated token by token.
 
         Raises:
-            ConstraintFailed: it is not allowed, because nothing allowed was left to choose; or nothing may follow any
-                more though more is asked for.
+            ConstraintFailed: the token is not allowed, because every allowed token was banned; or nothing may follow
+                before `min_tokens` is reached.
         """
         if not self._consume((token,)):
             raise ConstraintFailed(
-                f"no token was left to choose after {self._so_far}: all that {self._grammar.constraint.label} allows "
-                "there is banned by bad_words, allowed_token_ids, logit_bias or min_tokens, or by the session's "
-                "logits_processor. Ease one of them"
+                f"no token was left to choose after {self._so_far}: every token allowed by "
+                f"{self._grammar.constraint.label} is banned by bad_words, allowed_token_ids, logit_bias or "
+                "min_tokens, or by the session's logits_processor. Relax one of them"
             )
-        return (yield from self._next(fewest))
+        return (yield from self._next(min_forced))
 
-    def _next(self, fewest: int) -> Steps:
+    def _next(self, min_forced: int) -> Steps:
         forced: tuple[int, ...] = ()
         bits = yield from self._bits()
-        if self._gives and bits is not None and _is_one(bits):
-            forced = self._forced(fewest)
+        if self._can_force and bits is not None and _is_single(bits):
+            forced = self._forced(min_forced)
             if forced:
                 self._consume(forced)
                 bits = yield from self._bits()
-        wanted = self._request.params.min_tokens
-        if bits is None and self._length < wanted:
+        min_tokens = self._request.params.min_tokens
+        if bits is None and self._length < min_tokens:
             raise ConstraintFailed(
                 f"{self._grammar.constraint.label} allows nothing after {self._so_far}, and "
-                f"min_tokens={wanted} asks for more"
+                f"min_tokens={min_tokens} asks for more"
             )
         return Allowed(forced, bits, complete=bits is None)
 
     def _bits(self) -> Generator[LLMatcher, Bits, Bits | None]:
-        """Return what may come next, as in `Allowed`; None if nothing may."""
-        if self._place.is_stopped():
+        """Return the mask of allowed next tokens, or None if the output is complete."""
+        if self._state.is_stopped():
             self._check()
             return None
-        bits = (yield self._place)[: self._grammar.words]
+        bits = (yield self._state)[: self._grammar.words]
         self._check()
         return bits
 
-    def _forced(self, fewest: int) -> tuple[int, ...]:
-        """Return the tokens that have to follow, as far as there is room and none of them ends the request."""
+    def _forced(self, min_forced: int) -> tuple[int, ...]:
+        """Return the forced next tokens, up to the length limit and without end tokens."""
         room = self._request.longest - len(self._request.prompt) - self._length
-        forced = _until(self._place.compute_ff_tokens()[:room], self._request.end_ids)
-        return forced if len(forced) >= fewest else ()
+        forced = _until(self._state.compute_ff_tokens()[:room], self._request.end_ids)
+        return forced if len(forced) >= min_forced else ()
 
     def _consume(self, tokens: Collection[int]) -> bool:
         self._length += len(tokens)
-        return bool(self._place.consume_tokens(list(tokens)))
+        return bool(self._state.consume_tokens(list(tokens)))
 
     @property
     def _so_far(self) -> str:
         return quantity(self._length, "token")
 
     def _check(self) -> None:
-        if self._place.is_error():
+        if self._state.is_error():
             raise ConstraintFailed(
-                f"{self._grammar.constraint.label} cannot be followed after {self._so_far}: "
-                f"{_reason(self._place.get_error())}"
+                f"{self._grammar.constraint.label} failed after {self._so_far}: {_reason(self._state.get_error())}"
             )
 
 
-def _is_one(bits: Bits) -> bool:
-    """Tell whether one token alone is allowed."""
+def _is_single(bits: Bits) -> bool:
+    """Return whether exactly one token is allowed."""
     words = bits[np.flatnonzero(bits)]
     return len(words) == 1 and int(words[0]).bit_count() == 1
 
 
 def _until(tokens: Iterable[int], ends: Collection[int]) -> tuple[int, ...]:
-    taken: list[int] = []
+    prefix: list[int] = []
     for token in tokens:
         if token in ends:
             break
-        taken.append(token)
-    return tuple(taken)
+        prefix.append(token)
+    return tuple(prefix)
 
 
 def _source(constraint: Constraint) -> str:
@@ -230,28 +229,34 @@ def _source(constraint: Constraint) -> str:
 
 
 def _check_counts(schema: Any) -> None:
-    """Check that no object of a schema needs several keys that it does not name: one key twice would do.
+    """Check the `minProperties` of all objects in a schema. At most one unnamed key may be required.
+
+    Unnamed keys need not be distinct, so a repeated key would satisfy a higher number.
 
     Raises:
-        InvalidRequest: one does.
+        InvalidRequest: an object requires several unnamed keys.
     """
     if isinstance(schema, list):
-        for each in schema:
-            _check_counts(each)
+        for child in schema:
+            _check_counts(child)
     if not isinstance(schema, dict):
         return
-    least, named = schema.get("minProperties"), schema.get("required")
-    free = "patternProperties" in schema or schema.get("additionalProperties", True) is not False
-    if isinstance(least, int) and free and least - len(named if isinstance(named, list) else ()) > 1:
+    min_properties, required = schema.get("minProperties"), schema.get("required")
+    has_free_keys = "patternProperties" in schema or schema.get("additionalProperties", True) is not False
+    if (
+        isinstance(min_properties, int)
+        and has_free_keys
+        and min_properties - len(required if isinstance(required, list) else ()) > 1
+    ):
         raise InvalidRequest.of(
             "json_schema",
-            f"json_schema cannot be held to minProperties={least}, because it does not name the keys, and one key "
-            "twice would count as two: name them in required, or leave minProperties out",
+            f"json_schema cannot enforce minProperties={min_properties}, because it does not name the keys, and a "
+            "repeated key would count twice: name the keys in required, or remove minProperties",
         )
-    for each in schema.values():
-        _check_counts(each)
+    for child in schema.values():
+        _check_counts(child)
 
 
-def _reason(said: str) -> str:
-    """Return what llguidance says, without the state that it prints for its own developers."""
-    return said.split("\n<state>")[0].strip()
+def _reason(message: str) -> str:
+    """Return an error message of llguidance without its internal state dump."""
+    return message.split("\n<state>")[0].strip()

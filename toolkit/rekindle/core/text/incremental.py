@@ -1,7 +1,7 @@
-"""Turning tokens into text one at a time, without showing half a character.
+"""Incremental decoding of tokens to text, without partial characters.
 
-The joined pieces of one decoder equal `Tokenizer.decode` of all its tokens, with special tokens skipped or not, but for
-a character that is incomplete at the end, and for a first space. The cost of a push does not grow with the text.
+The joined pieces of one decoder equal `Tokenizer.decode` of all tokens with the same `skip_special_tokens`, except for
+an incomplete last character and a leading space. The cost of a push is independent of the text's length.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from rekindle.core.text.tokenizer import Tokenizer
 
 
 class IncrementalDecoder:
-    """The decoder of one request.
+    """Decoder of one request's output.
 
     Args:
-        skip_special_tokens: whether special tokens give no text.
-        goes_on: whether the text goes on with another, so that its first space is part of it. Decoders of
-            SentencePiece's kind drop one at the beginning of a text.
+        skip_special_tokens: whether special tokens produce no text.
+        goes_on: whether the text continues another text, so its leading space is significant. SentencePiece-style
+            decoders drop the leading space of a text.
     """
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True, goes_on: bool = False) -> None:
@@ -29,24 +29,24 @@ class IncrementalDecoder:
         )
 
     def skips(self, token_id: int) -> bool:
-        """Tell whether a token gives no text because it is special."""
+        """Return whether a token produces no text because it is special."""
         return token_id in self._skipped
 
     def push(self, token_id: int) -> str:
-        """Take the next token.
+        """Consume the next token.
 
         Returns:
-            The text that it completes: often one word, and empty while a character is incomplete.
+            The newly completed text: often one word, and empty while a character is incomplete.
         """
         return "" if token_id in self._skipped else self._method.push(token_id)
 
     def finish(self) -> tuple[str, bytes]:
-        """Return what was held back, and the bytes of an incomplete character. Call it once, after the last token."""
+        """Return the remaining text, and the bytes of an incomplete character. Call it once, after the last token."""
         return self._method.finish()
 
 
 class _ByteLevel:
-    """The method for byte-level BPE: every token is a string of bytes, which are decoded as UTF-8."""
+    """Decoding of byte-level BPE: every token is a byte string, and the bytes are decoded as UTF-8."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -60,16 +60,15 @@ class _ByteLevel:
 
 
 class _Windows:
-    """The method for all other tokenizers: decode the new tokens after those that gave the last text, and take what
-    they add.
+    """Decoding for other tokenizers: decode the previous tokens with the new ones, and return the added text.
 
-    The earlier tokens are decoded again because many decoders drop a space at the start of a text.
+    Earlier tokens are included because many decoders drop a space at the start of a text.
     """
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool, goes_on: bool) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
-        self._before = tokenizer.some_text if goes_on else []
+        self._before = tokenizer.filler_ids if goes_on else []
         self._window: list[int] = []
 
     def push(self, token_id: int) -> str:
@@ -77,7 +76,7 @@ class _Windows:
         if token is None:
             return ""
         self._window.append(token_id)
-        # Another byte can make a whole run of byte tokens invalid: decoders then show U+FFFD for each of them.
+        # Another byte can invalidate a whole run of byte tokens: decoders then emit U+FFFD for each byte.
         if BYTE_TOKEN.fullmatch(token):
             return ""
         return self._take(final=False)
@@ -87,7 +86,7 @@ class _Windows:
         utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         utf8.decode(b"".join(token_bytes(self._tokenizer, token) for token in last))
         incomplete = utf8.getstate()[0]
-        if incomplete:  # each of whose bytes is a token
+        if incomplete:  # each of its bytes is one token
             del self._window[-len(incomplete) :]
         return self._take(final=True), incomplete
 
@@ -95,8 +94,8 @@ class _Windows:
         return BYTE_TOKEN.fullmatch(self._tokenizer.backend.id_to_token(token_id) or "") is not None
 
     def _take(self, final: bool) -> str:
-        known = len(self._tokenizer.decode(self._before, self._skip))
-        piece = self._tokenizer.decode(self._before + self._window, self._skip)[known:]
+        prefix_length = len(self._tokenizer.decode(self._before, self._skip))
+        piece = self._tokenizer.decode(self._before + self._window, self._skip)[prefix_length:]
         if not final and (not piece or piece.endswith("\ufffd")):
             return ""
         self._before, self._window = self._window, []

@@ -1,4 +1,4 @@
-"""Masks of several constrained requests, computed together in threads of llguidance's own."""
+"""Token masks of several constrained requests, computed together in llguidance's threads."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
 
 Bits = np.ndarray[Any, np.dtype[np.int32]]
-"""Of a mask: one bit a token, the first in the lowest bit."""
+"""One mask: a bit for each token, lowest bit first."""
 Steps = Generator["LLMatcher", Bits, Allowed]
-"""Steps of one request: each asks for the mask of a place, and the last returns what may follow."""
+"""Generator of one request: it yields matchers whose masks it needs, and returns the allowed tokens."""
 
-Masked = Allowed | RekindleError
-"""What may follow in a request, or the error for which nothing may."""
+Outcome = Allowed | RekindleError
+"""The allowed tokens of a request, or its error."""
 
 
 class Masks(Protocol):
-    """Computes the masks of places.
+    """Computation of token masks.
 
     Attributes:
-        at_once: of so many, which is when the caller looks at the clock again.
+        batch_size: number of masks to compute between two checks of the caller's deadline.
     """
 
     @property
-    def at_once(self) -> int: ...
+    def batch_size(self) -> int: ...
 
-    def fill(self, places: Sequence[LLMatcher]) -> Sequence[Bits]:
-        """Compute the masks of places."""
-
-
-class OneByOne:
-    """Computes masks in the thread that asks."""
-
-    at_once: Final = 1
-
-    def fill(self, places: Sequence[LLMatcher]) -> Sequence[Bits]:
-        """Compute the masks of places."""
-        return [np.frombuffer(place.compute_bitmask(), np.int32) for place in places]
+    def fill(self, matchers: Sequence[LLMatcher]) -> Sequence[Bits]:
+        """Compute the masks of the matchers."""
 
 
-class InThreads:
-    """Computes masks in threads of llguidance's own, which are started when two are asked for at once.
+class SerialMasks:
+    """Serial computation in the calling thread."""
 
-    Threads of Python are slower here than one, as they wait for each other's lock.
+    batch_size: Final = 1
+
+    def fill(self, matchers: Sequence[LLMatcher]) -> Sequence[Bits]:
+        """Compute the masks of the matchers."""
+        return [np.frombuffer(matcher.compute_bitmask(), np.int32) for matcher in matchers]
+
+
+class ThreadedMasks:
+    """Parallel computation in llguidance's threads, started at the first batch of two or more masks.
+
+    Python threads would be slower than a single thread here, because they contend for the GIL.
 
     Args:
-        vocab_size: the bound that token ids are below.
+        vocab_size: upper bound of the token ids.
     """
 
     def __init__(self, vocab_size: int):
@@ -63,18 +63,18 @@ class InThreads:
         self._threads = min(8, os.cpu_count() or 1)
 
     @property
-    def at_once(self) -> int:
-        """One for each thread, since a mask can take a hundredth of a tick."""
+    def batch_size(self) -> int:
+        """One mask for each thread, because a mask can take a hundredth of a tick."""
         return self._threads
 
-    def fill(self, places: Sequence[LLMatcher]) -> Sequence[Bits]:
-        """Compute the masks of places."""
-        if len(places) < 2:
-            return OneByOne().fill(places)
+    def fill(self, matchers: Sequence[LLMatcher]) -> Sequence[Bits]:
+        """Compute the masks of the matchers."""
+        if len(matchers) < 2:
+            return SerialMasks().fill(matchers)
         from llguidance.numpy import fill_next_token_bitmask_par
 
-        bits = np.empty((len(places), self._words), np.int32)
-        fill_next_token_bitmask_par(self._executor, [(place, row) for row, place in enumerate(places)], bits)
+        bits = np.empty((len(matchers), self._words), np.int32)
+        fill_next_token_bitmask_par(self._executor, [(matcher, row) for row, matcher in enumerate(matchers)], bits)
         return list(bits)
 
     @cached_property
@@ -84,57 +84,59 @@ class InThreads:
         return LLExecutor(self._threads)
 
 
-class Together:
-    """Steps of several requests, run in turns so that their masks are computed together."""
+class MaskBatcher:
+    """Runner of the steps of several requests, with their masks computed in batches."""
 
     def __init__(self, masks: Masks):
         self._masks = masks
-        self._asking: dict[int, tuple[Steps, LLMatcher]] = {}
-        self._outcomes: dict[int, Masked] = {}
+        self._pending: dict[int, tuple[Steps, LLMatcher]] = {}
+        self._outcomes: dict[int, Outcome] = {}
 
     def begin(self, request_id: int, steps: Steps) -> None:
-        """Run the steps of a request up to where they ask for a mask."""
-        self._go_on(request_id, steps, None)
+        """Start the steps of a request, up to its first mask."""
+        self._advance(request_id, steps, None)
 
     def forget(self, request_id: int) -> None:
-        """Run no more steps of a request, if any are left."""
-        self._asking.pop(request_id, None)
+        """Discard the remaining steps and the outcome of a request, if there are any."""
+        self._pending.pop(request_id, None)
         self._outcomes.pop(request_id, None)
 
-    def go_on(self, requests: Sequence[int], enough: Callable[[], bool]) -> tuple[list[tuple[int, Masked]], list[int]]:
-        """Run steps of these requests until none of them asks for a mask, or some are done and it is enough.
+    def advance(
+        self, requests: Sequence[int], should_stop: Callable[[], bool]
+    ) -> tuple[list[tuple[int, Outcome]], list[int]]:
+        """Run the steps of some requests until all are done, or until `should_stop` returns True after a batch.
 
         Returns:
-            the outcomes of those that are done, and the ids of those that are not.
+            The outcomes of the completed requests by id, and the ids of the unfinished requests.
         """
-        while some := list(islice(filter(self._asking.__contains__, requests), self._masks.at_once)):
-            filled = self._masks.fill([self._asking[each][1] for each in some])
-            for each, bits in zip(some, filled, strict=True):
-                steps, _ = self._asking.pop(each)
-                self._go_on(each, steps, bits)
-            if enough():
+        while batch := list(islice(filter(self._pending.__contains__, requests), self._masks.batch_size)):
+            masks = self._masks.fill([self._pending[request_id][1] for request_id in batch])
+            for request_id, bits in zip(batch, masks, strict=True):
+                steps, _ = self._pending.pop(request_id)
+                self._advance(request_id, steps, bits)
+            if should_stop():
                 break
-        done = [(each, self._outcomes.pop(each)) for each in requests if each in self._outcomes]
-        return done, [each for each in requests if each in self._asking]
+        done = [(request_id, self._outcomes.pop(request_id)) for request_id in requests if request_id in self._outcomes]
+        return done, [request_id for request_id in requests if request_id in self._pending]
 
-    def _go_on(self, request_id: int, steps: Steps, bits: Bits | None) -> None:
+    def _advance(self, request_id: int, steps: Steps, bits: Bits | None) -> None:
         try:
-            self._asking[request_id] = steps, next(steps) if bits is None else steps.send(bits)
+            self._pending[request_id] = steps, next(steps) if bits is None else steps.send(bits)
         except StopIteration as stop:
             self._outcomes[request_id] = stop.value
         except RekindleError as error:
             self._outcomes[request_id] = error
 
 
-def alone(steps: Steps) -> Allowed:
+def run_steps(steps: Steps) -> Allowed:
     """Run the steps of one request in this thread.
 
     Raises:
-        RekindleError: as the steps do.
+        RekindleError: an error of the steps.
     """
-    together = Together(OneByOne())
+    together = MaskBatcher(SerialMasks())
     together.begin(0, steps)
-    ((_, outcome),), _ = together.go_on([0], lambda: False)
+    ((_, outcome),), _ = together.advance([0], lambda: False)
     if isinstance(outcome, RekindleError):
         raise outcome
     return outcome

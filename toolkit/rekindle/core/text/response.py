@@ -1,4 +1,4 @@
-"""What a model said, taken apart: its reasoning, what it answered, and the functions that it wants to be called."""
+"""A parsed answer: its reasoning, content, and tool calls."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ PartKind = Literal["reasoning", "content", "tool_call"]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that the model wants to be called. Two that are written alike are equal, whatever their ids.
+    """A function call requested by the model. Calls with the same text are equal, whatever their ids.
 
     Attributes:
-        name: that of the function; empty if it cannot be read.
-        arguments: by name; empty if they cannot be read.
-        text: the call as the model wrote it, marks included.
-        id: names the call, and no other, for a message of the role "tool".
-        error: why the call cannot be read; None if it can.
+        name: name of the function; empty if it cannot be parsed.
+        arguments: arguments by name; empty if they cannot be parsed.
+        text: the call as the model wrote it, with its delimiters.
+        id: unique id, for the reply message with role "tool".
+        error: reason for a failure to parse the call, or None.
     """
 
     name: str
@@ -37,13 +37,13 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of an answer, of which it is known what it is part of.
+    """A piece of an answer with a known kind.
 
     Attributes:
-        kind: what that is.
-        text: more of the text. The texts of "reasoning", joined, are the answer's reasoning, and so with "content". Of
-            a call it is what the model writes, as it comes.
-        call: of a call that is complete, which has no further text.
+        kind: the kind of text: "reasoning", "content" or "tool_call".
+        text: the next text of this kind. The joined texts of "reasoning" are the answer's reasoning, and likewise for
+            "content". For a call, the text is the model's raw output, as it arrives.
+        call: the completed call, on the last piece of a call. This piece has no text.
     """
 
     kind: PartKind
@@ -56,12 +56,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """The form in which a chat template wants a message of the assistant, as far as chat templates differ.
+    """The format of assistant messages expected by a chat template.
 
     Attributes:
-        reasoning_key: the key that it reads reasoning from; None if it reads none.
-        arguments_as_text: whether the arguments of a call are JSON that is written already, and no object.
-        null_content: whether the content of a message that only has calls is None, and not empty.
+        reasoning_key: the message key for reasoning, or None if the template does not use reasoning.
+        arguments_as_text: whether the arguments of a call are serialized JSON instead of an object.
+        null_content: whether the content of a message with calls alone is None instead of empty.
     """
 
     reasoning_key: str | None = None
@@ -71,13 +71,13 @@ class MessageForm:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer that was taken apart.
+    """A parsed answer.
 
     Attributes:
-        content: what it says to the user, without the white space around it.
-        reasoning: what the model wrote before, to itself; None if it wrote nothing.
-        tool_calls: in their order.
-        form: how the chat template wants it.
+        content: the answer to the user, without surrounding whitespace.
+        reasoning: the reasoning before the answer, or None.
+        tool_calls: the calls in order.
+        form: the format of the message for the chat template.
     """
 
     content: str
@@ -87,10 +87,10 @@ class Response:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The message for a conversation. A call that cannot be read is part of its content, as it was written."""
-        unread = "".join(call.text for call in self.tool_calls if call.error is not None)
-        calls = [self._written(call) for call in self.tool_calls if call.error is None]
-        content = self.content + unread
+        """The message for a conversation. Calls with errors are included in its content, as the model wrote them."""
+        unreadable = "".join(call.text for call in self.tool_calls if call.error is not None)
+        calls = [self._call_json(call) for call in self.tool_calls if call.error is None]
+        content = self.content + unreadable
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if calls and not content and self.form.null_content:
             message["content"] = None
@@ -98,30 +98,30 @@ class Response:
             message[self.form.reasoning_key] = self.reasoning
         return {**message, "tool_calls": calls} if calls else message
 
-    def _written(self, call: ToolCall) -> dict[str, Any]:
+    def _call_json(self, call: ToolCall) -> dict[str, Any]:
         as_text = self.form.arguments_as_text
         arguments = json.dumps(call.arguments, ensure_ascii=False) if as_text else dict(call.arguments)
         return {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": arguments}}
 
 
 class Reading(Protocol):
-    """The reading of one answer while it comes; see `rekindle.core.text.responses.reading`."""
+    """Incremental parser of one answer; see `rekindle.core.text.responses.reading`."""
 
     def push(self, text: str, token_ids: Sequence[int]) -> list[Part]:
-        """Take more of the answer, and return what it tells."""
+        """Consume more of the answer, and return the new parts."""
         ...
 
     def finish(self) -> tuple[Response, list[Part]]:
-        """Take the end of the answer, and return it as a whole, and what the end tells."""
+        """End the answer, and return the whole response and the last parts."""
         ...
 
     def reasoning_tokens(self) -> int:
-        """Return how many tokens of an answer that has ended its reasoning has."""
+        """Return the number of reasoning tokens in a finished answer."""
         ...
 
 
 def tool_messages(results: Sequence[tuple[ToolCall, str]]) -> list[Mapping[str, Any]]:
-    """Return the messages that tell a model what its calls gave, as chat templates read them."""
+    """Return the tool messages with the results of calls, in the format of chat templates."""
     return [
         {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content} for call, content in results
     ]

@@ -1,23 +1,23 @@
-"""Stop strings, found in text that comes in pieces."""
+"""Stop strings, matched in a text stream."""
 
 from collections.abc import Sequence
 
 
 class StopMatcher:
-    """The stop strings of one request.
+    """Matcher of one request's stop strings.
 
-    Reading character by character, the first stop to be complete ends the text; of several that are complete at the
-    same character, the longest counts. How the text is cut into pieces changes nothing.
+    The first stop to be complete ends the text; the longest wins if several end at the same character. The boundaries
+    of the pieces have no effect on the result.
 
-    What may be the start of a stop is held back. A stop that a later piece completes begins in what is held, so only
-    that and the new piece are searched: the cost does not grow with the text.
+    A possible start of a stop is buffered. Only the buffer and the new piece are searched, because a stop completed by
+    a later piece begins in the buffer. So the cost does not grow with the text.
 
-    A piece may be hidden, as that of a special token that is skipped: stops are found in the text with it, and it is
-    left out of what is shown.
+    A piece can be hidden, such as the text of a skipped special token. Stops are matched in the text with hidden
+    pieces, and the visible text omits the hidden pieces.
 
     Args:
-        stops: none of them empty.
-        keep: the shown text ends with all of the stop that was found, hidden or not, instead of before it.
+        stops: nonempty stop strings.
+        keep: whether the visible text includes the matched stop completely, even its hidden parts.
     """
 
     def __init__(self, stops: Sequence[str], keep: bool) -> None:
@@ -25,61 +25,65 @@ class StopMatcher:
         self._stops = sorted(stops, key=len, reverse=True)
         self._starts = frozenset(stop[0] for stop in stops)
         self._keep = keep
-        self._held = ""
-        self._hidden: list[tuple[int, int]] = []  # the ranges of what is held that are not to be shown
+        self._buffer = ""
+        self._hidden: list[tuple[int, int]] = []  # ranges of hidden text in the buffer
         self._ended = False
 
     def push(self, text: str, may_stop: bool = True, hidden: bool = False) -> tuple[str, str | None]:
-        """Take the next piece of text.
+        """Consume the next piece of text.
 
         Args:
-            hidden: whether this piece is not to be shown.
-            may_stop: False passes over stops that become complete in this piece. One that begins in it, and is
-                completed by a later piece that may stop, is still found.
+            hidden: whether to omit this piece from the visible text.
+            may_stop: whether stops may be completed by this piece. If False, a stop that begins here can still be
+                completed by a later piece.
 
         Returns:
-            What may be shown now, and the stop that ended the text or None. Held back is the longest end of the text
-            that a longer stop begins with. After a stop there must be no more text.
+            The newly visible text, and the matched stop or None. The longest suffix of the text that can start a stop
+            stays in the buffer. After a stop, push no more text.
         """
         assert not self._ended, "the text has ended"
-        if not self._held and self._starts.isdisjoint(text):
+        if not self._buffer and self._starts.isdisjoint(text):
             return "" if hidden else text, None
-        held, text = len(self._held), self._held + text
+        buffered, text = len(self._buffer), self._buffer + text
         if hidden:
-            self._hidden.append((held, len(text)))
-        end, found = self._first_complete(text, held) if may_stop else (0, None)
-        if found is not None:
+            self._hidden.append((buffered, len(text)))
+        end, stop = self._first_complete(text, buffered) if may_stop else (0, None)
+        if stop is not None:
             self._ended = True
-            return self._visible(text[: end - len(found)]) + (found if self._keep else ""), found
-        shown = len(text) - max(_overlap(text, stop) for stop in self._stops)
-        visible, self._held = self._visible(text[:shown]), text[shown:]
-        self._hidden = [(max(0, begin - shown), end - shown) for begin, end in self._hidden if end > shown]
+            return self._visible(text[: end - len(stop)]) + (stop if self._keep else ""), stop
+        visible_length = len(text) - max(_overlap(text, stop) for stop in self._stops)
+        visible, self._buffer = self._visible(text[:visible_length]), text[visible_length:]
+        self._hidden = [
+            (max(0, begin - visible_length), end - visible_length)
+            for begin, end in self._hidden
+            if end > visible_length
+        ]
         return visible, None
 
     def finish(self, text: str = "", may_stop: bool = True) -> tuple[str, str | None]:
-        """Take the last piece of text; the same as `push`, but nothing is held back."""
-        shown, found = self.push(text, may_stop)
+        """Consume the last piece of text. This is `push` without buffering."""
+        text, stop = self.push(text, may_stop)
         self._ended = True
-        return (shown, found) if found else (shown + self._visible(self._held), None)
+        return (text, stop) if stop else (text + self._visible(self._buffer), None)
 
     def _visible(self, text: str) -> str:
-        """Return the start of what was held and of the newest piece, without what is hidden in it."""
+        """Return the start of the buffered text and newest piece without its hidden ranges."""
         for begin, end in reversed(self._hidden):
             text = text[:begin] + text[end:]
         return text
 
-    def _first_complete(self, text: str, held: int) -> tuple[int, str | None]:
-        """Return where the first complete stop ends, and the stop. It must end after the first `held` characters."""
-        end, found = len(text) + 1, None
-        for stop in self._stops:  # longest first, and each must end before the one that was found
-            place = text.find(stop, max(0, held - len(stop) + 1), end - 1)
+    def _first_complete(self, text: str, buffered: int) -> tuple[int, str | None]:
+        """Return the end of the first complete stop, and the stop. The end must lie after `buffered` characters."""
+        end, match = len(text) + 1, None
+        for stop in self._stops:  # longest first; each must end before the best match so far
+            place = text.find(stop, max(0, buffered - len(stop) + 1), end - 1)
             if place >= 0:
-                end, found = place + len(stop), stop
-        return end, found
+                end, match = place + len(stop), stop
+        return end, match
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of the text that the stop begins with, and is longer than."""
+    """Return the length of the longest suffix of the text that is a proper prefix of the stop."""
     place = text.find(stop[0], max(0, len(text) - len(stop) + 1))
     while place >= 0 and not stop.startswith(text[place:]):
         place = text.find(stop[0], place + 1)

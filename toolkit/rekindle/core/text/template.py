@@ -1,4 +1,4 @@
-"""Chat templates: Jinja sources that came with a model, compiled as in transformers, and what they read."""
+"""Chat templates: a model's Jinja sources, compiled as in transformers, and their variables."""
 
 from __future__ import annotations
 
@@ -15,57 +15,56 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=16)
-def compiled(source: str) -> jinja2.Template:
-    """Return a template that can be rendered, in a sandbox."""
+def compile_template(source: str) -> jinja2.Template:
+    """Compile a template in a sandbox."""
     return _environment().from_string(source)
 
 
 @lru_cache(maxsize=16)
-def names_read(source: str) -> frozenset[str]:
-    """Return the variables that a template reads.
+def template_variables(source: str) -> frozenset[str]:
+    """Return the names of the undeclared variables in a template.
 
     Raises:
-        InvalidRequest: it is no template.
+        InvalidRequest: the source is not a valid template.
     """
     from jinja2.meta import find_undeclared_variables
 
-    return frozenset(find_undeclared_variables(_parsed(source)))
+    return frozenset(find_undeclared_variables(_parse(source)))
 
 
 @lru_cache(maxsize=16)
 def loops_over_parts(source: str) -> bool:
-    """Tell whether a template takes the content of a message apart in a loop; others write it as one text.
+    """Return whether a template iterates over the content parts of messages. Other templates expect a text.
 
-    A loop over the content is one over `message.content`, or over a variable that was set to it, or a macro's argument
-    of that name.
+    The loop may be over `message.content`, over a variable assigned from it, or over a macro argument named `content`.
 
     Raises:
-        InvalidRequest: it is no template.
+        InvalidRequest: the source is not a valid template.
     """
     from jinja2 import nodes
 
-    parsed = _parsed(source)
-    names = {"content", *_names_of_content(parsed)}
+    tree = _parse(source)
+    names = {"content", *_content_names(tree)}
 
     def is_content(node: nodes.Node) -> bool:
         while isinstance(node, nodes.Filter) and node.node is not None:
             node = node.node
         return _reads_content(node) or (isinstance(node, nodes.Name) and node.name in names)
 
-    return any(is_content(loop.iter) for loop in parsed.find_all(nodes.For))
+    return any(is_content(loop.iter) for loop in tree.find_all(nodes.For))
 
 
-def _names_of_content(parsed: jinja2.nodes.Template) -> Iterator[str]:
-    """Yield the variables that are set to the content of a message."""
+def _content_names(tree: jinja2.nodes.Template) -> Iterator[str]:
+    """Yield the names of variables assigned from the content of a message."""
     from jinja2 import nodes
 
-    for each in parsed.find_all(nodes.Assign):
-        if isinstance(each.target, nodes.Name) and _reads_content(each.node):
-            yield each.target.name
+    for assignment in tree.find_all(nodes.Assign):
+        if isinstance(assignment.target, nodes.Name) and _reads_content(assignment.node):
+            yield assignment.target.name
 
 
 def _reads_content(node: jinja2.nodes.Node) -> bool:
-    """Tell whether an expression is `message.content` or `message["content"]`, whatever the message is called."""
+    """Return whether an expression is `message.content` or `message["content"]`, for any name of the message."""
     from jinja2 import nodes
 
     match node:
@@ -76,13 +75,13 @@ def _reads_content(node: jinja2.nodes.Node) -> bool:
     return False
 
 
-def _parsed(source: str) -> jinja2.nodes.Template:
+def _parse(source: str) -> jinja2.nodes.Template:
     from jinja2 import TemplateError
 
     try:
         return _environment().parse(source)
     except TemplateError as error:
-        raise InvalidRequest(f"the model's chat template cannot be read: {error}") from error
+        raise InvalidRequest(f"the model's chat template cannot be parsed: {error}") from error
 
 
 @lru_cache(maxsize=1)
@@ -101,7 +100,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _generation_blocks() -> type[jinja2.ext.Extension]:
-    """Return the extension for `{% generation %}`, which marks text for training and passes its body through."""
+    """Return the extension for `{% generation %}` blocks, which mark text for training and render their body."""
     from jinja2 import nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
@@ -127,7 +126,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Write JSON as transformers does: Jinja's own filter escapes HTML, which models were not trained on."""
+    """Serialize JSON as transformers does. Jinja's filter escapes HTML, unlike the models' training data."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

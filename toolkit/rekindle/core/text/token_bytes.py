@@ -1,4 +1,4 @@
-"""The bytes of a single token, which may be a part of a character."""
+"""Bytes of a single token, possibly part of a character."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from functools import cache
 from rekindle.core.text.tokenizer import Tokenizer
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-"""How tokenizers with byte fallback name the token of a byte."""
+"""Format of byte tokens in tokenizers with byte fallback."""
 
 
 def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
-    """Return the UTF-8 bytes that a token stands for after another one; none for an id outside the vocabulary."""
+    """Return the UTF-8 bytes of a token after another token; empty for an id outside the vocabulary."""
     token = tokenizer.backend.id_to_token(token_id)
     if token is None:
         return b""
     if is_byte_level(tokenizer):
         return byte_level_bytes(tokenizer, token_id)
-    if found := BYTE_TOKEN.fullmatch(token):
-        return bytes([int(found[1], 16)])
-    # Twice, because many decoders drop a space at the start of a text.
+    if match := BYTE_TOKEN.fullmatch(token):
+        return bytes([int(match[1], 16)])
+    # Decode it twice, because many decoders drop a space at the start of a text.
     once, twice = (tokenizer.decode([token_id] * times, skip_special_tokens=False) for times in (1, 2))
     return twice[len(once) :].encode()
 
 
 def is_byte_level(tokenizer: Tokenizer) -> bool:
-    """Tell whether the tokens of a tokenizer are strings of bytes."""
+    """Return whether a tokenizer's tokens are byte strings."""
     decoder = tokenizer.backend.decoder
     if decoder is None:
         return False
-    written = json.loads(decoder.__getstate__())
-    parts = written["decoders"] if written["type"] == "Sequence" else [written]
+    state = json.loads(decoder.__getstate__())
+    parts = state["decoders"] if state["type"] == "Sequence" else [state]
     return [part["type"] for part in parts] == ["ByteLevel"]
 
 
 def byte_level_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
-    """Return the bytes of a token of byte-level BPE; none for an id outside the vocabulary.
+    """Return the bytes of a byte-level BPE token; empty for an id outside the vocabulary.
 
-    An added token is text, and so is one with other characters than those of the bytes' alphabet.
+    Added tokens are plain text, and so are tokens with characters outside the byte alphabet.
     """
     token = tokenizer.backend.id_to_token(token_id)
     if token is None:
@@ -55,7 +55,7 @@ def byte_level_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
 
 @cache
 def _alphabet() -> dict[str, int]:
-    """Return the byte for each character of byte-level BPE: printable bytes are themselves, others from U+0100 on."""
+    """Return the byte for each character of byte-level BPE: printable bytes map to themselves, others to U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}

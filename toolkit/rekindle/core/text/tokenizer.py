@@ -1,4 +1,4 @@
-"""Turning text into token ids and back, by the model's own tokenizer."""
+"""Conversion between text and token ids by the model's tokenizer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Tokenizer:
     """A model's tokenizer with its chat template.
 
     Attributes:
-        chat_template: Jinja source that turns messages into a prompt, or None.
-        bos_token: the text of the token that starts a prompt, or None; for chat templates.
-        eos_token: the text of the token that ends an answer, or None; for chat templates.
-        response_template: the checkpoint's own description of its answers, as JSON holds it, or None.
-        tool_template: Jinja source for conversations with tools, or None for the same.
+        chat_template: Jinja source that renders messages to a prompt, or None.
+        bos_token: text of the token before a prompt, or None; for chat templates.
+        eos_token: text of the token after an answer, or None; for chat templates.
+        response_template: the checkpoint's description of its answer format, as a JSON object, or None.
+        tool_template: Jinja source for conversations with tools, or None to use `chat_template`.
     """
 
     def __init__(
@@ -41,49 +41,49 @@ class Tokenizer:
 
     @property
     def answer_template(self) -> str | None:
-        """The chat template that shows how answers are written, calls included."""
+        """The chat template for the format of answers, including tool calls."""
         return self.tool_template or self.chat_template
 
     def with_chat_template(self, chat_template: str) -> Tokenizer:
-        """Return the same tokenizer with another chat template, whose answers need not be of the checkpoint's form."""
+        """Return a copy with another chat template. Its answers need not follow the checkpoint's response template."""
         return Tokenizer(self.backend, chat_template, self.bos_token, self.eos_token)
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens, special ones included. The model's embedding may have more rows."""
+        """Number of tokens, including special tokens. The model's embedding may have more rows."""
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """The tokens that `decode` leaves out."""
+        """Special tokens, skipped by `decode`."""
         added = self.backend.get_added_tokens_decoder()
         return frozenset(token for token, entry in added.items() if entry.special)
 
     @cached_property
     def added_ids(self) -> frozenset[int]:
-        """The tokens that were added to the vocabulary, and are found in a text before it is cut."""
+        """Tokens added to the vocabulary. They are matched in a text before it is split."""
         return frozenset(self.backend.get_added_tokens_decoder())
 
     @cached_property
     def opening_ids(self) -> tuple[int, ...]:
-        """The special tokens that the tokenizer puts before every raw prompt."""
-        whole, bare = self._encoded("a", True), self._encoded("a", False)
-        starts = (at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
+        """Special tokens before every raw prompt."""
+        whole, bare = self._encode("a", True), self._encode("a", False)
+        starts = (index for index in range(len(whole)) if whole[index : index + len(bare)] == bare)
         return tuple(whole[: next(starts, 0)])
 
     @cached_property
-    def some_text(self) -> list[int]:
-        """The tokens of a letter, for what is to be decoded after any text."""
-        return self._encoded("a", False)
+    def filler_ids(self) -> list[int]:
+        """Tokens of a letter, to decode other tokens in the middle of a text."""
+        return self._encode("a", False)
 
     def encode_open(self, text: str) -> list[int]:
-        """Return the token ids of the beginning of a raw prompt, without the special tokens that stand after one."""
+        """Return the token ids of an open raw prompt, without special tokens after it."""
         return [*self.opening_ids, *self.encode(text, add_special_tokens=False)]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Return the token ids of a raw prompt, with the special tokens that the tokenizer puts around every text.
+        """Return the token ids of a raw prompt, with the tokenizer's special tokens around it.
 
-        A text that begins with those that stand before every text, as a rendered chat may, has them once.
+        The special tokens before a text are not repeated if it already begins with them, as a rendered chat may.
 
         Raises:
             InvalidRequest: the text has a lone surrogate, which no encoding can represent.
@@ -95,29 +95,29 @@ class Tokenizer:
                 f"the prompt has a lone surrogate ({text[error.start]!r}) at character {error.start}: expected text "
                 "that can be written as UTF-8"
             ) from error
-        ids = self._encoded(text, add_special_tokens)
+        ids = self._encode(text, add_special_tokens)
         if add_special_tokens and (before := list(self.opening_ids)) and ids[: 2 * len(before)] == 2 * before:
-            return self._encoded(text, False)
+            return self._encode(text, False)
         return ids
 
     def encode_chat(self, rendered: str) -> list[int]:
-        """Return the token ids of a rendered chat, in which the template has written every special token."""
+        """Return the token ids of a rendered chat. The template has written all special tokens already."""
         return self.encode(rendered, add_special_tokens=False)
 
-    def _encoded(self, text: str, add_special_tokens: bool) -> list[int]:
-        # Of its two ways, only that for batches lets other threads run meanwhile.
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        # Only the batch method releases the GIL for other threads.
         (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of some tokens. Invalid UTF-8 becomes U+FFFD, and ids outside the vocabulary are ignored."""
+        """Return the text of token ids. Invalid UTF-8 becomes U+FFFD, and ids outside the vocabulary are ignored."""
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
 
-def wrap(backend: tokenizers.Tokenizer, before: str | None, after: str | None) -> None:
-    """Make `backend` put these special tokens, and no others, around every raw prompt; None puts nothing."""
+def wrap(backend: tokenizers.Tokenizer, bos: str | None, eos: str | None) -> None:
+    """Set the special tokens around every raw prompt in `backend`; None adds no token on that side."""
     from tokenizers.processors import TemplateProcessing
 
-    template = [f"{token}:0" for token in (before,) if token] + ["$A:0"] + [f"{token}:0" for token in (after,) if token]
-    special = [(token, backend.token_to_id(token)) for token in dict.fromkeys((before, after)) if token]
+    template = [f"{token}:0" for token in (bos,) if token] + ["$A:0"] + [f"{token}:0" for token in (eos,) if token]
+    special = [(token, backend.token_to_id(token)) for token in dict.fromkeys((bos, eos)) if token]
     backend.post_processor = TemplateProcessing(single=template, pair=None, special_tokens=special)

@@ -11,7 +11,7 @@ from rekindle.core.messages import Advance, Advanced, Message
 from rekindle.core.request.request import Request
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.text.grammar import Matcher
-from rekindle.core.text.masks import Masks, Together
+from rekindle.core.text.masks import MaskBatcher, Masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Grammars:
 
     def __init__(self, jumps: Jumps, masks: Masks):
         self._jumps = jumps
-        self._together = Together(masks)
+        self._together = MaskBatcher(masks)
         self._places: dict[int, Matcher] = {}
         self._began = self._wait = 0.0
 
@@ -87,7 +87,7 @@ class Grammars:
         fewest = self._jumps.of(message.running)
         for request, token in message.tokens:
             self._together.begin(request.id, self._place(request).take(token, fewest))
-        outcomes, late = self._together.go_on(message.answer_ids, enough)
+        outcomes, late = self._together.advance(message.answer_ids, enough)
         return Advanced(tuple(outcomes), tuple(late))
 
     def _patience(self, message: Advance) -> Callable[[], bool]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rekindle.core.text.ends import ENDS
+from rekindle.core.text.ends import END_TOKENS
 
 ANCHORS: Final = (
     *("<|im_start|>assistant\n", "<|im_start|>assistant"),  # ChatML: Qwen, Hermes, SmolLM
@@ -183,7 +183,7 @@ def written_for(chat_template: str, eos_token: str | None) -> Written | None:
     found = {name: field for name, field in fields.items() if field is not None}
     if not found:
         return None
-    ends = [end for end in (*ENDS, eos_token) if end and (end in chat_template or end == eos_token)]
+    ends = [end for end in (*END_TOKENS, eos_token) if end and (end in chat_template or end == eos_token)]
     for begin, end in _AROUND_CONTENT.items():
         if begin in chat_template:
             ends.append(end)

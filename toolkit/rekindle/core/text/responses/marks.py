@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from rekindle.core.text.ends import ENDS
+from rekindle.core.text.ends import END_TOKENS
 from rekindle.core.text.tokenizer import Tokenizer
 
 SIGN: Final = "\ud800"
@@ -58,7 +58,7 @@ def marks_of(tokenizer: Tokenizer) -> Marks:
     added = tokenizer.backend.get_added_tokens_decoder().values()
     found = {entry.content: entry.special for entry in added if _BRACKETED.fullmatch(entry.content)}
     special = frozenset(text for text, special in found.items() if special)
-    return Marks(frozenset(found), special, special & {*ENDS, tokenizer.eos_token})
+    return Marks(frozenset(found), special, special & {*END_TOKENS, tokenizer.eos_token})
 
 
 def _without(text: str, marks: Collection[str]) -> str:
