@@ -183,7 +183,7 @@ class Saying:
         (Note("hello"), r"must return a list of messages or be a generator, got Note\(text='hello'\)"),
         (
             [Note("hello")],
-            r"an actor must say messages of rekindle\.core\.messages, and nobody takes Note\(text='hello'\)",
+            r"an actor must send messages of rekindle\.core\.messages; no actor takes Note\(text='hello'\)",
         ),
     ],
 )
@@ -194,7 +194,7 @@ def test_an_actor_that_says_something_else_than_messages_is_named(said: object, 
         with pytest.raises(EngineFailed, match=told) as failed:
             session.generate_sync(token_ids=PROMPT, max_tokens=2)
         cause = failed.value.__cause__
-    note = "The actor 'detokenizer' " + ("said it." if "nobody takes" in told else "raised it at Outputs.")
+    note = "The actor 'detokenizer' " + ("sent it." if "no actor takes" in told else "raised it at Outputs.")
     assert getattr(cause, "__notes__", []) == [note]
 
 

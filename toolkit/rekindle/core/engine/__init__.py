@@ -1,1 +1,1 @@
-"""Actors on one event loop: built, run, paused, on a thread of their own."""
+"""The engine: actors on one event loop, from loading to serving, on a dedicated thread."""

@@ -1,4 +1,4 @@
-"""Actors, and the stages of an engine that run them: the only dispatch loop in the package."""
+"""Actors, and the stages that run them: the only dispatch loop in the package."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from time import perf_counter
@@ -12,38 +12,40 @@ from rekindle.core.messages.record import MessageRecord, Observer
 
 
 class Actor(Protocol):
-    """Takes one message and says others. It owns its state, hears of nothing else, and knows no other actor.
+    """A component that takes messages and sends others. It owns its state and knows no other actor.
 
-    It takes one message at a time, unless it has an attribute `at_once`, which says how many.
+    It takes one message at a time, unless an attribute `at_once` sets the number.
     """
 
     def handle(self, message: Message) -> Iterable[Message] | Awaitable[Iterable[Message]]:
-        """Take in a message and return the answers; awaitable only where something has to be waited for."""
+        """Handle a message and return the answers; awaitable only if the actor has to wait."""
 
 
 async def answers(actor: Actor, message: Message) -> tuple[Message, ...]:
-    """Return what the actor says to a message, waiting where that is needed."""
+    """Return an actor's answers to a message, awaited if necessary."""
     outcome = actor.handle(message)
-    said = await outcome if isinstance(outcome, Awaitable) else outcome
-    if not isinstance(said, Iterable):
-        raise TypeError(f"handle() of {actor!r:.80} must return a list of messages or be a generator, got {said!r:.80}")
-    return tuple(said)
+    messages = await outcome if isinstance(outcome, Awaitable) else outcome
+    if not isinstance(messages, Iterable):
+        raise TypeError(
+            f"handle() of {actor!r:.80} must return a list of messages or be a generator, got {messages!r:.80}"
+        )
+    return tuple(messages)
 
 
 class Stage:
     """An actor with its mailbox.
 
     Args:
-        name: the actor's name.
-        post: takes each message that the actor says.
-        take: told of each message that the actor begins to handle.
-        observe: told of each message once it is handled.
-        lane: the number of its lane; None where there is one, or if lanes share the actor.
+        name: name of the actor.
+        post: sends each message from the actor.
+        take: called with each message before the actor handles it.
+        observe: called with the record of each handled message.
+        lane: number of the actor's lane; None for a single lane, or an actor shared by lanes.
 
     Attributes:
-        name: as given.
-        at_once: how many messages the actor takes at a time; as many tasks are to `run` the stage.
-        mailbox: of the messages that the actor is to take.
+        name: name of the actor.
+        at_once: number of messages handled at a time, each by a task that must `run` the stage.
+        mailbox: queue of messages to the actor.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Stage:
         self.mailbox: Mailbox[Message] = Mailbox()
 
     async def run(self) -> None:
-        """Receive messages, handle them, and send the answers on, for ever; nothing is received while paused."""
+        """Receive messages, handle them and send the answers until cancelled; receive nothing while paused."""
         while True:
             await self._handle(await self.mailbox.receive())
 
@@ -74,7 +76,7 @@ class Stage:
         return await self._handle(message)
 
     async def idle(self) -> None:
-        """Wait until the actor is done with all messages that it took."""
+        """Wait until the actor has handled all messages taken so far."""
         while self._busy:
             self._freed = anyio.Event()
             await self._freed.wait()
@@ -84,22 +86,22 @@ class Stage:
         self._busy += 1
         self._take(message)
         try:
-            said = await answers(self._actor, message)
+            messages = await answers(self._actor, message)
         except Exception as error:
             error.add_note(f"The actor {self.name!r} raised it at {type(message).__name__}.")
             raise
-        self._busy -= 1  # an error leaves it busy: it ends the engine, and nothing more is taken
+        self._busy -= 1  # not after an error, which ends the engine
         if self._freed is not None:
             self._freed.set()
-        record = MessageRecord(self.name, message, said, began, perf_counter(), self._lane)
+        record = MessageRecord(self.name, message, messages, began, perf_counter(), self._lane)
         self._observe(record)
-        for answer in said:
+        for answer in messages:
             self._send(answer)
         return record
 
     def _send(self, message: Message) -> None:
         try:
             self._post(message)
-        except TypeError as error:  # the actor said what is no message, or what nobody takes
-            error.add_note(f"The actor {self.name!r} said it.")
+        except TypeError as error:  # the actor sent something other than a message, or a message that no actor takes
+            error.add_note(f"The actor {self.name!r} sent it.")
             raise

@@ -1,4 +1,4 @@
-"""Building an engine: open a model, read its weights, allocate its pages, and make its programs."""
+"""Building an engine: open a model, read its weights, allocate its pages, and prepare its programs."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -57,20 +57,20 @@ def build(
     chat_template: str | None = None,
     hosts: FollowerHosts | None = None,
 ) -> LoadedEngine:
-    """Load a model, allocate its pages, and make the programs that `settings.precompile` says.
+    """Load a model, allocate its pages, and prepare programs as `settings.precompile` asks.
 
-    While the weights are read, programs are loaded or compiled, and pages allocated, on threads of their own.
+    Programs are loaded or compiled, and pages allocated, on other threads while the weights are read.
 
     Args:
-        compose, family, revision, chat_template, hosts: as `rekindle.open` takes them.
+        compose, family, revision, chat_template, hosts: see `rekindle.open`.
 
     Raises:
         ModelError: the model cannot be opened.
-        ModelTooLarge: it does not fit into the device's memory.
+        ModelTooLarge: the model does not fit into the device's memory.
         ConfigError: the settings do not fit the model.
-        UnsafeStorage: somebody else could have written what is in the cache directory.
+        UnsafeStorage: another user could have written the content of the cache directory.
         NotRestored: `restore="require"`, and not all programs are stored.
-        HostRefused: another process cannot serve it too.
+        HostRefused: another process cannot serve the model too.
         HostLost: another process is gone.
     """
     started = monotonic()
@@ -86,7 +86,7 @@ def build(
         defaults, unserved = defaults_of(checkpoint, settings, limits)
         stores = open_stores(directory, lanes, settings)
         complete = all(each.complete for each in stores)
-        first, later, wait = blueprint.in_turn(settings.precompile, stores[0].wanted, stored=complete)
+        first, later, wait = blueprint.in_turn(settings.precompile, stores[0].program_keys, stored=complete)
         if followers is not None:
             followers.open_model(model, revision, blueprint.resolve(settings), blueprint)
         executables = _executables(lanes, stores, settings, resources)
@@ -105,7 +105,7 @@ def build(
         if followers is not None:
             followers.wait(report)
         preparer = Preparer.of(checkpoint, limits.max_context)
-        made = [
+        parts = [
             _lane(lane, store, stepper, preparer, executables[lane.place], resources, alone=followers is None)
             for lane, store, stepper in zip(lanes, stores, steppers, strict=True)
         ]
@@ -118,11 +118,13 @@ def build(
             defaults=defaults,
             unserved=unserved,
             preparer=preparer,
-            lanes=tuple(made),
+            lanes=tuple(parts),
             programs=HeldPrograms(
                 tuple(executables.values()),
                 preparing,
-                _found(dict(zip((lane.place for lane in lanes), stores, strict=True)), limits, monotonic() - started),
+                _restore_report(
+                    dict(zip((lane.place for lane in lanes), stores, strict=True)), limits, monotonic() - started
+                ),
                 sum(each.data * blueprint.budget.workspace for each in executables),
             ),
             resources=ExitStack(),
@@ -134,14 +136,14 @@ def build(
 def _lanes(
     checkpoint: Checkpoint, settings: Settings, directory: Path | None, report: Report, *, over: bool
 ) -> tuple[list[Blueprint], str]:
-    """Return the blueprint of each lane, and why a model is on so many devices, in words.
+    """Return the blueprint of each lane, and the reason for the number of devices, as text.
 
     Args:
-        over: whether all processes of `jax.distributed` share the model.
+        over: True if all processes of `jax.distributed` shard the model.
 
     Raises:
-        ModelTooLarge: it does not fit into the device's memory.
-        ConfigError: the settings do not fit the model, or the devices.
+        ModelTooLarge: the model does not fit into the device's memory.
+        ConfigError: the settings do not fit the model or the devices.
     """
     if settings.prefill is not None:
         return _sets(checkpoint, settings, directory, report), ""
@@ -155,23 +157,25 @@ def _lanes(
 
 
 def _sets(checkpoint: Checkpoint, settings: Settings, directory: Path | None, report: Report) -> list[Blueprint]:
-    """Return the blueprints of the lane that computes prompts and of the one that generates, with as many pages."""
+    """Return the blueprints of the prefill lane and the decode lane, with the same number of pages."""
     places = [place_of_set("prefill", settings.prefill), place_of_set("decode", settings.decode)]
     both = set(places[0].devices) & set(places[1].devices)
     if both and not shares_memory(places[0].first):
         raise ConfigError(f"prefill and decode both have {both.pop()}: give them different devices")
-    found = [plan(checkpoint, settings, place, directory, report=report) for place in places]
-    for each in found:
+    plans = [plan(checkpoint, settings, place, directory, report=report) for place in places]
+    for each in plans:
         each.budget.check(each.limits, checkpoint.source)
-    same = replace(settings, num_pages=min(each.limits.pool.num_pages for each in found), pool_bytes=None)
+    same = replace(settings, num_pages=min(each.limits.pool.num_pages for each in plans), pool_bytes=None)
     lanes = [Blueprint.of(checkpoint, same, places[0])]
     lanes.append(lanes[0].at(places[1], same))
     if lanes[0].programs.page != lanes[1].programs.page or len({place.first.platform for place in places}) > 1:
-        raise ConfigError(f"pages on {places[0]} have another form than on {places[1]}: give both sets devices alike")
+        raise ConfigError(
+            f"pages on {places[0]} and {places[1]} differ in layout: give prefill and decode devices of one kind"
+        )
     if lanes[0].limits.one_shape:
         raise ConfigError(
-            "deterministic=True computes all of a request by the same programs here, so that prefill and decode cannot "
-            "be apart: leave them out, or deterministic"
+            "deterministic=True computes a whole request by the same programs on these devices, so prefill and decode "
+            "cannot be separate: leave them out, or deterministic"
         )
     return lanes
 
@@ -179,7 +183,7 @@ def _sets(checkpoint: Checkpoint, settings: Settings, directory: Path | None, re
 def _executables(
     lanes: Sequence[Blueprint], stores: Sequence[Stores], settings: Settings, resources: ExitStack
 ) -> dict[Place, Executables]:
-    """Return what makes and keeps the programs of each place; lanes on the same devices share theirs."""
+    """Return the programs of each place; lanes on the same devices share them."""
     executables = {}
     for lane, store in zip(lanes, stores, strict=True):
         if lane.place not in executables:
@@ -189,7 +193,7 @@ def _executables(
 
 
 def _deployment(lanes: Sequence[Blueprint], settings: Settings, state: DeviceState, spread: str) -> Deployment:
-    """Return where the weights are; `state` is that of one lane, and `spread` as `_lanes` gives it."""
+    """Return the deployment, given the state of one lane and the `spread` from `_lanes`."""
     blueprint = lanes[0]
     form = Deployment(
         dtype=blueprint.dtype.name,
@@ -205,7 +209,7 @@ def _deployment(lanes: Sequence[Blueprint], settings: Settings, state: DeviceSta
 def open_model(
     model: str | PathLike[str], report: Report, family: Family | None, revision: str | None, chat_template: str | None
 ) -> Checkpoint:
-    """Open the model's files, and give it another chat template if there is one."""
+    """Open the files of a model, and replace its chat template unless `chat_template` is None."""
     report(Progress("opening the model", 0, 1, "model"))
     checkpoint = open_checkpoint(model, report, family, revision)
     if chat_template is not None:
@@ -214,13 +218,13 @@ def open_model(
     return checkpoint
 
 
-def _found(stores: Mapping[Place, Stores], limits: EngineLimits, seconds: float) -> RestoreReport:
-    """Return what was found of earlier sessions: the programs of each place, and the pages that all of them have."""
-    found = [each.found(limits.pool.page_size, seconds) for each in stores.values()]
+def _restore_report(stores: Mapping[Place, Stores], limits: EngineLimits, seconds: float) -> RestoreReport:
+    """Return the report on restored state: the programs of all places, and the pages of the first."""
+    reports = [each.restore_report(limits.pool.page_size, seconds) for each in stores.values()]
     return replace(
-        found[0],
-        stored=sum(each.stored for each in found),
-        compile_seconds=sum(each.compile_seconds for each in found),
+        reports[0],
+        stored=sum(each.stored for each in reports),
+        compile_seconds=sum(each.compile_seconds for each in reports),
     )
 
 
@@ -234,7 +238,7 @@ def _lane(
     *,
     alone: bool,
 ) -> Lane:
-    """Return a lane with all its actors; `alone` says that no other process has shares of its pages."""
+    """Return a lane with all its actors; `alone` is False if other processes have shards of its pages."""
     limits = blueprint.limits
     host_tier = _host_tier(blueprint, stores.snapshot, alone=alone)
     resources.callback(host_tier.free)
@@ -255,7 +259,7 @@ def _lane(
 
 
 def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool) -> HostTier:
-    """Return an empty host tier; pages of which other processes have shares are copied whole, through the host."""
+    """Return an empty host tier; pages sharded over processes are copied whole, through the host."""
     limits, programs = blueprint.limits, blueprint.programs
     copies: Copies = SharedCopies()
     if alone:

@@ -1,4 +1,4 @@
-"""The conductor pauses an engine and lets it take one message at a time."""
+"""The conductor: pauses an engine and steps it one message at a time."""
 
 import threading
 from collections.abc import Sequence
@@ -15,33 +15,33 @@ class Command:
     """A caller's command to the conductor.
 
     Attributes:
-        answer: gets the message that was handled, if any. It is closed once the command is done, or once the engine
-            has stopped and its error is known.
+        answer: feed of the handled message, if any. It is closed once the command is done, or once the engine has
+            stopped and its error is known.
     """
 
     answer: Feed[MessageRecord] = field(default_factory=Feed)
 
 
 class Pause(Command):
-    """No actor shall take another message; answered once none is busy."""
+    """Stop all actors from taking messages; answered once no actor is busy."""
 
 
 class TakeOne(Command):
-    """The oldest message that waits shall be taken by its actor. The engine is paused first if it runs."""
+    """Let the actor of the oldest queued message take it. A running engine is paused first."""
 
 
 class Resume(Command):
-    """All actors shall go on by themselves."""
+    """Let all actors take messages again."""
 
 
 class Conductor:
-    """Takes commands from any thread and follows them in a task of its own, beside the actors.
+    """Executes commands from any thread in a task next to the actors.
 
     Args:
         stages: all stages of the engine.
 
     Attributes:
-        paused: whether the last command was another than `Resume`.
+        paused: True unless the last command was `Resume`.
     """
 
     def __init__(self, stages: Sequence[Stage]):
@@ -53,7 +53,7 @@ class Conductor:
         self.paused = False
 
     def tell(self, command: Command) -> None:
-        """Leave a command. Any thread may call this; it never blocks."""
+        """Submit a command. Thread-safe; never blocks."""
         with self._lock:
             self.paused = not isinstance(command, Resume)
             self._commands.put(command)
@@ -61,7 +61,7 @@ class Conductor:
             command.answer.close()
 
     def close(self) -> None:
-        """Close all answers: the engine has stopped, and nobody is left waiting."""
+        """Close all answers after the engine has stopped, so that no caller keeps waiting."""
         self._closed = True
         if self._doing is not None:
             self._doing.answer.close()
@@ -69,7 +69,7 @@ class Conductor:
             command.answer.close()
 
     async def run(self) -> None:
-        """Follow commands, for ever."""
+        """Execute commands until cancelled."""
         while True:
             self._doing = await self._commands.receive()
             await self._do(self._doing)

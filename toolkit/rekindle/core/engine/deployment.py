@@ -1,4 +1,4 @@
-"""The facts of a deployment: where the weights are, and in which form. They can be sent to another process."""
+"""Facts about a deployment: devices and form of the weights. They can be sent to another process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,17 +13,17 @@ class Deployment:
     """The weights on their devices; `str` names the devices.
 
     Attributes:
-        dtype: the dtype of weights and pages, by name.
-        implementation: of the kernels.
-        weight_bytes: the size of the weights on one group of devices.
-        where: the devices of all lanes, in words.
-        platform: of the devices, as JAX names it.
-        devices: the number of devices of all lanes.
-        tensor: the number of devices that share a model.
-        copies: the number of groups of devices that have the weights; lanes on the same devices share them.
-        spread: why it is so many devices, in words; empty if that is no choice of Rekindle's.
-        kernels: those that serve, in words.
-        apart: whether the first lane computes prompts and the second generates.
+        dtype: data type of weights and pages, by name.
+        implementation: implementation of the kernels.
+        weight_bytes: size of the weights on one group of devices.
+        where: devices of all lanes, as text.
+        platform: platform of the devices in JAX.
+        devices: number of devices of all lanes.
+        tensor: number of devices in a tensor-parallel group.
+        copies: number of groups with a copy of the weights; lanes on the same devices share one.
+        spread: reason for the number of devices, as text; empty unless Rekindle chose it.
+        kernels: kernels in use, as text.
+        apart: True if the first lane computes prompts and the second generates.
     """
 
     dtype: str
@@ -42,7 +42,7 @@ class Deployment:
         return self.where
 
     def over(self, places: Sequence[Place]) -> "Deployment":
-        """Return the same on the devices of these lanes."""
+        """Return the deployment on the devices of several lanes."""
         first = places[0]
         if self.apart:
             where = f"{first} to prefill, {places[1]} to decode"
@@ -59,6 +59,6 @@ class Deployment:
         )
 
     def repeated(self, times: int) -> "Deployment":
-        """Return the facts of so many replicas, each of them a deployment like this."""
+        """Return the facts of several replicas with this deployment each."""
         where = f"{self.where} in {quantity(times, 'replica')}"
         return replace(self, where=where, devices=times * self.devices, copies=times * self.copies)

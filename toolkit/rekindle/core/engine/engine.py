@@ -9,24 +9,23 @@ import anyio
 from rekindle.core.engine.actor import Actor, Stage
 from rekindle.core.engine.conductor import Conductor
 from rekindle.core.engine.watchdog import Watchdog
-from rekindle.core.engine.wiring import OWN, ROUTER, SHARED, Actors, Deliver, Wiring, full_name
+from rekindle.core.engine.wiring import PER_LANE, ROUTER, SHARED, Actors, Deliver, Wiring, full_name
 from rekindle.core.messages import Message
 from rekindle.core.messages.record import MessageRecord, Observer, Pending
 
 
 class Engine:
-    """Runs the actors, each with a mailbox of its own, in as many tasks as it takes messages at once.
+    """The running actors, each with a mailbox and one task per message that it takes at once.
 
     Args:
-        lanes: the actors of each lane, as they shall run. The intake, the tokenizer and the detokenizer are the same in
-            all of them.
-        deliver: takes the messages for callers, on the engine's loop; it must not block.
-        router: gives requests to the lanes; None for a lane alone.
-        timeout: seconds that a tick may take, see `Watchdog`.
-        wait_ended: of each lane, by its number, see `Watchdog`.
+        lanes: final actors of each lane. All lanes have the same intake, tokenizer and detokenizer.
+        deliver: function for messages to callers; called on the engine's loop, must not block.
+        router: actor that assigns requests to lanes; None for a single lane.
+        timeout: largest time of a tick in seconds, see `Watchdog`.
+        wait_ended: function from a lane number to the time for its `Watchdog`.
 
     Attributes:
-        conductor: pauses the engine. Whoever ran the engine closes it, once it is known why the engine ended.
+        conductor: pauses the engine. The runner of the engine closes it, once the reason for the engine's end is known.
     """
 
     def __init__(
@@ -40,14 +39,14 @@ class Engine:
         self._watchdogs = [
             Watchdog(timeout, partial(self._send, lane), partial(wait_ended, lane)) for lane in range(len(lanes))
         ]
-        self._stages = dict(self._made(lanes, router))
+        self._stages = dict(self._create_stages(lanes, router))
         self._watchers: dict[Observer, None] = {}  # ordered, and changed in one step by any thread
         self.conductor = Conductor(tuple(dict.fromkeys(self._stages.values())))
         self._wiring = Wiring({name: stage.mailbox.put for name, stage in self._stages.items()}, len(lanes), deliver)
 
     @property
     def stuck(self) -> str | None:
-        """The tick that is stuck and for how long, in words; None if none is. Any thread may ask."""
+        """The stuck tick and its duration, as text; None if no tick is stuck. Thread-safe."""
         for lane, watchdog in enumerate(self._watchdogs):
             if (stuck := watchdog.stuck) is not None:
                 return f"lane {lane} {stuck}" if len(self._watchdogs) > 1 else stuck
@@ -55,27 +54,27 @@ class Engine:
 
     @property
     def pending(self) -> Pending:
-        """The messages that wait, by the name of the actor that is to take them. Any thread may ask."""
+        """Queued messages by the name of the receiving actor. Thread-safe."""
         return Pending((name, stage.mailbox.items) for name, stage in self._stages.items())
 
     def post(self, message: Message) -> None:
-        """Send a message to its actor or to callers. Any thread may call this; it never blocks.
+        """Send a message to its actor or to callers. Thread-safe; never blocks.
 
         Raises:
-            TypeError: nobody takes such a message.
+            TypeError: no actor takes messages of this type.
         """
         self._wiring.post(message, None)
 
     def watch(self, observe: Observer) -> None:
-        """Tell `observe` of every message from now on. Any thread may call this."""
+        """Call `observe` with every message from now on. Thread-safe."""
         self._watchers[observe] = None
 
     def unwatch(self, observe: Observer) -> None:
-        """Tell `observe` no more. Any thread may call this."""
+        """Stop calling `observe`. Thread-safe."""
         self._watchers.pop(observe, None)
 
     async def run(self) -> None:
-        """Serve until cancelled. An error in any actor ends the engine and is raised here."""
+        """Serve until cancelled. An error in an actor ends the engine and is raised here."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self.conductor.run)
@@ -86,14 +85,14 @@ class Engine:
             for watchdog in self._watchdogs:
                 watchdog.stop()
 
-    def _made(self, lanes: Sequence[Actors], router: Actor | None) -> Iterator[tuple[str, Stage]]:
-        """Yield the stage of each actor, and its name; an actor that has several names has one stage."""
+    def _create_stages(self, lanes: Sequence[Actors], router: Actor | None) -> Iterator[tuple[str, Stage]]:
+        """Yield the name and stage of each actor; an actor with several names has one stage."""
         stages: dict[tuple[int | None, int], Stage] = {}  # by id, since a user's actor need not be hashable
 
         def stage(name: str, actor: Actor, lane: int | None = None) -> tuple[str, Stage]:
             if (lane, id(actor)) not in stages:
                 watchdog = self._watchdogs[lane or 0]
-                observe = partial(self._tell, watchdog)
+                observe = partial(self._notify, watchdog)
                 stages[lane, id(actor)] = Stage(name, actor, partial(self._send, lane), watchdog.begin, observe, lane)
             return full_name(name, lane), stages[lane, id(actor)]
 
@@ -103,12 +102,12 @@ class Engine:
         yield from (stage(name, getattr(lanes[0], name)) for name in SHARED)
         yield stage(ROUTER, router)
         for lane, actors in enumerate(lanes):
-            yield from (stage(name, getattr(actors, name), lane) for name in OWN)
+            yield from (stage(name, getattr(actors, name), lane) for name in PER_LANE)
 
     def _send(self, lane: int | None, message: Message) -> None:
         self._wiring.post(message, lane)
 
-    def _tell(self, watchdog: Watchdog, record: MessageRecord) -> None:
+    def _notify(self, watchdog: Watchdog, record: MessageRecord) -> None:
         watchdog.end(record.message)
         for observe in tuple(self._watchers):
             observe(record)

@@ -1,4 +1,4 @@
-"""The other processes that hold shares of a model, as an engine sees them; `rekindle.hosts` provides them."""
+"""Interface to the follower processes of a model; `rekindle.hosts` implements it."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,29 +20,29 @@ class Followers(AbstractContextManager[Any], Protocol):
     def open_model(
         self, model: str | PathLike[str], revision: str | None, settings: Settings, blueprint: Blueprint
     ) -> None:
-        """Have all followers open a model with settings that leave nothing to choose."""
+        """Let all followers open a model with fully resolved settings."""
 
-    def load_weights(self, weights: Weights, read: Callable[[], list[jax.Array]]) -> list[jax.Array]:
-        """Have all followers read weights, while this process reads its own share."""
+    def load_weights(self, weights: Weights, read_shard: Callable[[], list[jax.Array]]) -> list[jax.Array]:
+        """Let all followers read weights while this process reads its own shard."""
 
     def wait(self, report: Report) -> None:
         """Wait until all followers have opened the model."""
 
     def send(self, order: Order | Use) -> None:
-        """Send an order to all followers; never block."""
+        """Send an order to all followers. Never blocks."""
 
     async def watch(self) -> None:
         """Wait for the loss of a follower, and raise it."""
 
     def reason(self, error: BaseException) -> BaseException:
-        """Return the loss of a follower, if that is why the engine failed, else the error."""
+        """Return the loss of a follower if it made the engine fail, else the error itself."""
 
 
 class FollowerHosts(Protocol):
     """The hosts of a session; see `rekindle.Hosts`."""
 
     def check(self, settings: Settings, family: object) -> None:
-        """Check that a session can be opened over these hosts, as far as that is known before they have come."""
+        """Check the settings of a session over these hosts, as far as possible before they have joined."""
 
     def group(self, report: Report) -> Followers:
-        """Return the followers for a session; the first time, wait until they have come."""
+        """Return the followers for a session; the first call waits until they have joined."""

@@ -1,4 +1,4 @@
-"""All the parts of an engine for one model: loaded, allocated, compiled, and not yet running."""
+"""The loaded parts of an engine for one model: allocated and compiled, but not yet running."""
 
 import math
 from collections.abc import Mapping
@@ -36,13 +36,13 @@ from rekindle.core.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Lane:
-    """The part of an engine that serves some of the requests, on devices of its own.
+    """A part of an engine, with its own devices and requests.
 
     Attributes:
-        scheduler: the one that was made; `actors` may have another around it.
-        actors: its own, and those that all lanes share.
-        place: its devices; None in another process.
-        executables: the programs of these.
+        scheduler: the original scheduler; `actors` may have a wrapper around it.
+        actors: the actors of the lane, and the actors shared by all lanes.
+        place: devices of the lane; None for a lane in another process.
+        executables: programs for these devices; None for a lane in another process.
     """
 
     scheduler: LaneState
@@ -52,32 +52,32 @@ class Lane:
 
     @property
     def wait_ended(self) -> float:
-        """The time when it last got a program that it had waited for, as `Watchdog` takes it."""
+        """Time at which the lane last got an awaited program, for its `Watchdog`."""
         return -math.inf if self.executables is None else self.executables.wait_ended
 
     def with_actors(self, actors: Actors) -> "Lane":
-        """Return the same with other actors."""
+        """Return the lane with other actors."""
         return replace(self, actors=actors)
 
 
 @dataclass(frozen=True)
 class LoadedEngine:
-    """A model that is loaded, with the pages, programs and actors that serve it; not yet running.
+    """A loaded model with its pages, programs and actors; not yet running.
 
     Attributes:
-        checkpoint: the model as it was opened.
-        family: as `rekindle.open` takes it.
-        settings: all settings as they were chosen.
-        limits: the settings as they are resolved for the model; sizes are those of one lane.
-        deployment: where the weights are, and in which form.
-        defaults: sampling options of calls that do not give them.
-        unserved: entries of the model's generation_config that Rekindle does not implement.
-        preparer: makes requests, also for callers that look at a prompt before they submit it.
-        lanes: wired by an `Engine`.
-        programs: the compiled programs.
-        resources: closed by `free`.
-        followers: the processes that have shares of the model; None without any.
-        replicas: the processes in which the lanes are; None if they are in this one.
+        checkpoint: the opened model.
+        family: the family given to `rekindle.open`, or None.
+        settings: all settings, with the chosen values.
+        limits: settings resolved for the model; sizes are per lane.
+        deployment: devices and form of the weights.
+        defaults: sampling options for calls without them.
+        unserved: entries of the model's generation_config not implemented in Rekindle.
+        preparer: creates requests, and shows a prompt's tokens to callers before they submit it.
+        lanes: lanes of the engine, to be wired by an `Engine`.
+        programs: compiled programs.
+        resources: resources closed by `free`.
+        followers: processes with other shards of the model; None without any.
+        replicas: processes of the lanes; None for lanes in this process.
     """
 
     checkpoint: Checkpoint
@@ -96,26 +96,26 @@ class LoadedEngine:
 
     @property
     def source(self) -> str:
-        """The place where the model was opened."""
+        """Name or path from which the model was opened."""
         return self.checkpoint.source
 
     @property
     def model(self) -> ModelConfig:
-        """The config of the model."""
+        """Config of the model."""
         return self.checkpoint.config
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of the model; None for one that is asked by token ids alone."""
+        """Tokenizer of the model; None for a model with token ids only."""
         return self.checkpoint.tokenizer
 
     @property
     def schedulers(self) -> list[LaneState]:
-        """The scheduler of each lane, as it was made."""
+        """The original scheduler of each lane."""
         return [lane.scheduler for lane in self.lanes]
 
     def engine(self, deliver: Deliver) -> Engine:
-        """Return an engine of the lanes; `deliver` takes what it says to callers."""
+        """Return an engine of the lanes; `deliver` gets its messages to callers."""
         return Engine(
             [lane.actors for lane in self.lanes],
             deliver,
@@ -125,25 +125,25 @@ class LoadedEngine:
         )
 
     def _router(self) -> Actor | None:
-        """Return what gives requests to the lanes, if there are several."""
+        """Return the router of requests to lanes; None for a single lane."""
         settings = self.settings
         if self.deployment.apart:
             _, decode = self.schedulers
-            assert isinstance(decode, Scheduler), "the lanes of prompts apart are in this process"
+            assert isinstance(decode, Scheduler), "lanes with separate prefill are in this process"
             return Relay(decode, settings.prefill_from, self.limits.pool.page_size)
         alone = len(self.lanes) == 1 and self.replicas is None
         return None if alone else Router(self.schedulers, settings.route, self.limits)
 
     def stats(self) -> Stats:
-        """Return a snapshot of all counters. Any thread may ask."""
+        """Return a snapshot of all counters. Thread-safe."""
         lanes, programs = tuple(scheduler.stats for scheduler in self.schedulers), self.programs
         return Stats(total(lanes), len(programs), programs.loads, programs.compilations, programs.unexpected, lanes)
 
     def load(self, weights: Weights) -> list[Any]:
-        """Read weights of the same structure, in all processes. See `tensors_of` and `Followers`, also for the errors.
+        """Read weights of the same structure in all processes. Raises as `tensors_of` and `Followers` do.
 
         Returns:
-            Device arrays, in the order in which programs take them; with several lanes, those of each lane.
+            Device arrays in the order of the programs' arguments; one list per lane if there are several lanes.
         """
         if self.replicas is not None:
             return self.replicas.load(weights)
@@ -160,10 +160,10 @@ class LoadedEngine:
         return place_new_weights(self.model, tensors, dtype, deployment.implementation, places)
 
     def composed(self, compose: Compose | None) -> "LoadedEngine":
-        """Return the same with the actors that `compose` wants; raises as `rekindle.core.engine.wiring.composed`."""
+        """Return the loaded engine with its actors replaced by `compose`; raises as `wiring.composed` does."""
         actors = composed([lane.actors for lane in self.lanes], compose)
         return replace(self, lanes=tuple(map(Lane.with_actors, self.lanes, actors)))
 
     def free(self) -> None:
-        """Delete everything on the device and in the host tier, give up the programs, and stop preparing them."""
+        """Delete all device and host tier memory, release the programs, and stop preparing programs."""
         self.resources.close()

@@ -1,4 +1,4 @@
-"""From what a caller submits to a request that can be scheduled: rendered, tokenized, and checked."""
+"""Preparation of submitted prompts: rendered, tokenized, and validated requests."""
 
 import math
 import secrets
@@ -17,21 +17,21 @@ from rekindle.core.text.masks import run_steps
 from rekindle.core.text.tokenizer import Tokenizer
 
 TOKENIZED_AT_ONCE = 2
-"""Requests that are tokenized at once, each in a worker thread."""
+"""Requests tokenized at once, each in a worker thread."""
 QUICK = 4096
-"""With no more numbers than this and without texts, a request is made in less than a millisecond."""
+"""Largest count of numbers in a submission without texts that surely takes less than a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Makes the requests of one model. Any thread may use it.
+    """Creates the requests of one model. Thread-safe.
 
     Attributes:
-        tokenizer: None for a model that is asked by token ids alone.
-        vocab_size: the bound that token ids are below.
-        eos_ids: the model's own end tokens.
-        capacity: the most tokens, prompt and output together, that one request can have.
-        compiler: of constraints; None without a tokenizer.
+        tokenizer: the tokenizer; None for a model that takes token ids only.
+        vocab_size: number of token ids.
+        eos_ids: end tokens of the model.
+        capacity: most tokens in one request, prompt and output together.
+        compiler: compiler of constraints; None without a tokenizer.
     """
 
     tokenizer: Tokenizer | None
@@ -42,13 +42,13 @@ class Preparer:
 
     @classmethod
     def of(cls, model: Checkpoint, capacity: int) -> "Preparer":
-        """Return what makes the requests of a model."""
+        """Return the preparer for a model."""
         vocabulary = model.config.vocab_size
         compiler = None if model.tokenizer is None else Compiler(model.tokenizer, vocabulary, model.eos_ids)
         return cls(model.tokenizer, vocabulary, model.eos_ids, capacity, compiler)
 
     def is_quick(self, submit: Submit) -> bool:
-        """Tell whether `outcome` surely takes less than a millisecond: nothing is tokenized, and no list is long."""
+        """Return whether `outcome` takes less than a millisecond: no text to tokenize, and no long list."""
         params = submit.params
         if params.constraint is not None:
             return False
@@ -57,28 +57,28 @@ class Preparer:
         return _numbers(submit.prompt) + words + sum(map(len, lists)) <= QUICK
 
     def outcome(self, submit: Submit) -> Request | Exception:
-        """Return a request, or the error for which it cannot be served."""
+        """Return the request of a submission, or the error that makes it impossible to serve."""
         try:
             ids = self.token_ids(submit.prompt)
             check_length(ids + submit.output_prefix.token_ids, self.capacity, submit.params.max_tokens != 0)
             check_scored(ids, submit.params)
             return self._request(submit, ids)
-        except Exception as error:  # any error, be it of the model's own chat template, is one request's
+        except Exception as error:  # any error, even of the model's chat template, belongs to one request
             return error
 
     def check(self, params: SamplingParams) -> None:
-        """Check what of the parameters takes the model's tokenizer or end tokens.
+        """Validate parameters for this model's tokenizer and end tokens.
 
         Raises:
-            InvalidRequest: they cannot be served with any prompt.
+            InvalidRequest: the parameters cannot be served with any prompt.
         """
         self._request(Submit(0, (), params), ())
 
     def token_ids(self, prompt: Prompt) -> tuple[int, ...]:
-        """Return the tokens of a prompt of any kind and length.
+        """Return the token ids of a prompt of any kind and length.
 
         Raises:
-            InvalidRequest: the prompt cannot be tokenized, or has no tokens, or one that the model does not know.
+            InvalidRequest: the prompt cannot be tokenized, is empty, or has a token outside the vocabulary.
         """
         if isinstance(prompt, tuple):
             return check_token_ids("token_ids", prompt, self.vocab_size)
@@ -93,10 +93,10 @@ class Preparer:
         return check_token_ids("messages", self.tokenizer.encode_chat(self.rendered(prompt)), self.vocab_size)
 
     def rendered(self, chat: Conversation) -> str:
-        """Return a conversation as the model reads it.
+        """Render a conversation by the chat template.
 
         Raises:
-            InvalidRequest: the model has no chat template, or it rejects the conversation.
+            InvalidRequest: the model has no chat template, or the template rejects the conversation.
         """
         tokenizer = self.tokenizer
         if tokenizer is None:
@@ -114,7 +114,7 @@ class Preparer:
     def _request(self, submit: Submit, ids: tuple[int, ...]) -> Request:
         params = submit.params
         if params.seed is None:
-            params = replace(params, seed=secrets.randbits(53))  # so many bits survive JSON in any language
+            params = replace(params, seed=secrets.randbits(53))  # 53 bits survive JSON in any language
         if params.stop and self.tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, so stop strings cannot be found; use stop_token_ids")
         if not params.skip_special_tokens and self.tokenizer is None:
@@ -136,11 +136,11 @@ class Preparer:
         return request if params.constraint is None else self._constrained(request, params.constraint)
 
     def _constrained(self, request: Request, constraint: Constraint) -> Request:
-        """Hold a request to its constraint.
+        """Apply a constraint to a request.
 
         Raises:
-            InvalidRequest: it cannot be compiled; or the output begins with what it does not allow.
-            ConstraintFailed: nothing may follow that beginning, though more is asked for.
+            InvalidRequest: the constraint cannot be compiled, or does not allow the given beginning of the output.
+            ConstraintFailed: the constraint allows nothing after this beginning, but the request needs more.
         """
         if self.compiler is None:
             raise InvalidRequest(f"the model has no tokenizer, so {constraint.kind} cannot be served")
@@ -148,7 +148,7 @@ class Preparer:
         return replace(request, constrained=Constrained(grammar, run_steps(grammar.matcher(request).start())))
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
-        """Return the token ids of each word as it is written at the start of a text and after a space."""
+        """Return the token ids of each word, encoded at the start of a text and after a space."""
         words: dict[tuple[int, ...], None] = {}
         for word in params.bad_words:
             if not isinstance(word, str):
@@ -159,18 +159,18 @@ class Preparer:
                 stripped = word.lstrip()
                 spellings = (stripped, " " + stripped) if word == stripped else (" " + stripped,)
                 words.update((tuple(self.tokenizer.encode_chat(spelling)), None) for spelling in spellings)
-        # A word without a token bans nothing, and one with a token that the model does not know is never generated.
+        # A word without tokens bans nothing, and a word with an unknown token is never generated.
         return tuple(word for word in words if word and max(word) < self.vocab_size)
 
     def _more(self, prompt: Prompt) -> tuple[int, ...]:
-        """Return the tokens of a continuation, without those that the tokenizer puts around a whole prompt."""
+        """Return the tokens of a continuation, without the tokenizer's tokens around a whole prompt."""
         if isinstance(prompt, str) and self.tokenizer is not None:
             return tuple(self.tokenizer.encode_chat(prompt))
         return self.token_ids(prompt)
 
 
 def _numbers(prompt: Prompt) -> float:
-    """Return how many token ids a prompt is; infinitely many if it has to be tokenized."""
+    """Return the number of token ids in a prompt; infinity for a prompt with text."""
     match prompt:
         case tuple():
             return len(prompt)

@@ -1,4 +1,4 @@
-"""Lanes and programs as a session sees them, in this process or in replicas; `rekindle.replicas` provides those."""
+"""Lanes and programs in the view of a session, in this process or in replicas of `rekindle.replicas`."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -16,61 +16,61 @@ T = TypeVar("T")
 
 
 class LaneState(LaneView, Protocol):
-    """The scheduler of a lane as its session sees it. Any thread may ask."""
+    """The scheduler of a lane in the view of its session. Thread-safe."""
 
     @property
     def stats(self) -> SchedulerStats:
-        """The counters of the scheduler."""
+        """Counters of the scheduler."""
 
     def look(self, at: Callable[[Any], T]) -> T:
-        """Return what `at` says of the prefix trees of the lane, one of each group of devices."""
+        """Return the result of `at` for the prefix trees of the lane, one tree per group of devices."""
 
 
 class ProgramsView(Protocol):
-    """The compiled programs of an engine as its session sees them, as `HeldPrograms` has them. Any thread may ask."""
+    """The compiled programs of an engine in the view of its session, implemented by `HeldPrograms`. Thread-safe."""
 
     def __len__(self) -> int: ...
     @property
     def preparing(self) -> Sequence[Future[None]]:
-        """A future of each program that is made ahead of need."""
+        """A future for each program prepared ahead of use."""
 
     @property
     def loads(self) -> int:
-        """The number that were loaded from the store."""
+        """Number of programs loaded from the store."""
 
     @property
     def compilations(self) -> int:
-        """The number that were compiled."""
+        """Number of programs compiled."""
 
     @property
     def unexpected(self) -> int:
-        """The number that were compiled and should have been ready."""
+        """Number of programs compiled on demand that should have been ready."""
 
     def restored(self) -> RestoreReport:
-        """Return what was found of earlier sessions."""
+        """Return the report on state restored from earlier sessions."""
 
     def readiness(self) -> Readiness:
-        """Return how many of the programs that are made ahead of need are ready."""
+        """Return the number of programs ready, of all prepared ahead of use."""
 
     def awaited(self) -> Progress | None:
-        """Return which program the engine waits for, and how many are ready; None if for none."""
+        """Return the progress of the program that the engine waits for; None if it waits for none."""
 
     def stored(self) -> Sequence[Future[None]]:
-        """Return futures that are done once all programs that were compiled are stored."""
+        """Return futures that complete once all compiled programs are stored."""
 
     def workspace(self, devices: int) -> int:
-        """Return the bytes that the largest step needs on all devices."""
+        """Return the bytes of temporary memory of the largest step, on all devices."""
 
 
 class Replicas(Protocol):
-    """The processes in which the lanes of an engine are."""
+    """The processes of an engine's lanes."""
 
     @property
     def stuck(self) -> str | None:
-        """The tick that one of them is stuck in, in words; None if none is."""
+        """A stuck tick of a replica, as text; None if no tick is stuck."""
 
     def load(self, weights: Weights) -> list[Any]:
-        """Have all of them read weights of the same structure; return what `NewWeights` is to have for each."""
+        """Let all replicas read weights of the same structure; return the `NewWeights` payload of each."""
 
     async def listen(self, post: Callable[[Message], None]) -> None:
-        """Post what comes from them, as `ToLane`, for as long as the engine serves."""
+        """Post messages from the replicas, as `ToLane`, while the engine serves."""

@@ -1,4 +1,4 @@
-"""The daemon thread that one engine lives on: it loads the engine, then serves until it is stopped."""
+"""The daemon thread of one engine: it loads the engine, then serves until stopped."""
 
 import asyncio
 import os
@@ -26,20 +26,19 @@ Build = Callable[[Report], LoadedEngine]
 class EngineThread:
     """The thread of one engine; it starts at once.
 
-    It has the settings of JAX that the thread that makes it has, but for Rekindle's own; see `JaxSettings`.
+    It has the creating thread's JAX settings, apart from Rekindle's own; see `JaxSettings`.
 
-    A daemon thread, which a process that ends stops and waits for, with all that it has begun; see
-    `rekindle.core.concurrency.threads`.
+    A daemon thread; the exit of the process stops and joins it, see `rekindle.core.concurrency.threads`.
 
     Args:
         build: loads the engine, on the engine's thread.
-        deliver: takes the messages for callers, on the engine's thread.
-        ended: told once, with an error for all who still wait, when the engine has stopped for any reason.
+        deliver: function for messages to callers, on the engine's thread.
+        ended: called once after the engine has stopped for any reason, with the error for all waiting callers.
 
     Attributes:
-        opening: the progress of building; closed when the engine serves or has failed.
+        opening: progress of building; closed when the engine serves or has failed.
         stopped: closed when the device memory is freed.
-        loaded_engine: None until it is built.
+        loaded_engine: the loaded engine; None until built.
     """
 
     def __init__(self, build: Build, deliver: Deliver, ended: Callable[[Exception], None]):
@@ -66,21 +65,21 @@ class EngineThread:
         self._serving().post(message)
 
     def command(self, command: Command) -> None:
-        """Give the engine's conductor a command; raises as `post`."""
+        """Send a command to the engine's conductor; raises as `post` does."""
         self._serving().conductor.tell(command)
 
     def watch(self, observe: Observer) -> None:
-        """Tell `observe` of every message from now on; raises as `post`."""
+        """Call `observe` with every message from now on; raises as `post` does."""
         self._serving().watch(observe)
 
     def unwatch(self, observe: Observer) -> None:
-        """Tell `observe` no more."""
+        """Stop calling `observe`."""
         if self._engine is not None:
             self._engine.unwatch(observe)
 
     @property
     def error(self) -> Exception | None:
-        """The reason why the engine serves no more; None while it does."""
+        """The reason for the end of the engine; None while it serves."""
         if self._error is None and self.elsewhere:
             return SessionClosed(
                 f"the engine is in process {self._process}, which this one was forked from: open a session here, or "
@@ -90,17 +89,17 @@ class EngineThread:
 
     @property
     def elsewhere(self) -> bool:
-        """Tell whether the engine is in the process that this one was forked from. Nothing is ever heard of it here."""
+        """True in a process forked from the engine's process. The engine is out of reach there."""
         return os.getpid() != self._process
 
     @property
     def paused(self) -> bool:
-        """Tell whether the engine serves and is paused."""
+        """True if the engine serves and is paused."""
         return self.error is None and self._engine is not None and self._engine.conductor.paused
 
     @property
     def stuck(self) -> str | None:
-        """The tick that the engine is stuck in, in words; None if it is not."""
+        """The engine's stuck tick, as text; None if no tick is stuck."""
         if self.error is not None or self._engine is None or self.loaded_engine is None:
             return None
         replicas = self.loaded_engine.replicas
@@ -108,18 +107,18 @@ class EngineThread:
 
     @property
     def pending(self) -> Pending:
-        """The messages that wait, as `Engine.pending`; raises as `post`."""
+        """Queued messages, as `Engine.pending`; raises as `post` does."""
         return self._serving().pending
 
     def stop(self) -> None:
-        """Tell the engine to stop. Returns at once, and may be called any number of times from any thread."""
+        """Ask the engine to stop. Returns at once; thread-safe, and may be called repeatedly."""
         self._stopping.set()
         self._stop.put(None)
 
     def _serving(self) -> Engine:
         if self.error is not None:
             raise self.error.with_traceback(None)
-        assert self._engine is not None, "nobody has a session before it serves"
+        assert self._engine is not None, "a session exists only once its engine serves"
         return self._engine
 
     def _main(self) -> None:
@@ -133,17 +132,17 @@ class EngineThread:
                 "rekindle.open()"
             )
         except BaseException as error:
-            self._error = self._explained(error)
+            self._error = self._final_error(error)
         self._ended(self._error)
         if self._engine is not None:
             self._engine.conductor.close()
         try:
             if self.loaded_engine is not None:
                 self.loaded_engine.free()
-        finally:  # freeing may fail on a device that has failed, and nobody is kept waiting
+        finally:  # freeing may fail on a failed device, and callers must not keep waiting
             self.opening.close()
             self.stopped.close()
-        for worker in self._workers:  # only a process that ends waits for this thread
+        for worker in self._workers:  # at the end of the process, only this thread waits for them
             worker.join()
 
     async def _serve(self) -> None:
@@ -158,7 +157,7 @@ class EngineThread:
                 self.opening.close()
                 await self._stop.receive()
                 tasks.cancel_scope.cancel()
-        finally:  # an abandoned worker thread of anyio's may still be within XLA
+        finally:  # an abandoned worker thread of anyio may still be within XLA
             mine, threads = asyncio.current_task(), threading.enumerate()
             self._workers = [thread for thread in threads if getattr(thread, "root_task", None) is mine]
 
@@ -167,8 +166,8 @@ class EngineThread:
             raise SessionClosed("the session was closed while it was being opened")
         self.opening.put(progress)
 
-    def _explained(self, error: BaseException) -> Exception:
-        """Return an error of building as it is, and wrap one that stopped a serving engine."""
+    def _final_error(self, error: BaseException) -> Exception:
+        """Return an error of building unchanged, and wrap an error of a serving engine in EngineFailed."""
         if self._engine is None and isinstance(error, Exception):
             return error
         while isinstance(error, BaseExceptionGroup):

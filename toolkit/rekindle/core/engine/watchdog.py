@@ -1,4 +1,4 @@
-"""The watchdog: it notices a tick that the device does not finish, and has the requests that wait for it failed."""
+"""The watchdog: detects ticks that the device does not finish, and lets their requests fail."""
 
 import math
 import sys
@@ -14,26 +14,27 @@ from rekindle.core.markup import seconds
 from rekindle.core.messages import Dispatched, Message, Overdue, Plan
 
 ACCELERATOR_SECONDS = 120.0
-"""The timeout on GPUs and TPUs, where a tick takes milliseconds, and seconds with much swapped out."""
+"""Timeout on GPUs and TPUs, where a tick takes milliseconds, or seconds with much memory swapped out."""
 CPU_SECONDS = 1800.0
-"""The timeout on CPUs, where 512 tokens through the largest model that fits can take minutes on a busy machine."""
+"""Timeout on CPUs, where 512 tokens through the largest model can take minutes on a busy machine."""
 
 STOPPED_SECONDS = 5.0
-"""A thread that wakes so much too late belongs to a process that was stopped."""
+"""Delay of the watchdog's wake-up that indicates a stopped process."""
 
 
-def timeout_of(given: float | None, platform: str) -> float:
-    """Return the seconds that a tick may take: as given, else by the platform."""
-    return given if given is not None else CPU_SECONDS if platform == "cpu" else ACCELERATOR_SECONDS
+def timeout_of(setting: float | None, platform: str) -> float:
+    """Return the largest time of a tick in seconds: the setting, else by the platform."""
+    return setting if setting is not None else CPU_SECONDS if platform == "cpu" else ACCELERATOR_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class StuckTick:
-    """A tick that has taken longer than it may.
+    """A tick beyond its timeout.
 
     Attributes:
-        since: when its time began, by the clock of the watchdog.
-        reports: how often it was reported.
+        tick: number of the tick.
+        since: start of the timing, by the watchdog's clock.
+        reports: number of reports so far.
     """
 
     tick: int
@@ -42,16 +43,16 @@ class StuckTick:
 
 
 class Watchdog:
-    """Times the ticks of one engine, on a daemon thread that begins with the first tick and sleeps while none is due.
+    """Times the ticks of one engine on a daemon thread, started with the first tick and asleep between ticks.
 
-    The time of a tick begins when the stepper takes its plan, and anew when the settler waits for its results. While
-    the stepper waits for a program, it does not run.
+    The time of a tick starts when the stepper takes its plan, and again when the settler waits for its results. It
+    stands still while the stepper waits for a program.
 
     Args:
-        timeout: seconds that either may take; infinity for any number.
-        report: takes `Overdue`, once for every `timeout` seconds that a tick is stuck, on the watchdog's thread.
-        wait_ended: returns when the stepper last got a program that it had waited for, infinity while it waits for one.
-        clock: returns seconds, as `wait_ended` has them.
+        timeout: largest time of either phase in seconds; infinity disables the watchdog.
+        report: function for `Overdue`, called on the watchdog's thread every `timeout` seconds while a tick is stuck.
+        wait_ended: function for the time at which the stepper last got an awaited program; infinity during the wait.
+        clock: clock of `wait_ended`, in seconds.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Watchdog:
     ):
         self._timeout, self._report, self._wait_ended, self._clock = timeout, report, wait_ended, clock
         self._plans: dict[int, Plan] = {}
-        self._begun: dict[type[Message], tuple[int, float]] = {}  # the tick that each actor has, and since when
+        self._current: dict[type[Message], tuple[int, float]] = {}  # tick in each actor, and its start
         self._stuck: StuckTick | None = None
         self._changed = threading.Condition()
         self._sleeping, self._stopped = False, False
@@ -71,71 +72,71 @@ class Watchdog:
 
     @property
     def stuck(self) -> str | None:
-        """The tick that is stuck and for how long, in words; None if none is. Any thread may ask."""
+        """The stuck tick and its duration, as text; None if no tick is stuck. Thread-safe."""
         stuck = self._stuck
         return None if stuck is None else f"stuck in tick {stuck.tick} for {seconds(self._clock() - stuck.since)}"
 
     def begin(self, message: Message) -> None:
-        """Take note of a message that an actor begins to handle; the engine's thread calls this."""
+        """Start timing a message that an actor begins to handle; called on the engine's thread."""
         if self._timeout == math.inf or not isinstance(message, Plan | Dispatched):
             return
         with self._changed:
             if isinstance(message, Plan):
                 self._plans[message.tick] = message
-            self._begun[type(message)] = message.tick, self._clock()
+            self._current[type(message)] = message.tick, self._clock()
             if self._sleeping:
                 self._changed.notify()
         if self._thread is None:
             self._thread = Work(self._watch, "watchdog", self.stop)
 
     def end(self, message: Message) -> None:
-        """Take note of a message that an actor has handled; the engine's thread calls this."""
+        """Stop timing a message that an actor has handled; called on the engine's thread."""
         if not isinstance(message, Plan | Dispatched):
             return
         with self._changed:
-            self._begun.pop(type(message), None)
+            self._current.pop(type(message), None)
             if isinstance(message, Dispatched):
                 self._plans.pop(message.tick, None)
             if self._stuck is not None and self._stuck.tick == message.tick:
                 self._stuck = None
 
     def look(self) -> float | None:
-        """Report the tick that has taken longest if it is overdue.
+        """Report the longest-running tick if it is overdue.
 
         Returns:
-            The seconds until a tick can be overdue; None while nothing is to be timed.
+            Seconds until a tick can be overdue; None without a tick to time.
         """
         with self._changed:
-            if not self._begun:
+            if not self._current:
                 return None
-            tick, since = min((self._since(kind) for kind in self._begun), key=lambda begun: begun[1])
+            tick, since = min((self._since(kind) for kind in self._current), key=lambda current: current[1])
             now = self._clock()
             reports = self._stuck.reports if self._stuck is not None and self._stuck.tick == tick else 0
-            left = since + (1 + reports) * self._timeout - now
-            if left > 0:
-                return min(left, self._timeout)
+            remaining = since + (1 + reports) * self._timeout - now
+            if remaining > 0:
+                return min(remaining, self._timeout)
             self._stuck = StuckTick(tick, since, reports + 1)
             error = self._error(tick, now - since)
         self._report(Overdue(tick, error))
         return self._timeout
 
     def discount(self, late: float) -> None:
-        """Leave out the seconds for which the whole process was stopped, as by Ctrl-Z in a terminal."""
-        self._begun = {kind: (tick, begun + late) for kind, (tick, begun) in self._begun.items()}
+        """Exclude the seconds for which the whole process was stopped, as by Ctrl-Z in a terminal."""
+        self._current = {kind: (tick, since + late) for kind, (tick, since) in self._current.items()}
 
     def stop(self) -> None:
-        """Watch no more. Returns at once, and may be called any number of times from any thread."""
+        """Stop watching. Returns at once; thread-safe, and may be called repeatedly."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
 
     def _since(self, kind: type[Message]) -> tuple[int, float]:
-        """Return a tick, and since when it has been with the stepper or the settler without a wait for a program."""
-        tick, since = self._begun[kind]
+        """Return the tick in an actor and the start of its time, excluding any wait for a program."""
+        tick, since = self._current[kind]
         return tick, max(since, self._wait_ended()) if kind is Plan else since
 
     def _error(self, tick: int, elapsed: float) -> StepTimeout:
-        plan = self._plans.get(tick)  # none of a stepper that says what it was not told
+        plan = self._plans.get(tick)  # None if a replaced stepper dispatches without a plan
         chunks = () if plan is None else plan.chunks
         rows = () if plan is None else plan.rows
         return StepTimeout(
@@ -153,16 +154,16 @@ class Watchdog:
 
     def _watch(self) -> None:
         while True:
-            left = self.look()
+            timeout = self.look()
             with self._changed:
                 if self._stopped:
                     return
-                if left is None and self._begun:  # a tick began since
+                if timeout is None and self._current:  # a tick began since
                     continue
-                self._sleeping, begun = left is None, self._clock()
-                self._changed.wait(left)
+                self._sleeping, began = timeout is None, self._clock()
+                self._changed.wait(timeout)
                 self._sleeping = False
-                if left is not None and (late := self._clock() - begun - left) > STOPPED_SECONDS:
+                if timeout is not None and (late := self._clock() - began - timeout) > STOPPED_SECONDS:
                     self.discount(late)
 
 

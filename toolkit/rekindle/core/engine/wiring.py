@@ -1,4 +1,4 @@
-"""The actors of an engine, and which of them takes which message."""
+"""The actors of an engine, and the routes of messages between them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,13 +61,13 @@ from rekindle.core.messages import (
 
 @dataclass(frozen=True)
 class Actors:
-    """The actors of an engine; each may be replaced by another that takes the same messages.
+    """The actors of an engine. Each may be replaced by another actor for the same messages.
 
-    With several lanes, these are the actors of one of them, and those that all lanes share: the intake, the tokenizer
-    and the detokenizer. The shared ones are those of the first lane.
+    With several lanes, these are the actors of one lane, and the actors shared by all lanes: the intake, the tokenizer
+    and the detokenizer. The first lane's shared actors are used.
 
-    Wrap the scheduler rather than replace it: `session.stats` and `session.cache` show the original, and what is
-    restored is in it.
+    Wrap the scheduler rather than replace it: `session.stats` and `session.cache` show the original, and it holds the
+    restored pages.
     """
 
     intake: Actor
@@ -81,12 +81,12 @@ class Actors:
     disk_tier: Actor
 
     def by_message(self) -> Mapping[type[Message], Actor]:
-        """Return the actor that takes each kind of message; those of `TO_CALLER` leave the engine."""
+        """Return the actor of each message type; messages of `TO_CALLER` have none."""
         return {kind: getattr(self, name) for name, kinds in TAKES.items() for kind in kinds}
 
 
 SHARED = ("intake", "tokenizer", "detokenizer")
-"""The actors that all lanes of an engine share, by name."""
+"""Names of the actors shared by all lanes of an engine."""
 TAKES: Mapping[str, tuple[type[Message], ...]] = {
     "intake": (Submit, Cancel, Tokenized),
     "tokenizer": (Tokenize,),
@@ -102,64 +102,63 @@ TAKES: Mapping[str, tuple[type[Message], ...]] = {
     "host_tier": (Gathered, Fetch, Drop, Archive, StagePages),
     "disk_tier": (Write,),
 }
-"""The messages that each actor takes."""
-OWN = tuple(name for name in TAKES if name not in SHARED)
-"""The actors that each lane has, by name."""
+"""Message types of each actor."""
+PER_LANE = tuple(name for name in TAKES if name not in SHARED)
+"""Names of the actors of each lane."""
 ROUTER = "router"
 ROUTED = (Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache)
-"""Messages to the scheduler that a router takes first, where there are several lanes."""
+"""Messages to the scheduler by way of the router, if there are several lanes."""
 JOINED = (
     *(Rejected, Started, Outputs, WeightsUsed, WeightsKept, CacheSaving, CacheSaved, Collected, PagesStaged),
     *(LaneLost, LaneBack, Returned),
 )
-"""What lanes say of their requests and of themselves; a router takes it first."""
+"""Messages from a lane by way of the router."""
 TO_CALLER = (Rejected, Started, Texts, WeightsUsed, WeightsKept, CacheSaving, CacheSaved)
-"""Messages that leave the engine."""
+"""Messages to callers, outside the engine."""
 
 Compose = Callable[[Actors], Actors]
-"""A function from the actors of an engine, before they run, to those that shall run instead."""
+"""A function from an engine's actors, before they run, to their replacements."""
 
 
 def composed(lanes: Sequence[Actors], compose: Compose | None) -> list[Actors]:
-    """Return the actors of each lane as `compose` wants them; what lanes share is as it wants it for the first.
+    """Return the actors of each lane after `compose`; shared actors are those of the first lane's result.
 
     Raises:
         ConfigError: `compose` returned something else.
     """
     if compose is None:
         return list(lanes)
-    chosen = [_composed(actors, compose) for actors in lanes]
-    shared = {name: getattr(chosen[0], name) for name in SHARED}
-    return [replace(actors, **shared) for actors in chosen]
+    results = [_composed(actors, compose) for actors in lanes]
+    shared = {name: getattr(results[0], name) for name in SHARED}
+    return [replace(actors, **shared) for actors in results]
 
 
 def _composed(actors: Actors, compose: Compose) -> Actors:
-    made: object = compose(actors)
-    if not isinstance(made, Actors):
+    result: object = compose(actors)
+    if not isinstance(result, Actors):
         raise ConfigError(
-            f"compose must return Actors, such as dataclasses.replace(actors, settler=...); got {made!r:.80}"
+            f"compose must return Actors, such as dataclasses.replace(actors, settler=...); got {result!r:.80}"
         )
-    for name, actor in vars(made).items():
+    for name, actor in vars(result).items():
         if not callable(getattr(actor, "handle", None)):
             raise ConfigError(f"compose must give an actor with a handle() for {name}; got {actor!r:.80}")
-    return made
+    return result
 
 
 Deliver = Callable[[Message], None]
 Routes = dict[type[Message], Deliver]
-"""Where each kind of message goes."""
+"""Destination of each message type."""
 
 
 class Wiring:
-    """The way of each message to its actor.
+    """The routes from senders to actors, by message type.
 
-    What an actor of a lane says goes to the actors of that lane, and to the router or the shared actors if none of them
-    takes it.
+    A message from an actor of a lane goes to an actor of the same lane, else to the router or a shared actor.
 
     Args:
-        actors: what gives a message to each actor, by its full name.
-        lanes: how many lanes there are.
-        deliver: takes what leaves the engine.
+        actors: the function that delivers to each actor, by its full name.
+        lanes: number of lanes.
+        deliver: function for messages to callers.
     """
 
     def __init__(self, actors: Mapping[str, Deliver], lanes: int, deliver: Deliver):
@@ -173,35 +172,35 @@ class Wiring:
         self._outer |= self._to(SHARED, None) | dict.fromkeys((*ROUTED, FromLane), router) | {ToLane: self._to_lane}
         self._inner = [
             self._outer
-            | self._to(OWN, lane)
-            | dict.fromkeys(JOINED, lambda said, lane=lane: router(FromLane(lane, said)))
+            | self._to(PER_LANE, lane)
+            | dict.fromkeys(JOINED, lambda message, lane=lane: router(FromLane(lane, message)))
             for lane in range(lanes)
         ]
 
     def post(self, message: Message, lane: int | None) -> None:
-        """Send a message to its actor or to callers. Any thread may call this; it never blocks.
+        """Send a message to its actor or to callers. Thread-safe; never blocks.
 
         Args:
-            lane: that of the actor that says it; None for those that lanes share, and for callers.
+            lane: lane of the sending actor; None for shared actors and callers.
 
         Raises:
-            TypeError: nobody takes such a message.
+            TypeError: no actor takes messages of this type.
         """
         routes = self._outer if lane is None else self._inner[lane]
         route = routes.get(type(message))
         if route is None:
-            raise TypeError(f"an actor must say messages of rekindle.core.messages, and nobody takes {message!r:.80}")
+            raise TypeError(f"an actor must send messages of rekindle.core.messages; no actor takes {message!r:.80}")
         route(message)
 
     def _to_lane(self, message: Message) -> None:
-        assert isinstance(message, ToLane), "this route is of ToLane"
+        assert isinstance(message, ToLane), "this route is for ToLane"
         self.post(message.message, message.lane)
 
     def _to(self, names: Iterable[str], lane: int | None) -> Routes:
-        """Return where the messages go that some of the actors take."""
+        """Return the routes of the messages for some actors."""
         return {kind: self._actors[full_name(name, lane)] for name in names for kind in TAKES[name]}
 
 
 def full_name(actor: str, lane: int | None) -> str:
-    """Return the name of an actor, with its lane if it is one of several."""
+    """Return the name of an actor, with its lane if there are several lanes."""
     return actor if lane is None else f"lane {lane} {actor}"

@@ -1,1 +1,1 @@
-"""The parts of an engine before it runs: budget, blueprint, stores, and what fills the device."""
+"""The parts of an engine before it runs: budget, blueprint, stores, and the filling of the device."""

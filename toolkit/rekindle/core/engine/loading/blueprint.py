@@ -1,4 +1,4 @@
-"""All that is known of an engine before any weights are read: its limits, its programs, and the keys in its stores."""
+"""The blueprint of an engine, made before any weights are read: its limits, its programs, and its store keys."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,20 +25,20 @@ from rekindle.core.store.validity import code_digest
 from rekindle_kernels.api import Implementation, described, keeps_rows_apart, library_of
 
 LOADED_AT_ONCE = 3
-"""Stored programs that are loaded while the weights are read; the others wait for a moment of quiet."""
+"""Stored programs loaded while the weights are read; the others wait until the engine is quiet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """A model as `open` would make it.
+    """The plan of an engine for a model.
 
     Attributes:
         checkpoint: the model; its weights are not read.
-        place: the devices that it is made for, which need not be attached.
-        dtype: of weights and pages.
-        limits: the resolved settings.
-        programs: how each program is lowered.
-        budget: what it takes of the device's memory beside the pages.
+        place: devices of the engine; they need not be attached.
+        dtype: data type of weights and pages.
+        limits: resolved settings.
+        programs: lowering of each program.
+        budget: memory of the devices used in addition to the pages.
     """
 
     checkpoint: Checkpoint
@@ -53,7 +53,7 @@ class Blueprint:
         """Resolve settings for a model and a device.
 
         Args:
-            workspace: the bytes that the largest step needs while it runs, as the compiler has said; None for a bound.
+            workspace: the compiler's figure for the temporary bytes of the largest step; None for a bound.
 
         Raises:
             ConfigError: the settings do not fit the model.
@@ -74,17 +74,17 @@ class Blueprint:
         return cls(checkpoint, place, dtype, limits, _programs(config, settings, limits, dtype, place), budget)
 
     def at(self, place: Place, settings: Settings) -> "Blueprint":
-        """Return the same for other devices of the same kind; `settings` are those that this was made of."""
+        """Return the blueprint for other devices of the same kind, with the original `settings`."""
         programs = _programs(self.checkpoint.config, settings, self.limits, self.dtype, place)
         return replace(self, place=place, programs=programs, budget=replace(self.budget, place=place))
 
     @property
     def largest_step(self) -> Bucket:
-        """The step that needs most memory while it runs."""
+        """The step with the most temporary memory."""
         return max(self.limits.all_buckets(), key=attrgetter("size"))
 
     def resolve(self, settings: Settings) -> Settings:
-        """Return the settings that this was made of, with what was chosen in place of what was left open."""
+        """Return the settings with all choices filled in."""
         devices: dict[str, Any] = {
             "device": f"{self.place.first.platform}:{self.place.first.id}",
             "tensor": self.place.tensor,
@@ -97,22 +97,22 @@ class Blueprint:
             watchdog_timeout=timeout_of(settings.watchdog_timeout, self.place.first.platform),
         )
 
-    def kernels(self, asked: Implementation | None) -> str:
-        """Return which kernels serve, in words; `asked` is the implementation that the settings name."""
+    def kernels(self, setting: Implementation | None) -> str:
+        """Return the kernels in use, as text, given the implementation in the settings."""
         pool = self.checkpoint.config.pool(self.limits.pool.num_pages, self.limits.pool.page_size, self.place.tensor)
-        return described(self.programs.implementation, self.place.first.platform, pool, self.dtype, asked)
+        return described(self.programs.implementation, self.place.first.platform, pool, self.dtype, setting)
 
     @property
     def first_programs(self) -> list[Key]:
-        """The programs that serve any request alone: the empty state, the largest prefill, the smallest decode."""
+        """The smallest set of programs for any request: the empty state, the largest prefill, the smallest decode."""
         prefill, decode = self.limits.prefill_buckets[-1], self.limits.decode_buckets[0]
         return [EMPTY, Bucket(prefill, 0), Bucket(0, decode)]
 
     def all_programs(self, *, cached: bool = False) -> list[Key]:
-        """Return every program, in the order in which they are wanted.
+        """Return every program, most urgent first.
 
         Args:
-            cached: whether prompts are expected that are cached but for a little.
+            cached: True if most of each prompt is likely cached.
         """
         little: list[Key] = [SCATTER, Bucket(self.limits.prefill_buckets[0], 0)]
         largest = sorted(self.limits.all_buckets(), key=attrgetter("size"), reverse=True)
@@ -120,33 +120,33 @@ class Blueprint:
         return list(dict.fromkeys([*first, GATHER, ENTER, ALLOW, *largest]))
 
     def in_turn(
-        self, precompile: Precompile, wanted: Sequence[Key], *, stored: bool
+        self, precompile: Precompile, keys: Sequence[Key], *, stored: bool
     ) -> tuple[Sequence[Key], Sequence[Key], bool]:
-        """Return the programs to make first, those that can wait for quiet, and whether requests wait for the first.
+        """Return the programs to prepare first, those for quiet times, and whether requests wait for the first.
 
         Args:
-            wanted: all programs, in the order in which they are wanted.
-            stored: whether all of them are.
+            keys: all programs, most urgent first.
+            stored: True if all programs are stored.
         """
         match precompile:
             case "all":
-                return wanted, [], True
+                return keys, [], True
             case "lazy":
                 return [EMPTY], [], True
-        first = wanted[:LOADED_AT_ONCE] if stored else self.first_programs
-        return first, [key for key in wanted if key not in first], not stored
+        first = keys[:LOADED_AT_ONCE] if stored else self.first_programs
+        return first, [key for key in keys if key not in first], not stored
 
     def program_keys(self) -> Callable[[Key], ProgramKey]:
-        """Return a function that makes the key of a program. Its first call reads the flags of XLA, for all keys."""
+        """Return a function from programs to their keys. Its first call reads the flags of XLA, for all keys."""
         config, programs, target = self.checkpoint.config, self.programs, Target.of(self.place.devices)
         build = cache(lambda: SharedKey.of(config, target, programs.jax_settings, programs.implementation))
         return lambda key: ProgramKey.of(build(), program_name(key), programs.statics, programs.arguments(key))
 
     def snapshot_key(self) -> SnapshotKey:
-        """Return the key of cached pages; the weight files are looked at.
+        """Return the key of cached pages, with a fingerprint of the weight files.
 
         Raises:
-            OSError: one of them cannot be read.
+            OSError: a weight file cannot be read.
         """
         page = self.programs.page
         return SnapshotKey(
@@ -161,10 +161,10 @@ class Blueprint:
         )
 
     def _numerics(self) -> str:
-        """Return what decides on the bits of pages, as far as a session keeps to them.
+        """Return an identifier of the numerics that decide the bits of pages.
 
-        That is the native library if rows are apart in it, else the program that computes prompts if there is only one,
-        else the precision of products.
+        It names the native library if its rows are independent, else the prefill program if there is only one, else the
+        precision of matrix products.
         """
         if keeps_rows_apart(self.programs.implementation):
             return library_of(self.programs.implementation)

@@ -1,4 +1,4 @@
-"""How the memory of a device is to be spent, known before anything is loaded."""
+"""The division of a device's memory, planned before anything is loaded."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,27 +14,27 @@ from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits
 from rekindle.core.scheduler.requests.waiting import STAGED_PART
 
 KEPT_FREE: Final = 16
-"""One part in so many of a device's own memory is left to what nobody counts: gaps, and the code of programs.
+"""One part in this many of a device's own memory stays free, for uncounted uses: gaps, and the code of programs.
 
 On a TPU v5e, the code of SmolLM2's largest step is 97 MB, by its compiler.
 """
 CPU_PART: Final = 4
-"""On a CPU, whose memory others use too, the pool takes at most one part in so many of what is left."""
+"""On a CPU, with memory shared by other programs, the pool takes at most one part in this many of the rest."""
 COPIES_OF_LOGITS: Final = 16
-"""The most arrays as large as the logits of a step that sampling has at a time."""
+"""Most arrays with the size of a step's logits alive at a time in sampling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The memory that an engine needs beside its pages, and what is left for them; all in bytes.
+    """The memory of an engine in addition to its pages, in bytes.
 
     Attributes:
-        place: the devices; all numbers are of one group of them together.
-        memory: what programs on these can use in all; None if that is not known.
-        weights: the weights, as the kernels read them.
-        slots: the state of running requests beside their pages.
-        workspace: what the largest step needs while it runs.
-        measured: whether the compiler has said that; else it is a bound, reckoned from shapes.
+        place: the devices; all sizes are totals over one group of them.
+        memory: memory available to programs on the devices; None if unknown.
+        weights: weights in the layout of the kernels.
+        slots: state of running requests, without pages.
+        workspace: temporary memory of the largest step.
+        measured: True if `workspace` is the compiler's figure, False if it is a bound derived from shapes.
     """
 
     place: Place
@@ -51,7 +51,7 @@ class Budget:
         """Return the budget of an engine.
 
         Args:
-            workspace: what the compiler has said of the largest step.
+            workspace: the compiler's figure for the largest step; None for a bound.
         """
         devices, memory = place.tensor, memory_of(place.first)
         if memory is not None:
@@ -67,36 +67,36 @@ class Budget:
 
     @property
     def beside_pages(self) -> int:
-        """The bytes of all but the pages."""
+        """Bytes of everything except the pages."""
         return self.weights + self.slots + self.workspace
 
     def pool(self, prefix_cache: bool) -> int:
-        """Return the bytes that the pool may have if nobody says how large it is.
+        """Return the default size of the pool in bytes.
 
-        They come from totals, and are rounded down by up to a sixteenth, so that each start finds the same number, and
-        with it the programs that an earlier one has stored. On a device of its own the pool has all that is left, but
-        for the pages that are staged on their way into it.
+        It derives from totals, rounded down by up to a sixteenth, so that each start computes the same number and finds
+        the programs stored by earlier starts. On a device with its own memory, the pool gets all the rest, apart from
+        pages staged on their way into the pool.
 
         Args:
-            prefix_cache: whether pages are staged.
+            prefix_cache: True if pages are staged.
         """
         if self.memory is None:
             return DEFAULT_POOL_BYTES
         if shares_memory(self.place.first):
             return _rounded(min(DEFAULT_POOL_BYTES, (self.memory - self.beside_pages) // CPU_PART))
-        left = self.memory - self.memory // KEPT_FREE - self.beside_pages
-        return _rounded(left * STAGED_PART // (STAGED_PART + 1) if prefix_cache else left)
+        rest = self.memory - self.memory // KEPT_FREE - self.beside_pages
+        return _rounded(rest * STAGED_PART // (STAGED_PART + 1) if prefix_cache else rest)
 
     def holds(self, pool: int) -> bool:
-        """Tell whether a pool of so many bytes fits beside all else, and leaves what is to be kept free."""
+        """Return whether a pool of this size fits, with the reserve left free."""
         return self.memory is None or pool <= self.memory - self.memory // KEPT_FREE - self.beside_pages
 
     def check(self, limits: EngineLimits, source: str) -> None:
-        """Check that all of it fits.
+        """Check the sizes against the memory of the devices.
 
         Raises:
-            ModelTooLarge: there is no room for one page beside the weights and a step.
-            ConfigError: there is no room for so many pages.
+            ModelTooLarge: there is no room for one page in addition to the weights and a step.
+            ConfigError: there is no room for the pool of pages.
         """
         if self.memory is None:
             return
@@ -110,8 +110,8 @@ class Budget:
                 f"{source} does not fit on {self.place}: its weights take {size_text(self.weights)}, the largest step "
                 f"{size_text(self.slots + self.workspace)}, and the smallest pool of pages {size_text(smallest)}, "
                 f"{size_text(self.beside_pages + smallest)} together, and the {devices} {has} {size_text(self.memory)} "
-                'in all. Open it with dtype="bfloat16" if it is not, lower max_prefill_tokens and max_running, share '
-                "it among more devices with tensor=, or take a smaller model or larger devices"
+                'in all. Open it with dtype="bfloat16" if it is not, lower max_prefill_tokens and max_running, shard '
+                "it over more devices with tensor=, or take a smaller model or larger devices"
             )
         if pool > room:
             raise ConfigError(
@@ -123,9 +123,9 @@ class Budget:
 
 
 def workspace_bound(config: ModelConfig, limits: EngineLimits) -> int:
-    """Return the bytes that the largest step of a model needs, as far as shapes tell; on CPUs and GPUs it is less.
+    """Return an upper bound of the largest step's temporary bytes, from shapes; CPUs and GPUs need less.
 
-    That is what a layer has at a time of every token, in float32, and what sampling has of every row that samples.
+    It counts a layer's values for every token, in float32, and the sampler's values for every sampled row.
     """
     both = limits.ticks == "combined"
     tokens = limits.max_prefill_tokens + (limits.max_running if both else 0)
@@ -138,7 +138,7 @@ def workspace_bound(config: ModelConfig, limits: EngineLimits) -> int:
 
 
 def _widths(config: ModelConfig, layer: LayerConfig) -> int:
-    """Return how many numbers of a token a feed-forward layer has at a time."""
+    """Return the numbers per token alive at a time in a feed-forward layer."""
     experts = layer.experts
     if experts is None:
         return 3 * config.feed_forward.width

@@ -1,4 +1,4 @@
-"""Filling devices: the weights of a model, and the pages and slots of an idle engine."""
+"""Filling of devices: the weights of a model, and the pages and slots of an idle engine."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -27,7 +27,7 @@ from rekindle_kernels.api import Implementation
 
 
 def fill(lanes: Sequence[tuple[Executables, Blueprint]], report: Report) -> list[DeviceState]:
-    """Read the weights, and meanwhile allocate the pages and slots of each idle lane.
+    """Read the weights while the pages and slots of each idle lane are allocated.
 
     Raises:
         ModelError: the process is ending.
@@ -35,14 +35,14 @@ def fill(lanes: Sequence[tuple[Executables, Blueprint]], report: Report) -> list
     """
     states = [soon(partial(under_own_settings, empty_state, *lane), "device-state") for lane in lanes]
     weights = load([blueprint for _, blueprint in lanes], report)
-    return [DeviceState(list(own), *state.result()) for own, state in zip(weights, states, strict=True)]
+    return [DeviceState(list(arrays), *state.result()) for arrays, state in zip(weights, states, strict=True)]
 
 
 def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
     """Allocate the pages and slots of an idle engine.
 
     Raises:
-        ConfigError: the device has no room for them.
+        ConfigError: the device has no room for the pages.
     """
     limits = blueprint.limits
     try:
@@ -50,30 +50,30 @@ def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        needed, memory = limits.pool.bytes, blueprint.budget.memory
+        required, memory = limits.pool.bytes, blueprint.budget.memory
         has = "" if memory is None else f", which has {size_text(memory)} in all"
         raise ConfigError(
-            f"a pool of {limits.pool.num_pages - 1:,} pages needs {size_text(needed)}, and there is no room for it now "
-            f"on {blueprint.place}{has}; lower pool_bytes or num_pages, or close what else is on the device"
+            f"out of memory: a pool of {limits.pool.num_pages - 1:,} pages needs {size_text(required)}, and not enough "
+            f"is free on {blueprint.place}{has}; lower pool_bytes or num_pages, or close other users of the device"
         ) from error
 
 
 def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
-    """Read the weights of a model onto the devices of all lanes, and report how many bytes are there.
+    """Read the weights of a model onto the devices of all lanes, and report the bytes loaded.
 
     Returns:
-        Those of each lane. Lanes on the same devices have the same arrays.
+        Arrays of each lane. Lanes on the same devices have the same arrays.
 
     Raises:
         ModelError: the process is ending.
     """
     blueprint = lanes[0]
-    checkpoint, read, total = blueprint.checkpoint, 0, blueprint.programs.weight_bytes
+    checkpoint, done, total = blueprint.checkpoint, 0, blueprint.programs.weight_bytes
 
     def loaded(size: int) -> None:
-        nonlocal read
-        read += size
-        report(Progress("loading weights", read, total))
+        nonlocal done
+        done += size
+        report(Progress("loading weights", done, total))
 
     return place_weights(
         checkpoint.config,
@@ -93,30 +93,30 @@ def place_weights(
     places: Sequence[Place],
     loaded: Callable[[int], None] = lambda _: None,
 ) -> list[list[jax.Array]]:
-    """Read weights onto this process's devices, each one's share after the other. Each share is read once.
+    """Read weights onto this process's devices, one shard after the other. Each shard is read once.
 
     Args:
-        loaded: called with the bytes that came onto a device since the last call.
+        loaded: called with the number of bytes loaded since the last call.
 
     Returns:
-        Arrays in the order in which every step takes them, for each place; the same arrays for the same place.
+        Arrays of each place, in the order of the steps' arguments; the same arrays for the same place.
 
     Raises:
         ModelError: the process is ending.
     """
-    read: dict[tuple[int, int], list[jax.Array]] = {}
+    by_shard: dict[tuple[int, int], list[jax.Array]] = {}
     joined: dict[Place, list[jax.Array]] = {}
     for place in dict.fromkeys(places):
-        shares = []
+        shards = []
         for device, shard in place.own_shards:
-            share = shard.rank, place.tensor
-            if share in read:
-                there = [under_own_settings(jax.device_put, array, device) for array in read[share]]
+            key = shard.rank, place.tensor
+            if key in by_shard:
+                arrays = [under_own_settings(jax.device_put, array, device) for array in by_shard[key]]
             else:
-                there = load_weights(config, tensors, dtype, loaded, put_on(device), implementation, shard)
-                read[share] = there
-            shares.append(there)
-        joined[place] = [place.joined(list(each), WEIGHTS) for each in zip(*shares, strict=True)]
+                arrays = load_weights(config, tensors, dtype, loaded, put_on(device), implementation, shard)
+                by_shard[key] = arrays
+            shards.append(arrays)
+        joined[place] = [place.joined(list(each), WEIGHTS) for each in zip(*shards, strict=True)]
     return [joined[place] for place in places]
 
 
@@ -127,21 +127,22 @@ def place_new_weights(
     implementation: Implementation,
     places: Sequence[Place],
 ) -> list[list[jax.Array]]:
-    """Read weights as `place_weights` does while a session serves with others; on CPUs, into huge pages."""
+    """Read weights like `place_weights` while a session serves with others; on CPUs, into huge pages."""
     weights = place_weights(config, tensors, dtype, implementation, places)
     collapse(spans_of(distinct(weights)))
     return weights
 
 
 def distinct(weights: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
-    """Return the arrays of all lanes, those that lanes share once."""
-    return list({id(array): array for own in weights for array in own}.values())
+    """Return the arrays of all lanes, without duplicates."""
+    return list({id(array): array for arrays in weights for array in arrays}.values())
 
 
 def settle(weights: Sequence[jax.Array], ready: Sequence[Future[None]]) -> Callable[[], None]:
-    """Put weights on CPUs into huge pages in the background once the programs are ready.
+    """Move weights on CPUs into huge pages in the background, once the programs are ready.
 
-    After each page comes a pause that is as long. Return what stops it; call that before the weights are deleted.
+    A pause of equal length follows each page. Return a function that stops the work, to be called before the weights
+    are deleted.
     """
     spans, stop = spans_of(weights), Event()
 

@@ -1,4 +1,4 @@
-"""From a model and settings to a blueprint whose pool is sized by what the largest step was measured to need."""
+"""Planning: the blueprint for a model and settings, with a pool sized by the measured largest step."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,10 +21,10 @@ MEASURING = "measuring the largest step"
 
 
 def fewest(checkpoint: Checkpoint, settings: Settings, places: Sequence[Place]) -> Place:
-    """Return the first of these places that a model fits with a pool that serves, as `Settings.tensor` says.
+    """Return the first of several places that fits a model with a useful pool, as `Settings.tensor` describes.
 
-    That is reckoned from shapes alone, so that each start chooses the same. If the model fits none of them, it is the
-    last one.
+    The decision derives from shapes alone, so that each start makes the same choice. If the model fits none of the
+    places, return the last one.
 
     Raises:
         ConfigError: the settings do not fit the model.
@@ -37,7 +37,7 @@ def fewest(checkpoint: Checkpoint, settings: Settings, places: Sequence[Place]) 
 
 
 def _useful_pool(blueprint: Blueprint, settings: Settings) -> int:
-    """Return the bytes of the pool that is asked for, else of the smallest that serves well."""
+    """Return the bytes of the configured pool, else of the smallest useful pool."""
     if settings.num_pages is not None or settings.pool_bytes is not None:
         return blueprint.limits.pool.bytes
     full_request = _full_request(blueprint.checkpoint, settings)
@@ -45,7 +45,7 @@ def _useful_pool(blueprint: Blueprint, settings: Settings) -> int:
 
 
 def _full_request(checkpoint: Checkpoint, settings: Settings) -> int:
-    """Return the pages of the longest request."""
+    """Return the number of pages of the longest request."""
     return -(-(settings.max_context or checkpoint.config.max_context) // settings.page_size)
 
 
@@ -60,21 +60,21 @@ def plan(
 ) -> Blueprint:
     """Return the blueprint of an engine.
 
-    Where the pool takes what is left of a device's own memory, the largest step is compiled once for a pool of one full
-    request, as the compiler then says what memory it needs. The program store keeps that number for later starts.
+    If the pool gets the rest of a device's own memory, the largest step is compiled once, for a pool of one full
+    request, to learn its temporary memory from the compiler. The program store keeps this number for later starts.
 
     Args:
-        directory: the cache directory, if there is one.
-        compiles: whether the step may be compiled here; else a bound stands for what is not stored.
+        directory: the cache directory, or None.
+        compiles: False to use a bound for an unmeasured step instead of compiling it.
 
     Raises:
         ConfigError: the settings do not fit the model or the device.
         ModelTooLarge: the model does not fit on the device.
-        NotRestored: `restore="require"`, and the step was not measured yet.
+        NotRestored: `restore="require"`, and the step is not measured yet.
     """
     blueprint = Blueprint.of(checkpoint, settings, place)
-    given = settings.num_pages is not None or settings.pool_bytes is not None
-    if given or shares_memory(place.first) or blueprint.budget.memory is None:
+    is_configured = settings.num_pages is not None or settings.pool_bytes is not None
+    if is_configured or shares_memory(place.first) or blueprint.budget.memory is None:
         return blueprint
     full_request = replace(settings, num_pages=1 + _full_request(checkpoint, settings))
     small = Blueprint.of(checkpoint, full_request, place)
@@ -91,7 +91,7 @@ def plan(
 
 
 def _measured(blueprint: Blueprint, store: ProgramStore | None) -> int:
-    """Compile the largest step, and return the bytes that it needs while it runs; the program is stored."""
+    """Compile and store the largest step, and return its temporary bytes."""
     began, key = monotonic(), blueprint.largest_step
     with compiling:
         program = blueprint.programs.compiled(key)

@@ -1,4 +1,4 @@
-"""The stores of one session in the cache directory, according to its `restore` setting."""
+"""The stores of a session in the cache directory, by its `restore` setting."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,14 +20,14 @@ from rekindle.core.store.validity import Difference, shorten
 
 PROGRAMS: Final = "programs"
 SNAPSHOTS: Final = "snapshots"
-"""The directories of the two stores in the cache directory."""
+"""Directory names of the two stores in the cache directory."""
 
 
 def store_directory(restore: Restore) -> Path | None:
-    """Return the cache directory; None if nothing is to be restored, or nothing can be kept.
+    """Return the cache directory; None if the setting disables it, or it cannot be used.
 
     Raises:
-        UnsafeStorage: somebody else could have written what is in it.
+        UnsafeStorage: another user could have written its content.
     """
     if restore == "off":
         return None
@@ -45,10 +45,10 @@ def store_directory(restore: Restore) -> Path | None:
 
 
 def require_all(store: ProgramStore | None, keys: Sequence[Key]) -> None:
-    """Check that no program would have to be compiled.
+    """Require all programs to be in the store.
 
     Raises:
-        NotRestored: a program is not stored; says how its key differs from the stored one most like it.
+        NotRestored: a program is not stored; the message has the differences from the most similar stored key.
     """
     missing = store.missing(keys) if store is not None else list(keys)
     if not missing:
@@ -63,19 +63,19 @@ def require_all(store: ProgramStore | None, keys: Sequence[Key]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The stores of one model, and what earlier sessions left in them.
+    """The stores of one model, with their content from earlier sessions.
 
     Attributes:
-        programs: the executable store; None if nothing is kept.
-        wanted: the programs that the session prepares, in this order.
-        compile_seconds: by the key of each of these that is stored, what compiling it took, if that is known.
-        snapshot: the store of the prefix cache; None if nothing is kept.
-        pages: those that it has, parents before children.
-        differences: how its key differs from that of the stored snapshot most like it; empty if there is none.
+        programs: the executable store; None if programs are not stored.
+        program_keys: programs of the session, in the order of their preparation.
+        compile_seconds: compile time of each stored program, by its key; None if unknown.
+        snapshot: the store of the prefix cache; None if pages are not stored.
+        pages: stored pages, parents before children.
+        differences: differences between the session's snapshot key and the most similar stored one; empty without any.
     """
 
     programs: ProgramStore | None
-    wanted: Sequence[Key]
+    program_keys: Sequence[Key]
     compile_seconds: Mapping[Key, float | None]
     snapshot: SnapshotStore | None
     pages: Sequence[StoredPage]
@@ -83,11 +83,11 @@ class Stores:
 
     @property
     def complete(self) -> bool:
-        """Tell whether all programs that are wanted are stored."""
-        return len(self.compile_seconds) == len(self.wanted)
+        """True if all programs of the session are stored."""
+        return len(self.compile_seconds) == len(self.program_keys)
 
-    def found(self, page_size: int, seconds: float) -> RestoreReport:
-        """Return the report of what was found, given the tokens of a page and how long opening took."""
+    def restore_report(self, page_size: int, seconds: float) -> RestoreReport:
+        """Return the report on restored state, given the tokens per page and the seconds taken by opening."""
         return RestoreReport(
             stored=len(self.compile_seconds),
             programs=0,
@@ -101,14 +101,14 @@ class Stores:
 
 
 def open_stores(directory: Path | None, lanes: Sequence[Blueprint], settings: Settings) -> list[Stores]:
-    """Open the stores of a model for each lane. If there is a snapshot that cannot be used, warn why.
+    """Open the stores of a model for each lane. Give a warning about a snapshot that cannot be used.
 
     Args:
-        directory: the cache directory, if there is one.
-        lanes: those of the engine that is to be built.
+        directory: the cache directory, or None.
+        lanes: blueprints of the engine's lanes.
 
     Raises:
-        UnsafeStorage: somebody else could have written what is in them.
+        UnsafeStorage: another user could have written their content.
         NotRestored: `restore="require"`, and not all programs are stored.
     """
     stores: list[Stores] = []
@@ -117,33 +117,33 @@ def open_stores(directory: Path | None, lanes: Sequence[Blueprint], settings: Se
         snapshot = _open_snapshot(directory, blueprint, settings.disk_cache_bytes)
         differences = {} if snapshot is None or stores else _explained(snapshot, blueprint.checkpoint.source)
         pages = () if snapshot is None else snapshot.index()
-        wanted = blueprint.all_programs(cached=bool(pages))
-        compile_seconds = {} if programs is None else programs.compile_seconds(wanted)
+        keys = blueprint.all_programs(cached=bool(pages))
+        compile_seconds = {} if programs is None else programs.compile_seconds(keys)
         if settings.restore == "require":
-            require_all(programs, wanted)
-        stores.append(Stores(programs, wanted, compile_seconds, snapshot, pages, differences))
+            require_all(programs, keys)
+        stores.append(Stores(programs, keys, compile_seconds, snapshot, pages, differences))
     return stores
 
 
 def open_programs(directory: Path | None, blueprint: Blueprint) -> ProgramStore | None:
-    """Open the store of the model's programs in the cache directory, if there is one."""
+    """Open the store of the model's programs in the cache directory; None without a directory."""
     if directory is None:
         return None
     return ProgramStore(directory / PROGRAMS, blueprint.program_keys(), blueprint.place.devices)
 
 
 def _open_snapshot(directory: Path | None, blueprint: Blueprint, capacity_bytes: int) -> SnapshotStore | None:
-    """Open the snapshot of a model's prefix cache, if it keeps one."""
+    """Open the snapshot of a model's prefix cache; None if the cache is not persistent."""
     if directory is None or not blueprint.limits.pool.snapshots:
         return None
     return SnapshotStore(directory / SNAPSHOTS, blueprint.snapshot_key(), blueprint.checkpoint.source, capacity_bytes)
 
 
 def _explained(snapshot: SnapshotStore, model: str) -> Mapping[str, Difference]:
-    """Return how a snapshot's key differs from what is stored, and warn of it."""
+    """Return the differences between a snapshot's key and the stored one, and give a warning about them."""
     differences = snapshot.explain() or {}
     if differences:
-        warn(f"the stored prefixes of {model} are not used{_most_like(differences)}; new ones are kept beside them")
+        warn(f"the stored prefixes of {model} are not used{_most_like(differences)}; new ones are stored in addition")
     return differences
 
 
