@@ -126,7 +126,7 @@ def meet(
 
 
 def test_a_follower_of_another_version_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "of_code", lambda: {**code_facts(), "packages": "jax 0.0.1"})
+    monkeypatch.setattr(following, "code_facts", lambda: {**code_facts(), "packages": "jax 0.0.1"})
     leader, (follower,) = meet(monkeypatch, {})
     for error in (leader, follower):
         assert isinstance(error, HostRefused)
@@ -181,7 +181,7 @@ def test_who_is_no_follower_is_told_of_and_does_not_end_the_wait(monkeypatch: py
         leader = Waiting(monkeypatch, pool)
         with leader.connection() as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            assert "where followers are waited for" in leader.told.get(timeout=PATIENCE)
+            assert "to the address of followers" in leader.told.get(timeout=PATIENCE)
         leader.leave()
 
 
@@ -219,7 +219,7 @@ def test_a_greeting_as_a_whole_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -
             while leader.told.empty():
                 slow.sendall(b"\0")
                 time.sleep(0.05)
-        assert "where followers are waited for" in leader.told.get(timeout=PATIENCE)
+        assert "to the address of followers" in leader.told.get(timeout=PATIENCE)
         leader.leave()
 
 

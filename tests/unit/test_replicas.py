@@ -73,7 +73,7 @@ def ray(byte_tokenizer: Tokenizer) -> Iterator[FakeRay]:
     fake = FakeRay()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replica, "build", build)
-        patch.setattr(opening, "opened", lambda *given: checkpoint)
+        patch.setattr(opening, "open_model", lambda *given: checkpoint)
         patch.setattr(link, "RETRY_SECONDS", 0.01)
         patch.setattr(cluster, "leave", fake.restart_failed)
         patch.setitem(sys.modules, "ray", fake)

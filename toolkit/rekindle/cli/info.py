@@ -191,9 +191,9 @@ def _mesh(blueprint: Blueprint, together: int) -> Rows:
     each = ", ".join(f"{size_text(size // devices)} {part}" for part, size in parts.items())
     yield "on each", f"{each}, {size_text(together // devices)} together, of {devices} devices"
     wire = Wire.of(blueprint.checkpoint.config, devices)
-    decoded = size_text(wire.computed + wire.drawn)
+    decode = size_text(wire.computed + wire.drawn)
     yield (
         "each sends",
-        f"{size_text(wire.computed)} for a token of a prompt, in {wire.sums} sums over all devices, and {decoded} for "
+        f"{size_text(wire.computed)} for a token of a prompt, in {wire.sums} sums over all devices, and {decode} for "
         "a decoded token, with its logits",
     )

@@ -42,15 +42,17 @@ def precompile(arguments: Namespace) -> int:
     return 0
 
 
-def _make(programs: Programs, store: ProgramStore, keys: Sequence[Key], where: str, report: Report) -> None:
+def _make(programs: Programs, store: ProgramStore, keys: Sequence[Key], target_name: str, report: Report) -> None:
     def make(key: Key) -> None:
         began = monotonic()
         try:
-            compiled = programs.compiled(key)
+            executable = programs.compiled(key)
         except jax.errors.JaxRuntimeError as error:
-            raise ConfigError(f"the program {program_name(key)!r} does not compile for {where}: {error}") from error
-        serialized = store.serialize(compiled, monotonic() - began)
-        if serialized is None or not store.save(key, serialized):
+            raise ConfigError(
+                f"the program {program_name(key)!r} does not compile for {target_name}: {error}"
+            ) from error
+        data = store.serialize(executable, monotonic() - began)
+        if data is None or not store.save(key, data):
             raise StorageError(f"the program {program_name(key)!r} cannot be stored in {cache_dir(PROGRAMS)}")
 
     # Largest first: they take longest, and a program too large for memory fails early.
@@ -58,10 +60,10 @@ def _make(programs: Programs, store: ProgramStore, keys: Sequence[Key], where: s
     with ThreadPoolExecutor(WORKERS, "rekindle-programs") as pool:
         futures = [pool.submit(make, key) for key in keys]
         try:
-            report(Progress(f"compiling for {where}", 0, len(keys), "programs"))
+            report(Progress(f"compiling for {target_name}", 0, len(keys), "programs"))
             for done, future in enumerate(as_completed(futures), 1):
                 future.result()
-                report(Progress(f"compiling for {where}", done, len(keys), "programs"))
+                report(Progress(f"compiling for {target_name}", done, len(keys), "programs"))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -69,12 +71,12 @@ def _make(programs: Programs, store: ProgramStore, keys: Sequence[Key], where: s
 
 def _devices(requirements: Requirements) -> str:
     """Return a line with the devices of the programs and the number of available devices."""
-    place, there = requirements.blueprint.place, len(requirements.devices)
+    place, available = requirements.blueprint.place, len(requirements.devices)
     kind, used = place.first.device_kind, len(place.devices)
     if used > 1:
         mesh = f"tensor={place.tensor}" if place.data == 1 else f"data={place.data},tensor={place.tensor}"
-        return f"devices   {used}{f' of {there}' if used < there else ''} {kind}, {mesh}"
-    others = f", the first of {there}, as --mesh tensor={there} is not given" if there > 1 else ""
+        return f"devices   {used}{f' of {available}' if used < available else ''} {kind}, {mesh}"
+    others = f", the first of {available}, as --mesh tensor={available} is not given" if available > 1 else ""
     return f"device    {kind}{others}"
 
 

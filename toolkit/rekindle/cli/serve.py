@@ -66,14 +66,14 @@ def serve(arguments: Namespace) -> int:
             if not arguments.quiet:
                 _say(f"requests in flight have {arguments.grace:g} s to finish; Ctrl-C cancels them now")
 
-        before = {number: signal.signal(number, end) for number in SIGNALS}
+        previous = {number: signal.signal(number, end) for number in SIGNALS}
         try:
             print(f"{server.url}/v1", flush=True)
             if not arguments.quiet:
                 _say(f"this is the base_url for OpenAI's clients, with model={server.name!r}; Ctrl-C ends the server")
             wait_for_signals(server.closed)
         finally:
-            for number, handler in before.items():
+            for number, handler in previous.items():
                 signal.signal(number, handler)
         if session.error is not None:  # the cause of the server's end
             raise session.error
@@ -99,21 +99,21 @@ def wait_for_signals(closed: Feed[None]) -> None:
     Python runs the handlers in this thread. The system may deliver a signal to another thread, so a wakeup socket is
     necessary.
     """
-    woken, wake = socket.socketpair()
+    receiver, sender = socket.socketpair()
 
     def end() -> None:
         with suppress(OSError):  # the wait has ended, or the socket is full and wakes the thread anyway
-            wake.send(b"\0")
+            sender.send(b"\0")
 
-    with woken, wake:
-        wake.setblocking(False)
-        before = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    with receiver, sender:
+        sender.setblocking(False)
+        previous = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
         try:
             closed.when_closed(end)
             while not closed.closed:
-                woken.recv(1)
+                receiver.recv(1)
         finally:
-            signal.set_wakeup_fd(before)
+            signal.set_wakeup_fd(previous)
 
 
 def _say(text: str) -> None:

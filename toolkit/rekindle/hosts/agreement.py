@@ -31,8 +31,8 @@ def model_facts(blueprint: Blueprint) -> dict[str, str]:
     return {"weights": content_fingerprint(blueprint.checkpoint.files), **parts}
 
 
-def differences(here: Mapping[str, str], there: Mapping[str, str]) -> str:
+def differences(here: Mapping[str, str], peer: Mapping[str, str]) -> str:
     """Return a description of the differing parts; empty if all are equal."""
-    names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
-    pairs = {name: shorten((here.get(name, ""), there.get(name, ""))) for name in names}
+    names = [name for name in {**here, **peer} if here.get(name) != peer.get(name)]
+    pairs = {name: shorten((here.get(name, ""), peer.get(name, ""))) for name in names}
     return "; ".join(difference_text(name, *pair) for name, pair in pairs.items())

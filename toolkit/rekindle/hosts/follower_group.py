@@ -39,7 +39,7 @@ class FollowerGroup:
         self._members, self._number = members, number
         self._losses: Mailbox[HostLost] = Mailbox()
         self._loads = 0
-        self._loading = threading.Lock()
+        self._load_lock = threading.Lock()
         self.closed = False
         members.when_lost(self._losses.put)
 
@@ -80,7 +80,7 @@ class FollowerGroup:
             SessionClosed: the session was closed meanwhile.
             Others: errors of `read_shard`.
         """
-        with self._loading:
+        with self._load_lock:
             self._loads += 1
             self._members.say({"say": "load", "session": self._number, "load": self._loads, **request})
             weights = SharedWeights(read_shard(), self._loads)

@@ -131,7 +131,7 @@ def _serve(frames: SimpleQueue[Frame], link: Link, model: str | None, say: Say) 
 def _open(header: dict[str, Any], link: Link, model: str | None, say: Say) -> ModelShard | None:
     """Open the requested model and report the outcome; return None if this process cannot."""
     say(f"opening {model or header['model']} on {header['settings']['tensor']} devices of all processes")
-    with _reporting(link, {"session": header["session"], "load": 0}, say):
+    with _report_outcome(link, {"session": header["session"], "load": 0}, say):
         shard = ModelShard.open(header, model)
         say("ready for the leader's orders")
         return shard
@@ -142,7 +142,7 @@ def _run_orders(frames: SimpleQueue[Frame], shard: ModelShard, link: Link, say: 
     """Run orders until the session is closed, with at most two steps in flight."""
     executables, state, count = shard.executables, shard.state, 0
     loading: dict[int, Future[list[jax.Array] | None]] = {}
-    before: Any = None
+    previous: Any = None
     while (frame := frames.get()).header["say"] not in ("close", "end", "over"):
         if frame.header["say"] == "load":
             loading[frame.header["load"]] = soon(partial(_load, shard, frame.header, link, say), "weights")
@@ -158,8 +158,8 @@ def _run_orders(frames: SimpleQueue[Frame], shard: ModelShard, link: Link, say: 
             continue
         done = state.take(order, executables.run(order.key, *state.arguments(order)))
         if isinstance(order, TickOrder):
-            jax.block_until_ready(before)
-            before = done
+            jax.block_until_ready(previous)
+            previous = done
     programs = f"{executables.making.loads} programs were loaded and {executables.making.compilations} compiled"
     say(f"the session is closed after {quantity(count, 'order')}; {programs}")
     if frame.header["say"] != "close":
@@ -169,13 +169,13 @@ def _run_orders(frames: SimpleQueue[Frame], shard: ModelShard, link: Link, say: 
 def _load(shard: ModelShard, header: dict[str, Any], link: Link, say: Say) -> list[jax.Array] | None:
     """Read the requested weights and report the outcome; return None if this process cannot."""
     say(f"reading the weights of {header['model']}")
-    with _reporting(link, {"session": header["session"], "load": header["load"]}, say):
+    with _report_outcome(link, {"session": header["session"], "load": header["load"]}, say):
         return shard.load(header)
     return None
 
 
 @contextmanager
-def _reporting(link: Link, about: dict[str, Any], say: Say) -> Iterator[None]:
+def _report_outcome(link: Link, about: dict[str, Any], say: Say) -> Iterator[None]:
     """Report the outcome of a block to the leader, and suppress errors of opening."""
     try:
         yield

@@ -48,10 +48,10 @@ class Hosts:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        standing = "waited for by open" if self._members is None else "joined"
+        state = "waited for by open" if self._members is None else "joined"
         if self._members is not None and self._members.loss() is not None:
-            standing = "lost"
-        return f"<rekindle.Hosts at {self.listen}: {self.followers} to follow, {standing}>"
+            state = "lost"
+        return f"<rekindle.Hosts at {self.listen}: {self.followers} to follow, {state}>"
 
     def check(self, settings: Settings, family: object) -> None:
         """Check the settings for a session over these hosts; raises as `require_shareable`."""

@@ -98,7 +98,7 @@ class Link:
         except OSError as error:
             raise LinkLost(f"it cannot be read from ({error})") from error
         if not hmac.compare_digest(code, _code(self._keys[1], self._receive_count, text, body)):
-            raise LinkLost("a message is not what was sent")
+            raise LinkLost("a message was changed on the way")
         self._receive_count += 1
         return Frame(json.loads(text), body)
 
@@ -120,16 +120,16 @@ def greet(connection: socket.socket, secret: bytes, role: Role) -> Link:
         LinkLost: the other end is gone, or is not a process of Rekindle.
         HostRefused: the other end has another secret or protocol, or the same role.
     """
-    mine = secrets.token_hex(32)
+    nonce = secrets.token_hex(32)
     late = threading.Timer(GREETING_SECONDS, _shut, [connection])  # a socket timeout bounds each read only
     late.daemon = True
     late.start()
     try:
         connection.settimeout(GREETING_SECONDS)
-        _send_greeting(connection, {"rekindle": PROTOCOL, "role": role, "nonce": mine})
-        theirs = _receive_greeting(connection)
-        _require_other(theirs, role)
-        nonces = (mine, theirs["nonce"]) if role == "leader" else (theirs["nonce"], mine)
+        _send_greeting(connection, {"rekindle": PROTOCOL, "role": role, "nonce": nonce})
+        greeting = _receive_greeting(connection)
+        _require_other(greeting, role)
+        nonces = (nonce, greeting["nonce"]) if role == "leader" else (greeting["nonce"], nonce)
         _prove(connection, secret, role, nonces)
         connection.settimeout(None)
         _enable_keepalive(connection)

@@ -78,20 +78,20 @@ class _Greetings:
     def __init__(self, server: socket.socket, secret: bytes):
         self._server, self._secret = server, secret
         self._outcomes: SimpleQueue[tuple[str, Link | Exception]] = SimpleQueue()
-        self._running = 0
+        self._active = 0
 
     def next(self) -> Link | None:
         """Return a link to a newly greeted follower, or None if there is none yet."""
-        if self._running < MAX_GREETINGS:
+        if self._active < MAX_GREETINGS:
             self._accept()
         try:
-            peer, outcome = self._outcomes.get(timeout=0 if self._running < MAX_GREETINGS else POLL_SECONDS)
+            peer, outcome = self._outcomes.get(timeout=0 if self._active < MAX_GREETINGS else POLL_SECONDS)
         except Empty:
             return None
-        self._running -= 1
+        self._active -= 1
         if isinstance(outcome, Link):
             return outcome
-        warn(f"{peer} has connected to the followers' address, and is rejected: {outcome}")
+        warn(f"{peer} has connected to the address of followers, and is rejected: {outcome}")
         return None
 
     def _accept(self) -> None:
@@ -99,7 +99,7 @@ class _Greetings:
             connection, peer = self._server.accept()
         except TimeoutError:
             return
-        self._running += 1
+        self._active += 1
         threading.Thread(
             target=self._greet, args=(connection, f"{peer[0]}:{peer[1]}"), name="rekindle-greeting", daemon=True
         ).start()
@@ -119,9 +119,9 @@ def _admit(link: Link, count: int, links: dict[int, Link]) -> int:
     """
     header = link.receive().header
     index, free = header["index"], [index for index in range(1, count + 1) if index not in links]
-    unlike = differences(code_facts(), header["facts"])
-    if unlike:
-        reason = f"the follower at {link.peer} is of another version than its leader (here): {unlike}"
+    mismatch = differences(code_facts(), header["facts"])
+    if mismatch:
+        reason = f"the follower at {link.peer} is of another version than its leader (here): {mismatch}"
     elif index is not None and index not in free:
         reason = f"the follower at {link.peer} asks to be process {index}, and free are {free} of {count + 1}"
     else:

@@ -68,7 +68,7 @@ def model_request(
     """
     values = blueprint.programs.jax_settings.values
     return {
-        "model": _where(model),
+        "model": _location(model),
         "revision": revision,
         "platform": blueprint.place.first.platform,
         "settings": {
@@ -91,10 +91,10 @@ def weights_request(weights: Weights) -> dict[str, Any]:
         raise InvalidRequest(
             "over hosts, weights must be a model that every process can open, as open() takes it; arrays are not sent"
         )
-    return {"model": _where(weights), "weights": content_fingerprint(open_checkpoint(weights).files)}
+    return {"model": _location(weights), "weights": content_fingerprint(open_checkpoint(weights).files)}
 
 
-def _where(model: str | os.PathLike[str]) -> str:
+def _location(model: str | os.PathLike[str]) -> str:
     path = Path(model).expanduser()
     return str(path.absolute()) if path.exists() else os.fspath(model)
 
@@ -132,9 +132,9 @@ class ModelShard:
         checkpoint = open_checkpoint(model or request["model"], silent, None, request["revision"])
         (place,) = places_over(request["platform"], settings)
         blueprint = Blueprint.of(checkpoint, settings, place)
-        unlike = differences(model_facts(blueprint), request["facts"])
-        if unlike:
-            raise HostRefused(f"the leader has another model, or computes it otherwise (there) than here: {unlike}")
+        mismatch = differences(model_facts(blueprint), request["facts"])
+        if mismatch:
+            raise HostRefused(f"the leader has another model, or computes it otherwise (there) than here: {mismatch}")
         blueprint.budget.check(blueprint.limits, checkpoint.source)
         directory = store_directory(settings.restore)
         programs, keys = open_programs(directory, blueprint), blueprint.all_programs()

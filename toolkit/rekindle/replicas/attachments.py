@@ -89,24 +89,24 @@ class Attachments:
 
     def __init__(self) -> None:
         self._numbers = count(secrets.randbits(40))  # random, so numbers of an earlier process do not recur
-        self._attached: dict[int, Attachment] = {}
+        self._by_number: dict[int, Attachment] = {}
 
     def __len__(self) -> int:
-        return len(self._attached)
+        return len(self._by_number)
 
     def add(self) -> Attachment:
         """Attach a new session."""
         number = next(self._numbers)
-        attachment = self._attached[number] = Attachment(number)
+        attachment = self._by_number[number] = Attachment(number)
         return attachment
 
     def get(self, number: int) -> Attachment | None:
         """Return a session, or None if it is no longer attached."""
-        return self._attached.get(number)
+        return self._by_number.get(number)
 
     def touch(self, number: int) -> None:
         """Record a sign of life of a session."""
-        if (attachment := self._attached.get(number)) is not None:
+        if (attachment := self._by_number.get(number)) is not None:
             attachment.last_contact = time.monotonic()
 
     def silent(self, seconds: float) -> list[int]:
@@ -114,13 +114,13 @@ class Attachments:
         now = time.monotonic()
         return [
             number
-            for number, each in list(self._attached.items())
+            for number, each in list(self._by_number.items())
             if each.last_contact < now - seconds or (each.gap is not None and each.gap < now - GAP_SECONDS)
         ]
 
     def remove(self, number: int) -> Iterator[Message]:
         """Detach a session, and yield messages to cancel its requests."""
-        attachment = self._attached.pop(number, None)
+        attachment = self._by_number.pop(number, None)
         if attachment is not None:
             yield from map(Cancel, attachment.requests)
 
@@ -137,11 +137,11 @@ class Attachments:
 
     def broadcast(self, message: Message) -> None:
         """Put a message into the box of each session."""
-        for attachment in list(self._attached.values()):
+        for attachment in list(self._by_number.values()):
             attachment.box.put(message)
 
     def _deliver(self, number: int, message: Message) -> None:
-        if (attachment := self._attached.get(number)) is not None:
+        if (attachment := self._by_number.get(number)) is not None:
             attachment.deliver(message)
 
 

@@ -153,8 +153,8 @@ class Link:
                     weights = await self._load(lane)
                 break
             except Exception as error:
-                ending = isinstance(error, EngineFailed)  # the process ends, and Ray starts it again
-                if not (ending or cluster.is_lost(error)) or cluster.is_over(error) or monotonic() > until:
+                restarts = isinstance(error, EngineFailed)  # the process ends, and Ray starts it again
+                if not (restarts or cluster.is_lost(error)) or cluster.is_over(error) or monotonic() > until:
                     raise
             await anyio.sleep(RETRY_SECONDS)
         while self._box.take() is not None:

@@ -31,15 +31,15 @@ class Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, grace: float):
         super().__init__(config)
         self._grace = grace
-        self._stopping: Mailbox[None] = Mailbox()
+        self._stop_requests: Mailbox[None] = Mailbox()
 
     def stop(self) -> None:
         """Start a graceful shutdown. Returns immediately and is thread-safe."""
-        self._stopping.put(None)
+        self._stop_requests.put(None)
 
     async def main_loop(self) -> None:
         """Wait until `stop` is called."""
-        await self._stopping.receive()
+        await self._stop_requests.receive()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down gracefully; after `grace` seconds, cancel the remaining requests and then abort connections."""

@@ -89,10 +89,10 @@ class Routes:
     async def embeddings(self, request: Request) -> ASGIApp:
         """Serve POST /v1/embeddings."""
         api_request = read_embedding(await self._body(request), self._limits.prompts)
-        alike = all(isinstance(text, str) for text in api_request.texts)
-        mixed = not alike and any(isinstance(text, str) for text in api_request.texts)
+        all_strings = all(isinstance(text, str) for text in api_request.texts)
+        mixed = not all_strings and any(isinstance(text, str) for text in api_request.texts)
         ids = await run_sync(self._all_ids, api_request.texts) if mixed else api_request.texts
-        inputs: dict[str, Any] = {"texts": api_request.texts} if alike else {"token_ids": ids}
+        inputs: dict[str, Any] = {"texts": api_request.texts} if all_strings else {"token_ids": ids}
         self._session.check_room()
         vectors = await run_until_disconnect(
             request.receive,

@@ -76,7 +76,7 @@ class EventStream:
     def __init__(self, handles: Sequence[Handle], chunks: Chunks, fields: Mapping[str, str], limits: Limits):
         self._handles, self._chunks, self._fields = handles, chunks, fields
         self._most, self._seconds = limits.unread, limits.unread_seconds
-        self._sending = anyio.CancelScope()
+        self._send_scope = anyio.CancelScope()
         self._error: ApiError | None = None
         self._has_started = False
 
@@ -87,7 +87,7 @@ class EventStream:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_cancel_on_disconnect, receive, tasks.cancel_scope)
                 tasks.start_soon(self._write, writer)
-                with self._sending:
+                with self._send_scope:
                     await self._send(reader, send)
                 tasks.cancel_scope.cancel()
         except anyio.get_cancelled_exc_class():  # the server is shutting down
@@ -123,7 +123,7 @@ class EventStream:
         except anyio.WouldBlock:
             message = f"more than {self._most} chunks were not read, so the request was cancelled; read faster"
             self._fail(ApiError(408, message, "slow_reader_error"), scope)
-            self._sending.deadline = anyio.current_time() + GRACE_SECONDS
+            self._send_scope.deadline = anyio.current_time() + GRACE_SECONDS
         except Exception as error:
             self._fail(api_error_of(error, self._fields), scope)
 

@@ -97,7 +97,7 @@ class FakeStepper:
             return Dispatched(plan.tick, (), (), None, self._losses)
         for onload in plan.onloads:
             self._scatter(onload)
-        sampled: list[_Slot] = []
+        slots: list[_Slot] = []
         for chunk in plan.chunks:
             slot = self._write_chunk(chunk)
             if chunk.completes is not None:
@@ -105,17 +105,17 @@ class FakeStepper:
                 context = self._context(slot)
                 slot.allowed = chunk.allowed
                 assert (*chunk.completes.prompt, *chunk.generated) == tuple(context), "the tokens are not the request's"
-                sampled.append(slot)
-        sampled += [self._write_row(row, 0) for row in plan.rows]
-        tokens = [self._sample(slot) for slot in sampled]
+                slots.append(slot)
+        slots += [self._write_row(row, 0) for row in plan.rows]
+        tokens = [self._sample(slot) for slot in slots]
         for step in range(1, plan.steps):
             rows = [row for row in plan.rows if step < row.steps]
             again = [self._write_row(row, step) for row in rows]
             tokens += [self._sample(slot) for slot in again]
-            sampled += again
+            slots += again
         places = tuple(
             SampleRow(slot.request.id, row, slot.request.params.logprobs)
-            for row, slot in enumerate(sampled)
+            for row, slot in enumerate(slots)
             if slot.request is not None
         )
         score_rows = tuple(ScoreRow(c.request_id, 0, c.scoring) for c in plan.chunks if c.scoring is not None)

@@ -94,14 +94,14 @@ def expected_of(request: Request) -> tuple[int, ...]:
     """Return the tokens of the fake model for a request, ignoring stop strings."""
     tokens = list(request.initial_tokens)
     matcher, allowed = _matcher(request)
-    ended = request.complete
-    while len(tokens) < request.longest and not ended:
+    is_done = request.complete
+    while len(tokens) < request.longest and not is_done:
         banned = banned_tokens(request, tokens, None if allowed is None else allowed.bits)
         tokens.append(next_token(tokens, draw_of(request.params), banned))
-        ended = tokens[-1] in request.end_ids
-        if matcher is not None and not ended:
+        is_done = tokens[-1] in request.end_ids
+        if matcher is not None and not is_done:
             allowed = run_steps(matcher.take(tokens[-1], ONE_BY_ONE))
-            ended = allowed.complete
+            is_done = allowed.complete
     return tuple(tokens[len(request.prompt) :])
 
 

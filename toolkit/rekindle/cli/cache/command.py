@@ -39,12 +39,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     command("size", size, "print the size of each directory, and of the whole cache")
     prunes = command("prune", prune, "remove the least recently used entries, and leftovers of killed processes")
     prunes.set_defaults(refuse=prunes.error)
-    for name, what in (("max", "of programs and snapshots together"), *((store, f"of {store}") for store in STORES)):
+    for name, scope in (("max", "of programs and snapshots together"), *((store, f"of {store}") for store in STORES)):
         prunes.add_argument(
             f"--{name}-bytes",
             type=parse_size,
             metavar="SIZE",
-            help=f"keep at most this much {what}, such as 500M, 2G, 1.5GiB",
+            help=f"keep at most this much {scope}, such as 500M, 2G, 1.5GiB",
         )
     clears = command("clear", clear, "remove all programs, all snapshots, or both")
     clears.add_argument(

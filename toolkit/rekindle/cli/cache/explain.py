@@ -69,6 +69,6 @@ def _snapshot(requirements: Requirements, long: bool) -> Iterator[str]:
 
 def _parts(differences: Mapping[str, Difference], long: bool, indent: str) -> Iterator[str]:
     for part, pair in differences.items():
-        here, there = pair if long else shorten(pair)
+        here, stored = pair if long else shorten(pair)
         yield f"{indent}{part_label(part)}"
-        yield from columns([("here", here or NO_VALUE), ("stored", there or NO_VALUE)], f"{indent}  ")
+        yield from columns([("here", here or NO_VALUE), ("stored", stored or NO_VALUE)], f"{indent}  ")

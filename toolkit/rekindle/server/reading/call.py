@@ -115,7 +115,7 @@ def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]
 
 def streaming(body: Fields) -> Streaming | None:
     """Return the stream options of a body, or None for a complete answer."""
-    stream, options = body.flag("stream"), body.nested("stream_options")
+    stream, options = body.flag("stream"), body.take_fields("stream_options")
     if options is None:
         return Streaming() if stream else None
     if not stream:
@@ -133,7 +133,7 @@ def choice_count(body: Fields) -> int:
     return n or 1
 
 
-def repeated(prompts: list[Any], options: Mapping[str, Any], n: int) -> tuple[list[Any], int | None]:
+def repeat_prompts(prompts: list[Any], options: Mapping[str, Any], n: int) -> tuple[list[Any], int | None]:
     """Return the prompts and `n` for the session; at temperature 0, repeat the prompts and return None for `n`."""
     if n > 1 and options.get("temperature") == 0:
         return [prompt for prompt in prompts for _ in range(n)], None

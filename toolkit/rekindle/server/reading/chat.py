@@ -7,7 +7,7 @@ from typing import Any
 
 from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
-from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeated, sampling, streaming
+from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeat_prompts, sampling, streaming
 from rekindle.server.reading.fields import Fields
 
 NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
@@ -65,7 +65,7 @@ def read_chat(body: Fields, form: MessageForm) -> ChatRequest:
     one_call, by_id = not body.flag("parallel_tool_calls", True), body.flag("return_tokens_as_token_ids")
     options |= tools_in(body) | template_in(body)
     count = choice_count(body)
-    prompts, n = repeated([[message(each, form) for each in messages]], options, count)
+    prompts, n = repeat_prompts([[message(each, form) for each in messages]], options, count)
     fields["prompt"] = "messages"
     call = Call(prompts if len(prompts) > 1 else prompts[0], options, n, count, fields, streaming(body))
     body.finish(NEUTRAL_FIELDS)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeated, sampling, streaming
+from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeat_prompts, sampling, streaming
 from rekindle.server.reading.fields import Fields
 
 DEFAULT_MAX_TOKENS = 16
@@ -59,8 +59,8 @@ def read_completion(body: Fields, most: int) -> CompletionRequest:
     by_id, stream = body.flag("return_tokens_as_token_ids"), streaming(body)
     if stream and echo and logprobs is not None:
         body.refuse("echo", "with logprobs is not served as a stream; leave out stream")
-    all_prompts, samples = repeated(list(prompts), options, n)
-    # A single prompt is no list, so its error is raised as such and not as InvalidBatch.
+    all_prompts, samples = repeat_prompts(list(prompts), options, n)
+    # A single prompt is passed alone, so its error is not wrapped in InvalidBatch.
     prompt: Any = all_prompts if len(all_prompts) > 1 else all_prompts[0]
     if isinstance(all_prompts[0], str):
         call = Call(prompt, options, samples, n, fields, stream)

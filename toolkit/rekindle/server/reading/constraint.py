@@ -25,7 +25,7 @@ def constraint(body: Fields) -> ConstraintEntry | None:
 
 
 def _response_format(body: Fields) -> Iterator[ConstraintEntry]:
-    response_format = body.nested("response_format")
+    response_format = body.take_fields("response_format")
     if response_format is None:
         return
     match response_format.take("type", str):
@@ -44,7 +44,7 @@ def _response_format(body: Fields) -> Iterator[ConstraintEntry]:
 
 def read_schema(parent: Fields, name: str) -> dict[str, Any]:
     """Take the schema from a field with a schema and its name."""
-    wrapper = parent.nested(name)
+    wrapper = parent.take_fields(name)
     if wrapper is None:
         parent.refuse_missing(name)
     schema = wrapper.take("schema", dict)
@@ -62,7 +62,7 @@ def _guided(body: Fields) -> Iterator[ConstraintEntry]:
 
 
 def _structured(body: Fields) -> Iterator[ConstraintEntry]:
-    structured = body.nested("structured_outputs")
+    structured = body.take_fields("structured_outputs")
     if structured is None:
         return
     for name, keyword in GUIDED.items():

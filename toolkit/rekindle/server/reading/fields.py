@@ -69,7 +69,7 @@ class Fields:
         value = self.take(name, bool)
         return default if value is None else value
 
-    def nested(self, name: str) -> "Fields | None":
+    def take_fields(self, name: str) -> "Fields | None":
         """Take an object and return its fields; None if absent."""
         values = self.take(name, dict)
         return None if values is None else Fields(values, f"{self._prefix}{name}.")
@@ -126,8 +126,8 @@ def parse_body(body: bytes) -> Fields:
     try:
         value = json.loads(body, parse_constant=_reject_constant)
     except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise ApiError(400, f"the body is not JSON: {error.msg} at {where}") from None
+        position = f"line {error.lineno}, column {error.colno}"
+        raise ApiError(400, f"the body is not JSON: {error.msg} at {position}") from None
     except (ValueError, RecursionError):
         raise ApiError(400, "the body is not JSON in UTF-8 with finite numbers") from None
     if not isinstance(value, dict):

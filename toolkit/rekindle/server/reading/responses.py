@@ -69,7 +69,7 @@ def read_response(body: Fields, form: MessageForm) -> ResponseRequest:
     options.setdefault("max_tokens", None)
     options |= _format(body) | _tools(body) | _reasoning(body)
     one_call = not body.flag("parallel_tool_calls", True)
-    stream, stream_options = body.flag("stream"), body.nested("stream_options")
+    stream, stream_options = body.flag("stream"), body.take_fields("stream_options")
     if stream_options is not None:
         stream_options.finish({}, ("include_obfuscation",))
     prompt = [message(each, form) for each in messages]
@@ -148,10 +148,10 @@ def _content(body: Fields, content: Any) -> Any:
 
 def _format(body: Fields) -> dict[str, Any]:
     """Return the keyword of the constraint on the text."""
-    text = body.nested("text")
+    text = body.take_fields("text")
     if text is None:
         return {}
-    text_format = text.nested("format")
+    text_format = text.take_fields("format")
     text.finish({"verbosity": ("medium",)})
     if text_format is None:
         return {}
@@ -194,7 +194,7 @@ def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reasoning(body: Fields) -> dict[str, Any]:
-    reasoning = body.nested("reasoning")
+    reasoning = body.take_fields("reasoning")
     effort = None if reasoning is None else reasoning.take("effort", str)
     if reasoning is not None:
         reasoning.finish({}, ("summary", "generate_summary"))

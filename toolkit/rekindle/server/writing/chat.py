@@ -33,7 +33,7 @@ def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[st
         "index": index,
         "message": message,
         "logprobs": chat_logprobs(generation.logprobs or (), by_id=request.by_id) if request.logprobs else None,
-        "finish_reason": finish_reason(generation, called=bool(calls)),
+        "finish_reason": finish_reason(generation, has_calls=bool(calls)),
     }
 
 
@@ -77,7 +77,7 @@ class ChatChunks:
         """See `Chunks`."""
         writer = self._choices[choice]
         chunks = [self._chunk(choice, delta, None, None) for delta in writer.finish()]
-        reason = finish_reason(generation, called=writer.calls > 0)
+        reason = finish_reason(generation, has_calls=writer.calls > 0)
         return [*chunks, self._chunk(choice, {}, reason, None)]
 
     def last(self, generations: Sequence[Generation]) -> list[bytes]:

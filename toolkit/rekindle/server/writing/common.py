@@ -107,8 +107,8 @@ def usage_of(prompt: int, generated: int) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
 
-def finish_reason(generation: Generation, called: bool = False) -> str:
+def finish_reason(generation: Generation, has_calls: bool = False) -> str:
     """Return OpenAI's finish reason: "length" for a cut answer, else "tool_calls" or "stop"."""
     if generation.finish_reason == "length":
         return "length"
-    return "tool_calls" if called else "stop"
+    return "tool_calls" if has_calls else "stop"

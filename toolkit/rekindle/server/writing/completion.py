@@ -76,19 +76,19 @@ class CompletionChunks:
 
     def __init__(self, head: Head, request: CompletionRequest, records: Sequence[Record], decode: Decode):
         self._head, self._request, self._records = head, request, records
-        self._before = [prompt_text(prompt, decode) if request.echo else "" for prompt in request.prompts]
+        self._pending_echo = [prompt_text(prompt, decode) if request.echo else "" for prompt in request.prompts]
         self._logprobs = [TextLogprobs(by_id=request.by_id) for _ in records]
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
-        text, self._before[choice] = self._before[choice] + piece.text, ""
+        text, self._pending_echo[choice] = self._pending_echo[choice] + piece.text, ""
         if self._request.logprobs is not None:
             return [self._chunk(choice, text, None, self._logprobs[choice].of(piece.logprobs or ()))]
         return [self._chunk(choice, text, None, None)] if text else []
 
     def end(self, choice: int, generation: Generation, record: Record) -> list[bytes]:
         """See `Chunks`."""
-        return [self._chunk(choice, self._before[choice], finish_reason(generation), None)]
+        return [self._chunk(choice, self._pending_echo[choice], finish_reason(generation), None)]
 
     def last(self, generations: Sequence[Generation]) -> list[bytes]:
         """See `Chunks`."""

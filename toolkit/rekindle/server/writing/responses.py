@@ -35,13 +35,13 @@ def final_response(
 ) -> dict[str, Any]:
     """Return the response of a finished generation, with these items as its output."""
     cut = generation.finish_reason == "length"
-    used = generation.usage
+    counts = generation.usage
     usage = {
-        "input_tokens": used.prompt_tokens,
+        "input_tokens": counts.prompt_tokens,
         "input_tokens_details": {"cached_tokens": generation.cached_tokens},
-        "output_tokens": used.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": used.reasoning_tokens},
-        "total_tokens": used.total_tokens,
+        "output_tokens": counts.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": counts.reasoning_tokens},
+        "total_tokens": counts.total_tokens,
     }
     return {
         **_initial_response(head, request),
