@@ -193,7 +193,7 @@ def test_new_weights_are_those_of_all_replicas_also_of_one_that_dies(ray: FakeRa
         until_blocking(lambda: first._died is None, "it is there again")
         session.generate_sync(token_ids=PROMPTS, max_tokens=3)
         for actor in (first, second):
-            until_blocking(lambda actor=actor: actor._life.made._exchanged, "it has the weights")  # type: ignore[misc]
+            until_blocking(lambda actor=actor: actor._life.made._weights_replaced, "it has the weights")  # type: ignore[misc]
             assert loaded not in actor._life.made._weights
 
 
@@ -209,7 +209,7 @@ def test_weights_that_a_replica_lost_are_loaded_by_it_again(ray: FakeRay, monkey
     monkeypatch.setattr(Group, "load", forgotten)
     with opened(1) as session:
         session.update_weights_sync({})
-        until_blocking(lambda: actors(ray, session)[0]._life.made._exchanged, "it has the weights")
+        until_blocking(lambda: actors(ray, session)[0]._life.made._weights_replaced, "it has the weights")
         assert session.generate_sync(token_ids=[1] * 20, max_tokens=5).token_ids == expected_tokens([1] * 20, 5)
 
 
@@ -237,7 +237,7 @@ def test_a_session_that_was_never_served_is_forgotten(ray: FakeRay) -> None:
         cluster.answers([actor.attach.remote()])
         attached = actor._life.made._attachments
         assert len(attached) == 2
-        for attachment in list(attached._attached.values())[1:]:
+        for attachment in list(attached._by_number.values())[1:]:
             attachment.last_contact -= 100
         assert cluster.answers([actor.about.remote()])[0].sessions == 1
 
@@ -336,7 +336,7 @@ def test_the_command_lists_and_stops_replicas(ray: FakeRay, capsys: pytest.Captu
         assert "kept-0\n  fake, int on cpu:0, process" in shown
         assert "1 session, 0 running, 0 waiting" in shown
     assert main(["replicas", "stop", "nobody"]) == 1
-    assert "no replica is named 'nobody'" in capsys.readouterr().err
+    assert "no replica has the name 'nobody'" in capsys.readouterr().err
     assert main(["replicas", "stop"]) == 1
     assert "give the names" in capsys.readouterr().err
     assert main(["replicas", "stop", "kep"]) == 0
@@ -412,7 +412,7 @@ def test_what_is_set_aside_is_told_to_ray(ray: FakeRay, monkeypatch: pytest.Monk
 def test_replicas_with_exchanged_weights_are_told_of(ray: FakeRay) -> None:
     with opened(1, keep=True, name="exchanged") as session:
         session.update_weights_sync({})
-    with pytest.warns(UserWarning, match="brings those of the model back"):
+    with pytest.warns(UserWarning, match="restores the model's weights"):
         opened(1, keep=True, name="exchanged").close_sync()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -81,7 +81,7 @@ class Call:
 
     @property
     def needs_calls(self) -> bool:
-        """Whether the answer must call a tool, so its whole text is a call."""
+        """True if the answer must call a tool, so its whole text is a call."""
         return self.options.get("tool_choice", "auto") not in ("auto", "none")
 
 
