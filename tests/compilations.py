@@ -2,7 +2,7 @@
 
 import jax
 
-from rekindle.core.device.programs.held import HeldPrograms
+from rekindle.core.device.programs.engine_programs import EnginePrograms
 from rekindle.core.engine.loaded_engine import LoadedEngine
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -20,7 +20,7 @@ def listen() -> list[str]:
     return events
 
 
-def programs_of(loaded_engine: LoadedEngine) -> HeldPrograms:
+def programs_of(loaded_engine: LoadedEngine) -> EnginePrograms:
     """Return the programs of an engine whose lanes are in this process."""
-    assert isinstance(loaded_engine.programs, HeldPrograms)
+    assert isinstance(loaded_engine.programs, EnginePrograms)
     return loaded_engine.programs

@@ -20,8 +20,8 @@ from safetensors.numpy import save_file
 
 import rekindle
 from rekindle.core.models.config import HeadNorm
-from rekindle.core.models.families.known import FAMILIES
 from rekindle.core.models.families.reading import Family, read_llama, windowed
+from rekindle.core.models.families.registry import FAMILIES
 
 print(", ".join(sorted(FAMILIES)))
 

@@ -134,7 +134,7 @@ def bytes_read(config: ModelConfig, rows: int, context: int, dtype: jnp.dtype) -
     """Return the bytes that a decode step reads: all weights but the embedding, and the keys and values of each row."""
     shapes = expected_shapes(config)
     weights = sum(int(np.prod(shape)) for name, shape in shapes.items() if name != "model.embed_tokens.weight")
-    context_numbers = config.numbers_of_a_token * context
+    context_numbers = config.numbers_per_token * context
     return (weights + rows * context_numbers) * dtype.itemsize
 
 

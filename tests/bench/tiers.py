@@ -88,7 +88,7 @@ async def measure() -> None:
     rounds = [await tiers.round() for _ in range(2 + ROUNDS)][2:]
     costs = Costs(*(median(getattr(each, name) for each in rounds) for name in Costs.__annotations__))
     model = machine.model
-    moved = model.numbers_of_a_token * 4 * TOKENS
+    moved = model.numbers_per_token * 4 * TOKENS
     print(f"{TOKENS:,} tokens, {moved / 1e6:.0f} MB, {len(tiers.pages)} pages:")
     print(f"  compute  {1e3 * costs.compute:8.1f} ms")
     for name, seconds in (("offload", costs.offload), ("fetch", costs.fetch), ("onload", costs.onload)):

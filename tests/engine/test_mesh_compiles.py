@@ -76,8 +76,8 @@ def check_collectives(text: str, bucket: Bucket) -> None:
     forms = [[*map(int, shape.split("x"))] for shape in re.findall(r"-> tensor<([\dx]+)xf32>", "".join(ends(text)))]
     sums, wire = [shape for shape in forms if shape[1] == CONFIG.hidden_size], Wire.of(CONFIG, DEVICES)
     assert sums == [[rows, CONFIG.hidden_size]] * wire.sums
-    assert wire.sums * CONFIG.hidden_size == wire.summed
-    assert [wire.gathered, samples] in forms
+    assert wire.sums * CONFIG.hidden_size == wire.sum_elements
+    assert [wire.logit_elements, samples] in forms
 
 
 def ends(text: str) -> list[str]:

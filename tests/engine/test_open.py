@@ -22,9 +22,9 @@ def model(families: Path) -> Path:
 @pytest.mark.parametrize(
     ("device", "said"),
     [
-        ("gpu", r"device 'gpu' is not there; JAX has cpu:0"),
-        ("cpu:7", r"device 'cpu:7' is not there; JAX has 1 of 'cpu', counted from 0"),
-        ("cpu:x", r"device 'cpu:x' is not there"),
+        ("gpu", r"device 'gpu' does not exist; JAX has cpu:0"),
+        ("cpu:7", r"device 'cpu:7' does not exist; JAX has 1 of 'cpu', counted from 0"),
+        ("cpu:x", r"device 'cpu:x' does not exist"),
         (3, r'device must be a platform such as "gpu", "gpu:1", or a jax.Device; got 3'),
     ],
 )
@@ -47,7 +47,8 @@ def test_the_kernels_can_be_named(model: Path) -> None:
     for implementation in named:
         with opened(model, **(short | SettingsOptions(implementation=implementation))) as session:
             assert (
-                programs_of(session._loaded_engine).executables[0].making._programs.statics["kernels"] == implementation
+                programs_of(session._loaded_engine).executables[0].builder._programs.statics["kernels"]
+                == implementation
             )
             answers[implementation] = session.generate_sync(token_ids=[1, 2, 3], max_tokens=5).token_ids
     assert answers["xla"] == answers["reference"]

@@ -643,7 +643,7 @@ def test_programs_that_become_unsafe_while_a_session_is_open_are_compiled_and_no
             assert ask(session, 1) == (cold[1], 0)
             assert ask(session, 2, logit_bias={7: -100})[1] == 0
         assert session.stats.compilations >= 2
-    assert ["neither loaded nor saved from now on" in str(each.message) for each in warned] == [True]
+    assert ["no longer loaded or saved" in str(each.message) for each in warned] == [True]
     with pytest.raises(UnsafeStorage, match=r"writable by others \(mode 0777\).*chmod .*go-w"):
         open_session(model, precompile="lazy")
 

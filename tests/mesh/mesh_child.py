@@ -179,7 +179,7 @@ def programs_of(model: Path, tensor: int, implementation: Implementation, data: 
 def sent(model: Path, tensor: int) -> list[int]:
     """Return the bytes that `Wire` says of a step of four rows, of what is computed and of what is drawn."""
     wire = Wire.of(open_checkpoint(model).config, tensor)
-    return [4 * wire.computed, 4 * wire.drawn, wire.sums]
+    return [4 * wire.per_token, 4 * wire.per_sample, wire.sums]
 
 
 def elsewhere(model: Path, tensor: int) -> list[Any]:
@@ -192,8 +192,8 @@ def elsewhere(model: Path, tensor: int) -> list[Any]:
     try:
         anyio.run(executables.call, "gather", program, pages, np.int32(1))
     except RuntimeError as error:
-        return [str(error), executables.making.compilations, executables.making.unexpected]
-    return ["", executables.making.compilations, executables.making.unexpected]
+        return [str(error), executables.builder.compilations, executables.builder.unexpected]
+    return ["", executables.builder.compilations, executables.builder.unexpected]
 
 
 def keys(model: Path) -> dict[str, list[str]]:

@@ -128,7 +128,7 @@ def test_a_step_reduces_twice_a_layer_and_one_device_not_at_all(families: Path) 
     assert "tensor=9 needs as many devices from" in refused
     assert "data=3 times tensor=3 needs as many devices from" in refused_groups
     said, compilations, unexpected = foreign
-    assert re.match(r"the program 'gather' runs on cpu:0 to 1, and pages\[0\] is on .*3: put it where", said)
+    assert re.match(r"the program 'gather' runs on cpu:0 to 1, but pages\[0\] is on .*3: move it", said)
     assert (compilations, unexpected) == (1, 0), "nothing is compiled for devices that are not the session's"
     assert differing == {
         "same": [],

@@ -127,7 +127,7 @@ def test_the_card_of_a_session_is_that_of_its_file() -> None:
     for compiled in (True, False):
         loaded_engine = fake_loaded_engine(fake_limits(**settings))
         loaded_engine = replace(loaded_engine, programs=replace(programs_of(loaded_engine), preparing=preparing(4, 13)))
-        programs_of(loaded_engine).executables[0].making.compilations = int(compiled)
+        programs_of(loaded_engine).executables[0].builder.compilations = int(compiled)
         with fake_session(loaded_engine, restore="off") as session:
             states["compiling" if compiled else "loading"] = readable(session, measured=True)
     assert_card("session", states)

@@ -29,8 +29,8 @@ from rekindle.core.errors import (
 )
 from rekindle.core.messages import Admit, Cancel, Message, Rejected, Settled, Stopped, Texts
 from rekindle.core.models.families import llama, qwen2, qwen3
-from rekindle.core.models.families.known import FAMILIES
 from rekindle.core.models.families.reading import Family
+from rekindle.core.models.families.registry import FAMILIES
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_limits, fake_loaded_engine, fake_session

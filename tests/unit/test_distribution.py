@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.core.device.packing import unpack_score
-from rekindle.core.device.sampling.distribution import drawn_from
+from rekindle.core.device.sampling.distribution import sampling_logits
 from rekindle.core.device.sampling.rows import SamplingRows
 from rekindle.core.device.sampling.sample import sample
 from rekindle.core.errors import ParametersIgnored
@@ -39,7 +39,7 @@ ROWS = 5 * len(CASES)
 POSITION = len(PROMPT) + len(OUTPUT)
 SCORED: dict[str, Any] = {"logprobs": MOST, "logprobs_of": "sampled"}
 
-_drawn_from = jax.jit(drawn_from)
+_sampling_logits = jax.jit(sampling_logits)
 _sample = jax.jit(partial(sample, most=MOST))
 
 
@@ -119,7 +119,7 @@ def test_at_a_bound_the_tokens_are_kept_that_are_drawn() -> None:
     packed, _ = batch_of([request_of(HOT | SCORED | options) for _, options, _ in BOUNDS], [()] * len(BOUNDS), 11)
     columns = jnp.asarray(np.stack([bounded_logits(logits) for logits, _, _ in BOUNDS], axis=1))
     best = jnp.zeros(len(BOUNDS), jnp.int32)
-    found = jax.jit(drawn_from)(columns, columns.max(0), SamplingRows.unpack(packed), best)
+    found = jax.jit(sampling_logits)(columns, columns.max(0), SamplingRows.unpack(packed), best)
     assert [np.flatnonzero(row > -50).tolist() for row in np.asarray(found.T)] == [
         list(range(kept)) for _, _, kept in BOUNDS
     ]
@@ -135,7 +135,7 @@ def test_the_tokens_that_may_be_drawn_are_the_references_for_any_mix(mixes: list
     columns = np.stack([adjusted_logits(*row, OUTPUT) for row in zip(logits, requests, strict=True)], 1)
     packed, _ = batch_of(requests, [OUTPUT] * 20, 60)
     best, on_device = jnp.asarray(columns.argmax(0), jnp.int32), jnp.asarray(columns, jnp.float32)
-    found = np.isfinite(_drawn_from(on_device, on_device.max(0), SamplingRows.unpack(packed), best).T)
+    found = np.isfinite(_sampling_logits(on_device, on_device.max(0), SamplingRows.unpack(packed), best).T)
     for row, request, drawable in zip(logits, requests, found, strict=True):
         params = request.params
         wider = replace(params, top_p=min(1.0, params.top_p + 1e-5), min_p=max(0.0, params.min_p - 1e-5))
@@ -153,5 +153,5 @@ def test_the_drawn_token_is_kept_whatever_rounding_says_of_a_bound() -> None:
     request = request_of(HOT | SCORED | {"top_p": 0.5, "min_p": 0.5})
     packed, _ = batch_of([request], [OUTPUT], 5)
     columns = jnp.asarray([[0.0], [-3.0], [-5.0], [-1.0], [-9.0]])
-    kept = drawn_from(columns, columns.max(0), SamplingRows.unpack(packed), jnp.asarray([1], jnp.int32))
+    kept = sampling_logits(columns, columns.max(0), SamplingRows.unpack(packed), jnp.asarray([1], jnp.int32))
     np.testing.assert_array_equal(kept.T, [[0.0, -3.0, -np.inf, -1.0, -np.inf]])

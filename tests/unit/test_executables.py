@@ -97,9 +97,9 @@ def test_every_program_is_made_once_in_the_order_of_asking() -> None:
     assert [executables.obtain(key).result(PATIENCE)() for key in STEPS] == STEPS
     assert sorted(programs.begun) == sorted(STEPS)
     assert (
-        executables.making.compilations,
-        executables.making.loads,
-        executables.making.unexpected,
+        executables.builder.compilations,
+        executables.builder.loads,
+        executables.builder.unexpected,
         len(executables),
     ) == (4, 0, 0, 4)
 
@@ -123,9 +123,9 @@ def test_stored_programs_are_loaded_and_others_saved() -> None:
     executables = made(programs, store=store)
     wait(executables.prepare(STEPS), PATIENCE)
     executables.idle().result(PATIENCE)
-    assert (executables.making.loads, executables.making.compilations) == (2, 2)
+    assert (executables.builder.loads, executables.builder.compilations) == (2, 2)
     assert sorted(programs.begun) == sorted(store.saved) == sorted(STEPS[2:])
-    assert executables.making.misses == {key: {"code": ("new", "old")} for key in STEPS[2:]}
+    assert executables.builder.misses == {key: {"code": ("new", "old")} for key in STEPS[2:]}
 
 
 def test_a_program_is_serialized_before_anybody_can_call_it() -> None:
@@ -160,7 +160,7 @@ def test_a_planned_program_that_failed_is_made_again_without_a_warning_of_someth
         planned.result(PATIENCE)
     with pytest.raises(RuntimeError, match="no enter"):
         executables.obtain(ENTER).result(PATIENCE)
-    assert executables.making.unexpected == 0
+    assert executables.builder.unexpected == 0
 
 
 @pytest.mark.parametrize("planned", [False, True])
@@ -174,9 +174,9 @@ def test_each_program_that_is_compiled_again_after_it_was_given_up_is_told(plann
             executables.obtain(key).result(PATIENCE)
         executables.idle().result(PATIENCE)
     said = [str(each.message) for each in told]
-    assert len(said) == executables.making.unexpected == executables.making.compilations - 2
+    assert len(said) == executables.builder.unexpected == executables.builder.compilations - 2
     assert len(said) >= 2
-    assert all("it was given up for others, as max_executables keeps 1" in each for each in said)
+    assert all("it was evicted, because max_executables=1" in each for each in said)
     assert len(executables) == 1
 
 
@@ -184,7 +184,7 @@ def test_a_program_that_was_given_up_and_is_stored_is_loaded_again() -> None:
     executables = made(GatedPrograms(), capacity=1, store=Store([GATHER, SCATTER]))
     for key in (GATHER, SCATTER, GATHER):
         executables.obtain(key).result(PATIENCE)
-    assert (executables.making.loads, executables.making.compilations, executables.making.unexpected) == (3, 0, 0)
+    assert (executables.builder.loads, executables.builder.compilations, executables.builder.unexpected) == (3, 0, 0)
 
 
 class Broken(Store):
@@ -216,7 +216,7 @@ async def test_a_loaded_program_that_fails_at_its_first_call_is_dropped_and_made
     _, step = await executables.for_step(STEP)
     assert await executables.call(STEP, step) == STEP
     assert store.dropped == store.saved == [GATHER, STEP]
-    assert (executables.making.loads, executables.making.compilations) == (2, 2)
+    assert (executables.builder.loads, executables.builder.compilations) == (2, 2)
     assert executables.run(GATHER) == GATHER
 
 
@@ -245,8 +245,8 @@ def test_a_store_that_becomes_unsafe_is_used_no_more_and_stops_nobody(at: str, m
             assert executables.run(key) == key
             executables.idle().result(PATIENCE)
     (said,) = [str(each.message) for each in told]
-    assert said == "compiled programs are neither loaded nor saved from now on: writable by others"
-    assert (executables.making.loads, executables.making.compilations, store.saved) == (0, 2, [])
+    assert said == "compiled programs are no longer loaded or saved: writable by others"
+    assert (executables.builder.loads, executables.builder.compilations, store.saved) == (0, 2, [])
 
 
 def test_stopping_ends_the_wait_for_what_is_not_begun() -> None:
@@ -337,7 +337,7 @@ async def test_a_stored_program_is_waited_for_unless_a_larger_bucket_pads_little
         assert found == ([larger] if serves else []), "it was loading all that time"
         store.gates[needed].set()
     assert found == [larger if serves else needed]
-    assert executables.making.compilations == 0
+    assert executables.builder.compilations == 0
 
 
 class Computing:
@@ -396,7 +396,7 @@ async def test_a_program_that_refuses_its_arguments_is_compiled_for_them() -> No
     arguments = ([np.zeros((2, 4), "f4")], np.zeros(4, "i4"))
     with pytest.warns(RuntimeWarning, match="shape of weights"):
         assert await executables.call(key, refuse, *arguments) == key
-    assert executables.making.compilations == executables.making.unexpected == 1
+    assert executables.builder.compilations == executables.builder.unexpected == 1
 
 
 @pytest.mark.parametrize(
@@ -411,8 +411,8 @@ async def test_a_program_that_refuses_its_arguments_is_compiled_for_them() -> No
 def test_a_compilation_for_other_arguments_says_which_property_differs(arguments: Sequence[Any], said: str) -> None:
     executables = made(GatedPrograms())
     with pytest.warns(RuntimeWarning, match=said):
-        executables.making.compile_for(Bucket(0, 1), arguments)
-    assert executables.making.unexpected == 1
+        executables.builder.compile_for(Bucket(0, 1), arguments)
+    assert executables.builder.unexpected == 1
 
 
 def test_a_real_program_that_is_called_with_another_dtype_raises_before_it_takes_anything() -> None:

@@ -336,7 +336,7 @@ def test_devices_are_shared_out_evenly_over_processes() -> None:
     for asked_for in ("cpu:0", jax.devices()[0]):
         with pytest.raises(ConfigError, match="with hosts, device must be None or a platform"):
             places_over(asked_for, Settings(tensor=1))
-    with pytest.raises(ConfigError, match="is not there; JAX has cpu:0"):
+    with pytest.raises(ConfigError, match="does not exist; JAX has cpu:0"):
         places_over("gpu", Settings(tensor=1))
     with pytest.raises(ConfigError, match=r"tensor=99 must be a multiple of the 1 processes.* and at most"):
         places_over(None, Settings(tensor=99))

@@ -42,7 +42,7 @@ def test_what_is_not_allowed_is_banned_in_constrained_rows_alone(vocabulary: int
     may[:, vocabulary // 2] = True
     owners = chance.permutation(SLOTS)[:ROWS].astype(np.int32)
     rows = rows_of([{"regex": regex("regex", "a")} if row % 2 else {"repetition_penalty": 2.0} for row in range(ROWS)])
-    assert rows.adjusted.tolist() == [CONSTRAINED if row % 2 else ADJUSTED for row in range(ROWS)]
+    assert rows.change_bits.tolist() == [CONSTRAINED if row % 2 else ADJUSTED for row in range(ROWS)]
     out = np.asarray(jax.jit(constrain)(columns, rows, packed_bits(may), owners))
     for row in range(ROWS):
         expected = np.where(may[owners[row]], columns[:, row], -np.inf) if row % 2 else columns[:, row]

@@ -209,7 +209,7 @@ def test_a_device_copies_its_share_alone(family: str, families: Path) -> None:
     assert len(matrices) > 8
     for asked in matrices:
         stored = [np.zeros(shape, np.float32) for shape in asked.shapes.values()]
-        shares = [np.asarray(share) for share in load._as_asked(asked, stored)]
+        shares = [np.asarray(share) for share in load._select(asked, stored)]
         assert all(any(np.shares_memory(share, each) for each in stored) for share in shares), "no copy of the whole"
         assert 2 * sum(share.size for share in shares) == sum(each.size for each in stored)
 
@@ -231,10 +231,10 @@ def test_a_users_own_arrays_keep_what_they_hold() -> None:
 
 
 def test_room_is_given_back_when_reading_fails() -> None:
-    room = copying.Room(10)
-    with pytest.raises(ValueError, match="broken"), room.taken(10):
+    room = copying.ByteBudget(10)
+    with pytest.raises(ValueError, match="broken"), room.reserve(10):
         raise ValueError("broken")
-    with room.taken(10):
+    with room.reserve(10):
         pass
 
 

@@ -73,7 +73,7 @@ def test_a_session_says_that_programs_are_being_made_only_as_long_as_they_are(co
     programs = preparing(4, 13)
     loaded_engine = fake_loaded_engine(fake_limits())
     loaded_engine = replace(loaded_engine, programs=replace(programs_of(loaded_engine), preparing=programs))
-    programs_of(loaded_engine).executables[0].making.compilations = int(compiled)
+    programs_of(loaded_engine).executables[0].builder.compilations = int(compiled)
     said = f"4 of 13 programs ready, the others are being {how}"
     with fake_session(loaded_engine) as session:
         assert said in repr(session)
@@ -104,7 +104,7 @@ def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pyt
         loaded_engine = replace(
             loaded_engine, programs=replace(programs_of(loaded_engine), preparing=preparing(ready, 13))
         )
-        programs_of(loaded_engine).executables[0].making.compilations = int(compiled)
+        programs_of(loaded_engine).executables[0].builder.compilations = int(compiled)
         monkeypatch.setattr("rekindle.session.opening.build", lambda *_, made=loaded_engine, **__: made)
         rekindle.open_sync("a-model", progress=progress).close_sync()
     assert drawn == [

@@ -90,7 +90,7 @@ def _model(checkpoint: Checkpoint) -> Rows:
     yield "sizes", f"hidden {config.hidden_size}, feed-forward {config.feed_forward.width}"
     yield "heads", _heads(config.attention)
     for experts, layers in Counter(layer.experts for layer in config.layers if layer.experts).items():
-        sizes = f"{experts.count} of {experts.each.width}, of which a token goes to {experts.router.chosen}"
+        sizes = f"{experts.count} of {experts.each.width}, of which a token goes to {experts.router.per_token}"
         shared = f", and to one of {experts.shared.width}" if experts.shared else ""
         yield "experts", f"{sizes}{shared}, in {quantity(layers, 'layer')}"
     if windows := Counter(layer.window for layer in config.layers if layer.window):
@@ -111,7 +111,7 @@ def _model(checkpoint: Checkpoint) -> Rows:
 
 def _heads(attention: AttentionConfig) -> str:
     if latent := attention.latent:
-        return f"{attention.heads} of {latent.plain + latent.turned}, over latents of {attention.head_dim} numbers"
+        return f"{attention.heads} of {latent.plain + latent.rotary}, over latents of {attention.head_dim} numbers"
     return (
         f"{attention.heads} of {attention.head_dim}, {attention.kv_heads} for keys and values"
         + (", with bias" if attention.qkv_bias else "")
@@ -191,9 +191,9 @@ def _mesh(blueprint: Blueprint, together: int) -> Rows:
     each = ", ".join(f"{size_text(size // devices)} {part}" for part, size in parts.items())
     yield "on each", f"{each}, {size_text(together // devices)} together, of {devices} devices"
     wire = Wire.of(blueprint.checkpoint.config, devices)
-    decode = size_text(wire.computed + wire.drawn)
+    decode = size_text(wire.per_token + wire.per_sample)
     yield (
         "each sends",
-        f"{size_text(wire.computed)} for a token of a prompt, in {wire.sums} sums over all devices, and {decode} for "
+        f"{size_text(wire.per_token)} for a token of a prompt, in {wire.sums} sums over all devices, and {decode} for "
         "a decoded token, with its logits",
     )

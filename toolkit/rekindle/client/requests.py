@@ -372,4 +372,4 @@ class Requests:
 
         programs, names = self.loaded_engine.programs.readiness(), SamplingOptions.__annotations__
         sampling = cast(SamplingOptions, {name: value for name, value in options.items() if name in names})
-        return Branches(maker, sampling, programs.said if programs.compiled else "", tools)
+        return Branches(maker, sampling, programs.summary if programs.compiled else "", tools)

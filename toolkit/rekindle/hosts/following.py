@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from rekindle.core.concurrency.threads import soon
-from rekindle.core.device.orders import TickOrder, Use, let_go
+from rekindle.core.device.orders import TickOrder, Use, release_host_memory
 from rekindle.core.errors import HostLost, HostRefused, RekindleError
 from rekindle.core.markup import quantity
 from rekindle.hosts import joining
@@ -153,14 +153,14 @@ def _run_orders(frames: SimpleQueue[Frame], shard: ModelShard, link: Link, say: 
             weights = loading[order.number].result()
             assert weights is not None, "the leader uses only weights read by all"
             state.weights = weights
-            let_go()
+            release_host_memory()
             loading = {number: each for number, each in loading.items() if number > order.number}
             continue
         done = state.take(order, executables.run(order.key, *state.arguments(order)))
         if isinstance(order, TickOrder):
             jax.block_until_ready(previous)
             previous = done
-    programs = f"{executables.making.loads} programs were loaded and {executables.making.compilations} compiled"
+    programs = f"{executables.builder.loads} programs were loaded and {executables.builder.compilations} compiled"
     say(f"the session is closed after {quantity(count, 'order')}; {programs}")
     if frame.header["say"] != "close":
         frames.put(frame)

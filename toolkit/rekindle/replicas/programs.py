@@ -56,7 +56,7 @@ class ReplicaPrograms:
         each = [status.readiness for status in self._statuses]
         return Readiness(
             ready=sum(one.ready for one in each),
-            wanted=sum(one.wanted for one in each),
+            total=sum(one.total for one in each),
             coming=sum(one.coming for one in each),
             compiled=any(one.compiled for one in each),
         )

@@ -101,7 +101,7 @@ class About:
             return f"<rekindle.Session {self.name}: {self.error}>"
         deployment = self.loaded_engine.deployment
         counts, state = self._counts, f"{self.state}, " if self.state else ""
-        preparing = f"; {words}" if (words := self.loaded_engine.programs.readiness().said) else ""
+        preparing = f"; {words}" if (words := self.loaded_engine.programs.readiness().summary) else ""
         free = f"{self._free()} pages free{cached_suffix(counts)}"
         return (
             f"<rekindle.Session {self.name} ({deployment.dtype} on {deployment}): "
@@ -126,7 +126,7 @@ class About:
             "waiting": f"{counts.waiting:,}",
             "pages free": self._free() + cached_suffix(counts),
             "generated": markup.quantity(counts.generated_tokens, "token"),
-            "meanwhile": self.loaded_engine.programs.readiness().said or None,
+            "meanwhile": self.loaded_engine.programs.readiness().summary or None,
         }
         memory = Memory.of(self.loaded_engine).facts()
         parts = (*map(markup.facts, (self._model(), memory, now)), prompt_shares(counts))
@@ -148,7 +148,7 @@ class About:
             loaded_engine.programs.readiness(),
             Wire.of(loaded_engine.model, loaded_engine.deployment.tensor),
         )
-        wire_bytes = markup.size_text(wire.computed + wire.drawn)
+        wire_bytes = markup.size_text(wire.per_token + wire.per_sample)
         return {
             "on": ", ".join(filter(None, [str(loaded_engine.deployment), loaded_engine.deployment.spread])),
             "sending": None if wire.devices == 1 else f"{wire_bytes} from each device to decode a token",
@@ -156,8 +156,8 @@ class About:
             "computes in": loaded_engine.deployment.dtype,
             "context": markup.quantity(limits.max_context, "token"),
             "serves": f"{markup.quantity(limits.groups * limits.max_running, 'request')} at once",
-            "programs": f"{programs.ready} of {programs.wanted} ready"
-            if programs.wanted and not programs.said
+            "programs": f"{programs.ready} of {programs.total} ready"
+            if programs.total and not programs.summary
             else None,
         }
 

@@ -34,7 +34,7 @@ class EngineView(Source):
             slots=self._loaded_engine.limits.groups * self._loaded_engine.limits.max_running,
             first_tokens=tuple(waited for when, waited in first_tokens if when >= at - SECONDS),
             ready=programs.ready,
-            wanted=programs.wanted,
+            wanted=programs.total,
             restored=self._restored,
             requests={request_id: handle.record.standing for request_id, handle in islice(requests.items(), LISTED)},
             more=max(0, len(requests) - LISTED),

@@ -174,9 +174,9 @@ class Opening(Eventual[Session]):
                 if (
                     engine.loaded_engine is not None
                     and (programs := engine.loaded_engine.programs.readiness()).compiled
-                    and programs.said
+                    and programs.summary
                 ):
-                    bars.say(f"{programs.said}. {PREPARING}")
+                    bars.say(f"{programs.summary}. {PREPARING}")
             session = _session(engine, client, self._name, self._progress)
             if self._progress and (session.restored.stored or session.restored.nodes):
                 tell(session.restored)

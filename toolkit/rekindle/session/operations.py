@@ -10,7 +10,7 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.threads import ending
 from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread
-from rekindle.core.device.programs.readiness import followed, raise_first
+from rekindle.core.device.programs.readiness import progress_feed, raise_first
 from rekindle.core.engine.conductor import Command, Pause, TakeOne
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
@@ -97,7 +97,7 @@ class Operations:
         """See `Session.precompiled`."""
         with ProgressBars(progress) as bars:
             yield from shown(
-                followed(self._loaded_engine.programs.preparing, self._loaded_engine.programs.stored()), bars
+                progress_feed(self._loaded_engine.programs.preparing, self._loaded_engine.programs.stored()), bars
             )
         raise_first(self._loaded_engine.programs.preparing)
 

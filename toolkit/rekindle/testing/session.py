@@ -12,8 +12,8 @@ from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.device.place import Place
+from rekindle.core.device.programs.engine_programs import EnginePrograms
 from rekindle.core.device.programs.executables import Executables
-from rekindle.core.device.programs.held import HeldPrograms
 from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.grammars import Grammars, jumps_on
@@ -70,7 +70,7 @@ def fake_loaded_engine(
         unserved=(),
         preparer=preparer,
         lanes=lanes,
-        programs=HeldPrograms((executables,), (), RestoreReport(0, 0, 0, 0, 0, 0.0, 0.0, {}), 0),
+        programs=EnginePrograms((executables,), (), RestoreReport(0, 0, 0, 0, 0, 0.0, 0.0, {}), 0),
         resources=resources,
     )
 

@@ -1,1 +1,1 @@
-"""The work of a device in one tick, as pure functions, and the host's side of it."""
+"""Device work of one tick as pure functions, and the host code around them."""

@@ -1,4 +1,4 @@
-"""Which devices a session is for."""
+"""Selection of a session's devices."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -17,37 +17,37 @@ from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError
 
 _CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""The files in which Linux says how much memory a container may use."""
+"""Linux files with the memory limit of a container, in bytes."""
 
 
-def device_of(asked: Any) -> jax.Device:
-    """Return the device that `device=` of `open` asks for.
+def device_of(spec: Any) -> jax.Device:
+    """Return the device for the `device=` argument of `open`.
 
     Args:
-        asked: a device, or a platform such as "gpu" with or without an index, as in "gpu:1"; None is the one that
-            `jax_default_device` names, else JAX's first.
+        spec: a device, or a platform with or without an index, such as "gpu" or "gpu:1"; None is the value of
+            `jax_default_device`, else JAX's first device.
 
     Raises:
-        ConfigError: there is no such device, or another process of `jax.distributed` has it.
+        ConfigError: the device does not exist, or belongs to another process of `jax.distributed`.
     """
-    if asked is None:
-        asked = default_device() or jax.local_devices()[0]
-    device = _named(asked) if isinstance(asked, str) else asked
+    if spec is None:
+        spec = default_device() or jax.local_devices()[0]
+    device = _device_by_name(spec) if isinstance(spec, str) else spec
     if not isinstance(device, jax.Device):
-        raise ConfigError(f'device must be a platform such as "gpu", "gpu:1", or a jax.Device; got {asked!r:.80}')
+        raise ConfigError(f'device must be a platform such as "gpu", "gpu:1", or a jax.Device; got {spec!r:.80}')
     if device.process_index != jax.process_index():
-        raise ConfigError(f"device {device} is of process {device.process_index}; this one has {_known()}")
+        raise ConfigError(f"device {device} belongs to process {device.process_index}; this one has {_local_names()}")
     return device
 
 
 def places_of(settings: Settings) -> list[Place]:
-    """Return the devices that `device=`, `tensor=`, `data=` and `mesh=` of `open` ask for, those of the first lane.
+    """Return candidate places of the first lane, from the `device`, `tensor`, `data` and `mesh` settings.
 
     Returns:
-        One place, or those that are left to choose from, from the fewest devices to the most.
+        One place, or several candidates in ascending number of devices.
 
     Raises:
-        ConfigError: there are no such devices, or another process of `jax.distributed` has them.
+        ConfigError: the devices do not exist, or belong to another process of `jax.distributed`.
     """
     if settings.mesh is not None:
         return [_place_of_mesh(settings.mesh)]
@@ -56,44 +56,45 @@ def places_of(settings: Settings) -> list[Place]:
     alike = [each for each in jax.local_devices(backend=first.platform) if each.device_kind == first.device_kind]
     local = [device for device in alike if device.id >= first.id]
     if tensor is None:
-        named = settings.device or default_device()
-        alone = shares_memory(first) or not (named is None or (isinstance(named, str) and ":" not in named))
+        spec = settings.device or default_device()
+        alone = shares_memory(first) or not (spec is None or (isinstance(spec, str) and ":" not in spec))
         tensor = 1 if alone or len(local) < groups else None
     if tensor is None:
         return choices(local, data, settings.lane_count)
-    needed = data * tensor if shares_memory(first) else groups * tensor
-    if len(local) < needed:
+    required = data * tensor if shares_memory(first) else groups * tensor
+    if len(local) < required:
         sizes = {"replicas": settings.lane_count, "data": data, "tensor": tensor}
-        what = " times ".join(f"{name}={size}" for name, size in sizes.items() if size > 1)
+        product = " times ".join(f"{name}={size}" for name, size in sizes.items() if size > 1)
         raise ConfigError(
-            f"{what} needs as many devices from {first} on, and there are {len(local)}; this process has {_known()}"
+            f"{product} needs as many devices from {first} on, but there are only {len(local)}; this process has "
+            f"{_local_names()}"
         )
     return [shared_by(local, tensor, data)]
 
 
-def place_of_set(name: str, asked: Any) -> Place:
-    """Return the devices that `prefill=` or `decode=` of `open` asks for.
+def place_of_set(name: str, spec: Any) -> Place:
+    """Return the place for the `prefill=` or `decode=` argument of `open`.
 
     Args:
         name: the setting.
-        asked: a device, as `device_of` takes it, or a sequence of such.
+        spec: a device as in `device_of`, or a sequence of devices.
 
     Raises:
-        ConfigError: there are no such devices, or they are not of one kind.
+        ConfigError: the devices do not exist, or differ in kind.
     """
-    several = isinstance(asked, Sequence) and not isinstance(asked, str)
-    devices = tuple(map(device_of, asked if several else [asked]))
+    several = isinstance(spec, Sequence) and not isinstance(spec, str)
+    devices = tuple(map(device_of, spec if several else [spec]))
     if not devices or len(set(devices)) < len(devices):
-        raise ConfigError(f"{name} must be a device or a list of different devices, got {asked!r:.80}")
+        raise ConfigError(f"{name} must be a device or a list of different devices, got {spec!r:.80}")
     if len({(device.platform, device.device_kind) for device in devices}) > 1:
         raise ConfigError(f"the devices of {name} must be of one kind, got {', '.join(map(str, devices))}")
     return Place(devices)
 
 
 def lanes_of(place: Place, settings: Settings) -> list[Place]:
-    """Return the places of all lanes, given that of the first, which `places_of` has found.
+    """Return the places of all lanes, given the place of the first from `places_of`.
 
-    On a CPU without so many devices, all lanes have the same.
+    On a CPU with too few devices, all lanes share one place.
     """
     count = len(place.devices)
     alike = jax.local_devices(backend=place.first.platform)
@@ -105,25 +106,26 @@ def lanes_of(place: Place, settings: Settings) -> list[Place]:
 
 
 def choices(devices: Sequence[jax.Device], data: int = 1, replicas: int = 1) -> list[Place]:
-    """Return the places of so many groups, each of a number of devices that divides theirs, from one to all of them.
+    """Return one place for each possible tensor-parallel size: each divisor of the devices available to a group.
 
     Args:
-        replicas: how many times so many groups there are to be.
+        data: the number of groups in a place.
+        replicas: the number of places to leave room for.
     """
     most = len(devices) // (data * replicas)
     return [shared_by(devices, tensor, data) for tensor in range(1, most + 1) if most % tensor == 0]
 
 
 def shared_by(devices: Sequence[jax.Device], tensor: int, data: int = 1) -> Place:
-    """Return the first of these devices as a place, attached or not.
+    """Return the first `data * tensor` of these devices, attached or not, as a place.
 
-    All chips of a TPU are in the order that JAX has for such a mesh, by how they are wired.
+    If these are all chips of a TPU, JAX orders them by their wiring.
     """
-    chosen = devices[: data * tensor]
-    if chosen[0].platform == "tpu" and len(chosen) == chosen[0].client.device_count():
-        with suppress(NotImplementedError):  # jax knows of no better order
-            chosen = [*create_device_mesh((data, tensor), chosen).flat]
-    return Place(tuple(chosen), data)
+    members = devices[: data * tensor]
+    if members[0].platform == "tpu" and len(members) == members[0].client.device_count():
+        with suppress(NotImplementedError):  # jax has no better order
+            members = [*create_device_mesh((data, tensor), members).flat]
+    return Place(tuple(members), data)
 
 
 def _place_of_mesh(mesh: Any) -> Place:
@@ -133,36 +135,38 @@ def _place_of_mesh(mesh: Any) -> Place:
     devices = tuple(np.transpose(mesh.devices, axes).flat)
     strangers = [device for device in devices if device.process_index != jax.process_index()]
     if strangers:
-        raise ConfigError(f"mesh has {strangers[0]} of process {strangers[0].process_index}; this one has {_known()}")
+        raise ConfigError(
+            f"mesh has {strangers[0]} of process {strangers[0].process_index}; this one has {_local_names()}"
+        )
     if len({(device.platform, device.device_kind) for device in devices}) > 1:
         raise ConfigError(f"the devices of a mesh must be of one kind, got {', '.join(map(str, devices))}")
     return Place(devices, mesh.shape.get("data", 1))
 
 
-def places_over(asked: Any, settings: Settings) -> list[Place]:
-    """Return as many devices of each process of `jax.distributed` as of the others, the first ones.
+def places_over(spec: Any, settings: Settings) -> list[Place]:
+    """Return candidate places with an equal number of devices from each process of `jax.distributed`.
 
     Args:
-        asked: a platform as `device=` of `open` names it, or None for jax's own choice.
-        settings: whose `tensor` is the number of all of them.
+        spec: a platform for `device=` of `open`, or None for jax's default.
+        settings: the settings; `tensor` is the total number of devices.
 
     Returns:
-        One place, or those that are left to choose from, from the fewest devices to the most.
+        One place, or several candidates in ascending number of devices.
 
     Raises:
-        ConfigError: something else is asked for, or the processes have no such devices.
+        ConfigError: `spec` is no platform, or the processes lack the devices.
     """
-    if not (asked is None or (isinstance(asked, str) and ":" not in asked)):
-        raise ConfigError(f'with hosts, device must be None or a platform such as "gpu"; got {asked!r:.80}')
+    if not (spec is None or (isinstance(spec, str) and ":" not in spec)):
+        raise ConfigError(f'with hosts, device must be None or a platform such as "gpu"; got {spec!r:.80}')
     try:
-        known = sorted(jax.devices(asked), key=lambda device: device.id)
+        every = sorted(jax.devices(spec), key=lambda device: device.id)
     except RuntimeError as error:
-        raise ConfigError(f"device {asked!r} is not there; JAX has {_known()} ({error})") from error
+        raise ConfigError(f"device {spec!r} does not exist; JAX has {_local_names()} ({error})") from error
     processes, tensor = jax.process_count(), settings.tensor
-    of_processes = [[device for device in known if device.process_index == index] for index in range(processes)]
+    of_processes = [[device for device in every if device.process_index == index] for index in range(processes)]
     fewest = min(map(len, of_processes))
     if tensor is None:
-        most = 1 if shares_memory(known[0]) else fewest
+        most = 1 if shares_memory(every[0]) else fewest
         counts = [each for each in range(1, most + 1) if most % each == 0]
     elif tensor % processes == 0 and tensor // processes <= fewest:
         counts = [tensor // processes]
@@ -175,47 +179,47 @@ def places_over(asked: Any, settings: Settings) -> list[Place]:
 
 
 def put_on(device: jax.Device) -> Callable[[Any], jax.Array]:
-    """Return a function that puts arrays on a device, from any thread."""
+    """Return a function to put arrays on a device, callable from any thread."""
     return lambda array: under_own_settings(jax.device_put, array, device)
 
 
 def memory_of(device: jax.Device) -> int | None:
-    """Return the bytes of memory that programs on a device can use together; None if they are not known."""
+    """Return the bytes of memory for all programs on a device together; None if unknown."""
     if shares_memory(device):
-        return _own_memory()
+        return _host_memory()
     try:
         stats = device.memory_stats()
-    except (jax.errors.JaxRuntimeError, NotImplementedError):  # it is not attached
+    except (jax.errors.JaxRuntimeError, NotImplementedError):  # the device is not attached
         stats = None
     return int(stats["bytes_limit"]) if stats and "bytes_limit" in stats else None
 
 
 def shares_memory(device: jax.Device) -> bool:
-    """Tell whether a device has no memory of its own, so that every program on this machine uses it too."""
+    """Return whether a device's memory is the host's, shared with every program on this machine."""
     return str(device.platform) == "cpu"
 
 
-def _own_memory() -> int | None:
-    """Return the bytes of memory that this process can have: of the machine, or of the container that it is in."""
+def _host_memory() -> int | None:
+    """Return the bytes of memory of the machine, or of this process's container if less."""
     if not hasattr(os, "sysconf"):
         return None
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in _CONTAINER_LIMITS:
-        with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+        with suppress(OSError, ValueError):  # the file is absent, or contains "max"
             memory = min(memory, int(Path(limit).read_text()))
     return memory
 
 
-def _named(name: str) -> jax.Device:
+def _device_by_name(name: str) -> jax.Device:
     platform, _, index = name.partition(":")
     try:
         devices = jax.local_devices(backend=platform)
-    except RuntimeError as error:  # JAX has no such platform, or cannot use it
-        raise ConfigError(f"device {name!r} is not there; JAX has {_known()} ({error})") from error
+    except RuntimeError as error:  # the platform is unknown or unusable
+        raise ConfigError(f"device {name!r} does not exist; JAX has {_local_names()} ({error})") from error
     if index and not (index.isdecimal() and int(index) < len(devices)):
-        raise ConfigError(f"device {name!r} is not there; JAX has {len(devices)} of {platform!r}, counted from 0")
+        raise ConfigError(f"device {name!r} does not exist; JAX has {len(devices)} of {platform!r}, counted from 0")
     return devices[int(index or 0)]
 
 
-def _known() -> str:
+def _local_names() -> str:
     return ", ".join(f"{device.platform}:{index}" for index, device in enumerate(jax.local_devices()))

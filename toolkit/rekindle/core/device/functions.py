@@ -1,4 +1,4 @@
-"""What the programs of a model compute, on one device and on a mesh of them."""
+"""Functions of a model's programs, on one device or on a mesh."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class Function:
     """The function of a program.
 
     Attributes:
-        into, out: the kinds of its arguments and results, as `Place` names them.
-        donated: the places of the arguments whose memory the results take.
+        into, out: the partition specs of arguments and results, from `place`.
+        donated: the indices of donated arguments.
     """
 
     function: Callable[..., Any]
@@ -34,68 +34,68 @@ class Function:
     donated: tuple[int, ...] = ()
 
 
-def steps(
+def step_function(
     place: Place, abstract: AbstractDecoder, sizes: Sizes, kernels: Implementation, processor: LogitsProcessor | None
 ) -> Function:
-    """Return the steps of all buckets: each is the function with a `bucket`."""
+    """Return the step; a bucket's step is the function with a `bucket` argument."""
 
     def run(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
         decoder = abstract.with_weights(weights)
         return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, kernels, processor)
 
-    def stepped(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
-        of_device = place.mapped(partial(run, bucket=bucket), (WEIGHTS, PAGES, ROWS, ROWS), (PAGES, ROWS, ROWS))
+    def run_on_all(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
+        of_device = place.on_each_device(partial(run, bucket=bucket), (WEIGHTS, PAGES, ROWS, ROWS), (PAGES, ROWS, ROWS))
         return of_device(weights, pages, slots, packed)
 
-    return Function(stepped, (WEIGHTS, PAGES, ROWS, ROWS), (PAGES, ROWS, ROWS), (1, 2))
+    return Function(run_on_all, (WEIGHTS, PAGES, ROWS, ROWS), (PAGES, ROWS, ROWS), (1, 2))
 
 
-def entering(place: Place, max_running: int) -> Function:
-    """Return what enters a slot, on the group that has it."""
+def enter_function(place: Place, max_running: int) -> Function:
+    """Return the function to fill a slot's adjustments, on the slot's group."""
 
-    def entered(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
-        return enter_slot(adjustments, place.own(slot, max_running, other=max_running), packed)
+    def enter(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
+        return enter_slot(adjustments, place.local_index(slot, max_running, other=max_running), packed)
 
-    return Function(place.mapped(entered, (ROWS, SAME, SAME), ROWS), (ROWS, SAME, SAME), ROWS, (0,))
-
-
-def allowing(place: Place, max_running: int) -> Function:
-    """Return what sets which tokens are allowed in some slots, on the groups that have them."""
-
-    def allowed(rows: jax.Array, slots: jax.Array, bits: jax.Array) -> jax.Array:
-        return rows.at[place.own(slots, max_running, other=max_running)].set(bits)
-
-    return Function(place.mapped(allowed, (ROWS, SAME, SAME), ROWS), (ROWS, SAME, SAME), ROWS, (0,))
+    return Function(place.on_each_device(enter, (ROWS, SAME, SAME), ROWS), (ROWS, SAME, SAME), ROWS, (0,))
 
 
-def copies(
+def allow_function(place: Place, max_running: int) -> Function:
+    """Return the function to write allowed-token masks into slots, on the slots' groups."""
+
+    def allow(rows: jax.Array, slots: jax.Array, bits: jax.Array) -> jax.Array:
+        return rows.at[place.local_index(slots, max_running, other=max_running)].set(bits)
+
+    return Function(place.on_each_device(allow, (ROWS, SAME, SAME), ROWS), (ROWS, SAME, SAME), ROWS, (0,))
+
+
+def copy_functions(
     place: Place, heads: Heads | None, kernels: Implementation, num_pages: int, page: PartitionSpec
 ) -> tuple[Function, Function]:
-    """Return what copies a page out of pools, with each head once, and back in.
+    """Return the functions to copy a page out of the pools, with each head once, and back in.
 
     Args:
-        heads: where devices have the same heads, which of them are copied.
-        page: the kind of a copy.
+        heads: the layout of heads shared by several devices; None if each head exists once.
+        page: the partition spec of a copy.
     """
 
-    def own(page_id: jax.Array) -> jax.Array:
-        return place.own(page_id, num_pages, other=NULL_PAGE)
+    def local(page_id: jax.Array) -> jax.Array:
+        return place.local_index(page_id, num_pages, other=NULL_PAGE)
 
     def read(pages: Pages, page_id: jax.Array) -> jax.Array:
-        return place.of_group(gather(pages, own(page_id), kernels), page_id, num_pages)
+        return place.from_group(gather(pages, local(page_id), kernels), page_id, num_pages)
 
     def write(pages: Pages, page_id: jax.Array, content: jax.Array) -> Pages:
-        return scatter(pages, own(page_id), content, kernels)
+        return scatter(pages, local(page_id), content, kernels)
 
-    out = place.mapped(read, (PAGES, SAME), PAGE)
-    into = place.mapped(write, (PAGES, SAME, PAGE), PAGES)
+    out = place.on_each_device(read, (PAGES, SAME), PAGE)
+    into = place.on_each_device(write, (PAGES, SAME, PAGE), PAGES)
 
-    def gathered(pages: Pages, page_id: jax.Array) -> jax.Array:
-        shares: jax.Array = out(pages, page_id)
-        return shares if heads is None else shares[:, :, heads.first]
+    def gather_page(pages: Pages, page_id: jax.Array) -> jax.Array:
+        content: jax.Array = out(pages, page_id)
+        return content if heads is None else content[:, :, heads.first]
 
-    def scattered(pages: Pages, page_id: jax.Array, content: jax.Array) -> Pages:
-        written: Pages = into(pages, page_id, content if heads is None else content[:, :, heads.each])
-        return written
+    def scatter_page(pages: Pages, page_id: jax.Array, content: jax.Array) -> Pages:
+        result: Pages = into(pages, page_id, content if heads is None else content[:, :, heads.each])
+        return result
 
-    return Function(gathered, (PAGES, SAME), page), Function(scattered, (PAGES, SAME, page), PAGES, (0,))
+    return Function(gather_page, (PAGES, SAME), page), Function(scatter_page, (PAGES, SAME, page), PAGES, (0,))

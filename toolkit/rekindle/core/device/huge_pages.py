@@ -1,8 +1,8 @@
-"""Huge pages under arrays in the memory of this machine, so that a step looks up fewer addresses.
+"""Huge pages under arrays in host memory, so that a step has fewer TLB misses.
 
-In a virtual machine, memory that is written for the first time in huge pages may take longer, because the host has to
-find them. So arrays are put into them afterwards, where they lie. (SmolLM2 on an EPYC with AVX-512 and two cores: with
-weights in huge pages, a step of one row takes 0.96 of the time, and a stream 0.95.)
+In a virtual machine, the first write to a huge page may be slow, because the host has to find one. So arrays are moved
+to huge pages in place, after they are filled. (SmolLM2 on an EPYC with AVX-512 and two cores: with weights in huge
+pages, a step of one row takes 0.96 of the time, and a stream 0.95.)
 """
 
 import ctypes
@@ -18,14 +18,14 @@ import jax
 
 SETTINGS: Final = Path("/sys/kernel/mm/transparent_hugepage")
 COLLAPSE: Final = 25
-"""MADV_COLLAPSE, which Linux has since 6.1 and Python has no name for."""
+"""MADV_COLLAPSE: in Linux since 6.1, without a name in Python."""
 
 Span = tuple[int, int]
-"""Some whole pages of memory: the address of the first byte, and that after the last one."""
+"""Range of whole memory pages: the addresses of its first byte and of its end."""
 
 
 def spans_of(arrays: Iterable[jax.Array]) -> list[Span]:
-    """Return the memory of those arrays that are on CPUs of this process, in order; what lies side by side is one."""
+    """Return the memory of the arrays on this process's CPUs as sorted spans; adjacent spans are merged."""
     spans: list[Span] = []
     for begin, end in sorted(_pages(shard.data) for array in arrays for shard in array.addressable_shards):
         if spans and begin <= spans[-1][1]:
@@ -37,7 +37,7 @@ def spans_of(arrays: Iterable[jax.Array]) -> list[Span]:
 
 @cache
 def page_size() -> int:
-    """Return the bytes of a huge page; 0 where there are none or nobody shall have any."""
+    """Return the bytes of a huge page; 0 if the system has none or disables them."""
     with suppress(OSError, ValueError):
         if "[never]" not in (SETTINGS / "enabled").read_text():
             return int((SETTINGS / "hpage_pmd_size").read_text())
@@ -45,16 +45,16 @@ def page_size() -> int:
 
 
 def collapse(spans: Iterable[Span], stopped: Callable[[float], bool] = lambda seconds: False) -> int:
-    """Put memory into huge pages, as much of it as fills whole ones. It may be read, written and freed meanwhile.
+    """Move memory into huge pages in place, except the ends of spans. It may be read, written and freed meanwhile.
 
-    What Linux refuses stays as it is: all of it before Linux 6.1 and where an administrator chose "never", and what
-    there is no memory for or was freed. Other systems do nothing.
+    Refused pages stay as they are: Linux refuses all before 6.1 or if an administrator set "never", and single pages if
+    they were freed or if no memory is free. Other systems do nothing.
 
     Args:
-        stopped: is called with the seconds that each page took, and may wait; if it returns True, no more are made.
+        stopped: called after each huge page with its seconds; may wait, and returns True to stop.
 
     Returns:
-        How many bytes are in huge pages now.
+        The number of bytes in huge pages now.
     """
     size, done = page_size(), 0
     for begin, end in spans:

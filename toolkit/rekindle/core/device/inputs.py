@@ -1,4 +1,4 @@
-"""The arrays of a tick's plan, and where each of them is in the one array that the host sends."""
+"""Input arrays of a tick, and their layout in the one packed array sent by the host."""
 
 import math
 from collections.abc import Mapping
@@ -18,25 +18,25 @@ A = TypeVar("A", np.ndarray, jax.Array)
 
 @dataclass(frozen=True, slots=True)
 class TickInputs(Generic[A]):
-    """One plan as arrays: prefill blocks, the chunks among them that complete a prompt, and decode rows.
+    """One plan as arrays: prefill blocks, completed prompts, and decode rows.
 
     Attributes:
         tokens: (prefill_tokens,) prompt tokens in blocks of `QUERY_BLOCK`.
-        targets: (prefill_tokens,) the next token of each if it is to be scored, else -1.
+        targets: (prefill_tokens,) the next token of each scored position, else -1.
         block_slot, block_start, block_page: (blocks,) each block's slot, first position, and page.
-        block_length: (blocks,) the length of each block's request, by which its tokens turn; see `Chunk`.
+        block_length: (blocks,) the length of each block's request, for long-context rope; see `Chunk`.
         sample_index: (samples,) index into `tokens` of each completed prompt's last token.
         sample_slot, sample_length: (samples,) each completed prompt's slot and number of tokens.
         sample_params: (samples, COLUMNS) each completed prompt's packed `SamplingRows`.
         chunk_slot: (samples,) the slots of all chunks.
         chunk_table: (samples, pages_per_request) their page tables.
-        sum_first, sum_count: (samples,) which of their tokens have their hidden states summed: an index into `tokens`,
-            and how many from there on.
-        row_slot, row_page: (decode_rows,) the slots that decode, and the page of each one's token; of several steps
-            (decode_rows, 2) the pages of each one's tokens, the null page where a second is not needed.
+        sum_first, sum_count: (samples,) the range of each chunk's tokens for a sum of hidden states: the first index
+            into `tokens`, and their number.
+        row_slot, row_page: (decode_rows,) the decoding slots, and the page of each slot's token. For several steps,
+            row_page is (decode_rows, 2): the pages of each slot's tokens, with the null page for an unused second one.
         row_length: (decode_rows,) like `block_length`.
-        row_steps, row_ends: (decode_rows,) and (decode_rows, MAX_END_IDS) how many tokens each gets at most, and those
-            after which it gets no more, -1 where there are fewer; both are empty if there is one step.
+        row_steps, row_ends: (decode_rows,) and (decode_rows, MAX_END_IDS) the most tokens for each row, and its end
+            tokens, padded with -1; both are empty for a single step.
     """
 
     tokens: A
@@ -61,13 +61,13 @@ class TickInputs(Generic[A]):
 
 
 def samples_of(bucket: Bucket, max_running: int) -> int:
-    """Return how many prompts can have a chunk in one tick, and so can be completed in it."""
+    """Return the most prompts with a chunk in one tick, and so the most completed ones."""
     return min(bucket.blocks, max_running)
 
 
 @dataclass(frozen=True, slots=True)
 class InputLayout:
-    """The places of the fields of `TickInputs` in the packed array of one bucket."""
+    """Layout of the fields of `TickInputs` in the packed array of one bucket."""
 
     bucket: Bucket
     max_running: int
@@ -75,11 +75,11 @@ class InputLayout:
 
     @classmethod
     def of(cls, bucket: Bucket, slots: Slots) -> "InputLayout":
-        """Return the layout for these slots, which may be arrays or shapes."""
+        """Return the layout for these slots, either arrays or shapes."""
         rows, pages_per_request = slots.page_table.shape
         return cls(bucket, rows - 1, pages_per_request)
 
-    @lru_cache(maxsize=256)  # noqa: B019  # a layout is a few numbers, and the host asks for its shapes at every tick
+    @lru_cache(maxsize=256)  # noqa: B019  # a layout is a few numbers, and the host uses its shapes in every tick
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Return the shape of each field, in order."""
         bucket, samples = self.bucket, samples_of(self.bucket, self.max_running)
@@ -91,8 +91,8 @@ class InputLayout:
         if bucket.steps > 1:
             rows = bucket.decode_rows
             several = {"row_page": (rows, 2), "row_steps": (rows,), "row_ends": (rows, MAX_END_IDS)}
-        known = by_token | by_block | by_row | wide | several
-        return {field.name: known.get(field.name, (samples,)) for field in fields(TickInputs)}
+        shapes = by_token | by_block | by_row | wide | several
+        return {field.name: shapes.get(field.name, (samples,)) for field in fields(TickInputs)}
 
     def unpack(self, packed: A) -> TickInputs[A]:
         """Return the fields of a packed int32 array: views of it in numpy on the host, slices in jax in the step."""
@@ -104,7 +104,7 @@ class InputLayout:
         return TickInputs(**views)
 
     def padding(self) -> np.ndarray:
-        """Return a packed array in which every row is padding, which belongs to the null slot and the null page."""
+        """Return a packed array of padding rows only: null slot, null page."""
         packed = np.zeros(sum(map(math.prod, self.shapes().values())), np.int32)
         views = self.unpack(packed)
         for slot in (views.block_slot, views.sample_slot, views.chunk_slot, views.row_slot):

@@ -1,4 +1,4 @@
-"""The orders that change a device's state: one program each, with what it is given beside the state."""
+"""Orders to a device, each with its program and its arguments apart from the device state."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ class TickOrder:
     """Compute a tick.
 
     Attributes:
-        bucket: the one in which it runs.
-        packed: its inputs, int32, see `InputLayout`.
+        bucket: the bucket of its program.
+        packed: the packed inputs, int32, see `InputLayout`.
     """
 
     bucket: Bucket
@@ -27,13 +27,13 @@ class TickOrder:
 
     @property
     def key(self) -> Key:
-        """The program that does it."""
+        """The key of the program."""
         return self.bucket
 
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """Enter what changes the logits of a slot, packed as `pack_adjustments` does."""
+    """Fill the adjustments of a slot, packed by `pack_adjustments`."""
 
     slot: int
     packed: Any
@@ -42,7 +42,7 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """Set which tokens may come next in some slots, as `pack_allowed` gives it."""
+    """Set the allowed-token masks of some slots, from `masks_of`."""
 
     slots: Any
     bits: Any
@@ -59,7 +59,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Copy what `Gather` gave into a page of the pool."""
+    """Copy page content from `Gather` into a page of the pool."""
 
     page: int
     content: Any
@@ -71,16 +71,16 @@ Order: TypeAlias = TickOrder | Enter | Allow | Gather | Scatter
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Use the weights that every process has read under this number. It takes no program."""
+    """Switch to the weights loaded by every process under this number. It needs no program."""
 
     number: int
 
 
 class SharedWeights(list[jax.Array]):
-    """Weights of which other processes have shares.
+    """Weights with shards in other processes.
 
     Attributes:
-        number: by which they know them.
+        number: their identifier in every process.
     """
 
     def __init__(self, arrays: Iterable[jax.Array], number: int):
@@ -90,11 +90,11 @@ class SharedWeights(list[jax.Array]):
 
 @dataclass(slots=True)
 class DeviceState:
-    """The arrays on the devices. Processes in which the same orders are run, one after the other, have the same state.
+    """The arrays on the devices. Processes running the same sequence of orders have the same state.
 
     Attributes:
         weights: the first argument of every step.
-        pages, slots: of an idle engine, at first.
+        pages, slots: the page pool and slots, initially of an idle engine.
     """
 
     weights: list[jax.Array]
@@ -102,7 +102,7 @@ class DeviceState:
     slots: Slots
 
     def arguments(self, order: Order) -> tuple[Any, ...]:
-        """Return what the program of an order takes now. Some of it is donated, so `take` has to follow."""
+        """Return the arguments for the program of an order. Some are donated, so `take` must follow."""
         match order:
             case TickOrder():
                 return self.weights, self.pages, self.slots, order.packed
@@ -116,7 +116,7 @@ class DeviceState:
                 return self.pages, np.int32(order.page), order.content
 
     def take(self, order: Order, results: Any) -> Any:
-        """Keep the state that the program of an order returned, and return what else it did: outputs, or a copy."""
+        """Store the new state from an order's results, and return the rest: outputs, a page copy, or None."""
         match order:
             case TickOrder():
                 self.pages, self.slots, outputs = results
@@ -132,18 +132,18 @@ class DeviceState:
         return None
 
     def delete_state(self) -> None:
-        """Delete the pages and slots, as far as they are still there."""
+        """Delete the pages and slots, unless deleted already."""
         for array in jax.tree.leaves((self.pages, self.slots)):
             array.delete()
 
     def delete(self) -> None:
-        """Delete everything."""
+        """Delete the state and the weights."""
         self.delete_state()
         for array in self.weights:
             array.delete()
-        let_go()
+        release_host_memory()
 
 
-def let_go() -> None:
-    """Have JAX let go of the host memory in which arrays lay that are gone. It does so in its next call, not before."""
+def release_host_memory() -> None:
+    """Make JAX release the host memory of deleted arrays. It does so only in its next call, such as this one."""
     under_own_settings(jax.device_put, np.int32(0))

@@ -1,4 +1,4 @@
-"""The host's side of a tick: packing plans and requests into arrays, and unpacking outputs."""
+"""Host side of a tick: packing plans and requests into arrays, and unpacking outputs."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -25,10 +25,11 @@ Array = np.ndarray[Any, np.dtype[np.int32]]
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """The part of a plan that one group of devices computes.
+    """The part of a plan for one group of devices.
 
     Attributes:
-        first_slot, first_page: where the group's slots and pages begin among those of all groups.
+        chunks, rows: the prompt chunks and decode rows.
+        first_slot, first_page: the offset of the group's slots and pages among those of all groups.
     """
 
     chunks: Sequence[Chunk]
@@ -43,10 +44,10 @@ class GroupPart:
 
 
 def parts_of(plan: Plan, groups: int, slots: int, pages: int) -> list[GroupPart]:
-    """Return what each of the groups computes of a plan.
+    """Split a plan into one part for each group.
 
     Args:
-        slots, pages: how many of them a group has.
+        slots, pages: the number of slots and of pages in a group.
     """
     if groups == 1:
         return [GroupPart(plan.chunks, plan.rows)]
@@ -62,7 +63,7 @@ def parts_of(plan: Plan, groups: int, slots: int, pages: int) -> list[GroupPart]
 
 
 def pack_plan(parts: Sequence[GroupPart], layout: InputLayout) -> Array:
-    """Pack a plan into the array that the step takes: a new one, because the device may still read the last one."""
+    """Pack a plan into a new input array for the step: the device may still be reading the previous one."""
     packed = [_packed(part, layout) for part in parts]
     return packed[0] if len(packed) == 1 else np.concatenate(packed)
 
@@ -71,7 +72,7 @@ def _packed(part: GroupPart, layout: InputLayout) -> Array:
     packed = layout.padding()
     inputs = layout.unpack(packed)
     block = sample = 0
-    for place, chunk in enumerate(part.chunks):
+    for index, chunk in enumerate(part.chunks):
         end, first = block + len(chunk.pages), block * QUERY_BLOCK
         inputs.tokens[first : first + len(chunk.tokens)] = chunk.tokens
         slot = chunk.slot - part.first_slot
@@ -79,14 +80,14 @@ def _packed(part: GroupPart, layout: InputLayout) -> Array:
         inputs.block_start[block:end] = range(chunk.start, chunk.start + len(chunk.tokens), QUERY_BLOCK)
         inputs.block_page[block:end] = np.maximum(np.subtract(chunk.pages, part.first_page), NULL_PAGE)
         inputs.block_length[block:end] = chunk.length
-        inputs.chunk_slot[place] = slot
-        inputs.chunk_table[place, : len(chunk.table)] = np.subtract(chunk.table, part.first_page)
+        inputs.chunk_slot[index] = slot
+        inputs.chunk_table[index, : len(chunk.table)] = np.subtract(chunk.table, part.first_page)
         if chunk.scoring is not None:
             targets = first + chunk.scoring.first
             inputs.targets[targets : targets + len(chunk.scoring.tokens)] = chunk.scoring.tokens
         if chunk.summing is not None:
-            inputs.sum_first[place] = first + chunk.summing.first
-            inputs.sum_count[place] = chunk.summing.count
+            inputs.sum_first[index] = first + chunk.summing.first
+            inputs.sum_count[index] = chunk.summing.count
         if chunk.completes is not None:
             inputs.sample_index[sample] = first + len(chunk.tokens) - 1
             inputs.sample_slot[sample] = slot
@@ -105,18 +106,18 @@ def _packed(part: GroupPart, layout: InputLayout) -> Array:
 
 
 def _pack_steps(part: GroupPart, inputs: TickInputs[Any]) -> None:
-    """Pack the pages, numbers of steps and end tokens of rows that decode several steps."""
+    """Pack the pages, step counts and end tokens of rows for several decode steps."""
     count = len(part.rows)
     pages = [(row.page, row.next_page) for row in part.rows]
     inputs.row_page[:count] = np.maximum(np.subtract(pages, part.first_page), NULL_PAGE)
     inputs.row_steps[:count] = [row.steps for row in part.rows]
     for ends, row in zip(inputs.row_ends, part.rows, strict=False):
-        known = sorted(row.end_ids)[:MAX_END_IDS]
-        ends[: len(known)] = known
+        end_ids = sorted(row.end_ids)[:MAX_END_IDS]
+        ends[: len(end_ids)] = end_ids
 
 
 def pack_sampling(request: Request) -> Array:
-    """Pack a request's row of `SamplingRows` into (COLUMNS,) int32, which holds the bits of the floats."""
+    """Pack a request's row of `SamplingRows` into (COLUMNS,) int32, with floats as their bits."""
     params = request.params
     row = np.zeros(COLUMNS, np.int32)
     row[: len(FLOATS)].view(np.float32)[:] = (
@@ -129,38 +130,38 @@ def pack_sampling(request: Request) -> Array:
     )
     seed_low, seed_high = np.array([params.seed or 0], "<u8").view("<i4")
     free_from = len(request.prompt) + params.min_tokens
-    of_what = OF_SAMPLED if params.logprobs_of == "sampled" else OF_MODEL
-    score_source = 0 if params.logprobs is None else of_what
-    row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, _adjusted(params), score_source
+    source = OF_SAMPLED if params.logprobs_of == "sampled" else OF_MODEL
+    logprobs_of = 0 if params.logprobs is None else source
+    row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, _change_bits(params), logprobs_of
     return row
 
 
 def masks_of(constrained: Sequence[Chunk | Row], null_slot: int) -> Iterator[tuple[Array, Array]]:
-    """Yield slots, and which tokens may be sampled in them, as the program takes them.
+    """Yield batches of slots and their allowed-token masks, as arguments of the ALLOW program.
 
     Args:
-        constrained: parts of a plan that say what is allowed.
-        null_slot: the number of no slot.
+        constrained: the chunks and rows of a plan with masks.
+        null_slot: the number of the null slot, for padding.
     """
     for first in range(0, len(constrained), AT_ONCE):
-        some = constrained[first : first + AT_ONCE]
-        slots, bits = no_masks(len(some[0].allowed), null_slot)
-        slots[: len(some)] = [each.slot for each in some]
-        bits[: len(some)] = [each.allowed for each in some]
+        batch = constrained[first : first + AT_ONCE]
+        slots, bits = no_masks(len(batch[0].allowed), null_slot)
+        slots[: len(batch)] = [each.slot for each in batch]
+        bits[: len(batch)] = [each.allowed for each in batch]
         yield slots, bits
 
 
-def _adjusted(params: SamplingParams) -> int:
-    adjusted = ADJUSTED if params.adjusts else 0
-    processed = PROCESSED if params.processor_args is not None else 0
-    return adjusted | processed | (CONSTRAINED if params.constraint is not None else 0)
+def _change_bits(params: SamplingParams) -> int:
+    adjustments = ADJUSTED if params.adjusts else 0
+    processor = PROCESSED if params.processor_args is not None else 0
+    return adjustments | processor | (CONSTRAINED if params.constraint is not None else 0)
 
 
 def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int) -> Array:
     """Pack a request's rows of `Adjustments` into one int32 array for `enter_slot`.
 
     Args:
-        generated: the tokens that the request generated before it was preempted.
+        generated: the request's tokens generated before a preemption.
     """
     packed = no_adjustments(vocabulary)
     slot, params = PackedSlot.of(packed, vocabulary), request.params
@@ -185,10 +186,10 @@ def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int
     return packed
 
 
-def dispatched(
+def describe_outputs(
     plan: Plan, parts: Sequence[GroupPart], bucket: Bucket, max_running: int, outputs: TickOutputs
 ) -> Dispatched:
-    """Return which requests get something of a tick in this bucket, and where in its outputs that is."""
+    """Return the requests with outputs of a tick in this bucket, each with its indices into the output arrays."""
     sample_rows: list[SampleRow] = []
     score_rows: list[ScoreRow] = []
     sum_rows: list[SumRow] = []
@@ -199,11 +200,11 @@ def dispatched(
         for at, (chunk, request) in enumerate(completing, first_sample):
             sample_rows.append(SampleRow(chunk.request_id, at, request.params.logprobs))
         for at, row in enumerate(part.rows, first_sample + samples):
-            places = range(at, at + row.steps * bucket.decode_rows, max(1, bucket.decode_rows))
-            sample_rows += [SampleRow(row.request_id, place, row.logprobs) for place in places]
-        for place, chunk in enumerate(part.chunks, group * samples):
+            indices = range(at, at + row.steps * bucket.decode_rows, max(1, bucket.decode_rows))
+            sample_rows += [SampleRow(row.request_id, index, row.logprobs) for index in indices]
+        for index, chunk in enumerate(part.chunks, group * samples):
             if chunk.summing is not None:
-                sum_rows.append(SumRow(chunk.request_id, place, chunk.summing.count))
+                sum_rows.append(SumRow(chunk.request_id, index, chunk.summing.count))
             if chunk.scoring is not None:
                 score_rows.append(ScoreRow(chunk.request_id, first_token + chunk.scoring.first, chunk.scoring))
             first_token += len(chunk.pages) * QUERY_BLOCK
@@ -211,14 +212,15 @@ def dispatched(
 
 
 def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternatives: int) -> TokenLogprob:
-    """Turn a packed score into a `TokenLogprob`, still without texts.
+    """Unpack a score into a `TokenLogprob`, without texts.
 
     Args:
-        row: (columns,) int32, as `scores.score` packs it.
-        alternatives: how many of the likeliest tokens to return, or fewer, where fewer are possible.
+        row: (columns,) int32, packed by `scores.score`.
+        token: the id of the scored token.
+        alternatives: the number of likeliest tokens to return; fewer if fewer have a probability.
     """
     most = (len(row) - 2) // 2
     ids, values = row[2 : 2 + alternatives].tolist(), row[2 + most :].view(np.float32)[:alternatives].tolist()
-    known = [pair for pair in zip(ids, values, strict=True) if pair[1] > -math.inf]
-    top = tuple(TokenLogprob(i, "", value, rank) for rank, (i, value) in enumerate(known, 1))
+    possible = [pair for pair in zip(ids, values, strict=True) if pair[1] > -math.inf]
+    top = tuple(TokenLogprob(i, "", value, rank) for rank, (i, value) in enumerate(possible, 1))
     return TokenLogprob(token, "", row[:1].view(np.float32).item(), int(row[1]), top)

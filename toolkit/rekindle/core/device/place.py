@@ -1,4 +1,4 @@
-"""The devices of a session, and how its arrays lie on them."""
+"""Devices of a session, and the sharding of its arrays."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ from rekindle.core.models.shard import DATA, TENSOR, Order, Shard
 SAME = PartitionSpec()
 """The same array on each device."""
 WEIGHTS = PartitionSpec(TENSOR)
-"""Weights: each device has its share, in a form of its own, and the shares lie one behind the other."""
+"""Weights: per-device shards, each packed independently, concatenated along axis 0."""
 ROWS = PartitionSpec(DATA)
-"""Slots, and what a tick takes and gives: each group has its own, one behind the other."""
+"""Slots, tick inputs and tick outputs: those of each group, concatenated along axis 0."""
 PAGES = PartitionSpec(DATA, None, TENSOR)
-"""Pages of one layer: each group has its own, and each device some of the heads."""
+"""Pages of one layer: split by group, and within a group by heads."""
 PAGE = PartitionSpec(None, None, TENSOR)
-"""One page of all layers: each device has some of the heads."""
+"""One page over all layers, split by heads."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The heads of keys in the pages of devices of which some have the same, or fewer than others.
+    """Layout of KV heads in pages if several devices hold the same head, or some hold fewer than others.
 
     Attributes:
-        first: where each head is.
-        each: which head is at each place.
+        first: for each head, the index of its first copy.
+        each: for each index, its head.
     """
 
     first: Order
@@ -41,11 +41,11 @@ class Heads:
 class Place:
     """The devices of a session, in order; all of one kind.
 
-    One device is a place as if there were no others: its programs know of no mesh.
+    Programs of a single device have no mesh.
 
     Attributes:
-        devices: those of the first group, then those of the next.
-        data: how many groups there are. The devices of a group share a model, and compute the same rows.
+        devices: the devices, group by group.
+        data: the number of groups. The devices of a group share a model, and compute the same rows.
     """
 
     devices: tuple[jax.Device, ...]
@@ -55,89 +55,89 @@ class Place:
         ids = [device.id for device in self.devices]
         first, last = min(ids), max(ids)
         together = sorted(ids) == list(range(first, last + 1))
-        named = (f"{first} to {last}" if last > first else str(first)) if together else ",".join(map(str, ids))
+        numbers = (f"{first} to {last}" if last > first else str(first)) if together else ",".join(map(str, ids))
         groups = f" in {self.data} groups" if self.data > 1 else ""
         several = f" of {self.processes} processes" if self.processes > 1 else ""
-        return f"{self.first.platform}:{named}{groups}{several}"
+        return f"{self.first.platform}:{numbers}{groups}{several}"
 
     @property
     def first(self) -> jax.Device:
-        """The device that stands for all where they do not differ."""
+        """The first device, representative of all."""
         return self.devices[0]
 
     @property
     def shards(self) -> list[Shard]:
-        """The share of each device of a group."""
+        """The shard of each device of a group."""
         return [Shard(rank, self.tensor, self.data) for rank in range(self.tensor)]
 
     @property
     def tensor(self) -> int:
-        """The number of devices that share a model."""
+        """The number of devices in a group: the tensor-parallel size."""
         return len(self.devices) // self.data
 
-    def own(self, number: jax.Array, size: int, other: int) -> jax.Array:
-        """Return where a page or a slot is in the device's group, for a program that is run on each device.
+    def local_index(self, number: jax.Array, size: int, other: int) -> jax.Array:
+        """Return the index of a page or slot within the device's group, inside a per-device program.
 
         Args:
-            number: of all groups, of which each has `size`.
-            other: what stands for one of another group.
+            number: the number of the page or slot among those of all groups, with `size` in each group.
+            other: the index returned for a page or slot of another group.
         """
         if self.data == 1:
             return number
         return jnp.where(number // size == lax.axis_index(DATA), number % size, other)
 
-    def of_group(self, x: jax.Array, number: jax.Array, size: int) -> jax.Array:
-        """Return the array of the group that has a page or a slot, for a program that is run on each device."""
+    def from_group(self, x: jax.Array, number: jax.Array, size: int) -> jax.Array:
+        """Return the array of the group of a page or slot, in a per-device program; `number` as in `local_index`."""
         return x if self.data == 1 else lax.all_gather(x, DATA)[number // size]
 
     @property
     def processes(self) -> int:
-        """The number of the processes of `jax.distributed` that have these devices."""
+        """The number of `jax.distributed` processes with these devices."""
         return len({device.process_index for device in self.devices})
 
     @property
     def own_shards(self) -> list[tuple[jax.Device, Shard]]:
-        """The devices of this process, each with its share."""
+        """The devices of this process, each with its shard."""
         pairs = zip(self.devices, self.shards * self.data, strict=True)
         return [(device, shard) for device, shard in pairs if device.process_index == jax.process_index()]
 
     def heads(self, queries: int, keys: int) -> "Heads | None":
-        """Return how the heads of keys lie in pages; None if each is there once, in order."""
+        """Return the layout of KV heads in pages; None if each head exists once, in order."""
         each = np.concatenate([shard.heads(queries, keys)[1] for shard in self.shards])
         if len(each) == keys:
             return None
         return Heads(np.array([int(np.argmax(each == key)) for key in range(keys)]), np.maximum(each, 0))
 
     def sharding(self, spec: PartitionSpec = SAME) -> Sharding:
-        """Return how an array of this kind lies on the devices."""
+        """Return the sharding of an array with this partition spec."""
         return SingleDeviceSharding(self.first) if len(self.devices) == 1 else NamedSharding(self._mesh, spec)
 
-    def mapped(self, function: Callable[..., Any], into: Any, out: Any) -> Callable[..., Any]:
-        """Return a function of whole arrays that runs `function` on each device with its shares.
+    def on_each_device(self, function: Callable[..., Any], into: Any, out: Any) -> Callable[..., Any]:
+        """Return a function of global arrays, which runs `function` on each device with its shards.
 
         Args:
-            into: the kind of each argument.
-            out: the kinds of the results.
+            into: the partition spec of each argument.
+            out: the partition specs of the results.
         """
         if len(self.devices) == 1:
             return function
-        # jax cannot follow what is the same on all devices through the loops of kernels.
+        # check_vma=False: jax cannot track replicated values through the loops of kernels.
         return jax.shard_map(function, mesh=self._mesh, in_specs=into, out_specs=out, check_vma=False)
 
-    def whole(self, share: jax.ShapeDtypeStruct, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
-        """Return the form of an array of which each device has such a share."""
+    def global_shape(self, shard: jax.ShapeDtypeStruct, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+        """Return the shape and dtype of the global array with shards of this shape."""
         times = {DATA: self.data, TENSOR: self.tensor}
-        shape = list(share.shape)
+        shape = list(shard.shape)
         for axis, name in enumerate(spec):
             shape[axis] *= times.get(name, 1)
-        return jax.ShapeDtypeStruct(tuple(shape), share.dtype)
+        return jax.ShapeDtypeStruct(tuple(shape), shard.dtype)
 
-    def joined(self, shares: list[jax.Array], spec: PartitionSpec) -> jax.Array:
-        """Return the array of which each device has a share; these are the shares of this process's devices."""
+    def global_array(self, shards: list[jax.Array], spec: PartitionSpec) -> jax.Array:
+        """Return the global array with these shards on the devices of this process."""
         if len(self.devices) == 1:
-            return shares[0]
-        form = self.whole(jax.ShapeDtypeStruct(shares[0].shape, shares[0].dtype), spec)
-        return jax.make_array_from_single_device_arrays(form.shape, self.sharding(spec), shares)
+            return shards[0]
+        form = self.global_shape(jax.ShapeDtypeStruct(shards[0].shape, shards[0].dtype), spec)
+        return jax.make_array_from_single_device_arrays(form.shape, self.sharding(spec), shards)
 
     @property
     def _mesh(self) -> Mesh:

@@ -1,7 +1,7 @@
-"""The device's state between two ticks: the page pool and the slots; and copies of pages out of and into the pool.
+"""Device state between ticks: the page pool and the slots, with page copies out of and into the pool.
 
-One page is copied at a time, in all layers. Measured on CPU (SmolLM2, 30 layers, pages of 64 tokens): a program for
-eight pages copies no faster, takes up to twenty times as long to compile, and has to be padded.
+One page is copied at a time, over all layers. Measured on CPU (SmolLM2, 30 layers, pages of 64 tokens): a program for
+eight pages copies no faster, compiles up to twenty times slower, and needs padding.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Pages = tuple[jax.Array, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes that shape the device state, beside the model; the names are those of `Settings`."""
+    """The sizes of the device state beyond the model's; named as in `Settings`."""
 
     num_pages: int
     page_size: int
@@ -33,15 +33,15 @@ class Sizes:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The running requests' state that the next tick needs. The last row is the null slot, which padding belongs to.
+    """The running requests' state for the next tick. The last row is the null slot, used by padding.
 
     Attributes:
         token: (slots,) int32, the newest token, not yet in the pages.
-        length: (slots,) int32, the number of positions in the pages, which is also the newest token's position.
+        length: (slots,) int32, the number of positions in the pages, and so the newest token's position.
         page_table: (slots, pages_per_request) int32.
         sampling: (slots, COLUMNS) int32, packed `SamplingRows`.
         adjustments: bias, penalties and bans of each slot.
-        allowed: (slots, words) int32, the bits of the tokens that its constraint allows next; stale where it has none.
+        allowed: (slots, words) int32, the bit mask of tokens allowed next by the constraint; stale without one.
     """
 
     token: jax.Array
@@ -73,7 +73,7 @@ def empty_pages(
     implementation: kernels.Implementation | None = None,
     devices: int = 1,
 ) -> Pages:
-    """Create a page pool, one array a layer, for the kernels of `implementation`; one device's share of it."""
+    """Create one device's shard of a page pool, one array per layer, in the kernel format of `implementation`."""
     shape = config.pool(num_pages, page_size, devices)
     return tuple(kernels.empty(shape, dtype, implementation=implementation) for _ in range(config.num_layers))
 
@@ -81,7 +81,7 @@ def empty_pages(
 def empty_state(
     config: ModelConfig, sizes: Sizes, dtype: jnp.dtype, implementation: kernels.Implementation, devices: int = 1
 ) -> tuple[Pages, Slots]:
-    """Create the pages and slots of an idle engine; one device's share of them."""
+    """Create one device's shard of the pages and slots of an idle engine."""
     pages = empty_pages(config, sizes.num_pages, sizes.page_size, dtype, implementation, devices)
     return pages, empty_slots(sizes.max_running, sizes.pages_per_request, config.vocab_size)
 
@@ -89,7 +89,7 @@ def empty_state(
 def gather(pages: Pages, page_id: jax.Array, implementation: kernels.Implementation | None = None) -> jax.Array:
     """Copy one page, () int32, out of the pool: (layers, sides, kv_heads, page_size, head_dim) as stored.
 
-    Without `implementation`, the kernels are the best for this process's platform.
+    Without `implementation`, the best kernels for this process's platform are used.
     """
     return jnp.stack([kernels.read_page(layer, page_id, implementation=implementation) for layer in pages])
 
@@ -97,7 +97,7 @@ def gather(pages: Pages, page_id: jax.Array, implementation: kernels.Implementat
 def scatter(
     pages: Pages, page_id: jax.Array, content: jax.Array, implementation: kernels.Implementation | None = None
 ) -> Pages:
-    """Copy a page from `gather` into the pool, which the caller donates."""
+    """Copy a page from `gather` into the pool. The caller donates the pool."""
     return tuple(
         kernels.write_page(layer, page_id, content[place], implementation=implementation)
         for place, layer in enumerate(pages)

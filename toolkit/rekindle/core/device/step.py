@@ -1,4 +1,4 @@
-"""One tick on the device: a pure function from pages, slots and a packed plan to pages, slots and the next tokens."""
+"""The step: a pure function from pages, slots and a packed plan to pages, slots and the next tokens."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,20 +24,20 @@ from rekindle.core.page import NULL_PAGE
 from rekindle_kernels import api as kernels
 
 NOT_COMPUTED = -3
-"""Instead of a token: the row had ended before that step."""
+"""Value in place of a token: the row had ended before this step."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class TickOutputs:
-    """The outputs of a tick that the host reads. Scores are packed as by `scores.score`; unwanted ones are zeros.
+    """Outputs of a tick for the host. Scores are packed by `scores.score`, and zeros unless requested.
 
     Attributes:
-        tokens: (samples + steps * decode_rows,) int32, first of the completed prompts, then of the decode rows, step by
-            step; one that is negative says why there is none, as of `sample`, or is `NOT_COMPUTED`.
-        scores: (samples + steps * decode_rows, columns) int32, of these tokens.
-        prompt_scores: (prefill_tokens, columns) int32, of the known next token of each prompt token.
-        sums: (samples, hidden) float32, the sum of the hidden states of the tokens that each chunk is asked for.
+        tokens: (samples + steps * decode_rows,) int32, first for completed prompts, then for decode rows, step by step.
+            A negative value is an error code from `sample`, or `NOT_COMPUTED`.
+        scores: (samples + steps * decode_rows, columns) int32, the scores of these tokens.
+        prompt_scores: (prefill_tokens, columns) int32, the score of each prompt token's successor in the prompt.
+        sums: (samples, hidden) float32, the requested sum of each chunk's hidden states.
     """
 
     tokens: jax.Array
@@ -60,11 +60,11 @@ def step(
 
     Args:
         pages, slots: the device state, donated by the caller.
-        packed: (size,) int32, the `TickInputs` as `InputLayout` packs them.
+        packed: (size,) int32, the `TickInputs` in the layout of `InputLayout`.
         bucket: the padded shape, static.
-        max_logprobs: how many of the likeliest tokens there is room for in scores, static.
-        implementation: of the kernels, static; None is the best for this process's platform.
-        processor: of logits, static.
+        max_logprobs: the number of likeliest tokens in a score, static.
+        implementation: the kernel implementation, static; None is the best for this process's platform.
+        processor: the logits processor, static.
 
     Returns:
         Pages and slots after the tick, and the outputs for the host.
@@ -94,7 +94,7 @@ def _tick(
     implementation: kernels.Implementation | None,
     processor: LogitsProcessor | None,
 ) -> tuple[Pages, Slots, TickOutputs]:
-    """Run one tick, or one step of several, whose plan is in the slots already."""
+    """Run one tick, or one of its several steps, after `_with_plan`."""
     page_size = pages[0].shape[3]
     row_length = slots.length[inputs.row_slot]
     block_positions = inputs.block_start[:, None] + jnp.arange(QUERY_BLOCK, dtype=jnp.int32)[None]
@@ -131,13 +131,13 @@ def _several(
     columns: int,
     anywhere: Callable[[jax.Array], jax.Array],
 ) -> tuple[Pages, Slots, jax.Array, jax.Array]:
-    """Run decode steps until each row has all the tokens that it may get, or one that ends it.
+    """Run decode steps until each row has its most tokens, or an end token.
 
-    Rows that have ended are computed as long as there are others, and write to the null page.
+    Finished rows are computed until the last row finishes, and write to the null page.
 
     Args:
-        columns: of a packed score.
-        anywhere: tells what is true on any device that runs the program; all take as many steps.
+        columns: the width of a packed score.
+        anywhere: maps booleans to their logical or over all devices of the program, so that all run the same steps.
 
     Returns:
         Pages, slots, and `tokens` and `scores` of `TickOutputs`.
@@ -147,7 +147,7 @@ def _several(
     scores = jnp.zeros((bucket.steps, bucket.decode_rows, columns), jnp.int32)
     live = inputs.row_steps > 0
 
-    def goes_on(state: Any) -> jax.Array:
+    def continues(state: Any) -> jax.Array:
         step, live, *_ = state
         more: jax.Array = (step < bucket.steps) & anywhere(live).any()
         return more
@@ -155,16 +155,16 @@ def _several(
     def body(state: Any) -> Any:
         step, live, pages, slots, tokens, scores = state
         place = slots.length[inputs.row_slot] // page_size
-        held = slots.page_table.at[inputs.row_slot, place].get(mode="fill", fill_value=NULL_PAGE)
-        one = replace(inputs, row_page=jnp.where(live, held, NULL_PAGE))
-        pages, slots, outputs = one_step(pages, slots, one)
+        row_page = slots.page_table.at[inputs.row_slot, place].get(mode="fill", fill_value=NULL_PAGE)
+        step_inputs = replace(inputs, row_page=jnp.where(live, row_page, NULL_PAGE))
+        pages, slots, outputs = one_step(pages, slots, step_inputs)
         tokens = tokens.at[step].set(jnp.where(live, outputs.tokens, NOT_COMPUTED))
         scores = scores.at[step].set(outputs.scores)
         ended = (outputs.tokens[:, None] == inputs.row_ends).any(1) | (outputs.tokens < 0)
         return step + 1, live & ~ended & (step + 1 < inputs.row_steps), pages, slots, tokens, scores
 
     start = (jnp.int32(0), live, pages, slots, tokens, scores)
-    _, _, pages, slots, tokens, scores = lax.while_loop(goes_on, body, start)
+    _, _, pages, slots, tokens, scores = lax.while_loop(continues, body, start)
     return pages, slots, tokens.reshape(-1), scores.reshape(-1, columns)
 
 
@@ -174,7 +174,7 @@ def _with_plan(slots: Slots, inputs: TickInputs[jax.Array], bucket: Bucket, page
     place = slots.length[inputs.row_slot] // page_size
     if bucket.steps == 1:
         page_table = page_table.at[inputs.row_slot, place].set(inputs.row_page)
-    else:  # a second page beyond the table is none, and is dropped
+    else:  # jax drops a second page beyond the end of the table
         places = place[:, None] + jnp.arange(2, dtype=jnp.int32)[None]
         page_table = page_table.at[inputs.row_slot[:, None], places].set(inputs.row_page)
     parameters = slots.sampling.at[inputs.sample_slot].set(inputs.sample_params)
@@ -194,7 +194,7 @@ def _next_tokens(
 
     Args:
         hidden: (samples + decode_rows, hidden), the states of their last tokens.
-        row_length: see `_with_plan`.
+        row_length: (decode_rows,) int32, the number of positions of each decode row in the pages.
 
     Returns:
         The slots, and `tokens` and `scores` of `TickOutputs`.
@@ -214,19 +214,19 @@ def _next_tokens(
         decoder.implementation,
         slots.allowed,
     )
-    entered = jnp.maximum(tokens, 0)  # a tick that is in flight already goes on from any token
+    next_tokens = jnp.maximum(tokens, 0)  # the next tick may be in flight already, and needs a valid token
     slots = replace(
         slots,
-        token=slots.token.at[owners].set(entered),
+        token=slots.token.at[owners].set(next_tokens),
         length=slots.length.at[owners].set(lengths).at[null_slot].set(0),
-        adjustments=record_tokens(slots.adjustments, owners, entered),
+        adjustments=record_tokens(slots.adjustments, owners, next_tokens),
     )
     return slots, tokens, scores
 
 
 @dataclass(frozen=True, slots=True)
 class TickAttention:
-    """The `Attend` of one tick: prefill blocks and decode rows each have their own kernel calls."""
+    """The `Attend` of one tick, with separate kernel calls for prefill blocks and decode rows."""
 
     inputs: TickInputs[jax.Array]
     slots: Slots
@@ -237,7 +237,7 @@ class TickAttention:
     def __call__(
         self, q: jax.Array, kv: jax.Array, pages: jax.Array, scores: ScoreOptions
     ) -> tuple[jax.Array, jax.Array]:
-        tokens, how = self.bucket.prefill_tokens, scores.options() | {"implementation": self.implementation}
+        tokens, options = self.bucket.prefill_tokens, scores.options() | {"implementation": self.implementation}
         null_slot = len(self.slots.token) - 1
         outputs = []
         if tokens:
@@ -253,11 +253,11 @@ class TickAttention:
             table, owners = self.slots.page_table, self.inputs.block_slot
             starts = jnp.where(owners == null_slot, -1, self.inputs.block_start)
             block_q = q[:tokens].reshape(-1, QUERY_BLOCK, *q.shape[1:])
-            out = kernels.attend_blocks(block_q, pages, table, owners, starts, **how)
+            out = kernels.attend_blocks(block_q, pages, table, owners, starts, **options)
             outputs.append(out.reshape(tokens, *q.shape[1:]))
         if self.bucket.decode_rows:
             table = self.slots.page_table[self.inputs.row_slot]
             visible = jnp.where(self.inputs.row_slot == null_slot, 0, self.slots.length[self.inputs.row_slot] + 1)
-            out = kernels.attend_rows(q[tokens:], pages, table, visible, **how)
+            out = kernels.attend_rows(q[tokens:], pages, table, visible, **options)
             outputs.append(out)
         return jnp.concatenate(outputs), pages

@@ -1,4 +1,4 @@
-"""Sums of hidden states, computed in the step."""
+"""Sums of hidden states, computed inside the step."""
 
 import jax
 import jax.numpy as jnp
@@ -11,19 +11,20 @@ def sum_states(hidden: jax.Array, first: jax.Array, count: jax.Array) -> jax.Arr
     Args:
         hidden: (tokens, hidden) float32.
         first: (chunks,) int32, the index of the first token of each sum.
-        count: (chunks,) int32, how many tokens it has; 0 for a sum that nobody wants.
+        count: (chunks,) int32, the number of its tokens; 0 for no sum.
 
     Returns:
-        (chunks, hidden) float32, zeros where nothing is wanted. A sum of one token is its hidden state, bit by bit.
+        (chunks, hidden) float32, zeros where the count is 0. The sum of one token equals its hidden state bit for bit.
     """
 
     def sums() -> jax.Array:
         index = jnp.arange(len(hidden), dtype=jnp.int32)[None]
-        chosen = (index >= first[:, None]) & (index < (first + count)[:, None])
-        states = jnp.where(chosen.any(0)[:, None], hidden, 0)  # padding may be anything
-        return jnp.dot(chosen.astype(jnp.float32), states, precision=lax.Precision.HIGHEST)
+        members = (index >= first[:, None]) & (index < (first + count)[:, None])
+        states = jnp.where(members.any(0)[:, None], hidden, 0)  # padding may hold any values
+        return jnp.dot(members.astype(jnp.float32), states, precision=lax.Precision.HIGHEST)
 
     if not len(hidden):
         return jnp.zeros((len(first), hidden.shape[1]), jnp.float32)
-    wanted: jax.Array = lax.cond((count > 0).any(), sums, lambda: jnp.zeros((len(first), hidden.shape[1]), jnp.float32))
-    return wanted
+    zeros = jnp.zeros((len(first), hidden.shape[1]), jnp.float32)
+    result: jax.Array = lax.cond((count > 0).any(), sums, lambda: zeros)
+    return result

@@ -16,8 +16,8 @@ from rekindle.core.config import Settings
 from rekindle.core.device.devices import lanes_of, place_of_set, places_of, places_over, shares_memory
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.place import Place
+from rekindle.core.device.programs.engine_programs import EnginePrograms
 from rekindle.core.device.programs.executables import Executables
-from rekindle.core.device.programs.held import HeldPrograms
 from rekindle.core.device.programs.readiness import wait_for
 from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.disk_tier import DiskTier
@@ -119,7 +119,7 @@ def build(
             unserved=unserved,
             preparer=preparer,
             lanes=tuple(parts),
-            programs=HeldPrograms(
+            programs=EnginePrograms(
                 tuple(executables.values()),
                 preparing,
                 _restore_report(

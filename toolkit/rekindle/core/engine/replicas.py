@@ -27,7 +27,7 @@ class LaneState(LaneView, Protocol):
 
 
 class ProgramsView(Protocol):
-    """The compiled programs of an engine in the view of its session, implemented by `HeldPrograms`. Thread-safe."""
+    """The compiled programs of an engine in the view of its session, implemented by `EnginePrograms`. Thread-safe."""
 
     def __len__(self) -> int: ...
     @property

@@ -1,1 +1,1 @@
-"""Models: their configs, their layers, and how tensors become a decoder."""
+"""Models: configs, layers, and decoders built from checkpoint tensors."""

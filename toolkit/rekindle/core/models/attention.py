@@ -1,4 +1,4 @@
-"""The attention of a layer, whatever computes it over pages."""
+"""Attention of a layer, independent of the computation over pages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -11,14 +11,14 @@ from flax import nnx
 
 from rekindle.core.models.config import AttentionConfig, HeadNorm, LayerConfig, ModelConfig
 from rekindle.core.models.layers import JoinedTensors, Linear, Normalise, WeightSource, halves_first
-from rekindle.core.models.shard import HeadShares, Order, composed, rows_of, spread
+from rekindle.core.models.shard import HeadShares, Order, compose, rows_of, spread
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """The arguments of `rekindle_kernels.api.attend_rows` that say how a layer makes scores of queries and keys."""
+    """A layer's options for attention scores, as arguments of `rekindle_kernels.api.attend_rows`."""
 
     scale: float
     window: int | None = None
@@ -26,13 +26,13 @@ class ScoreOptions:
     sinks: jax.Array | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return them by their names."""
+        """Return the options by name."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array, ScoreOptions], tuple[jax.Array, jax.Array]]
-"""`(q, kv, pages, scores) -> (output, pages)` of one layer. The queries and the output are (token, heads, head_dim).
-The new pages hold the keys and the values, (token, sides, kv_heads, head_dim); a single side is both."""
+"""`(q, kv, pages, scores) -> (output, pages)` of one layer. Queries and output are (token, heads, head_dim). `kv` are
+the keys and values to write into the pages, (token, sides, kv_heads, head_dim); a single side is both."""
 
 
 class Attention(nnx.Module, pytree=False):
@@ -44,14 +44,14 @@ class Attention(nnx.Module, pytree=False):
         self.heads, self.kv_heads = len(queries), len(keys)
         self.config, self.scores = config, ScoreOptions(config.scale, layer.window, config.soft_cap)
         heads, order = (config.heads, config.kv_heads, config.kv_heads), None
-        if layer.rope is not None and layer.rope.neighbours:
+        if layer.rope is not None and layer.rope.interleaved:
             order = halves_first(heads, config.head_dim, layer.rope.dims or config.head_dim)
         within = order
         starts = np.cumsum([0, *heads]) * config.head_dim
-        kept = rows_of(
+        rows = rows_of(
             *((units, config.head_dim, at) for units, at in zip((queries, keys, keys), starts, strict=False))
         )
-        order = composed(order, None if shard.of == 1 else kept)
+        order = compose(order, None if shard.of == 1 else rows)
         sizes = [each * config.head_dim for each in heads]
         sizes = sizes if len(names.qkv) == len(sizes) else [sum(sizes)]
         projections = {f"{prefix}.{name}": size for name, size in zip(names.qkv, sizes, strict=True)}
@@ -69,29 +69,29 @@ class Attention(nnx.Module, pytree=False):
         self,
         x: Input,
         onto: jax.Array | None,
-        turns: tuple[jax.Array, jax.Array],
+        cos_sin: tuple[jax.Array, jax.Array],
         pages: jax.Array,
         attend: Attend,
     ) -> tuple[jax.Array, jax.Array]:
-        """Map (token, hidden) to the same, added to `onto`, and this layer's pages to those that also hold x.
+        """Compute attention of (token, hidden), added to `onto`, and write the tokens into this layer's pages.
 
         Args:
-            turns: the cosines and sines of the positions, (token, pairs).
+            cos_sin: the cosines and sines of the positions, (token, pairs) each.
         """
         config, norm = self.config, self.config.head_norm
         qkv = self.qkv(x).reshape(-1, self.heads + 2 * self.kv_heads, config.head_dim)
         if norm is not None and not norm.after_rope:
             q, k, v = jnp.split(qkv, [self.heads, self.heads + self.kv_heads], axis=1)
-            qkv = jnp.concatenate([*self._normalised(norm, q, k), v], axis=1)
-        q, kv = kernels.rotate(qkv, *turns, self.kv_heads, implementation=self.out.implementation)
+            qkv = jnp.concatenate([*self._normalise(norm, q, k), v], axis=1)
+        q, kv = kernels.rotate(qkv, *cos_sin, self.kv_heads, implementation=self.out.implementation)
         if norm is not None and norm.after_rope:
-            q, k = self._normalised(norm, q, kv[:, 0])
+            q, k = self._normalise(norm, q, kv[:, 0])
             kv = jnp.stack([k, kv[:, 1]], axis=1)
         scores = self.scores if self.sinks is None else replace(self.scores, sinks=self.sinks[...])
         mixed, pages = attend(q, kv, pages, scores)
         return self.out(mixed.reshape(len(mixed), -1), onto), pages
 
-    def _normalised(self, norm: HeadNorm, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _normalise(self, norm: HeadNorm, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
         assert self.q_norm is not None
         assert self.k_norm is not None
         if norm.over == "all":
@@ -103,9 +103,9 @@ class Attention(nnx.Module, pytree=False):
 def _head_norm(
     weights: WeightSource, name: str, side: int, config: AttentionConfig, order: Order | None
 ) -> Normalise | None:
-    """Return the normalisation of the heads of queries (side 0) or keys (side 1), if there is one.
+    """Return the normalisation of query heads (side 0) or key heads (side 1), or None.
 
-    Each head may have a tensor of its own.
+    Its weights may be one tensor or one tensor per head.
     """
     if config.head_norm is None:
         return None
@@ -115,7 +115,7 @@ def _head_norm(
     both = config.heads, config.kv_heads
     heads, own = both[side], shard.heads(*both)[side]
     every = None if order is None else (np.arange(heads)[:, None] * head_dim + order[None]).reshape(-1)
-    every = composed(every, None if shard.of == 1 else rows_of((own, head_dim, 0)))
+    every = compose(every, None if shard.of == 1 else rows_of((own, head_dim, 0)))
     if over == "all":
         shares = None if shard.of == 1 else HeadShares(shard.of, *both, side, head_dim)
         return Normalise(weights, {name: (heads * head_dim,)}, (len(own) * head_dim,), norm, every, shares)

@@ -1,4 +1,4 @@
-"""Everything that tells one decoder from another, wherever it was read."""
+"""Configs of decoders, independent of the checkpoint format."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,25 +15,26 @@ class Rope:
 
     Attributes:
         theta: the base of the frequencies.
-        dims: how many of a head's first numbers turn; None for all.
-        neighbours: whether the pairs in a checkpoint are (2i, 2i + 1), rather than (i, i + dims / 2).
+        scaling: the scaling of the frequencies; None for none.
+        dims: the size of a head's rotary part, at its start; None for the whole head.
+        interleaved: whether the pairs in a checkpoint are (2i, 2i + 1), rather than (i, i + dims / 2).
     """
 
     theta: float
     scaling: Scaling | None = None
     dims: int | None = None
-    neighbours: bool = False
+    interleaved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A normalisation of features.
+    """Normalisation of features.
 
     Attributes:
-        eps: added to the mean square or to the variance.
-        centred: whether the mean is subtracted first: a LayerNorm (Ba et al., 2016, arXiv:1607.06450) rather than an
+        eps: the number added to the mean square or to the variance.
+        centred: whether the mean is subtracted first, as in LayerNorm (Ba et al., 2016, arXiv:1607.06450) but not in
             RMSNorm (Zhang and Sennrich, 2019, arXiv:1910.07467).
-        offset: added to the weights of the checkpoint.
+        offset: a number added to the weights of the checkpoint.
         bias: whether a bias is added.
     """
 
@@ -45,13 +46,13 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm:
-    """A normalisation of queries and keys.
+    """Normalisation of queries and keys.
 
     Attributes:
-        norm: what is computed.
-        over: "head" for each head with the same weights, "own" for each head with weights of its own, "all" for all
-            heads of a token together.
-        after_rope: whether it comes after the positions.
+        norm: the normalisation.
+        over: "head" for each head with common weights, "own" for each head with separate weights, "all" for all heads
+            of a token together.
+        after_rope: whether it follows the rotary embedding.
     """
 
     norm: Norm
@@ -61,21 +62,21 @@ class HeadNorm:
 
 @dataclass(frozen=True, slots=True)
 class LatentConfig:
-    """Multi-head latent attention (DeepSeek-AI, 2024, arXiv:2405.04434): the parts of its queries, keys and values.
+    """Sizes of multi-head latent attention (DeepSeek-AI, 2024, arXiv:2405.04434).
 
     Attributes:
-        rank: numbers of a token's latent, of which each head makes its key and its value.
-        plain, turned: numbers of a head's query that have no position, and that have one. All heads share the keys of
-            the latter.
-        value: numbers of a head's value.
-        norm: of latents.
-        query_rank: numbers of the latent of which queries are made; None if they are made of the token.
+        rank: the size of a token's latent, the source of each head's key and value.
+        plain, rotary: the sizes of a head's query part without position, and of its rotary part. All heads share one
+            rotary key.
+        value: the size of a head's value.
+        norm: the normalisation of latents.
+        query_rank: the size of the latent of queries; None for queries straight from the token.
         bias: whether the projections to latents and out of the heads add a bias.
     """
 
     rank: int
     plain: int
-    turned: int
+    rotary: int
     value: int
     norm: Norm
     query_rank: int | None = None
@@ -87,12 +88,14 @@ class AttentionConfig:
     """Grouped-query attention (Ainslie et al., 2023, arXiv:2305.13245).
 
     Attributes:
-        scale: of the products of queries and keys.
-        qkv_bias, out_bias: whether these projections add a bias.
-        head_norm: of queries and keys; None for none.
+        heads, kv_heads: the number of query heads, and of KV heads.
+        head_dim: the size of a head.
+        scale: the factor of query-key products.
+        qkv_bias, out_bias: whether the input and output projections add a bias.
+        head_norm: the normalisation of queries and keys; None for none.
         soft_cap: bounds scores by `cap * tanh(score / cap)`; None for none.
-        sinks: whether each head has the learned score of one more position, whose values are zeros.
-        latent: how keys that are values too are made of a token's latent; None for keys and values of their own.
+        sinks: whether each head has a learned score of one more position, with zeros as its value.
+        latent: the sizes of latent attention; None for separate keys and values.
     """
 
     heads: int
@@ -107,27 +110,27 @@ class AttentionConfig:
     latent: LatentConfig | None = None
 
     @property
-    def turned(self) -> int:
-        """Return how many numbers of a head turn with its position, if its rope does not say."""
-        return self.head_dim if self.latent is None else self.latent.turned
+    def rotary_dims(self) -> int:
+        """The size of a head's rotary part, unless its rope has `dims`."""
+        return self.head_dim if self.latent is None else self.latent.rotary
 
     @property
-    def stored(self) -> tuple[int, int, int]:
-        """Return what pages hold of a token: (sides, heads, numbers of a head). A single side is keys and values."""
+    def entry_shape(self) -> tuple[int, int, int]:
+        """The shape of a token's entry in pages: (sides, heads, head size). A single side is both keys and values."""
         return 1 if self.latent else 2, self.kv_heads, self.head_dim
 
 
 @dataclass(frozen=True, slots=True)
 class FeedForwardConfig:
-    """The feed-forward layer.
+    """Sizes and activation of a feed-forward layer.
 
     Attributes:
-        width: features between its two products.
-        activation: of them.
+        width: the number of features between the two products.
+        activation: the activation between the two products.
         gated: whether the activation of one half multiplies the other (Shazeer, 2020, arXiv:2002.05202).
-        bias: whether its projections add a bias.
-        limit: bounds the activated half from above, and the other one from both sides; None for no limit.
-        offset: added to the other half.
+        bias: whether the projections add a bias.
+        limit: an upper bound of the activated half, and a bound of the other half's magnitude; None for no limit.
+        offset: a number added to the other half.
     """
 
     width: int
@@ -140,40 +143,41 @@ class FeedForwardConfig:
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
-    """The rules by which experts are chosen for a token, and weighed.
+    """Rules for the choice and the weights of a token's experts.
 
     Attributes:
-        chosen: how many experts a token goes to.
-        scores: "softmax" over all experts, "chosen" for a softmax over the chosen ones alone, or "sigmoid".
-        normalised: whether the weights of the chosen ones are divided by their sum.
-        scale: of the weights.
+        per_token: the number of experts per token.
+        scores: "softmax" over all experts, "chosen" for a softmax over the chosen experts alone, or "sigmoid".
+        normalised: whether the weights of the chosen experts are divided by their sum.
+        scale: a factor of the weights.
         bias: whether the router's product has a bias.
-        correction: whether a bias is added to the scores that choose, but not to those that weigh.
-        groups: into how many groups the experts are divided; of these the best `chosen_groups` remain.
-        best_of_group: how many of a group's scores, added up, stand for it.
+        correction: whether a bias is added to the scores for the choice, but not to the weights.
+        groups: the number of groups of experts; only the best `groups_per_token` take part in the choice.
+        groups_per_token: the number of groups to choose from.
+        best_of_group: the number of best scores in a group, whose sum is the group's score.
     """
 
-    chosen: int
+    per_token: int
     scores: Literal["softmax", "chosen", "sigmoid"] = "softmax"
     normalised: bool = False
     scale: float = 1.0
     bias: bool = False
     correction: bool = False
     groups: int = 1
-    chosen_groups: int = 1
+    groups_per_token: int = 1
     best_of_group: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertsConfig:
-    """A feed-forward layer of experts, of which each token goes to a few (Shazeer et al., 2017, arXiv:1701.06538).
+    """Mixture-of-experts layer: each token uses a few of its experts (Shazeer et al., 2017, arXiv:1701.06538).
 
     Attributes:
         count: the number of experts.
-        each: one of them.
-        router: how they are chosen.
-        shared: a feed-forward layer that all tokens go to besides; None for none.
-        shared_gate: whether what comes out of it is multiplied by a sigmoid of the token.
+        each: the config of each expert.
+        router: the rules of the router.
+        shared: an additional feed-forward layer for all tokens; None for none.
+        shared_gate: whether the output of `shared` is multiplied by a sigmoid of the token.
     """
 
     count: int
@@ -185,12 +189,12 @@ class ExpertsConfig:
 
 @dataclass(frozen=True, slots=True)
 class LayerConfig:
-    """The parts that may differ from layer to layer.
+    """Parts of a config with possible differences between layers.
 
     Attributes:
-        rope: None for a layer without positions.
-        window: how many positions a token sees, its own included; None for all.
-        experts: in place of the model's feed-forward layer; None for that one.
+        rope: the rotary embedding; None for a layer without positions.
+        window: the number of positions visible to a token, including itself; None for all.
+        experts: the experts in place of the model's feed-forward layer; None for no experts.
     """
 
     rope: Rope | None
@@ -200,16 +204,17 @@ class LayerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of tensors in a checkpoint. Those of a layer follow `layers`, a number and a dot; None is not there.
+    """Names of tensors in a checkpoint. A layer's full names begin with `layers`, its number and a dot.
 
-    A block is `x + after_attention(attention(before_attention(x)))`, then the same with the feed-forward layer.
+    A block is `x + after_attention(attention(before_attention(x)))`, then the same with the feed-forward layer. None
+    stands for an absent norm.
 
     Attributes:
-        qkv, gate_up: projections that are computed as one, stored apart or together.
-        expert_gate_up, expert_down: whole names of each expert's tensors, if they have a place for its number. Else
-            those of all experts, (expert, out, in).
-        experts_turned: whether the tensors of all experts are (expert, in, out) instead, with the outputs of the two
-            halves of `expert_gate_up` in turns.
+        qkv, gate_up: projections computed as one product, stored separately or together.
+        expert_gate_up, expert_down: full names of each expert's tensors, with a placeholder for its number, or names
+            of tensors of all experts, (expert, out, in).
+        experts_transposed: whether tensors of all experts are (expert, in, out) instead, with the outputs of the two
+            halves of `expert_gate_up` interleaved.
     """
 
     embedding: str = "model.embed_tokens"
@@ -236,7 +241,7 @@ class Names:
     expert_down: str = "mlp.experts.{expert}.down_proj.weight"
     expert_gate_up_bias: str = "mlp.experts.gate_up_proj_bias"
     expert_down_bias: str = "mlp.experts.down_proj_bias"
-    experts_turned: bool = False
+    experts_transposed: bool = False
     shared_gate_up: tuple[str, ...] = ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")
     shared_down: str = "mlp.shared_expert.down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
@@ -251,13 +256,14 @@ class ModelConfig:
     """One decoder-only transformer.
 
     Attributes:
-        family: the name of its entry in `families.known.FAMILIES`, or the architecture of a family of one's own.
-        max_context: the most tokens, prompt and output together, that the model was trained for.
+        family: the name of the entry in `families.registry.FAMILIES`, or the architecture of a user's family.
+        max_context: the model's context length: the most tokens of prompt and output together.
         layers: one entry for each layer.
-        parallel: whether attention and feed-forward layer read the same normalised input, and are added together.
+        norm: the normalisation around the layers and before the output projection.
+        parallel: whether attention and feed-forward layer have the same normalised input, and are added together.
         tied_embeddings: whether the output projection is the embedding matrix.
-        embedding_multiplier, residual_multiplier, logit_multiplier: of embeddings, of what is added to the residual
-            stream, and of logits.
+        embedding_multiplier, residual_multiplier, logit_multiplier: factors of embeddings, of each branch added to the
+            residual stream, and of logits.
         logit_cap: bounds logits by `cap * tanh(logit / cap)`; None for none.
     """
 
@@ -294,7 +300,7 @@ class ModelConfig:
         *,
         tied_embeddings: bool = False,
     ) -> "ModelConfig":
-        """Return the config of a decoder that differs from other Llamas in sizes only."""
+        """Return the config of a Llama with these sizes."""
         return cls(
             family=family,
             vocab_size=vocab_size,
@@ -313,20 +319,20 @@ class ModelConfig:
         return len(self.layers)
 
     def pool(self, pages: int, page_size: int, devices: int = 1) -> tuple[int, ...]:
-        """Return the shape of the pages of a layer on each of so many devices, as `api.empty` of the kernels takes it.
+        """Return the shape of a layer's pages on each device, for `api.empty` of the kernels.
 
-        Each has as many heads, of which some may be those of others too, or none.
+        Each device has the same number of heads; some may be copies of another device's heads, or padding.
         """
-        sides, heads, numbers = self.attention.stored
-        return pages, sides, -(-heads // devices), page_size, numbers
+        sides, heads, head_size = self.attention.entry_shape
+        return pages, sides, -(-heads // devices), page_size, head_size
 
     @property
     def scalings_by_length(self) -> set[LongScaling | DynamicScaling]:
-        """Return the scalings of ropes that depend on how long a request is."""
+        """The scalings of long-context ropes: those dependent on the length of a request."""
         scalings = {layer.rope.scaling for layer in self.layers if layer.rope is not None}
         return {each for each in scalings if isinstance(each, LongScaling | DynamicScaling)}
 
     @property
-    def numbers_of_a_token(self) -> int:
-        """The numbers that pages hold of one token, in all layers."""
-        return self.num_layers * math.prod(self.attention.stored)
+    def numbers_per_token(self) -> int:
+        """The size of a token's entries in the pages of all layers."""
+        return self.num_layers * math.prod(self.attention.entry_shape)

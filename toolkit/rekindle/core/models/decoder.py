@@ -1,8 +1,7 @@
-"""The one decoder of all families, as an nnx module over ragged, flat tokens.
+"""The decoder of all families, as an nnx module over ragged, flat tokens.
 
-It is the one place that knows what tensors a model has: it asks for them when it is built. Its modules are no pytrees,
-because flax would check every attribute of those, which took two thirds of the time of building them; programs take
-their state.
+It alone determines the tensors of a model: its constructor requests each weight. Its modules are no pytrees: flax would
+check every attribute of a pytree, two thirds of the construction time. Programs take the modules' state instead.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from rekindle.core.models.config import LayerConfig, ModelConfig
 from rekindle.core.models.feed_forward import feed_forward_of
 from rekindle.core.models.latent import LatentAttention
 from rekindle.core.models.layers import JoinedTensors, Linear, Normalise, Shapes, WeightSource, norm_of
-from rekindle.core.models.rope import turns
+from rekindle.core.models.rope import compute_cos_sin
 from rekindle.core.models.shard import TENSOR, WHOLE, Shard, rows_of
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
@@ -28,7 +27,7 @@ from rekindle_kernels.inputs import Input
 
 
 class Layer(nnx.Module, pytree=False):
-    """Attention and a feed-forward layer around the residual stream, with norms where the family has them."""
+    """Attention and a feed-forward layer around the residual stream, with the norms of the family."""
 
     def __init__(self, model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str):
         names = model.names
@@ -50,23 +49,23 @@ class Layer(nnx.Module, pytree=False):
         self.after_mlp = norm(names.after_mlp)
 
     def __call__(
-        self, x: jax.Array, turned: tuple[jax.Array, jax.Array], pages: jax.Array, attend: Attend
+        self, x: jax.Array, cos_sin: tuple[jax.Array, jax.Array], pages: jax.Array, attend: Attend
     ) -> tuple[jax.Array, jax.Array]:
-        """Map (token, hidden) and this layer's pages to the same."""
-        read: Input = x if self.before_attention is None else self.before_attention.input(x)
-        mixed, pages = self.attention(read, self._onto(x, self.after_attention), turned, pages, attend)
-        stream = self._added(x, mixed, self.after_attention)
+        """Map (token, hidden) and this layer's pages to their new values."""
+        inputs: Input = x if self.before_attention is None else self.before_attention.input(x)
+        mixed, pages = self.attention(inputs, self._onto(x, self.after_attention), cos_sin, pages, attend)
+        stream = self._add(x, mixed, self.after_attention)
         if self.before_mlp is not None:
-            read = self.before_mlp.input(x if self.parallel else stream)
+            inputs = self.before_mlp.input(x if self.parallel else stream)
         elif not self.parallel:
-            read = stream
-        return self._added(stream, self.mlp(read, self._onto(stream, self.after_mlp)), self.after_mlp), pages
+            inputs = stream
+        return self._add(stream, self.mlp(inputs, self._onto(stream, self.after_mlp)), self.after_mlp), pages
 
     def _onto(self, x: jax.Array, after: Normalise | None) -> jax.Array | None:
-        """Return what a branch is added to at its last product, if it is added as it is."""
+        """Return `x` if a branch's last product may add to it directly, else None."""
         return x if after is None and self.multiplier == 1 else None
 
-    def _added(self, x: jax.Array, branch: jax.Array, after: Normalise | None) -> jax.Array:
+    def _add(self, x: jax.Array, branch: jax.Array, after: Normalise | None) -> jax.Array:
         if self._onto(x, after) is not None:
             return branch
         if after is not None:
@@ -77,7 +76,7 @@ class Layer(nnx.Module, pytree=False):
 class Decoder(nnx.Module, pytree=False):
     """A decoder-only transformer.
 
-    Layers are attributes `layer_0`, `layer_1`, … rather than a list, which flax versions register differently.
+    Layers are attributes `layer_0`, `layer_1`, … rather than a list: versions of flax register lists differently.
     """
 
     def __init__(self, config: ModelConfig, weights: WeightSource):
@@ -106,55 +105,55 @@ class Decoder(nnx.Module, pytree=False):
 
         Args:
             tokens: (token,) int32 ids, of any number of requests.
-            positions: (token,) int32, each token's index in its own request.
-            pages: one array a layer, passed to `attend` unchanged.
-            attend: writes the keys and values of this call into the pages, and computes attention over them.
-            lengths: (token,) int32, of each token's request, for ropes that depend on it. Without them all tokens are
-                those of one request.
+            positions: (token,) int32, each token's index in its request.
+            pages: one array per layer, passed to `attend` unchanged.
+            attend: the function to write this call's keys and values into the pages, and to compute attention.
+            lengths: (token,) int32, the length of each token's request, for long-context ropes. None stands for tokens
+                of a single request.
 
         Returns:
             (token, hidden) float32, normalised, and the pages.
         """
         config = self.config
-        x = self._embedded(tokens)
+        x = self._embed(tokens)
         if config.embedding_multiplier != 1:
-            # In the weights' dtype, as Gemma was trained; other families have numbers that it holds.
+            # Rounded to the weights' dtype, as in Gemma's training; exact for the multipliers of other families.
             x = x * jnp.asarray(config.embedding_multiplier, self.embedding[...].dtype).astype(jnp.float32)
         ropes = dict.fromkeys(layer.rope for layer in config.layers)
         lengths = jnp.broadcast_to(positions.max() + 1, positions.shape) if lengths is None else lengths
-        turned = {rope: turns(rope, positions, lengths, config.attention.turned) for rope in ropes}
-        written = []
+        cos_sin = {rope: compute_cos_sin(rope, positions, lengths, config.attention.rotary_dims) for rope in ropes}
+        new_pages = []
         for i, (layer, layer_pages) in enumerate(zip(config.layers, pages, strict=True)):
-            x, layer_pages = getattr(self, f"layer_{i}")(x, turned[layer.rope], layer_pages, attend)
-            written.append(layer_pages)
-        return self.norm(x), tuple(written)
+            x, layer_pages = getattr(self, f"layer_{i}")(x, cos_sin[layer.rope], layer_pages, attend)
+            new_pages.append(layer_pages)
+        return self.norm(x), tuple(new_pages)
 
-    def _embedded(self, tokens: jax.Array) -> jax.Array:
-        """Look tokens up, each on the device that has it."""
-        table, shape, named = self.embedding[...], (self.tokens, self.config.hidden_size), self.implementation
+    def _embed(self, tokens: jax.Array) -> jax.Array:
+        """Look up token embeddings, each on the device with its row."""
+        table, shape, implementation = self.embedding[...], (self.tokens, self.config.hidden_size), self.implementation
         if self.shard.of == 1:
-            return kernels.look_up(table, tokens, shape, implementation=named)
-        places = tokens - jax.lax.axis_index(TENSOR) * self.tokens
-        here = (places >= 0) & (places < self.tokens)
-        found = kernels.look_up(table, jnp.where(here, places, 0), shape, implementation=named)
-        return self.shard.sum(jnp.where(here[:, None], found, 0))
+            return kernels.look_up(table, tokens, shape, implementation=implementation)
+        rows = tokens - jax.lax.axis_index(TENSOR) * self.tokens
+        here = (rows >= 0) & (rows < self.tokens)
+        embeddings = kernels.look_up(table, jnp.where(here, rows, 0), shape, implementation=implementation)
+        return self.shard.sum(jnp.where(here[:, None], embeddings, 0))
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Map (rows, hidden) to (rows, vocabulary) float32."""
-        logits = kernels.linear(self._scaled(hidden), *self._head(), implementation=self.implementation)
-        return self._capped(self.shard.joined(logits, 1)[:, : self.config.vocab_size])
+        logits = kernels.linear(self._scale(hidden), *self._head(), implementation=self.implementation)
+        return self._cap(self.shard.gather(logits, 1)[:, : self.config.vocab_size])
 
     def logits_by_token(self, hidden: jax.Array) -> jax.Array:
-        """Map (rows, hidden) to (vocabulary, rows) float32: the same numbers, as sampling reads them."""
-        scaled = self._scaled(hidden)
+        """Map (rows, hidden) to (vocabulary, rows) float32: transposed `logits`, for sampling."""
+        scaled = self._scale(hidden)
         logits = kernels.linear_columns(scaled, *self._head(), implementation=self.implementation)
-        return self._capped(self.shard.joined(logits, 0)[: self.config.vocab_size])
+        return self._cap(self.shard.gather(logits, 0)[: self.config.vocab_size])
 
-    def _scaled(self, hidden: jax.Array) -> jax.Array:
+    def _scale(self, hidden: jax.Array) -> jax.Array:
         multiplier = self.config.logit_multiplier
         return hidden if multiplier == 1 else hidden * multiplier
 
-    def _capped(self, logits: jax.Array) -> jax.Array:
+    def _cap(self, logits: jax.Array) -> jax.Array:
         cap = self.config.logit_cap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
@@ -164,30 +163,30 @@ class Decoder(nnx.Module, pytree=False):
 
 
 class _Abstract:
-    """A source of shapes and dtypes, which notes what it was asked for and what it gave."""
+    """Weight source of shapes and dtypes alone, with a record of requests and results."""
 
     def __init__(self, dtype: jnp.dtype, implementation: Implementation, shard: Shard):
         self.implementation, self.shard = implementation, shard
-        self.asked: list[JoinedTensors] = []
-        self.given: list[jax.ShapeDtypeStruct] = []
+        self.requests: list[JoinedTensors] = []
+        self.forms: list[jax.ShapeDtypeStruct] = []
         self._dtype = dtype
 
-    def get(self, asked: JoinedTensors) -> Any:
-        form = asked.form(self._dtype, self.implementation)
-        self.asked.append(asked)
-        self.given.append(form)
+    def get(self, request: JoinedTensors) -> Any:
+        form = request.form(self._dtype, self.implementation)
+        self.requests.append(request)
+        self.forms.append(form)
         return form
 
 
 @dataclass(frozen=True)
 class AbstractDecoder:
-    """A decoder without its weights: nothing is read, traced or allocated.
+    """A decoder without weights: nothing is read, traced or allocated.
 
     Attributes:
-        graph, structure: of its modules, and of their state.
-        requests: what it asks for, in order.
-        forms: the form of each weight, in the order in which programs take them.
-        places: the place of each weight in `requests`.
+        graph, structure: the graph of the modules, and the tree structure of their state.
+        requests: the requests for weights, in order of construction.
+        forms: the shape and dtype of each weight, in the programs' order.
+        places: the index of each weight in `requests`, in the programs' order.
     """
 
     graph: nnx.GraphDef[Decoder]
@@ -197,7 +196,7 @@ class AbstractDecoder:
     places: tuple[int, ...]
 
     def with_weights(self, weights: Sequence[jax.Array]) -> Decoder:
-        """Return the decoder with weights, in the order in which programs take them."""
+        """Return the decoder with weights in the programs' order."""
         decoder: Decoder = nnx.merge(self.graph, jax.tree.unflatten(self.structure, weights))
         return decoder
 
@@ -206,24 +205,24 @@ class AbstractDecoder:
 def abstract_decoder(
     config: ModelConfig, dtype: jnp.dtype, implementation: Implementation, shard: Shard = WHOLE
 ) -> AbstractDecoder:
-    """Build a decoder that has shapes for weights.
+    """Build a decoder with shapes in place of weights.
 
     Args:
-        dtype: of the weights.
-        implementation: of the kernels that read them.
-        shard: the share of the device that they are for.
+        dtype: the dtype of the weights.
+        implementation: the kernel implementation for the weights.
+        shard: the device's shard of the model.
     """
     weights = _Abstract(dtype, implementation, shard)
     graph, state = nnx.split(Decoder(config, weights))
     forms, structure = jax.tree.flatten(state)
-    given = {id(form): place for place, form in enumerate(weights.given)}
-    places = tuple(given[id(form)] for form in forms)
-    return AbstractDecoder(graph, structure, tuple(weights.asked), tuple(forms), places)
+    index_of = {id(form): index for index, form in enumerate(weights.forms)}
+    places = tuple(index_of[id(form)] for form in forms)
+    return AbstractDecoder(graph, structure, tuple(weights.requests), tuple(forms), places)
 
 
 @lru_cache(maxsize=4)
 def expected_shapes(config: ModelConfig) -> Shapes:
-    """Return the shape of every tensor that a model of this config has, by its name in the checkpoint."""
+    """Return the shape of every tensor of a model with this config, by its name in the checkpoint."""
     weights = _Abstract(jnp.dtype(jnp.float32), "xla", WHOLE)
     Decoder(config, weights)
-    return MappingProxyType({name: shape for asked in weights.asked for name, shape in asked.shapes.items()})
+    return MappingProxyType({name: shape for request in weights.requests for name, shape in request.shapes.items()})

@@ -1,4 +1,4 @@
-"""The feed-forward layer, dense or of experts."""
+"""Feed-forward layers, dense or with experts."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from flax import nnx
 
 from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, LayerConfig, ModelConfig, RouterConfig
 from rekindle.core.models.layers import JoinedTensors, Linear, WeightSource, activate
-from rekindle.core.models.shard import Order, composed, rows_of
+from rekindle.core.models.shard import Order, compose, rows_of
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
 
@@ -18,8 +18,10 @@ class FeedForward(nnx.Module, pytree=False):
     """Two products with an activation between them.
 
     Args:
-        hidden: features of a token.
-        gate_up, down: names of the projections.
+        config: the sizes and the activation.
+        hidden: the number of features of a token.
+        weights: the source of the tensors.
+        gate_up, down: the names of the projections.
     """
 
     def __init__(
@@ -35,11 +37,11 @@ class FeedForward(nnx.Module, pytree=False):
         self.down = Linear(weights, config.width, {down: hidden}, config.bias, part=part)
 
     def __call__(self, x: Input, onto: jax.Array | None) -> jax.Array:
-        """Map (token, hidden) to the same, added to `onto`."""
+        """Map (token, hidden) to (token, hidden), added to `onto`."""
         return self.down(self._inner(x), onto)
 
     def product(self, x: Input) -> jax.Array:
-        """Return this device's share of the result, without the last bias."""
+        """Return this device's summand of the result, without the last bias."""
         return self.down.product(self._inner(x))
 
     def _inner(self, x: Input) -> Input:
@@ -47,7 +49,7 @@ class FeedForward(nnx.Module, pytree=False):
 
 
 class Experts(nnx.Module, pytree=False):
-    """Feed-forward layers of which each token goes to a few, and perhaps one that all go to."""
+    """Mixture of experts: each token uses a few of the experts, and possibly a shared layer."""
 
     def __init__(self, config: ExpertsConfig, model: ModelConfig, weights: WeightSource, prefix: str):
         names, hidden, width, count = model.names, model.hidden_size, config.each.width, config.count
@@ -60,14 +62,15 @@ class Experts(nnx.Module, pytree=False):
         self.router = Linear(weights, hidden, {f"{prefix}.{names.router}": count}, config.router.bias)
         bias = JoinedTensors({f"{prefix}.{names.correction}": (count,)}, False)
         self.correction = nnx.Param(weights.get(bias)) if config.router.correction else None
-        gate_up, down, turned = names.expert_gate_up, (names.expert_down,), names.experts_turned
-        order = np.arange(2 * width).reshape(-1, 2).T.reshape(-1) if turned else None
+        gate_up, down, transposed = names.expert_gate_up, (names.expert_down,), names.experts_transposed
+        order = np.arange(2 * width).reshape(-1, 2).T.reshape(-1) if transposed else None
         own = self.shard.units(width)
         rows = None if self.shard.of == 1 else rows_of((own, 1, 0), (own, 1, width))
-        order = composed(order, rows)
-        self.gate_up = nnx.Param(weights.get(_of_experts(prefix, gate_up, (count, 2 * width, hidden), turned, order)))
-        asked = _of_experts(prefix, down, (count, hidden, width), turned)
-        self.down = nnx.Param(weights.get(replace(asked, inputs=None if self.shard.of == 1 else own)))
+        order = compose(order, rows)
+        request = _expert_tensors(prefix, gate_up, (count, 2 * width, hidden), transposed, order)
+        self.gate_up = nnx.Param(weights.get(request))
+        request = _expert_tensors(prefix, down, (count, hidden, width), transposed)
+        self.down = nnx.Param(weights.get(replace(request, inputs=None if self.shard.of == 1 else own)))
         every = None if order is None else (np.arange(count)[:, None] * 2 * width + order[None]).reshape(-1)
         bias = JoinedTensors({f"{prefix}.{names.expert_gate_up_bias}": (count, 2 * width)}, False, every)
         self.gate_up_bias = nnx.Param(weights.get(bias)) if config.each.bias else None
@@ -78,28 +81,28 @@ class Experts(nnx.Module, pytree=False):
         self.shared_gate = Linear(weights, hidden, gate) if config.shared_gate else None
 
     def __call__(self, x: Input, onto: jax.Array | None) -> jax.Array:
-        """Map (token, hidden) to the same, added to `onto`.
+        """Map (token, hidden) to (token, hidden), added to `onto`.
 
-        The tokens of an expert are computed together: each token is there as often as it has experts, in the order of
-        these.
+        All tokens of an expert are computed together: rows are repeated once per expert of a token, and sorted by
+        expert.
         """
         x = kernels.computed(x, implementation=self.implementation)
         correction = None if self.correction is None else self.correction[...]
         experts, shares = route(self.router(x), self.config.router, correction)
-        chosen = experts.shape[1]
+        per_token = experts.shape[1]
         order = jnp.argsort(experts.reshape(-1), stable=True)
         sorted_experts = experts.reshape(-1)[order]
         counts = jnp.bincount(sorted_experts, length=self.config.count).astype(jnp.int32)
 
-        each, named = self.config.each, {"implementation": self.implementation}
+        each, options = self.config.each, {"implementation": self.implementation}
         width = 2 * len(self.shard.units(each.width))
-        inner = kernels.grouped_linear(x[order // chosen], counts, self.gate_up[...], width, **named)
+        inner = kernels.grouped_linear(x[order // per_token], counts, self.gate_up[...], width, **options)
         if self.gate_up_bias is not None:
             inner += self.gate_up_bias[...].reshape(-1, width)[sorted_experts]
-        inner = kernels.computed(activate(inner, each), **named)
-        out = kernels.grouped_linear(inner, counts, self.down[...], self.hidden, **named)
+        inner = kernels.computed(activate(inner, each), **options)
+        out = kernels.grouped_linear(inner, counts, self.down[...], self.hidden, **options)
         places = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
-        mixed = (out[places].reshape(len(x), chosen, -1) * shares[:, :, None]).sum(1)
+        mixed = (out[places].reshape(len(x), per_token, -1) * shares[:, :, None]).sum(1)
         if self.shared is not None:
             shared = self.shared.product(x)
             mixed += shared if self.shared_gate is None else shared * jax.nn.sigmoid(self.shared_gate(x))
@@ -114,23 +117,24 @@ def route(logits: jax.Array, config: RouterConfig, correction: jax.Array | None)
 
     Args:
         logits: (tokens, experts) float32.
-        correction: (experts,) float32, added to the scores that choose.
+        config: the rules.
+        correction: (experts,) float32, added to the scores for the choice only.
 
     Returns:
-        Their numbers, (tokens, chosen) int32, and their weights, (tokens, chosen) float32.
+        The indices of the chosen experts, (tokens, per_token) int32, and their weights, (tokens, per_token) float32.
     """
     if config.scores == "chosen":
-        best, experts = jax.lax.top_k(logits, config.chosen)
+        best, experts = jax.lax.top_k(logits, config.per_token)
         return experts, jax.nn.softmax(best, axis=-1) * config.scale
     scores = jax.nn.softmax(logits, axis=-1) if config.scores == "softmax" else jax.nn.sigmoid(logits)
     choosing = scores if correction is None else scores + correction[None]
     if config.groups > 1:
         grouped = choosing.reshape(len(logits), config.groups, -1)
         of_group = jax.lax.top_k(grouped, config.best_of_group)[0].sum(-1)
-        kept = jax.lax.top_k(of_group, config.chosen_groups)[1]
-        in_kept = (kept[:, :, None] == jnp.arange(config.groups)[None, None]).any(1)
-        choosing = jnp.where(in_kept[:, :, None], grouped, -jnp.inf).reshape(logits.shape)
-    experts = jax.lax.top_k(choosing, config.chosen)[1]
+        best_groups = jax.lax.top_k(of_group, config.groups_per_token)[1]
+        in_best = (best_groups[:, :, None] == jnp.arange(config.groups)[None, None]).any(1)
+        choosing = jnp.where(in_best[:, :, None], grouped, -jnp.inf).reshape(logits.shape)
+    experts = jax.lax.top_k(choosing, config.per_token)[1]
     shares = jnp.take_along_axis(scores, experts, axis=1)
     if config.normalised:
         shares = shares / shares.sum(-1, keepdims=True)
@@ -140,7 +144,7 @@ def route(logits: jax.Array, config: RouterConfig, correction: jax.Array | None)
 def feed_forward_of(
     model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str
 ) -> FeedForward | Experts:
-    """Return the feed-forward layer of a layer whose tensors' names begin with `prefix`."""
+    """Return the feed-forward layer of a block, from tensors with this name prefix."""
     if layer.experts is not None:
         return Experts(layer.experts, model, weights, prefix)
     gate_up = tuple(f"{prefix}.{name}" for name in model.names.gate_up)
@@ -152,15 +156,15 @@ def _shared(config: FeedForwardConfig, model: ModelConfig, weights: WeightSource
     return FeedForward(config, model.hidden_size, weights, gate_up, f"{prefix}.{model.names.shared_down}")
 
 
-def _of_experts(
-    prefix: str, names: tuple[str, ...], shape: tuple[int, int, int], turned: bool, order: Order | None = None
+def _expert_tensors(
+    prefix: str, names: tuple[str, ...], shape: tuple[int, int, int], transposed: bool, order: Order | None = None
 ) -> JoinedTensors:
-    """Return what to ask for to have a projection of all experts, of the shape (experts, out, in)."""
+    """Return the request for a projection of all experts, of the shape (experts, out, in)."""
     count, outputs, inputs = shape
-    one = (inputs, outputs) if turned else (outputs // len(names), inputs)
+    one = (inputs, outputs) if transposed else (outputs // len(names), inputs)
     if "{expert}" not in names[0]:
         return JoinedTensors(
-            {f"{prefix}.{name}": (count, *one) for name in names}, True, order, groups=count, turned=turned
+            {f"{prefix}.{name}": (count, *one) for name in names}, True, order, groups=count, transposed=transposed
         )
     shapes = {f"{prefix}.{name.format(expert=expert)}": one for expert in range(count) for name in names}
-    return JoinedTensors(shapes, True, order, groups=count, turned=turned)
+    return JoinedTensors(shapes, True, order, groups=count, transposed=transposed)

@@ -1,4 +1,4 @@
-"""The pieces of a decoder: linear maps, normalisations, activations. What flows is float32, (token, ...)."""
+"""Building blocks of a decoder: linear maps, normalisations, activations. Activations are float32, (token, ...)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,23 +17,24 @@ from rekindle_kernels.api import Implementation
 from rekindle_kernels.inputs import Gated, Input, Normed
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Tensors of a checkpoint by their names, with the shape that each must have."""
+"""The required shapes of checkpoint tensors, by name."""
 
 
 @dataclass(frozen=True)
 class JoinedTensors:
-    """The tensors that a decoder asks for at a time, joined along their first axis.
+    """A decoder's request for one weight: checkpoint tensors, joined along their first axis.
 
     Attributes:
-        shapes: of the tensors.
-        matrix: whether they are matrices (out, in), which the kernels read; else they are joined as float32 numbers.
-        order: where each row, or number, of the result is among the joined ones; None for the same order.
-        offset: added to the numbers of vectors.
-        groups: how many matrices of one shape the joined ones are cut into; 0 for one that is not cut. The rows of an
-            order are those of each.
-        turned: whether each matrix is (in, out) instead; there is only one tensor then.
-        inputs: which of the inputs remain; None for all, and -1 for zeros.
-        members: which of the groups remain; None for all.
+        shapes: the shapes of the tensors, by name.
+        matrix: whether the tensors are matrices (out, in), to be packed for the kernels; else they are joined as
+            float32 vectors.
+        order: for each row (or element) of the result, its index among the joined ones; None for the same order.
+        offset: a number added to the elements of vectors.
+        groups: the number of equal matrices to split the joined ones into; 0 for a single matrix. `order` applies
+            within each group.
+        transposed: whether each matrix is stored as (in, out); there is only one tensor then.
+        inputs: the indices of the inputs to keep, with -1 for zeros; None for all.
+        members: the indices of the groups to keep; None for all.
     """
 
     shapes: Shapes
@@ -41,18 +42,18 @@ class JoinedTensors:
     order: Order | None = None
     offset: float = 0.0
     groups: int = 0
-    turned: bool = False
+    transposed: bool = False
     inputs: Order | None = None
     members: Order | None = None
 
     def form(self, dtype: jnp.dtype, implementation: Implementation) -> jax.ShapeDtypeStruct:
-        """Return the form of the result: groups lie along a first axis of their own."""
+        """Return the packed shape and dtype of the result. Groups form an additional first axis."""
         shapes = list(self.shapes.values())
         if not self.matrix:
             count = sum(math.prod(shape) for shape in shapes) if self.order is None else len(self.order)
             return jax.ShapeDtypeStruct((count,), jnp.float32)
         rows, inputs = sum(math.prod(shape[:-1]) for shape in shapes) // max(1, self.groups), shapes[0][-1]
-        outputs, inputs = (inputs, rows) if self.turned else (rows, inputs)
+        outputs, inputs = (inputs, rows) if self.transposed else (rows, inputs)
         outputs = outputs if self.order is None else len(self.order)
         inputs = inputs if self.inputs is None else len(self.inputs)
         one = kernels.packed((outputs, inputs), dtype, implementation=implementation)
@@ -61,33 +62,34 @@ class JoinedTensors:
 
 
 class WeightSource(Protocol):
-    """The source of the tensors of a decoder that is being built. What it gives may be only shapes and dtypes.
+    """Source of the weights of a decoder under construction, either arrays or only shapes and dtypes.
 
     Attributes:
-        implementation: of the kernels that read the matrices.
-        shard: the share of the device that the tensors are for.
+        implementation: the kernel implementation for the matrices.
+        shard: the device's shard of the model.
     """
 
     implementation: Implementation
     shard: Shard
 
-    def get(self, asked: JoinedTensors) -> jax.Array:
-        """Return matrices as `kernels.packed` says, and vectors as (numbers,) float32."""
+    def get(self, request: JoinedTensors) -> jax.Array:
+        """Return matrices in the form of `kernels.packed`, and vectors as (elements,) float32."""
 
 
 class Linear(nnx.Module, pytree=False):
-    """`x @ weight.T + bias` with float32 sums; projections of the same input are joined into one product.
+    """Linear map `x @ weight.T + bias` with float32 sums; projections of one input are joined into one product.
 
     Args:
-        weights: where the tensors come from.
-        inputs: features of the input.
-        outputs: features of each projection's output, by the projection's name in the checkpoint.
+        weights: the source of the tensors.
+        inputs: the number of input features.
+        outputs: the number of output features of each projection, by its name in the checkpoint.
         bias: whether each projection adds a bias.
         order: see `JoinedTensors`.
-        part: which of the inputs this device has, -1 for none, so that products are summed over devices; None for all.
+        part: the indices of this device's inputs, -1 for padding, if products are summed over devices; None for all
+            inputs on each device.
 
     Attributes:
-        weight: (out, in), float32 or bfloat16, in the form that the kernels read.
+        weight: (out, in), float32 or bfloat16, in the kernels' packed form.
         bias: (out,) float32, or None.
     """
 
@@ -108,7 +110,7 @@ class Linear(nnx.Module, pytree=False):
         self.bias = nnx.Param(weights.get(JoinedTensors(biases, False, order))) if bias else None
 
     def __call__(self, x: Input, onto: jax.Array | None = None) -> jax.Array:
-        """Map (tokens, in) float32 to (tokens, out) float32, added to `onto`, such as the residual stream."""
+        """Map (tokens, in) float32 to (tokens, out) float32, added to `onto`, the residual stream for example."""
         if self.shard.of == 1:
             y = kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation, onto=onto)
         else:
@@ -117,20 +119,20 @@ class Linear(nnx.Module, pytree=False):
         return y if self.bias is None else y + self.bias[...][None]
 
     def product(self, x: Input) -> jax.Array:
-        """Return this device's share of the product, without the bias."""
+        """Return this device's summand of the product, without the bias."""
         return kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation)
 
 
 class Normalise(nnx.Module, pytree=False):
-    """A normalisation over the last axis.
+    """Normalisation over the last axis.
 
     Args:
-        weights: where the tensors come from.
-        shapes: of the tensors of its weights by their names, without ".weight"; those of biases are the same.
-        shape: of the weights, (..., features); the axes before the features are those of what is normalised.
-        config: which one.
+        weights: the source of the tensors.
+        shapes: the shapes of the weight tensors, by name without ".weight"; biases have the same shapes.
+        shape: the shape of the joined weights, (..., features); leading axes match the last axes of the input.
+        config: the kind of normalisation.
         order: see `JoinedTensors`.
-        shares: the share that the features of each device have in a mean, if they are shared out.
+        shares: the weights of each device's features in a mean over devices; None if each device has all features.
     """
 
     def __init__(
@@ -142,10 +144,10 @@ class Normalise(nnx.Module, pytree=False):
         order: Order | None = None,
         shares: HeadShares | None = None,
     ):
-        named = {f"{name}.weight": each for name, each in shapes.items()}
-        self.weight = nnx.Param(weights.get(JoinedTensors(named, False, order, config.offset)))
-        named = {f"{name}.bias": each for name, each in shapes.items()}
-        self.bias = nnx.Param(weights.get(JoinedTensors(named, False, order))) if config.bias else None
+        scales = {f"{name}.weight": each for name, each in shapes.items()}
+        self.weight = nnx.Param(weights.get(JoinedTensors(scales, False, order, config.offset)))
+        biases = {f"{name}.bias": each for name, each in shapes.items()}
+        self.bias = nnx.Param(weights.get(JoinedTensors(biases, False, order))) if config.bias else None
         self.shape, self.config, self.implementation = shape, config, weights.implementation
         self.shares, self.shard = shares, weights.shard
 
@@ -154,7 +156,7 @@ class Normalise(nnx.Module, pytree=False):
         return kernels.computed(self.input(x), implementation=self.implementation)
 
     def input(self, x: jax.Array) -> Input:
-        """Return the normalised (..., features), as a linear layer reads it."""
+        """Return the normalised (..., features) as an input of a linear layer, possibly not computed yet."""
         if not self.config.centred and len(self.shape) == 1 and self.bias is None and self.shares is None:
             return Normed(x, self.weight[...], self.config.eps)
         if self.config.centred:
@@ -165,14 +167,14 @@ class Normalise(nnx.Module, pytree=False):
         return y if self.bias is None else y + self.bias[...].reshape(*axes, *self.shape)
 
     def _mean(self, x: jax.Array) -> jax.Array:
-        """Return the mean over the features, on whatever devices they are."""
+        """Return the mean over the features of all devices."""
         if self.shares is None:
             return x.mean(-1, keepdims=True)
         return self.shard.sum((x * self.shares.here()[None]).sum(-1, keepdims=True))
 
 
 def norm_of(weights: WeightSource, name: str, features: int, config: Norm) -> Normalise:
-    """Return a normalisation of whole tokens, with one tensor of weights."""
+    """Return a normalisation over all features of a token, with a single weight tensor."""
     return Normalise(weights, {name: (features,)}, (features,), config)
 
 
@@ -186,10 +188,10 @@ ACTIVATIONS: Final[dict[Activation, Callable[[jax.Array], jax.Array]]] = {
 
 
 def activate(x: jax.Array, config: FeedForwardConfig) -> Input:
-    """Apply an activation; if it is gated, to the first half of the features, which the second half multiplies.
+    """Apply an activation. If it is gated, apply it to the first half of the features, and multiply by the second.
 
     Returns:
-        (tokens, features), as a linear layer reads it.
+        (tokens, features), as an input of a linear layer, possibly not computed yet.
     """
     if not config.gated:
         return ACTIVATIONS[config.activation](x)
@@ -204,18 +206,18 @@ def activate(x: jax.Array, config: FeedForwardConfig) -> Input:
 
 
 def halves_first(heads: Sequence[int], head_dim: int, dims: int) -> Order:
-    """Return the order that turns heads whose neighbours are pairs into heads of which (i, i + dims / 2) are.
+    """Return the row order to change interleaved rotary pairs (2i, 2i + 1) into half-split ones (i, i + dims / 2).
 
-    Scores do not change, as queries and keys have the same order.
+    Scores do not change, since queries and keys have the same order.
 
     Args:
-        heads: how many heads of each kind there are; those after the first two kinds, the values, stay as they are.
-        head_dim: numbers of a head.
-        dims: how many of its first numbers turn.
+        heads: the number of heads of queries, keys and values; the order of values does not change.
+        head_dim: the size of a head.
+        dims: the size of a head's rotary part, at its start.
     """
     head = np.arange(head_dim)
     head[:dims] = np.concatenate([np.arange(0, dims, 2), np.arange(1, dims, 2)])
-    turned, all_heads = sum(heads[:2]), sum(heads)
+    rotary_heads, all_heads = sum(heads[:2]), sum(heads)
     rows = np.arange(all_heads * head_dim).reshape(all_heads, head_dim)
-    rows[:turned] = rows[:turned, head]
+    rows[:rotary_heads] = rows[:rotary_heads, head]
     return rows.reshape(-1)

@@ -1,4 +1,4 @@
-"""Building a decoder on the device from a checkpoint's tensors."""
+"""Loading of a decoder's weights from a checkpoint's tensors onto the device."""
 
 import math
 import mmap
@@ -16,7 +16,7 @@ import numpy as np
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.errors import ModelError
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.copying import Room, between, copy_into, release
+from rekindle.core.models.copying import ByteBudget, between, copy_into, release
 from rekindle.core.models.decoder import Decoder, abstract_decoder
 from rekindle.core.models.layers import JoinedTensors
 from rekindle.core.models.shard import WHOLE, Order, Shard
@@ -27,13 +27,13 @@ Put = Callable[[Array], jax.Array]
 
 _THREADS: Final = min(4, os.cpu_count() or 1)
 MOST_RUNS: Final = 64
-"""Rows in fewer runs are copied one run after the other, straight from a file; others from a copy of all of them."""
+"""The limit of runs of consecutive rows for copies straight from a file; with more runs, all rows are copied first."""
 
 
 def load_decoder(
     config: ModelConfig, tensors: Mapping[str, Tensor], dtype: jnp.dtype, implementation: Implementation = "xla"
 ) -> Decoder:
-    """Build the whole decoder, and read its weights as `load_weights` does. Nothing is traced or compiled."""
+    """Build the whole decoder with weights from `load_weights`. Nothing is traced or compiled."""
     weights = load_weights(config, tensors, dtype, implementation=implementation)
     return abstract_decoder(config, dtype, implementation, WHOLE).with_weights(weights)
 
@@ -47,27 +47,29 @@ def load_weights(
     implementation: Implementation = "xla",
     shard: Shard = WHOLE,
 ) -> list[jax.Array]:
-    """Read each tensor once, in several threads, and return the weights in the order in which programs take them.
+    """Read each tensor once, in several threads, and return the weights in the programs' order.
 
-    Tensors that are joined are a group, and the groups that are read at once are together no larger on the device than
-    the largest of all. So host memory holds little that is not on the device.
+    The weights loaded at one time are together no larger on the device than the largest weight. So host memory holds
+    few bytes beyond the device's.
 
     Args:
-        tensors: by Hugging Face name, looked up when needed.
-        loaded: called on this thread with the bytes that came onto the device since the last call.
-        put: puts an array on the device, from several threads.
-        implementation: of the kernels that will read the weights.
-        shard: the share of the device that they are put on.
+        config: the model.
+        tensors: the checkpoint's tensors by Hugging Face name, looked up on demand.
+        dtype: the dtype of the weights.
+        loaded: called on this thread with the bytes loaded since the last call.
+        put: puts an array on the device; called from several threads.
+        implementation: the kernel implementation for the weights.
+        shard: the device's shard of the model.
 
     Raises:
-        ModelError: the process is ending.
+        ModelError: the process is exiting.
     """
     abstract = abstract_decoder(config, dtype, implementation, shard)
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
         try:
-            room = Room(max(size_of(request.form(dtype, implementation)) for request in abstract.requests))
-            reader = _Reader(tensors, dtype, put, implementation, room)
-            arrays = [_counted(array, loaded) for array in pool.map(reader.read, abstract.requests)]
+            budget = ByteBudget(max(size_of(request.form(dtype, implementation)) for request in abstract.requests))
+            reader = _Reader(tensors, dtype, put, implementation, budget)
+            arrays = [_report(array, loaded) for array in pool.map(reader.read, abstract.requests)]
             return [arrays[place] for place in abstract.places]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -76,42 +78,42 @@ def load_weights(
             raise
 
 
-def _counted(array: jax.Array, loaded: Callable[[int], None]) -> jax.Array:
+def _report(array: jax.Array, loaded: Callable[[int], None]) -> jax.Array:
     loaded(array.nbytes)
     return array
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads tensors and joins them; the fields are those of `load_weights`, and the room for what is read at once."""
+    """Reader of joined tensors, with the arguments of `load_weights` and a budget of device bytes."""
 
     tensors: Mapping[str, Tensor]
     dtype: jnp.dtype
     put: Put
     implementation: Implementation
-    room: Room
+    budget: ByteBudget
 
-    def read(self, asked: JoinedTensors) -> jax.Array:
+    def read(self, request: JoinedTensors) -> jax.Array:
         """Join tensors along their first axis, and put them on the device.
 
         They are always copied, because they may be views of a file or belong to the caller. Nothing else refers to the
-        copy, so the CPU backend can use its memory instead of copying it again.
+        copy, so the CPU backend can use its memory instead of copying again.
         """
-        form = asked.form(self.dtype, self.implementation)
-        with self.room.taken(size_of(form)):
-            parts = [self.tensors[name] for name in asked.shapes]
-            whole = self._matrix(asked, parts, form) if asked.matrix else _vector(asked, parts)
+        form = request.form(self.dtype, self.implementation)
+        with self.budget.reserve(size_of(form)):
+            parts = [self.tensors[name] for name in request.shapes]
+            whole = self._matrix(request, parts, form) if request.matrix else _vector(request, parts)
             array = self.put(whole)
-            jax.block_until_ready(array)  # until the device has it, the copy takes host memory
+            jax.block_until_ready(array)  # the host copy exists until the transfer ends
             return array
 
-    def _matrix(self, asked: JoinedTensors, parts: list[Tensor], form: jax.ShapeDtypeStruct) -> Array:
+    def _matrix(self, request: JoinedTensors, parts: list[Tensor], form: jax.ShapeDtypeStruct) -> Array:
         whole = _empty(form.shape, self.dtype)
-        groups = range(max(1, asked.groups)) if asked.members is None else asked.members
-        for group, into in zip(groups, whole if asked.groups else [whole], strict=True):
-            stored = _of_group(parts, group, asked.groups)
-            copy_into(_as_asked(asked, stored), into, self.implementation)
-            release(stored)
+        groups = range(max(1, request.groups)) if request.members is None else request.members
+        for group, into in zip(groups, whole if request.groups else [whole], strict=True):
+            matrices = _of_group(parts, group, request.groups)
+            copy_into(_select(request, matrices), into, self.implementation)
+            release(matrices)
         return whole
 
 
@@ -121,44 +123,44 @@ def size_of(form: jax.ShapeDtypeStruct) -> int:
     return size
 
 
-def _vector(asked: JoinedTensors, parts: Sequence[Tensor]) -> Array:
+def _vector(request: JoinedTensors, parts: Sequence[Tensor]) -> Array:
     joined = np.concatenate([np.asarray(part).reshape(-1) for part in parts]).astype(np.float32)
-    whole = _empty((len(joined) if asked.order is None else len(asked.order),), jnp.dtype(jnp.float32))
-    whole[:] = (joined if asked.order is None else joined[asked.order]) + np.float32(asked.offset)
+    whole = _empty((len(joined) if request.order is None else len(request.order),), jnp.dtype(jnp.float32))
+    whole[:] = (joined if request.order is None else joined[request.order]) + np.float32(request.offset)
     return whole
 
 
-def _as_asked(asked: JoinedTensors, matrices: Sequence[Tensor]) -> list[Tensor]:
-    """Return the matrices of one group, (out, in), with the rows and inputs that are asked for."""
-    if asked.turned:
+def _select(request: JoinedTensors, matrices: Sequence[Tensor]) -> list[Tensor]:
+    """Return the matrices of one group, (out, in), with the requested rows and inputs."""
+    if request.transposed:
         matrices = [np.asarray(matrix).T for matrix in matrices]
-    if asked.order is not None:
-        matrices = _rows(matrices, asked.order)
-    if asked.inputs is None:
+    if request.order is not None:
+        matrices = _rows(matrices, request.order)
+    if request.inputs is None:
         return list(matrices)
-    return [_columns(np.asarray(matrix), asked.inputs) for matrix in matrices]
+    return [_columns(np.asarray(matrix), request.inputs) for matrix in matrices]
 
 
-def _rows(matrices: Sequence[Tensor], chosen: Order) -> list[Tensor]:
-    """Return some rows of matrices that lie one behind the other, as views of those that follow each other."""
-    ends = np.flatnonzero(np.diff(chosen) != 1) + 1
+def _rows(matrices: Sequence[Tensor], indices: Order) -> list[Tensor]:
+    """Return some rows of concatenated matrices, as one view for each run of consecutive rows if these are few."""
+    ends = np.flatnonzero(np.diff(indices) != 1) + 1
     if len(ends) >= MOST_RUNS:
-        return [np.concatenate([np.asarray(matrix) for matrix in matrices])[chosen]]
-    return [rows for run in np.split(chosen, ends) for rows in between(matrices, run[0], run[-1] + 1)]
+        return [np.concatenate([np.asarray(matrix) for matrix in matrices])[indices]]
+    return [rows for run in np.split(indices, ends) for rows in between(matrices, run[0], run[-1] + 1)]
 
 
-def _columns(matrix: Array, chosen: Order) -> Array:
-    """Return some columns of a matrix, as a view if they lie together; zeros for -1."""
-    there = chosen[chosen >= 0]
-    if len(there) and there[-1] - there[0] == len(there) - 1:
-        found = matrix[:, there[0] : there[-1] + 1]
+def _columns(matrix: Array, indices: Order) -> Array:
+    """Return some columns of a matrix, as a view if they are consecutive; zeros for -1."""
+    valid = indices[indices >= 0]
+    if len(valid) and valid[-1] - valid[0] == len(valid) - 1:
+        columns = matrix[:, valid[0] : valid[-1] + 1]
     else:
-        found = matrix[:, there]
-    return found if len(there) == len(chosen) else np.pad(found, ((0, 0), (0, len(chosen) - len(there))))
+        columns = matrix[:, valid]
+    return columns if len(valid) == len(indices) else np.pad(columns, ((0, 0), (0, len(indices) - len(valid))))
 
 
 def _of_group(parts: list[Tensor], group: int, groups: int) -> list[Tensor]:
-    """Return the matrices of one of the groups: its own parts, or its share of a single one."""
+    """Return the matrices of one of the groups: some of the parts, or a slice of a single part."""
     if not groups:
         return parts
     if parts[0].ndim == 3:
@@ -171,10 +173,10 @@ def _of_group(parts: list[Tensor], group: int, groups: int) -> list[Tensor]:
 
 
 def _empty(shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
-    """Allocate whole pages of zeros: they are aligned as the CPU backend needs it, and are returned when freed.
+    """Allocate whole memory pages of zeros, aligned for the CPU backend and returned to the system when freed.
 
-    The pages are small. numpy asks for huge pages, which took up to five times as long in a virtual machine, where the
-    host has to find them first.
+    The pages are small. numpy would use huge pages: up to five times slower in a virtual machine, where the host has
+    to find them first.
     """
     size = int(np.prod(shape)) * dtype.itemsize
     if sys.platform == "win32":

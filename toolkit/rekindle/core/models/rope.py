@@ -1,4 +1,4 @@
-"""Where tokens are: the angles by which pairs of numbers turn at each position."""
+"""Rotary position embedding: the rotation of each pair of a head's elements by the token's position."""
 
 import math
 from dataclasses import replace
@@ -18,13 +18,16 @@ from rekindle.core.models.scaling import (
 )
 
 
-def turns(rope: Rope | None, positions: jax.Array, lengths: jax.Array, head_dim: int) -> tuple[jax.Array, jax.Array]:
-    """Return the cosines and sines of each token's pairs, (tokens, pairs) float32; no pairs without a rope.
+def compute_cos_sin(
+    rope: Rope | None, positions: jax.Array, lengths: jax.Array, head_dim: int
+) -> tuple[jax.Array, jax.Array]:
+    """Compute the cosines and sines of each token's pairs, (tokens, pairs) float32; no pairs without a rope.
 
     Args:
+        rope: the rotary embedding; None for none.
         positions: (tokens,) int32.
-        lengths: (tokens,) int32, of each token's request, for the scalings that depend on it.
-        head_dim: of the heads that turn, if the rope does not say how many numbers do.
+        lengths: (tokens,) int32, the length of each token's request, for long-context ropes.
+        head_dim: the size of the rotary part of heads, unless the rope has `dims`.
     """
     if rope is None:
         none = jnp.zeros((len(positions), 0), jnp.float32)
@@ -43,25 +46,25 @@ def _frequencies(rope: Rope, positions: jax.Array, lengths: jax.Array, head_dim:
             short, long = (plain / np.asarray(factors, np.float32) for factors in (scaling.short, scaling.long))
             return jnp.where((lengths > scaling.original_context)[:, None], long[None], short[None])
         case DynamicScaling(factor, context):
-            # What is computed alone, after the prompt, is turned as the last token of a prompt of its length.
+            # A decode row is rotated like the last token of a prompt of its length.
             longest = jnp.maximum(jnp.maximum(lengths, positions + 1), context).astype(jnp.float32)
             plain = rope_frequencies(replace(rope, scaling=None), head_dim)
             dims = 2 * len(plain)
-            grown = (factor * longest / context - (factor - 1)) ** (dims / (dims - 2))
+            growth = (factor * longest / context - (factor - 1)) ** (dims / (dims - 2))
             powers = np.arange(0, dims, 2, dtype=np.float32) / dims
-            return jnp.asarray(plain)[None] * grown[:, None] ** -powers[None]
+            return jnp.asarray(plain)[None] * growth[:, None] ** -powers[None]
     return jnp.asarray(rope_frequencies(rope, head_dim))[None]
 
 
-def turn(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """Turn the pairs (i, i + pairs) of (tokens, heads, 2 * pairs) by the angles of each token, (tokens, pairs)."""
+def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Rotate the pairs (i, i + pairs) of (tokens, heads, 2 * pairs) by each token's angles, (tokens, pairs)."""
     first, second = jnp.split(x, 2, axis=-1)
     cos, sin = cos[:, None], sin[:, None]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
 def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Return the angle per position of each pair: (pairs,) float32, in radians; no scaling may depend on lengths."""
+    """Return the angle per position of each pair: (pairs,) float32, in radians, for any rope but long-context ones."""
     dims = head_dim if rope.dims is None else rope.dims
     theta = rope.theta
     if isinstance(rope.scaling, BaseScaling):
@@ -78,25 +81,25 @@ def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def _llama3(frequencies: np.ndarray, scaling: Llama3Scaling) -> np.ndarray:
-    turned = scaling.original_context * frequencies / (2 * math.pi)
-    kept = (turned - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    kept = np.clip(kept, 0.0, 1.0)
-    scaled: np.ndarray = frequencies * (kept + (1 - kept) / scaling.factor)
-    return scaled
+    rotations = scaling.original_context * frequencies / (2 * math.pi)
+    weight = (rotations - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    weight = np.clip(weight, 0.0, 1.0)
+    result: np.ndarray = frequencies * (weight + (1 - weight) / scaling.factor)
+    return result
 
 
 def _yarn(frequencies: np.ndarray, scaling: YarnScaling, theta: float, dims: int) -> np.ndarray:
-    """Interpolate between pairs by their number, as the authors' code does, which rounds the ends of the ramp."""
+    """Interpolate between pairs by their index, with rounded ends of the ramp, as in the authors' code."""
 
-    def pair(turned: float) -> float:
-        """Return which pair turns so often within the original context."""
-        return dims * math.log(scaling.original_context / (turned * 2 * math.pi)) / (2 * math.log(theta))
+    def pair(rotations: float) -> float:
+        """Return the index of the pair with this number of rotations within the original context."""
+        return dims * math.log(scaling.original_context / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
     first, last = pair(scaling.beta_fast), pair(scaling.beta_slow)
     if scaling.truncate:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, dims - 1)
     ramp = (np.arange(dims // 2, dtype=np.float64) - first) / max(last - first, 0.001)
-    kept = 1 - np.clip(ramp, 0.0, 1.0)
-    scaled: np.ndarray = frequencies * (kept + (1 - kept) / scaling.factor)
-    return scaled
+    weight = 1 - np.clip(ramp, 0.0, 1.0)
+    result: np.ndarray = frequencies * (weight + (1 - weight) / scaling.factor)
+    return result

@@ -1,11 +1,11 @@
-"""Scalings of rope frequencies, for contexts longer than those that a model was first trained on."""
+"""Scalings of rope frequencies, for contexts longer than in a model's first training."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
-    """Positions are divided by `factor`."""
+    """Linear scaling: positions are divided by `factor`."""
 
     factor: float
 
@@ -14,8 +14,8 @@ class LinearScaling:
 class Llama3Scaling:
     """Llama 3's scaling of the low rope frequencies (`rope_scaling` of type "llama3").
 
-    Frequencies of wavelengths shorter than `original_context / high_freq_factor` tokens stay, those of wavelengths
-    longer than `original_context / low_freq_factor` are divided by `factor`, and those between are interpolated.
+    Frequencies of wavelengths below `original_context / high_freq_factor` tokens do not change. Frequencies of
+    wavelengths above `original_context / low_freq_factor` are divided by `factor`. The rest are interpolated.
     """
 
     factor: float
@@ -26,14 +26,14 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class YarnScaling:
-    """YaRN (Peng et al., 2023, arXiv:2309.00071): fast pairs stay, slow ones are divided by `factor`.
+    """YaRN (Peng et al., 2023, arXiv:2309.00071): the frequencies of slow pairs are divided by `factor`.
 
     Attributes:
-        factor: of the positions of slow pairs.
-        original_context: the tokens that the model was first trained for.
-        beta_fast, beta_slow: turns within the original context that bound the ramp between the two.
+        factor: the divisor.
+        original_context: the context length of the first training, in tokens.
+        beta_fast, beta_slow: the rotations within the original context at both ends of the ramp between fast and slow.
         truncate: whether the ramp begins and ends at whole pairs.
-        attention_factor: by which cosine and sine are multiplied.
+        attention_factor: a factor of cosines and sines.
     """
 
     factor: float
@@ -46,19 +46,19 @@ class YarnScaling:
 
 @dataclass(frozen=True, slots=True)
 class BaseScaling:
-    """The base of the frequencies is multiplied, whatever the length (Hunyuan's "dynamic" with an alpha)."""
+    """Scaling of the frequencies' base, independent of the length (Hunyuan's "dynamic" with an alpha)."""
 
     factor: float
 
 
 @dataclass(frozen=True, slots=True)
 class LongScaling:
-    """LongRoPE (Ding et al., 2024, arXiv:2402.13753): each pair is divided by a factor of its own.
+    """LongRoPE (Ding et al., 2024, arXiv:2402.13753): each pair's frequency is divided by a separate factor.
 
     Attributes:
-        short, long: the factors, for requests of at most `original_context` tokens, and for longer ones.
-        original_context: the tokens that the model was first trained for.
-        attention_factor: by which cosine and sine are multiplied.
+        short, long: the divisors for requests of at most `original_context` tokens, and for longer requests.
+        original_context: the context length of the first training, in tokens.
+        attention_factor: a factor of cosines and sines.
     """
 
     short: tuple[float, ...]
@@ -69,11 +69,11 @@ class LongScaling:
 
 @dataclass(frozen=True, slots=True)
 class DynamicScaling:
-    """Dynamic NTK scaling: the base grows with the request (emozilla, 2023, as transformers computes it).
+    """Dynamic NTK scaling: the base grows with the request (emozilla, 2023; the formula is that of transformers).
 
     Attributes:
-        factor: how steeply.
-        original_context: up to so many tokens nothing is scaled.
+        factor: the steepness of the growth.
+        original_context: the number of tokens up to which nothing is scaled.
     """
 
     factor: float

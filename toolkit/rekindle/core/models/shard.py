@@ -1,6 +1,6 @@
-"""One device's share of a model that is cut over several devices: heads, inner features, tokens of the vocabulary.
+"""Tensor parallelism: one device's shard of heads, inner features and vocabulary.
 
-Megatron cuts models so (Shoeybi et al., 2019, arXiv:1909.08053).
+The partition is Megatron's (Shoeybi et al., 2019, arXiv:1909.08053).
 """
 
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ import numpy as np
 from jax import lax
 
 TENSOR: Final = "tensor"
-"""The name of the axis of a mesh over which a model is cut."""
+"""The mesh axis of tensor parallelism."""
 DATA: Final = "data"
-"""The name of the axis over which the rows of a tick are divided; each group along it has the whole model."""
+"""The mesh axis of data parallelism: it divides the rows of a tick, and each group along it has the whole model."""
 
 Order = np.ndarray[Any, np.dtype[np.intp]]
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The share of one device. A program has the same shapes on all of them, and sums over the axis `TENSOR`.
+    """The shard of one device. A program has the same shapes on all devices, and sums over the axis `TENSOR`.
 
     Attributes:
-        rank: the device's number among those that share a model.
-        of: how many these are.
-        groups: how many times there are so many devices, which compute other rows.
+        rank: the device's index in its group.
+        of: the number of devices in a group.
+        groups: the number of groups; each computes other rows.
     """
 
     rank: int = 0
@@ -34,16 +34,16 @@ class Shard:
     groups: int = 1
 
     def units(self, count: int) -> Order:
-        """Return which of so many units this device has: as many as each other; -1 stands for none."""
+        """Return the indices of this device's units, padded with -1 to the same number on all devices."""
         size = -(-count // self.of)
-        found = np.arange(self.rank * size, (self.rank + 1) * size)
-        return np.where(found < count, found, -1)
+        indices = np.arange(self.rank * size, (self.rank + 1) * size)
+        return np.where(indices < count, indices, -1)
 
     def heads(self, queries: int, keys: int) -> tuple[Order, Order]:
-        """Return which heads of queries, and of keys, this device has; -1 stands for none.
+        """Return the indices of this device's query heads and KV heads, padded with -1.
 
-        The heads of queries that share a head of keys are together. If there are fewer heads of keys than devices,
-        several devices have the same one, and share out its queries.
+        All query heads of a KV head are on the same device, unless there are fewer KV heads than devices. Then several
+        devices have the same KV head, and divide its query heads.
         """
         group = queries // keys
         if keys >= self.of:
@@ -57,27 +57,27 @@ class Shard:
         return np.where(own < group, key * group + own, -1), np.array([key])
 
     def sum(self, x: jax.Array) -> jax.Array:
-        """Return the sum over all devices."""
+        """Sum over all devices."""
         return x if self.of == 1 else lax.psum(x, TENSOR)
 
     def anywhere(self, truth: jax.Array) -> jax.Array:
-        """Return whether something is true in any group, so that all groups take the same branch of a program."""
+        """Return the logical or over all groups, so that all take the same branch of a program."""
         return truth if self.groups == 1 else lax.pmax(truth.astype(jnp.int32), DATA) > 0
 
-    def joined(self, x: jax.Array, axis: int) -> jax.Array:
-        """Return the arrays of all devices, one behind the other."""
+    def gather(self, x: jax.Array, axis: int) -> jax.Array:
+        """Concatenate the arrays of all devices."""
         return x if self.of == 1 else lax.all_gather(x, TENSOR, axis=axis, tiled=True)
 
 
 @dataclass(frozen=True, slots=True)
 class HeadShares:
-    """The share that the features of each device's heads have in a mean over all heads.
+    """Weights of each device's features in a mean over all heads, with duplicate heads counted once.
 
     Attributes:
-        of: how many devices share the model.
-        queries, keys: the number of heads of each.
-        side: 0 for the heads of queries, 1 for those of keys.
-        head_dim: the features of a head.
+        of: the number of devices in a group.
+        queries, keys: the number of query heads and of KV heads.
+        side: 0 for query heads, 1 for KV heads.
+        head_dim: the size of a head.
     """
 
     of: int
@@ -87,36 +87,36 @@ class HeadShares:
     head_dim: int
 
     def here(self) -> jax.Array:
-        """Return the shares of this device's features, (features,) float32."""
-        there = np.stack([Shard(rank, self.of).heads(self.queries, self.keys)[self.side] for rank in range(self.of)])
-        devices = np.bincount(there[there >= 0])
-        shares = np.where(there < 0, 0, 1 / (devices[there] * len(devices) * self.head_dim)).astype(np.float32)
+        """Return the weights of this device's features, (features,) float32."""
+        heads = np.stack([Shard(rank, self.of).heads(self.queries, self.keys)[self.side] for rank in range(self.of)])
+        copies = np.bincount(heads[heads >= 0])
+        shares = np.where(heads < 0, 0, 1 / (copies[heads] * len(copies) * self.head_dim)).astype(np.float32)
         return jnp.asarray(np.repeat(shares, self.head_dim, axis=1))[lax.axis_index(TENSOR)]
 
 
 WHOLE: Final = Shard()
-"""All of a model, on one device."""
+"""The shard of a single device: the whole model."""
 
 
-def composed(order: Order | None, rows: Order | None) -> Order | None:
-    """Return the order of some rows of what has an order itself."""
+def compose(order: Order | None, rows: Order | None) -> Order | None:
+    """Return the order of selected rows after an order; None stands for the identity."""
     if order is None or rows is None:
         return rows if order is None else order
-    chosen: Order = order[rows]
-    return chosen
+    result: Order = order[rows]
+    return result
 
 
 def rows_of(*blocks: tuple[Order, int, int]) -> Order:
-    """Return the rows of some units; those of a unit that is not there are of the first one.
+    """Return the row indices of blocks of units. Padding units (-1) get the rows of unit 0.
 
     Args:
-        blocks: each as (units, the rows of one, the row with which they begin).
+        blocks: tuples of (unit indices, rows of a unit, first row of unit 0).
     """
     return np.concatenate([start + spread(np.maximum(units, 0), size) for units, size, start in blocks])
 
 
 def spread(units: Order, size: int) -> Order:
-    """Return the numbers of each unit, one after the other; -1 for those of a unit that is not there."""
-    numbers = units[:, None] * size + np.arange(size)[None]
-    found: Order = np.where(units[:, None] < 0, -1, numbers).reshape(-1)
-    return found
+    """Return the element indices of units of this size, concatenated; -1 for elements of padding units."""
+    elements = units[:, None] * size + np.arange(size)[None]
+    result: Order = np.where(units[:, None] < 0, -1, elements).reshape(-1)
+    return result

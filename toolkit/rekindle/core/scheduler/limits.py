@@ -137,7 +137,7 @@ class EngineLimits:
             raise ConfigError(f"max_context {settings.max_context} is above the model's own, {model.max_context}")
         max_context = settings.max_context or model.max_context
         if page_bytes is None:
-            page_bytes = model.numbers_of_a_token * settings.page_size * itemsize
+            page_bytes = model.numbers_per_token * settings.page_size * itemsize
         pool = PoolLimits.of(settings, max_context, page_bytes, pool_bytes)
         one_shape = settings.deterministic and not (rows_apart and settings.logits_processor is None)
         prefill_buckets, decode_buckets = _bucket_sizes(settings, one_shape)

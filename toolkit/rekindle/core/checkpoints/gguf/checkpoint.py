@@ -12,7 +12,7 @@ from rekindle.core.checkpoints.gguf.split import open_gguf_files
 from rekindle.core.checkpoints.gguf.tokenizer import eos_ids, gguf_tokenizer
 from rekindle.core.checkpoints.uses import Embedding, Uses
 from rekindle.core.errors import UnsupportedModel
-from rekindle.core.models.families.known import parse_config
+from rekindle.core.models.families.registry import parse_config
 from rekindle.core.request.request import Pooling
 
 

@@ -185,7 +185,7 @@ class _Finder:
         own = self.config.names
         layer, _, part = stem.partition(f"{own.layers}.")[2].partition(".")
         names = self._names(layer, part, stem, kind)
-        if own.experts_turned and names and part in (*own.expert_gate_up, own.expert_down):
+        if own.experts_transposed and names and part in (*own.expert_gate_up, own.expert_down):
             return InTurns(names)
         if part == own.latent_heads and not names:
             return self._of_latents(layer, kind)

@@ -18,8 +18,8 @@ from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import CheckpointError, ModelNotFound
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
-from rekindle.core.models.families.known import parse_config
 from rekindle.core.models.families.reading import Family
+from rekindle.core.models.families.registry import parse_config
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle_kernels.blocks import Tensor
 

@@ -1,1 +1,1 @@
-"""How the computation is compiled, kept ready, and kept on disk."""
+"""Compilation of the model's programs, their LRU in memory and their store on disk."""

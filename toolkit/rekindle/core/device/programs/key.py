@@ -1,4 +1,4 @@
-"""The key that makes a compiled program valid, part by part, without tracing or lowering anything."""
+"""Keys of compiled programs, computed part by part without tracing or lowering."""
 
 import json
 import os
@@ -22,10 +22,10 @@ from rekindle_kernels.api import Implementation, library_of
 
 XLA_VARIABLES: Final = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 SILENT_FLAGS: Final = ("--xla_dump_",)
-"""How flags begin that only write files beside the program."""
+"""Prefixes of flags with no effect on the program: they only dump files."""
 
 PACKAGES: Final = ("jax", "jaxlib", "flax", "numpy")
-"""Packages that trace and lower, and numpy, which computes the constants."""
+"""The packages for tracing and lowering, and numpy, which computes the constants."""
 
 PLUGINS: Final = {
     "tpu": ("libtpu",),
@@ -41,7 +41,7 @@ PLUGINS: Final = {
         "nvidia-nvvm",
     ),
 }
-"""Packages whose version matters on a platform, beside those that declare themselves as plugins of jax."""
+"""Further packages with an effect on programs of a platform, in addition to installed jax plugins."""
 
 CPU_NAMES: Final = (
     "vendor_id",
@@ -58,17 +58,17 @@ THREAD_VARIABLES: Final = ("NPROC", "PJRT_NPROC")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The devices that programs are compiled for, as far as it can be known whether they are attached or not.
+    """Description of the devices of a program, the same for attached devices and for cross-compilation targets.
 
     Attributes:
         platform: "cpu", "gpu" or "tpu".
-        platform_version: the version of the runtime, on TPU libtpu's build. Empty on GPU, where attached devices give
-            the release of CUDA that the plugin was built with, and others give none; `plugins` says more than that.
+        platform_version: the version of the runtime, on TPU libtpu's build. Empty on GPU: only attached devices report
+            one, the plugin's CUDA release, and `plugins` is more precise.
         device_kind: the model of the device, on GPU with its compute capability.
-        topology: the devices in order, each with its process, out of how many they are, and on TPU where they are
-            wired; where they are of several processes, also which of them this one is.
-        plugins: versions of the packages that compile for the devices; empty on CPU, where jaxlib does.
-        host_cpu: model, features and threads that the CPU compiler reckons with; empty on other platforms.
+        topology: the devices in order, each with its process, on TPU also with its wiring, then the number of all
+            devices, and with several processes the index of this one.
+        plugins: versions of the compiler packages for the devices; empty on CPU, where jaxlib compiles.
+        host_cpu: the CPU model, features and threads seen by the CPU compiler; empty on other platforms.
     """
 
     platform: str
@@ -80,7 +80,7 @@ class Target:
 
     @classmethod
     def of(cls, devices: Sequence[jax.Device]) -> "Target":
-        """Return the target of devices of one kind, in the mesh's order; attached, or from `targets.devices_of`."""
+        """Return the target of devices of one kind in mesh order, either attached or from `targets.devices_of`."""
         first = devices[0]
         return cls(
             platform=first.platform,
@@ -94,16 +94,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class SharedKey:
-    """The part of the key that all programs of one session have in common.
+    """The part of the key common to all programs of a session.
 
     Attributes:
-        code: see `code_digest`.
+        code: the digest from `code_digest`.
         model: the decoder's config.
         xla_flags: flags of the compiler, from the environment.
-        jax_config: the settings of JAX, see `JaxSettings`.
+        jax_config: the JAX settings, see `JaxSettings`.
         packages, python: versions.
         target: the devices.
-        native_kernels: the library that programs call, see `rekindle_kernels.api.library_of`.
+        native_kernels: the kernel library, see `rekindle_kernels.api.library_of`.
     """
 
     code: str
@@ -119,12 +119,12 @@ class SharedKey:
     def of(
         cls, model: ModelConfig, target: Target, settings: JaxSettings, kernels: Implementation = "xla"
     ) -> "SharedKey":
-        """Return how programs are compiled now under these settings, with kernels of this implementation."""
+        """Return the shared key of programs compiled now, under these settings and with this kernel implementation."""
         return cls(
             code=code_digest(),
             model=repr(model),
             xla_flags=_xla_flags(),
-            # Some versions of JAX have a setting, with False as its value, only once Pallas is imported.
+            # Some JAX versions add a setting with the value False once Pallas is imported: False equals None here.
             jax_config=" ".join(f"{name}={value or None}" for name, value in settings.values.items()),
             packages=_versions(PACKAGES),
             python=f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}",
@@ -139,9 +139,9 @@ class ProgramKey(StoreKey):
 
     Attributes:
         program: the program's name, such as a bucket's.
-        statics: values that are compiled into the program.
+        statics: values compiled into the program.
         arguments: the structure, shapes and dtypes of the arguments.
-        shardings: where the arguments are, or must be.
+        shardings: the shardings of the arguments.
         build: see `SharedKey`.
     """
 
@@ -158,8 +158,8 @@ class ProgramKey(StoreKey):
         """Return the key of one program.
 
         Args:
-            statics: values that are compiled into the program, and are neither in its name nor in the model's config.
-            arguments: by name, pytrees of arrays or of `jax.ShapeDtypeStruct`.
+            statics: values compiled into the program, apart from its name and the model's config.
+            arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`, by name.
         """
         return cls(
             program=program,
@@ -182,18 +182,18 @@ def _short(text: str) -> str:
 
 
 def _shapes(tree: Any) -> str:
-    """Describe the leaves in short, and add a digest of every leaf's place, shape and dtype."""
+    """Summarise the leaves, and add a digest of every leaf's place, shape and dtype."""
     leaves, structure = jax.tree.flatten(tree)
     kinds = [f"{leaf.dtype}{list(leaf.shape)}{'~' if getattr(leaf, 'weak_type', False) else ''}" for leaf in leaves]
-    return f"{_counted(kinds)} #{_short(f'{structure} {kinds}')}"
+    return f"{_tally(kinds)} #{_short(f'{structure} {kinds}')}"
 
 
 def _shardings(tree: Any) -> str:
     places = [str(getattr(leaf, "sharding", None)) for leaf in jax.tree.leaves(tree)]
-    return f"{_counted(places)} #{_short(str(places))}"
+    return f"{_tally(places)} #{_short(str(places))}"
 
 
-def _counted(values: Sequence[str]) -> str:
+def _tally(values: Sequence[str]) -> str:
     return ", ".join(f"{times} x {value}" for value, times in Counter(values).items())
 
 
@@ -203,9 +203,9 @@ def _kind(device: jax.Device) -> str:
 
 
 def _topology(devices: Sequence[jax.Device]) -> str:
-    """Return the ids by which programs name devices, and on TPU how all devices are wired, which is compiled in.
+    """Return the device ids in the program, and on TPU the wiring of all devices, since it is compiled in.
 
-    What a program is to one of several processes that run it together, it is not to the others.
+    Each of several processes running a program together compiles a different part, so its index is included.
     """
     places = " ".join(map(_place, devices))
     if devices[0].platform != "gpu":
@@ -215,22 +215,22 @@ def _topology(devices: Sequence[jax.Device]) -> str:
 
 
 def _place(device: jax.Device) -> str:
-    named = f"{device.platform}:{device.id}@{device.process_index}"
+    name = f"{device.platform}:{device.id}@{device.process_index}"
     if device.platform != "tpu":
-        return named
-    # Attached chips of a single slice may say that it is the first; those of a description never do.
+        return name
+    # Attached chips of a single slice may report slice 0; chips of a topology description report none.
     wiring = [(*device.coords, device.core_on_chip), getattr(device, "slice_index", None) or 0]
-    return "/".join([named, *map(str, wiring)])
+    return "/".join([name, *map(str, wiring)])
 
 
 def _xla_flags() -> str:
-    """Return all flags in their order, since the last of two equal ones counts."""
+    """Return all flags in order, since the last of equal flags wins."""
     flags = [flag for name in XLA_VARIABLES for flag in (f"{name}:", *_flags(os.environ.get(name, "")))]
     return " ".join(flag for flag in flags if not flag.startswith(SILENT_FLAGS))
 
 
 def _flags(value: str) -> list[str]:
-    """Return the flags of a variable. If it does not begin with a dash, XLA reads them from the file that it names."""
+    """Return the flags of a variable. XLA takes a value without a leading dash as the name of a file of flags."""
     if value and not value.lstrip().startswith("-"):
         with suppress(OSError):
             return Path(value).read_text(encoding="utf-8", errors="replace").split()
@@ -257,7 +257,7 @@ def _version(package: str) -> str:
 
 
 def _host_cpu() -> str:
-    """Describe the CPU: the compiler uses all features that it finds, and divides work among all its threads."""
+    """Describe the CPU: the compiler uses all its features, and divides work among all its threads."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     limits = "".join(f" {name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ)
     return f"{platform.machine()} {_cpu_model()} {cores} cores{limits}"

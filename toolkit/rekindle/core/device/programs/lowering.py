@@ -1,4 +1,4 @@
-"""The programs of one model, and how each is compiled from shapes alone, without weights and without a device."""
+"""Programs of a model, compiled from shapes alone, without weights and without a device."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import keystr
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.device.functions import Function, allowing, copies, entering, steps
+from rekindle.core.device.functions import Function, allow_function, copy_functions, enter_function, step_function
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.device.place import PAGE, PAGES, ROWS, SAME, WEIGHTS, Place
@@ -28,12 +28,12 @@ from rekindle.core.models.decoder import abstract_decoder
 from rekindle_kernels.api import Implementation, choose
 
 Program = Callable[..., Any]
-"""A compiled function; arguments that it returns in new form are donated.
+"""A compiled function. Arguments returned in updated form are donated.
 
 The step of a bucket: `program(weights, pages, slots, packed) -> (pages, slots, outputs)`.
-EMPTY makes the device state of an idle engine: `program() -> (pages, slots)`.
-ENTER enters a slot: `program(adjustments, slot, packed) -> adjustments`.
-ALLOW sets what is allowed in some slots: `program(allowed, slots, bits) -> allowed`.
+EMPTY creates the device state of an idle engine: `program() -> (pages, slots)`.
+ENTER fills a slot's adjustments: `program(adjustments, slot, packed) -> adjustments`.
+ALLOW sets the allowed-token masks of some slots: `program(allowed, slots, bits) -> allowed`.
 GATHER copies a page out of the pool: `program(pages, page_id) -> content`.
 SCATTER copies a page into the pool: `program(pages, page_id, content) -> pages`.
 """
@@ -48,7 +48,7 @@ Key = Bucket | Literal["empty", "enter", "allow", "gather", "scatter"]
 
 
 def program_name(key: Key) -> str:
-    """Return a program's name in words, the same in every process."""
+    """Return a program's readable name, the same in every process."""
     if not isinstance(key, Bucket):
         return key
     steps = "step" if key.steps == 1 else f"{key.steps} steps"
@@ -56,7 +56,7 @@ def program_name(key: Key) -> str:
 
 
 def temporary_bytes(program: Program) -> int | None:
-    """Return the bytes that a program needs while it runs, beside what it is given and returns; None if unknown."""
+    """Return the temporary bytes of a program's run, without arguments and results; None if unknown."""
     try:
         stats = cast(jax.stages.Compiled, program).memory_analysis()
     except (AttributeError, NotImplementedError, jax.errors.JaxRuntimeError):
@@ -65,22 +65,22 @@ def temporary_bytes(program: Program) -> int | None:
 
 
 class Programs:
-    """Compiles the programs of one model, under the settings of JAX that this thread has now.
+    """Compiler of one model's programs, under the JAX settings of the constructing thread.
 
     Args:
-        dtype: of weights and pages.
-        place: the devices that the programs are to run on, where all arguments are to be; they need not be attached.
-        implementation: of the kernels; None is the best for the device.
-        logits_processor: compiled into each step, as `LogitsProcessor.traced` takes it; None for none.
+        dtype: the dtype of weights and pages.
+        place: the devices of the programs and of all arguments; they need not be attached.
+        implementation: the kernel implementation; None is the best for the device.
+        logits_processor: a function for `LogitsProcessor.traced`, compiled into each step; None for no processor.
 
     Raises:
-        ValueError: the implementation does not serve such pages on the device, or the processor cannot be traced.
+        ValueError: the implementation does not support these pages on the device, or the processor cannot be traced.
 
     Attributes:
-        implementation: of the kernels, as it was chosen.
-        statics: values that are compiled into the programs and are not in the model's config, by name.
+        implementation: the selected kernel implementation.
+        statics: values compiled into the programs beyond the model's config, by name.
         jax_settings: the settings of JAX.
-        page_sharding: where a page lies that GATHER returns, and SCATTER takes.
+        page_sharding: the sharding of a page from GATHER or for SCATTER.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Programs:
         pool = config.pool(sizes.num_pages, sizes.page_size, place.tensor)
         self.implementation = kernels = choose(place.first.platform, pool, dtype, implementation)
         abstract = abstract_decoder(config, dtype, kernels, place.shards[0])
-        self._weights = [place.whole(form, WEIGHTS) for form in abstract.forms]
+        self._weights = [place.global_shape(form, WEIGHTS) for form in abstract.forms]
         self._place = place
         self.statics: dict[str, int | str] = asdict(sizes) | {
             "dtype": dtype.name,
@@ -111,42 +111,42 @@ class Programs:
         with self.jax_settings.applied():
             pages, slots = jax.eval_shape(empty)
         self._group_slots = slots
-        self._slots = jax.tree.map(lambda rows: place.whole(rows, ROWS), slots)
-        self._pages = tuple(place.whole(layer, PAGES) for layer in pages)
+        self._slots = jax.tree.map(lambda rows: place.global_shape(rows, ROWS), slots)
+        self._pages = tuple(place.global_shape(layer, PAGES) for layer in pages)
         self._heads = heads = place.heads(config.attention.heads, config.attention.kv_heads)
-        # One process keeps the copies of all: it needs whole pages, and gives them to the others.
+        # Of several processes, one keeps all copies: it needs whole pages, and sends them to the others.
         page = PAGE if heads is None and place.processes == 1 else SAME
         self.page_sharding = place.sharding(page)
-        gathered, scattered = copies(place, heads, kernels, sizes.num_pages, page)
+        gather_page, scatter_page = copy_functions(place, heads, kernels, sizes.num_pages, page)
         self._functions: dict[Any, Function] = {
-            Bucket: steps(place, abstract, sizes, kernels, processor),
-            EMPTY: Function(place.mapped(empty, (), (PAGES, ROWS)), (), (PAGES, ROWS)),
-            ENTER: entering(place, sizes.max_running),
-            ALLOW: allowing(place, sizes.max_running),
-            GATHER: gathered,
-            SCATTER: scattered,
+            Bucket: step_function(place, abstract, sizes, kernels, processor),
+            EMPTY: Function(place.on_each_device(empty, (), (PAGES, ROWS)), (), (PAGES, ROWS)),
+            ENTER: enter_function(place, sizes.max_running),
+            ALLOW: allow_function(place, sizes.max_running),
+            GATHER: gather_page,
+            SCATTER: scatter_page,
         }
 
     @property
     def page(self) -> jax.ShapeDtypeStruct:
-        """The shape and dtype of a page over all layers, as GATHER returns it, with each head once."""
+        """The shape and dtype of a page over all layers from GATHER, with each head once."""
         _, sides, heads, page_size, width = self._pages[0].shape
         heads = heads if self._heads is None else len(self._heads.first)
         return jax.ShapeDtypeStruct((len(self._pages), sides, heads, page_size, width), self._pages[0].dtype)
 
     @property
     def copy_bytes(self) -> int:
-        """The bytes of a copy of a page."""
+        """The bytes of one page copy."""
         return _bytes([self.page])
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of all weights on the device."""
+        """The bytes of all weights over the devices of a group."""
         return _bytes(self._weights)
 
     @property
     def page_bytes(self) -> int:
-        """The bytes of a page over all layers, as the kernels store it."""
+        """The bytes of a page over all layers, in the kernels' format."""
         return _bytes([jax.ShapeDtypeStruct(layer.shape[1:], layer.dtype) for layer in self._pages])
 
     @property
@@ -155,7 +155,7 @@ class Programs:
         return _bytes(jax.tree.leaves(self._group_slots))
 
     def arguments(self, key: Key) -> dict[str, Any]:
-        """Return the shapes of what a program takes, by name and in order."""
+        """Return the shapes of a program's arguments, by name and in order."""
         match key:
             case "empty":
                 return {}
@@ -175,30 +175,30 @@ class Programs:
                 return {"weights": self._weights, "pages": self._pages, "slots": self._slots, "packed": packed}
 
     def check_here(self, key: Key, arguments: Sequence[Any]) -> None:
-        """Check that arguments lie on the devices of the programs, if they were put anywhere.
+        """Check the devices of all committed arguments.
 
         Raises:
-            RuntimeError: they lie on others.
+            RuntimeError: an argument lies on other devices than the programs.
         """
         for name, argument in zip(self.arguments(key), arguments, strict=True):
             for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
                 put = isinstance(leaf, jax.Array) and leaf.committed
                 if put and leaf.devices() != set(self._place.devices):
                     raise RuntimeError(
-                        f"the program {program_name(key)!r} runs on {self._place}, and {name}{keystr(path)} is on "
-                        f"{', '.join(sorted(map(str, leaf.devices())))}: put it where the program runs"
+                        f"the program {program_name(key)!r} runs on {self._place}, but {name}{keystr(path)} is on "
+                        f"{', '.join(sorted(map(str, leaf.devices())))}: move it to the program's devices"
                     )
 
     def lowered(self, key: Key, arguments: Sequence[Any] | None = None) -> jax.stages.Lowered:
         """Trace and lower one program, which can take seconds.
 
         Args:
-            arguments: to lower the program for others than `arguments(key)`.
+            arguments: arrays or shapes to use instead of `arguments(key)`.
         """
         if arguments is None:
             into = self._function(key).into
             arguments = [
-                self._placed(each, kind) for each, kind in zip(self.arguments(key).values(), into, strict=True)
+                self._with_sharding(each, kind) for each, kind in zip(self.arguments(key).values(), into, strict=True)
             ]
         with self.jax_settings.applied():
             return self._jitted(key).lower(*arguments)
@@ -217,16 +217,16 @@ class Programs:
     def _jitted(self, key: Key) -> jax.stages.Wrapped:
         about = self._function(key)
         function = partial(about.function, bucket=key) if isinstance(key, Bucket) else about.function
-        # Several processes compile parts of one program, which has one name.
+        # Several processes compile parts of one program under one name.
         unique = secrets.token_hex(8) if self._place.processes == 1 else "shared"
-        named = _named(function, program_name(key), unique)
+        function = _renamed(function, program_name(key), unique)
         out = jax.tree.map(self._place.sharding, about.out, is_leaf=_is_kind)
-        return jax.jit(named, donate_argnums=about.donated, out_shardings=out)
+        return jax.jit(function, donate_argnums=about.donated, out_shardings=out)
 
     def _function(self, key: Key) -> Function:
         return self._functions[type(key) if isinstance(key, Bucket) else key]
 
-    def _placed(self, argument: Any, kind: PartitionSpec) -> Any:
+    def _with_sharding(self, argument: Any, kind: PartitionSpec) -> Any:
         sharding = self._place.sharding(kind)
         return jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding), argument)
 
@@ -236,20 +236,20 @@ def _is_kind(x: Any) -> bool:
 
 
 def _bytes(arrays: Sequence[Any]) -> int:
-    """Return the bytes of arrays of these shapes together."""
+    """Return the total bytes of arrays of these shapes."""
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
 
 
-def _named(function: Callable[..., Any], name: str, unique: str) -> Callable[..., Any]:
-    """Return a function under a name that no other program ever had, if `unique` is what no other one had.
+def _renamed(function: Callable[..., Any], name: str, unique: str) -> Callable[..., Any]:
+    """Return a function under a globally unique name, given a unique suffix.
 
-    JAX's persistent compilation cache knows programs by their names too. So nothing of ours is ever found there: what
-    is loaded from there cannot be serialized again with its code, and would spoil the executable store.
+    The name is part of the key in JAX's persistent compilation cache. A unique name keeps JAX from loading our programs
+    from there: a program loaded from that cache cannot be serialized again with its code, and would spoil our store.
     """
 
     @wraps(function)
-    def named(*arguments: Any) -> Any:
+    def program(*arguments: Any) -> Any:
         return function(*arguments)
 
-    named.__name__ = f"rekindle_{re.sub('[^a-z0-9]+', '_', name)}_{unique}"
-    return named
+    program.__name__ = f"rekindle_{re.sub('[^a-z0-9]+', '_', name)}_{unique}"
+    return program

@@ -1,4 +1,4 @@
-"""How far the programs that are made ahead of need are."""
+"""Readiness of the programs made ahead of need."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
@@ -12,46 +12,46 @@ from rekindle.core.concurrency.threads import soon
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The programs that are made ahead of need, counted at one moment.
+    """Counts of the programs made ahead of need, at one moment.
 
     Attributes:
-        ready: those that can be called.
-        wanted: all of them.
-        coming: those that are still being made; the others of `wanted` that are not ready have failed.
+        ready: the number of callable programs.
+        total: the number of all programs.
+        coming: the number of programs still being made; the rest of `total` have failed.
         compiled: whether any program had to be compiled so far; else all were loaded.
     """
 
     ready: int
-    wanted: int
+    total: int
     coming: int
     compiled: bool
 
     @classmethod
     def of(cls, programs: Sequence[Future[None]], *, compiled: bool) -> "Readiness":
-        """Count the programs whose futures these are. Any thread may ask."""
+        """Count programs by their futures. Thread-safe."""
         done = [program for program in programs if program.done()]
         ready = sum(not program.cancelled() and not program.exception() for program in done)
         return cls(ready, len(programs), len(programs) - len(done), compiled)
 
     @property
-    def said(self) -> str:
-        """The words for programs that are still being made; nothing where none is."""
+    def summary(self) -> str:
+        """Sentence about the programs still being made; empty without one."""
         if not self.coming:
             return ""
-        made = "compiled" if self.compiled else "loaded"
-        return f"{self.ready} of {self.wanted} programs ready, the others are being {made}"
+        action = "compiled" if self.compiled else "loaded"
+        return f"{self.ready} of {self.total} programs ready, the others are being {action}"
 
 
 def wait_for(programs: Sequence[Future[None]], report: Report) -> None:
-    """Wait until all programs are ready, and report how many are; raise the error of one that failed at once."""
+    """Wait until all programs are ready, and report their number. Raise the error of a failed one at once."""
     for done, program in enumerate(programs):
         report(Progress("preparing programs", done, len(programs), "programs"))
         program.result()
     report(Progress("preparing programs", len(programs), len(programs), "programs"))
 
 
-def followed(programs: Sequence[Future[None]], stored: Sequence["Future[None]"]) -> Feed[Progress]:
-    """Return a feed of reports as of `wait_for`, closed when `stored` are done and all programs are ready or failed."""
+def progress_feed(programs: Sequence[Future[None]], stored: Sequence["Future[None]"]) -> Feed[Progress]:
+    """Return a feed of the reports of `wait_for`, closed when all futures of both sequences are done."""
     feed: Feed[Progress] = Feed()
 
     def follow() -> None:
@@ -67,6 +67,6 @@ def followed(programs: Sequence[Future[None]], stored: Sequence["Future[None]"])
 
 
 def raise_first(programs: Iterable[Future[Any]]) -> None:
-    """Raise the error of the first program that failed, if there is one. None of them may still be being made."""
+    """Raise the error of the first failed program, if any. All futures must be done."""
     for program in programs:
         program.result()

@@ -1,4 +1,4 @@
-"""The executable store: compiled programs on disk, each under the digest of all that makes it valid."""
+"""The executable store: compiled programs on disk, each under the digest of its key."""
 
 import pickle
 import threading
@@ -25,9 +25,9 @@ Arrays = Mapping[str, disk.Array]
 
 
 OBJECT_FILES: Final = (b"\x7fELF", b"\xcf\xfa\xed\xfe")
-"""How the files of machine code begin that XLA puts into programs for CPUs, on Linux and on macOS."""
+"""Magic numbers of the object files in XLA's CPU programs, on Linux and on macOS."""
 KERNEL: Final = b"\x0a\x06kernel"
-"""What each call of a kernel has in such a program: the kind of a `ThunkProto`."""
+"""Bytes of each kernel call in a CPU program: the kind of a `ThunkProto`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Serialized:
     """A compiled program as bytes.
 
     Attributes:
-        arrays: the bytes, by the names that they have in an entry.
-        seconds: what compiling it took; None if nobody took the time.
-        workspace: the bytes that it needs while it runs; None if that is unknown.
+        arrays: the bytes, by their names in a store entry.
+        seconds: the compile time; None if not measured.
+        workspace: the temporary bytes of a run; None if unknown.
     """
 
     arrays: Arrays
@@ -46,7 +46,7 @@ class Serialized:
 
 
 class ProgramCatalog(Catalog[Entry]):
-    """The programs of all models; none of them is deserialized here."""
+    """The stored programs of all models. Nothing is deserialized here."""
 
     def __init__(self, directory: Path):
         super().__init__(directory, "compiled programs")
@@ -62,23 +62,23 @@ class ProgramCatalog(Catalog[Entry]):
         _require_code(disk.arrays_of(path, ["program"]), header.get("parts", {}).get("platform", ""))
 
     def entries(self) -> list[Entry]:
-        """Return all programs, the most recently used first; entries whose headers are damaged do not count."""
+        """Return all programs, the most recently used first, without entries with damaged headers."""
         return list(self.descriptions(self.paths()))
 
 
 class ProgramStore:
-    """The programs of one model for some devices, for any number of threads and processes at once.
+    """The stored programs of one model for some devices. Safe for any number of threads and processes.
 
-    Loading a program runs what is in its file, so methods raise `UnsafeStorage` if the directory or an entry belongs to
-    another user, or is writable by others. Whatever else is wrong with them costs a warning and a compilation, never
-    more. Call none of the methods on an event loop's thread.
+    A loaded program runs code from its file. So methods raise `UnsafeStorage` if the directory or an entry belongs to
+    another user, or is writable by others. Any other defect costs no more than a warning and a compilation. Call none
+    of the methods on an event loop's thread.
 
     Args:
-        directory: of nothing but programs; made, with mode 0700, when the first program is saved.
-        key_of: makes the key of a program; called once for each, by the first thread that needs it.
-        devices: those that the programs are compiled for, in the same order.
-        capacity_bytes: bound of the programs of all models; the least recently used leave first, but never one that
-            this process loaded or saved.
+        directory: a directory of nothing but programs; created with mode 0700 for the first saved program.
+        key_of: returns the key of a program; called once for each, by the first thread in need of it.
+        devices: the devices of the programs, in the order of compilation.
+        capacity_bytes: bound of the programs of all models; the least recently used are evicted first, except
+            programs loaded or saved by this process.
     """
 
     def __init__(
@@ -96,27 +96,27 @@ class ProgramStore:
         self._lock = threading.Lock()
 
     def entry(self, key: Key) -> Path:
-        """Return where a program is stored, or would be."""
+        """Return the path of a program's entry, whether it exists or not."""
         return self._catalog.directory / self._key_of(key).digest
 
     def compile_seconds(self, keys: Iterable[Key]) -> dict[Key, float | None]:
-        """Return what compiling took, of each program that is stored; None for one that does not say.
+        """Return the compile time of each stored program, or None if its entry has none.
 
         Raises:
-            UnsafeStorage: somebody else can have written one of them.
+            UnsafeStorage: another user could have written one of the entries.
         """
-        found: dict[Key, float | None] = {}
+        times: dict[Key, float | None] = {}
         for key in keys:
             with suppress(disk.Damaged, OSError):
                 seconds = disk.header_of(self.entry(key)).get("seconds")
-                found[key] = seconds if isinstance(seconds, float) else None
-        return found
+                times[key] = seconds if isinstance(seconds, float) else None
+        return times
 
     def workspace(self, key: Key) -> int | None:
-        """Return the bytes that a stored program needs while it runs; None if it is not stored or does not say.
+        """Return the temporary bytes of a stored program's run; None if it is not stored or its entry has none.
 
         Raises:
-            UnsafeStorage: somebody else can have written it.
+            UnsafeStorage: another user could have written the entry.
         """
         with suppress(disk.Damaged, OSError):
             workspace = disk.header_of(self.entry(key)).get("workspace")
@@ -124,19 +124,22 @@ class ProgramStore:
         return None
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
-        """Return those keys whose programs are not stored. A stored program may still prove to be damaged."""
+        """Return the keys of programs absent from the store. A stored program may still turn out to be damaged."""
         return [key for key in keys if disk.identity(self.entry(key)) is None]
 
     def explain(self, key: Key) -> dict[str, Difference] | None:
-        """Return how a program differs from the stored one most like it: empty if it is stored, None if none is."""
-        wanted = self._key_of(key)
-        stored = [entry.parts for entry in self._catalog.entries() if entry.parts.get("program") == wanted.program]
-        return min(map(wanted.explain, stored), key=len, default=None)
+        """Return the differences between a program's key and the most similar stored key.
+
+        They are empty if the program is stored, and None if no program of its name is.
+        """
+        target = self._key_of(key)
+        stored = [entry.parts for entry in self._catalog.entries() if entry.parts.get("program") == target.program]
+        return min(map(target.explain, stored), key=len, default=None)
 
     def load(self, key: Key) -> Program | None:
-        """Load a program, without tracing, lowering or compiling anything.
+        """Load a program, without tracing, lowering or compiling.
 
-        Return None if there is none that can be used; a damaged one is dropped with a warning.
+        Return None if there is no usable entry; a damaged entry is removed with a warning.
         """
         entry = self.entry(key)
         program = self._catalog.read(entry, partial(self._load, entry, key))
@@ -147,19 +150,20 @@ class ProgramStore:
         return program
 
     def drop(self, key: Key, error: Exception) -> None:
-        """Drop a program that was loaded and cannot be run, and warn."""
+        """Remove a loaded program from the store because it cannot run, and warn."""
         with self._lock:
             self._in_use.discard(self.entry(key))
         self._catalog.drop(self.entry(key), error)
 
     def serialize(self, program: Program, seconds: float | None = None) -> Serialized | None:
-        """Return a compiled program as `save` takes it, or None; the first time, a warning says why.
+        """Return a compiled program in the form for `save`, or None if it cannot be serialized.
 
-        Call this before the program is called: XLA for CPUs cannot serialize a sort that has run.
+        The first failure warns with its reason. Serialize before the first call: XLA for CPUs cannot serialize a sort
+        after it has run.
 
         Args:
-            program: from this process's compiler.
-            seconds: what compiling it took; kept with it, for `compile_seconds`.
+            program: a program from this process's compiler.
+            seconds: its compile time, stored for `compile_seconds`.
         """
         arrays = self._catalog.write(partial(_serialized, cast(jax.stages.Compiled, program), self._platform))
         return None if arrays is None else Serialized(arrays, seconds, temporary_bytes(program))
@@ -167,7 +171,7 @@ class ProgramStore:
     def save(self, key: Key, program: Serialized) -> bool:
         """Store a program, unless it is stored already.
 
-        Return whether it is in the store now. The first time that it is not, a warning says why.
+        Return whether it is in the store now. The first failure warns with its reason.
         """
         saved = self._catalog.write(partial(self._save, key, program))
         if saved is False:
@@ -187,7 +191,7 @@ class ProgramStore:
         return str(self._devices[0].platform)
 
     def _save(self, key: Key, program: Serialized) -> bool:
-        """Store a program, unless it is stored already; return whether there was room for it beside those in use."""
+        """Store a program, unless it is stored already. Return False if the programs in use leave no room for it."""
         directory, entry = self._catalog.directory, self.entry(key)
         make_private(directory)
         if entry.exists():
@@ -219,12 +223,12 @@ def _serialized(program: jax.stages.Compiled, platform: str) -> Arrays:
 
 
 def _require_code(arrays: Arrays, platform: str) -> None:
-    """Check that a program for CPUs has the code of its kernels, without which it would fail when it is called.
+    """Check a program for CPUs for the code of its kernels. Without code, its first call would fail.
 
-    XLA serializes without code what was deserialized before, such as a program from JAX's own cache.
+    XLA leaves out the code of a deserialized program, such as one from JAX's cache, when it serializes it again.
 
     Raises:
-        entries.Damaged: it has kernels and no code.
+        entries.Damaged: the program has kernels and no code.
     """
     payload = arrays["program"].tobytes()
     if platform == "cpu" and KERNEL in payload and not any(magic in payload for magic in OBJECT_FILES):
@@ -233,7 +237,7 @@ def _require_code(arrays: Arrays, platform: str) -> None:
 
 def _deserialized(arrays: Arrays, devices: Sequence[jax.Device]) -> Program:
     in_tree, out_tree = pickle.loads(arrays["trees"].tobytes())
-    # Unless it is told which devices these are, jax takes all that there are.
+    # Without execution_devices, jax uses all devices.
     payload = arrays["program"].tobytes()
     program: Program = deserialize_and_load(payload, in_tree, out_tree, execution_devices=list(devices))
     return program

@@ -1,4 +1,4 @@
-"""The names of devices for which programs can be compiled on a machine that has none of them."""
+"""Names of devices for cross compilation: the machine that compiles needs none of them."""
 
 import math
 import os
@@ -14,28 +14,28 @@ from jax.experimental.topologies import get_topology_desc
 from rekindle.core.errors import ConfigError
 
 TPUS: Final[Mapping[str, tuple[int, ...]]] = {"v5e": (1, 1), "v6e": (1, 1), "v5p": (2, 2, 1)}
-"""Generations of TPUs, each with the chips of its smallest machine along the axes in which they are wired."""
+"""TPU generations, each with the chip counts of its smallest machine along its wiring axes."""
 TPUS_OF_A_HOST: Final[Mapping[str, int]] = {"v5e": 8, "v6e": 8, "v5p": 4}
-"""The most chips of one host, which one process has. More are those of several hosts with four chips each."""
+"""The most chips of one host, all owned by one process. A larger topology has several hosts of four chips each."""
 GPUS_OF_A_HOST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The properties of a device that the CUDA compiler asks for; all sizes in bytes.
+    """Properties of a GPU for the CUDA compiler; all sizes in bytes.
 
     Attributes:
-        kind: the device's name as the driver gives it.
+        kind: the device's name in the driver.
         capability: the compute capability.
-        accelerated: whether it has instructions that later capabilities need not have, as sm_90a.
+        accelerated: whether it has architecture-specific instructions, as in sm_90a, absent from later capabilities.
         cores: streaming multiprocessors.
         lanes: float32 units of one core.
         shared_memory: shared memory of one core.
-        block_memory: shared memory that one block may ask for.
-        cache: the second level of the cache.
-        bandwidth: of the memory, in bytes a second.
+        block_memory: the most shared memory of one block.
+        cache: the size of the L2 cache.
+        bandwidth: the memory bandwidth, in bytes per second.
         gigahertz: the clock of the cores.
-        memory: all memory of the device.
+        memory: the device's total memory.
     """
 
     kind: str
@@ -62,36 +62,33 @@ GPUS: Final[Mapping[str, Gpu]] = {
         "NVIDIA A100-SXM4-80GB", (8, 0), False, 108, 64, 167936, 166912, 41943040, 2039040000000, 1.41, 85100068864
     ),
 }
-"""The SXM models. Models on PCIe cards have other names, clocks and memories, and programs of their own."""
+"""The SXM models. PCIe models differ in name, clock and memory, and need other programs."""
 
 _TPU_MACHINE: Final = {
     "JAX_FORCE_TPU_INIT": "1",  # jax looks for chips
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu guards chips against a second process
-    "TPU_SKIP_MDS_QUERY": "1",  # and asks Google's cloud what machine this is
-    "TPU_ACCELERATOR_TYPE": "v5litepod-1",  # or takes it from here; a target is described by its own name
+    "TPU_SKIP_MDS_QUERY": "1",  # libtpu queries Google's cloud for the machine type
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",  # and needs some type instead; the target's name overrides it
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
 LARGER: Final = "larger ones such as tpu:v5e:2x4 and cuda:h100:8"
-"""The targets that `known_targets` does not name."""
+"""Examples of targets beyond `known_targets`, for messages."""
 _PLUGINS: Final = {"xla_cuda13": 13, "xla_cuda12": 12}
-"""Entry points of the CUDA plugins, with the major version of CUDA of each."""
+"""Entry points of the CUDA plugins, each with its major version of CUDA."""
 
 
 def devices_of(target: str) -> list[jax.Device]:
-    """Return the devices of a target, for which programs can be compiled; they can do nothing else.
+    """Return the devices of a target. They serve compilation only.
 
-    Call this in a process of its own, before it asks jax for any device. From then on the process has its CPU alone,
-    and the environment of a machine with the target's devices.
+    Call this in a separate process, before its first use of a jax device. Afterwards jax sees only the CPU there, and
+    the environment variables are those of a machine with the target's devices.
 
     Args:
-        target: the name, such as "cuda:h100" for one, "cuda:h100:8" for a host with eight of them, or "tpu:v5e:2x4"
-            for chips in this arrangement: those of one host, if a host can have as many.
+        target: the name: "cuda:h100" for one GPU, "cuda:h100:8" for a host with eight, or "tpu:v5e:2x4" for chips in
+            a 2x4 topology, on one host if a host can hold all of them.
 
     Returns:
-        The devices in the order in which `jax.devices()` has them there.
-
-    Raises:
-        ConfigError: the target is unknown, or its compiler is not installed.
+        The devices, in the order of `jax.devices()` on the target.
     """
     platform, _, model = target.partition(":")
     generation, _, arrangement = model.partition(":")
@@ -125,15 +122,15 @@ def _tpus(target: str, topology: str) -> list[jax.Device]:
         )
     from jax._src.cloud_tpu_init import cloud_tpu_init
 
-    _have_no_devices()
+    _hide_devices()
     for name, value in _TPU_MACHINE.items():
         os.environ.setdefault(name, value)
     generation, _, arrangement = topology.partition(":")
     sizes = [*map(int, arrangement.split("x")), 1][:3]
-    # libtpu takes a host to have four chips, unless it is told otherwise.
+    # libtpu assumes four chips per host by default.
     one_host = math.prod(sizes) <= TPUS_OF_A_HOST[generation]
     bounds = {"chips_per_host_bounds": sizes} if one_host else {}
-    cloud_tpu_init()  # adds to LIBTPU_INIT_ARGS, which are in the key, as it does where there are chips
+    cloud_tpu_init()  # extends LIBTPU_INIT_ARGS, a part of the key, just as on a machine with chips
     try:
         return list(get_topology_desc(topology, "tpu", **bounds).devices)
     except jax.errors.JaxRuntimeError as error:
@@ -147,17 +144,17 @@ def _gpus(target: str, gpu: Gpu, count: int) -> list[jax.Device]:
         raise ConfigError(
             f"compiling for {target} needs jax's CUDA plugin: install rekindle[cuda] here, with the target's versions"
         )
-    _have_no_devices()
+    _hide_devices()
     text = _description(gpu, versions[0])
     try:
-        # So many slices, hosts, and GPUs of a host.
+        # slices x hosts x GPUs per host
         return list(get_topology_desc(platform="cuda", topology=f"1x1x{count}", target_config=text).devices)
     except (jax.errors.JaxRuntimeError, NotImplementedError) as error:
         raise ConfigError(f"jax's CUDA plugin has no target {target!r}: {_first_line(error)}") from error
 
 
 def _description(gpu: Gpu, cuda: int) -> str:
-    """Return a stream_executor.GpuTargetConfigProto as text. Any version of cuDNN will do, as no program calls it."""
+    """Return a stream_executor.GpuTargetConfigProto as text. Any cuDNN version will do: no program calls cuDNN."""
     major, minor = gpu.capability
     return f"""
         platform_name: "CUDA"
@@ -178,8 +175,8 @@ def _description(gpu: Gpu, cuda: int) -> str:
     """
 
 
-def _have_no_devices() -> None:
-    """Hide all devices from jax, which raises an error where there is none, and compiles for it where there is one."""
+def _hide_devices() -> None:
+    """Hide all devices but the CPU: jax fails where there is no accelerator, and targets it where there is one."""
     jax.config.update("jax_platforms", "cpu")
 
 

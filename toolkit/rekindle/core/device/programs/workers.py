@@ -1,4 +1,4 @@
-"""Worker threads that make programs: urgent ones at once, others in turn, patient ones in a moment of quiet."""
+"""Worker threads for programs: urgent programs start at once, others queue, patient ones also wait for idle devices."""
 
 import threading
 from collections import deque
@@ -16,84 +16,84 @@ from rekindle.core.device.jax_settings import own_settings
 from rekindle.core.device.programs.lowering import Key
 
 WORKERS = 2
-"""The number of threads that work in turn; lowering and loading hold the interpreter about half of the time."""
+"""Threads for queued programs; lowering and loading hold the interpreter about half of the time."""
 
 QUIET_SECONDS, PATIENCE_SECONDS = 0.3, 5.0
-"""How long no program must run before a patient one is made, and how long that is waited for at most."""
+"""Idle time required before a patient program is made, and the longest wait for it."""
 COMPUTED_SECONDS = 0.005
-"""Results that are waited for no longer than this were there already."""
+"""The longest wait for results counted as already computed."""
 
 
 class Workers:
-    """Threads that call `make` once for each key, and live as long as there is something to do.
+    """Worker threads. Each key is passed to `make` once; a thread ends when its work is done.
 
     Args:
         make: makes the program of a key; called without a lock held, and must not raise.
-        end: stops the making of programs; called if the process ends meanwhile.
+        end: stops further programs; called if the process exits meanwhile.
     """
 
     def __init__(self, make: Callable[[Key], None], end: Callable[[], None]):
         self._make, self._end = make, end
         self._queue: deque[tuple[Key, bool]] = deque()
-        self._called = monotonic()
+        self._last_call = monotonic()
         self._results: Any = None
         self._stopped = threading.Event()
-        self._in_turn = self._threads = 0
+        self._queue_threads = self._threads = 0
         self._idle: Future[None] = Future()
         self._lock = threading.Lock()
 
-    def called(self) -> None:
-        """Note that a program is being called now, so that patient work waits."""
-        self._called = monotonic()
+    def note_call(self) -> None:
+        """Record a program call, so that patient work waits."""
+        self._last_call = monotonic()
 
-    def runs(self, results: Any) -> None:
-        """Note what a call returned, so that patient work waits until it is computed.
+    def note_results(self, results: Any) -> None:
+        """Record the results of a call, so that patient work waits until they are computed.
 
         Args:
-            results: arrays in a pytree. They are not copied, and may be donated or deleted at any time.
+            results: a pytree of arrays. They are not copied, and may be donated or deleted at any time.
         """
         self._results = results
 
     def now(self, key: Key) -> None:
-        """Make a program at once, on a thread of its own."""
+        """Make a program at once, on a new thread."""
         with self._lock:
             self._start(partial(self._make, key))
 
     def hurry(self, key: Key) -> None:
-        """Make a program that is in line at once, unless it is being made already."""
+        """Make a queued program at once; do nothing if it is not queued."""
         with self._lock:
-            waiting = next((each for each in self._queue if each[0] == key), None)
-            if waiting is not None:
-                self._queue.remove(waiting)
+            entry = next((each for each in self._queue if each[0] == key), None)
+            if entry is not None:
+                self._queue.remove(entry)
                 self._start(partial(self._make, key))
 
-    def in_turn(self, key: Key, *, patient: bool) -> None:
-        """Make a program after those that are in line.
+    def enqueue(self, key: Key, *, patient: bool) -> None:
+        """Make a program after the queued ones.
 
         Args:
-            patient: whether to wait until no program was called for a moment, or until seconds have passed.
+            patient: whether to wait for `QUIET_SECONDS` without program calls, for at most `PATIENCE_SECONDS`.
         """
         with self._lock:
             self._queue.append((key, patient))
-            if self._in_turn < WORKERS:
-                self._in_turn += 1
+            if self._queue_threads < WORKERS:
+                self._queue_threads += 1
                 self._start(self._work)
 
     def idle(self) -> "Future[None]":
-        """Return a future that is done once no program is being made or in line."""
+        """Return a future, done once no program is queued or being made."""
         with self._lock:
             if not self._threads and not self._idle.done():
                 self._idle.set_result(None)
             return self._idle
 
     def stop(self) -> list[Key]:
-        """Empty the line, and return what was in it."""
+        """Empty the queue and return its keys."""
         with self._lock:
-            waiting = [key for key, _ in self._queue]
+            keys = [key for key, _ in self._queue]
             self._queue.clear()
             self._results = None
             self._stopped.set()
-        return waiting
+        return keys
 
     def _start(self, work: Callable[[], None]) -> None:
         self._threads += 1
@@ -115,7 +115,7 @@ class Workers:
         while True:
             with self._lock:
                 if not self._queue:
-                    self._in_turn -= 1
+                    self._queue_threads -= 1
                     return
                 _, patient = self._queue[0]
             if patient:
@@ -126,23 +126,23 @@ class Workers:
                 self._make(key)
 
     def _wait_for_quiet(self) -> None:
-        """Wait until no program runs: the compiler uses all cores, and so does a tick."""
+        """Wait until no program runs: the compiler and a tick each use all cores."""
         latest = monotonic() + PATIENCE_SECONDS
         while True:
-            if _waited_for(self._results):
-                self._called = monotonic()
-            left = min(latest, self._called + QUIET_SECONDS) - monotonic()
-            if left <= 0 or self._stopped.wait(left):
+            if _wait_for_results(self._results):
+                self._last_call = monotonic()
+            remaining = min(latest, self._last_call + QUIET_SECONDS) - monotonic()
+            if remaining <= 0 or self._stopped.wait(remaining):
                 return
 
 
-def _waited_for(results: Any) -> bool:
-    """Wait until arrays in a pytree are computed; return whether that took time. Those that are deleted do not count.
+def _wait_for_results(results: Any) -> bool:
+    """Wait until the arrays of a pytree are computed; return whether this took time. Deleted arrays are skipped.
 
-    `is_ready` cannot be asked instead: it ends the process if another thread has just deleted the array.
+    `is_ready` is no substitute: it aborts the process if another thread has just deleted the array.
     """
-    began = monotonic()
+    start = monotonic()
     for array in jax.tree.leaves(results):
-        with suppress(RuntimeError):  # so jax refuses what is deleted
+        with suppress(RuntimeError):  # raised by jax for a deleted array
             jax.block_until_ready(array)
-    return monotonic() - began > COMPUTED_SECONDS
+    return monotonic() - start > COMPUTED_SECONDS

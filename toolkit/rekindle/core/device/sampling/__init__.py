@@ -1,1 +1,1 @@
-"""How the next token of each row is chosen: its logits changed, its distribution cut, and one token drawn."""
+"""Choice of each row's next token: adjusted logits, truncated distribution, sampled token."""

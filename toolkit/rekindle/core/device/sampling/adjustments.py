@@ -1,7 +1,7 @@
-"""Changes of logits before the temperature: bias, penalties and bans, as rows over the vocabulary, one a slot.
+"""Changes of logits before the temperature: bias, penalties and bans, with a row over the vocabulary per slot.
 
-Most requests need none. For one that does, a small program writes the rows of its slot before its first token is
-sampled. They stay on the device, where each sampled token is recorded.
+Most requests need none. For the others, a small program writes the rows of their slot before their first sampled token.
+The rows stay on the device, where each sampled token is recorded.
 """
 
 from dataclasses import dataclass, replace
@@ -27,11 +27,11 @@ Array = np.ndarray[Any, np.dtype[np.int32]]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class Adjustments:
-    """The state of each slot. The rows of a request that adjusts nothing are stale and not read.
+    """The state of each slot. The rows of a request without adjustments are stale and never read.
 
     Attributes:
         bias: (slots, vocabulary) float32, added to the logits; minus infinity bans a token.
-        marks: (slots, vocabulary) int32, of the bits in `rekindle_kernels.penalties`.
+        marks: (slots, vocabulary) int32, the bits and counts of `rekindle_kernels.penalties`.
         recent: (slots, RECENT) int32, the newest tokens of the request, oldest first; -1 before its start.
         bad_words: (slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS) int32, aligned to the right and padded with -1.
         processor_args: (slots, MAX_PROCESSOR_ARGS) float32, for the session's logits processor.
@@ -45,7 +45,7 @@ class Adjustments:
 
     @classmethod
     def empty(cls, slots: int, vocabulary: int) -> "Adjustments":
-        """Return the state of slots that no request has entered."""
+        """Return the state of unused slots."""
         return cls(
             bias=jnp.zeros((slots, vocabulary), jnp.float32),
             marks=jnp.zeros((slots, vocabulary), jnp.int32),
@@ -75,7 +75,7 @@ class PackedSlot:
 
     @classmethod
     def of(cls, packed: Any, vocabulary: int) -> "PackedSlot":
-        """Return views of an array that is as long as that of `no_adjustments`."""
+        """Return views of an array with the layout of `no_adjustments`."""
         ends = np.cumsum([vocabulary, vocabulary, RECENT, _WORDS]).tolist()
         starts = [0, *ends]
         bias, marks, recent, words, args = (packed[start:end] for start, end in zip(starts, [*ends, None], strict=True))
@@ -83,7 +83,7 @@ class PackedSlot:
 
 
 def no_adjustments(vocabulary: int) -> Array:
-    """Return the packed rows of a slot that change nothing, int32."""
+    """Return the packed rows of a slot without adjustments, int32."""
     packed = np.zeros(2 * vocabulary + RECENT + _WORDS + MAX_PROCESSOR_ARGS, np.int32)
     slot = PackedSlot.of(packed, vocabulary)
     slot.recent[:] = slot.bad_words[:] = -1
@@ -91,7 +91,7 @@ def no_adjustments(vocabulary: int) -> Array:
 
 
 def enter_slot(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
-    """Write the rows of one slot, () int32, as `pack_adjustments` packs them."""
+    """Write the rows of one slot, () int32, from an array of `pack_adjustments`."""
     rows = PackedSlot.of(packed, adjustments.bias.shape[1])
     return Adjustments(
         bias=adjustments.bias.at[slot].set(lax.bitcast_convert_type(rows.bias, jnp.float32)),
@@ -112,44 +112,47 @@ def adjust(
     owners: jax.Array,
     implementation: Implementation = "xla",
 ) -> jax.Array:
-    """Apply, in this order: logit bias, repetition penalty (Keskar et al., 2019, arXiv:1909.05858) over prompt and
-    output, frequency and presence penalty over the output, min tokens, bad words. Allowed tokens are part of the bias:
-    a banned token stays banned whatever follows.
+    """Apply the adjustments of each row's slot to its logits.
+
+    The order is: logit bias, repetition penalty (Keskar et al., 2019, arXiv:1909.05858) over prompt and output,
+    frequency and presence penalty over the output, min tokens, bad words. Allowed tokens are part of the bias: a banned
+    token stays banned in all later steps.
 
     Args:
         columns: (vocabulary, rows) float32, the logits.
+        rows: the sampling parameters of the rows.
         positions: (rows,) int32, the position of the next token.
-        adjustments: of all slots.
+        adjustments: the adjustments of all slots.
         owners: (rows,) int32, the slot of each row.
-        implementation: of the kernels.
+        implementation: the kernel implementation.
 
     Returns:
-        (vocabulary, rows) float32; rows that adjust nothing stay as they are.
+        (vocabulary, rows) float32; rows without adjustments are unchanged.
     """
-    adjusted = (rows.adjusted & ADJUSTED) > 0
+    has_adjustments = (rows.change_bits & ADJUSTED) > 0
     penalties = Penalties(
         rows.repetition_penalty, rows.frequency_penalty, rows.presence_penalty, positions < rows.free_from
     )
-    of_slots = jnp.where(adjusted, owners, -1)
+    slots = jnp.where(has_adjustments, owners, -1)
     columns = sampling.adjust(
-        columns, adjustments.bias, adjustments.marks, of_slots, penalties, implementation=implementation
+        columns, adjustments.bias, adjustments.marks, slots, penalties, implementation=implementation
     )
     words = adjustments.bad_words[owners]
     before, last = words[:, :, :-1], words[:, :, -1]
     complete = ((before == adjustments.recent[owners][:, None]) | (before < 0)).all(-1) & (last >= 0)
-    banned = complete & adjusted[:, None]
-    changed: jax.Array = lax.cond(banned.any(), _ban, lambda columns, *_: columns, columns, last, banned)
-    return changed
+    ban = complete & has_adjustments[:, None]
+    result: jax.Array = lax.cond(ban.any(), _ban, lambda columns, *_: columns, columns, last, ban)
+    return result
 
 
-def _ban(columns: jax.Array, tokens: jax.Array, banned: jax.Array) -> jax.Array:
-    """Ban tokens (rows, any) of each row where `banned` is true."""
+def _ban(columns: jax.Array, tokens: jax.Array, mask: jax.Array) -> jax.Array:
+    """Ban the tokens (rows, any) of each row at the true entries of `mask`."""
     row = lax.broadcasted_iota(jnp.int32, tokens.shape, 0)
-    return columns.at[jnp.maximum(tokens, 0), row].min(jnp.where(banned, -jnp.inf, jnp.inf))
+    return columns.at[jnp.maximum(tokens, 0), row].min(jnp.where(mask, -jnp.inf, jnp.inf))
 
 
 def record_tokens(adjustments: Adjustments, owners: jax.Array, tokens: jax.Array) -> Adjustments:
-    """Record each slot's new token. All slots are written, which costs less than choosing those that need it."""
+    """Record each slot's new token. Writing all slots costs less than selecting some."""
     recent = jnp.concatenate([adjustments.recent[owners, 1:], tokens[:, None]], axis=1)
     return replace(
         adjustments,

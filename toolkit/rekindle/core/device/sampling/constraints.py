@@ -1,4 +1,4 @@
-"""Masks of the tokens that constraints allow: one bit a token, set from the host before each token is sampled."""
+"""Allowed-token masks of constraints: one bit per token, set by the host before each sampled token."""
 
 from typing import Any
 
@@ -11,43 +11,43 @@ from rekindle.core.device.sampling.rows import CONSTRAINED, SamplingRows
 
 BITS = 32
 AT_ONCE = 16
-"""Slots whose masks are set by one call of a program: it is padded to as many, a few hundred kilobytes at most."""
+"""Slots of one ALLOW call: it is padded to this number, a few hundred kilobytes at most."""
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
 
 
 def words_of(vocabulary: int) -> int:
-    """Return how many int32 the mask of a vocabulary takes."""
+    """Return the number of int32 words in the mask of a vocabulary."""
     return -(-vocabulary // BITS)
 
 
 def no_masks(words: int, null_slot: int) -> tuple[Array, Array]:
-    """Return slots (AT_ONCE,) int32 and their masks (AT_ONCE, words) int32, all of which are padding."""
+    """Return padding only: slots (AT_ONCE,) int32 and masks (AT_ONCE, words) int32."""
     return np.full(AT_ONCE, null_slot, np.int32), np.zeros((AT_ONCE, words), np.int32)
 
 
 def constrain(columns: jax.Array, rows: SamplingRows, allowed: jax.Array, owners: jax.Array) -> jax.Array:
-    """Ban what the constraints of rows do not allow.
+    """Ban the tokens not allowed by the constraints of rows.
 
-    A row of which nothing would be left stays as it is: the host sees that its token is not allowed, and fails the
-    request.
+    A row with no token left is unchanged: the host then gets a token outside the mask, and fails the request.
 
     Args:
         columns: (vocabulary, rows) float32, the logits.
+        rows: the sampling parameters of the rows.
         allowed: (slots, words) int32, the masks; the lowest bit of the first word is token 0.
         owners: (rows,) int32, the slot of each row.
 
     Returns:
         (vocabulary, rows) float32.
     """
-    constrained = (rows.adjusted & CONSTRAINED) > 0
+    is_constrained = (rows.change_bits & CONSTRAINED) > 0
 
-    def masked(columns: jax.Array) -> jax.Array:
+    def mask(columns: jax.Array) -> jax.Array:
         words = allowed[owners].T[:, None]
         bits = (words >> lax.broadcasted_iota(jnp.int32, (1, BITS, 1), 1)) & 1
         may = bits.reshape(-1, len(owners))[: len(columns)] > 0
-        left = (may & (columns > -jnp.inf)).any(0)
-        return jnp.where(may | ~(constrained & left)[None], columns, -jnp.inf)
+        possible = (may & (columns > -jnp.inf)).any(0)
+        return jnp.where(may | ~(is_constrained & possible)[None], columns, -jnp.inf)
 
-    banned: jax.Array = lax.cond(constrained.any(), masked, lambda columns: columns, columns)
-    return banned
+    result: jax.Array = lax.cond(is_constrained.any(), mask, lambda columns: columns, columns)
+    return result

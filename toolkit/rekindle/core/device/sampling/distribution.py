@@ -1,6 +1,6 @@
-"""The distribution that a token is drawn from: what temperature, top-k, top-p and min-p make of the logits.
+"""The sampling distribution: logits after temperature, top-k, top-p and min-p.
 
-The last three are bounds on a token's logit, or on its depth: how far the logit is below the largest of its row.
+The last three are bounds on a token's logit, or on its depth: the distance of its logit from the largest of its row.
 """
 
 from collections.abc import Callable
@@ -17,30 +17,31 @@ from rekindle_kernels.sampling import mass, nth_largest
 BITS_OF_INFINITY = 0x7F80_0000
 
 
-def drawn_from(
+def sampling_logits(
     columns: jax.Array,
     largest: jax.Array,
     rows: SamplingRows,
     tokens: jax.Array,
     implementation: Implementation = "xla",
 ) -> jax.Array:
-    """Compute logits whose softmax is the distribution that each row's token was drawn from.
+    """Compute the logits of each row's sampling distribution, for log-probabilities by softmax.
 
     Args:
         columns: (vocabulary, rows) float32, the logits after the adjustments.
-        largest: (rows,) float32, the largest of them.
-        tokens: (rows,) int32, the tokens that were drawn; they are kept whatever rounding says of a bound.
-        implementation: of the kernels.
+        largest: (rows,) float32, each row's largest logit.
+        rows: the sampling parameters of the rows.
+        tokens: (rows,) int32, the sampled tokens; they are always kept, despite rounding of the bounds.
+        implementation: the kernel implementation.
 
     Returns:
-        (vocabulary, rows) float32, of which each row's largest is 0; minus infinity for tokens that are not kept. A row
-        at temperature 0 draws nothing: its logits are as they came, but for a constant.
+        (vocabulary, rows) float32 with 0 as each row's largest value, and minus infinity for excluded tokens. A greedy
+        row keeps its logits, up to a constant.
     """
-    drawn = rows.temperature > 0
-    temperature, top_p = jnp.where(drawn, rows.temperature, 1.0), jnp.where(drawn, rows.top_p, 1.0)
+    is_sampled = rows.temperature > 0
+    temperature, top_p = jnp.where(is_sampled, rows.temperature, 1.0), jnp.where(is_sampled, rows.top_p, 1.0)
     of_top_k, of_min_p = (
-        jnp.where(drawn, largest - least, jnp.inf)
-        for least in least_kept(columns, largest, temperature, rows, implementation)
+        jnp.where(is_sampled, largest - least, jnp.inf)
+        for least in least_logits(columns, largest, temperature, rows, implementation)
     )
     of_top_p = _deepest_of_top_p(columns - largest[None], temperature, of_top_k, top_p, implementation)
     bound = jnp.minimum(jnp.minimum(of_top_k, of_top_p), of_min_p)
@@ -49,22 +50,23 @@ def drawn_from(
     return jnp.where(depth <= bound[None], -depth / temperature[None], -jnp.inf)
 
 
-def least_kept(
+def least_logits(
     columns: jax.Array,
     largest: jax.Array,
     temperature: jax.Array,
     rows: SamplingRows,
     implementation: Implementation = "xla",
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the least logits that top-k and min-p keep in each row, (rows,) each; minus infinity where one keeps all.
+    """Return each row's least logit within top-k, and within min-p, (rows,) each; minus infinity for no bound.
 
-    Tokens of equal logits are all kept. Top-p comes between the two, so that its mass is that of what top-k keeps.
+    Tokens of equal logits are all kept. Top-p comes between the two: its mass is relative to the mass within top-k.
 
     Args:
         columns: (vocabulary, rows) float32, the logits.
-        largest: (rows,) float32, the largest of them.
+        largest: (rows,) float32, each row's largest logit.
         temperature: (rows,) float32, positive.
-        implementation: of the kernels.
+        rows: the sampling parameters of the rows.
+        implementation: the kernel implementation.
     """
     of_min_p = largest + temperature * jnp.log(rows.min_p)
     return nth_largest(columns, rows.top_k, implementation=implementation), of_min_p
@@ -73,35 +75,38 @@ def least_kept(
 def _deepest_of_top_p(
     heights: jax.Array, temperature: jax.Array, bound: jax.Array, top_p: jax.Array, implementation: Implementation
 ) -> jax.Array:
-    """Return the depth of the least likely token that each row's `top_p` keeps, (rows,); infinity where it keeps all.
+    """Return the depth of each row's least likely token within `top_p`, (rows,); infinity for no bound.
 
-    It is the one whose mass, with that of all likelier ones, first reaches `top_p` of the mass within the `bound`.
+    It is the least depth at which the mass of all likelier tokens reaches `top_p` of the mass within `bound`.
 
     Args:
         heights: (vocabulary, rows) float32, the negative depths.
+        bound: (rows,) float32, the greatest depth within top-k.
     """
     top = jnp.zeros_like(temperature)
 
     def mass_within(bound: jax.Array) -> jax.Array:
         return mass(heights, top, temperature, -bound, implementation=implementation)
 
-    wanted = top_p * mass_within(bound)
-    return _least_reached(lambda depth: mass_within(jnp.minimum(depth, bound)) >= wanted, top_p < 1)
+    nucleus = top_p * mass_within(bound)
+    return _bisect(lambda depth: mass_within(jnp.minimum(depth, bound)) >= nucleus, top_p < 1)
 
 
-def _least_reached(reached: Callable[[jax.Array], jax.Array], sought: jax.Array) -> jax.Array:
-    """Return for each `sought` row the least number from 0 on that is enough, (rows,) float32; infinity for others.
+def _bisect(suffices: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
+    """Return the least sufficient number from 0 on for each true entry of `rows`, (rows,) float32; infinity elsewhere.
 
-    It is found by bisecting the bit pattern, which has the order of the number: exact after 31 passes.
+    The search bisects the bit pattern, whose order is the order of the numbers: exact after 31 passes.
     """
 
     def body(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
         middle = low + (high - low) // 2
-        enough = (middle >= 0) & reached(lax.bitcast_convert_type(middle, jnp.float32))  # below 0 are no numbers
+        enough = (middle >= 0) & suffices(
+            lax.bitcast_convert_type(middle, jnp.float32)
+        )  # negative patterns are no numbers
         return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
 
-    low = jnp.full(sought.shape, -1, jnp.int32)
+    low = jnp.full(rows.shape, -1, jnp.int32)
     start = (low, jnp.full_like(low, BITS_OF_INFINITY))
-    _, high = lax.cond(sought.any(), lambda: lax.fori_loop(0, 31, body, start), lambda: start)
-    return jnp.where(sought, lax.bitcast_convert_type(high, jnp.float32), jnp.inf)
+    _, high = lax.cond(rows.any(), lambda: lax.fori_loop(0, 31, body, start), lambda: start)
+    return jnp.where(rows, lax.bitcast_convert_type(high, jnp.float32), jnp.inf)

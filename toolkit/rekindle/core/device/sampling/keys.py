@@ -1,4 +1,4 @@
-"""The keys of draws: of the noise that `rekindle_kernels` makes of a key and a token."""
+"""Keys of sampling noise: `rekindle_kernels` computes noise from a key and a token."""
 
 import jax
 import jax.numpy as jnp

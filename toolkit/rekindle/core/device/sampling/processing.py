@@ -1,4 +1,4 @@
-"""A logits processor of the user's own: it is traced when a session is opened, and compiled into every step."""
+"""The user's logits processor: traced when a session opens, and compiled into every step."""
 
 import hashlib
 import re
@@ -15,20 +15,20 @@ from rekindle.core.device.sampling.adjustments import RECENT, Adjustments
 from rekindle_kernels.penalties import GENERATED, IN_PROMPT
 
 CALLBACK = re.compile(r"custom_call @xla\w*python")
-"""How a call back into Python is lowered."""
+"""Pattern of a lowered Python callback."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class LogitsRow:
-    """All that a logits processor knows of a request whose next token is to be chosen.
+    """A request's state for a logits processor, at the choice of its next token.
 
     Attributes:
-        position: () int32, the number of its tokens so far, prompt and output.
+        position: () int32, the number of tokens so far, prompt and output.
         in_prompt: (vocabulary,) bool, whether the prompt has each token.
-        counts: (vocabulary,) int32, how often the output has each token so far.
-        recent: (15,) int32, its newest tokens, oldest first; -1 before its start.
-        args: (8,) float32, its `processor_args`, followed by zeros.
+        counts: (vocabulary,) int32, the count of each token in the output so far.
+        recent: (15,) int32, the newest tokens, oldest first; -1 before the request's start.
+        args: (8,) float32, the request's `processor_args`, followed by zeros.
     """
 
     position: jax.Array
@@ -39,7 +39,7 @@ class LogitsRow:
 
     @classmethod
     def of(cls, slot: Adjustments, position: jax.Array) -> "LogitsRow":
-        """Return what is known of one slot, whose state has no axis of slots."""
+        """Return the row of one slot, from its state without the axis of slots."""
         in_prompt = (slot.marks & IN_PROMPT) != 0
         return cls(position, in_prompt, slot.marks // GENERATED, slot.recent, slot.processor_args)
 
@@ -49,7 +49,7 @@ class LogitsProcessor:
     """A traced function of the logits of one request.
 
     Attributes:
-        name: of the function, with a digest of all that it computes, constants and closures included.
+        name: the function's name with a digest of its computation, including constants and closures.
     """
 
     name: str
@@ -57,10 +57,10 @@ class LogitsProcessor:
 
     @classmethod
     def traced(cls, function: Callable[[Any, Any], Any], vocabulary: int) -> "LogitsProcessor":
-        """Trace `function(logits, row)`, which is called here, once.
+        """Trace `function(logits, row)` by calling it once.
 
         Raises:
-            ValueError: it fails, does not return logits, or calls back into Python.
+            ValueError: the function fails, does not return logits, or contains a Python callback.
         """
         name = getattr(function, "__name__", type(function).__name__)
         logits, row = _shapes(vocabulary)
@@ -75,32 +75,32 @@ class LogitsProcessor:
         if len(out) != 1 or out[0].shape != (vocabulary,) or not jnp.issubdtype(out[0].dtype, jnp.floating):
             got = ", ".join(each.str_short() for each in out) or "nothing"
             raise ValueError(f"logits_processor {name} must return logits, float32[{vocabulary}], got {got}")
-        # What is lowered has the closures and constants of the function too, and not its comments.
+        # The lowered text includes closures and constants, but not comments.
         text = jax.jit(jaxpr_as_fun(jaxpr)).lower(*jax.tree.leaves((logits, row))).as_text()
         if jaxpr.effects or CALLBACK.search(text):
             raise ValueError(
-                f"logits_processor {name} must compute with JAX alone: a compiled program that is stored cannot call "
-                "back into Python, as jax.debug.print, jax.pure_callback and io_callback do"
+                f"logits_processor {name} must not call back into Python, as jax.debug.print, jax.pure_callback and "
+                "io_callback do: a stored program cannot contain callbacks"
             )
         return cls(f"{name} #{hashlib.sha256(text.encode()).hexdigest()[:16]}", jaxpr)
 
     def __call__(
         self, columns: jax.Array, positions: jax.Array, adjustments: Adjustments, owners: jax.Array
     ) -> jax.Array:
-        """Process each row by itself; the arguments and the result are as of `adjust`."""
+        """Process each row separately; arguments and result as in `adjust`."""
         function = jaxpr_as_fun(self._jaxpr)
 
         def one(logits: jax.Array, position: jax.Array, slot: Adjustments) -> jax.Array:
-            processed: jax.Array = function(logits, *jax.tree.leaves(LogitsRow.of(slot, position)))[0]
-            return processed.astype(jnp.float32)
+            result: jax.Array = function(logits, *jax.tree.leaves(LogitsRow.of(slot, position)))[0]
+            return result.astype(jnp.float32)
 
         slots = jax.tree.map(lambda state: state[owners], adjustments)
-        processed: jax.Array = jax.vmap(one, in_axes=(1, 0, 0), out_axes=1)(columns, positions, slots)
-        return processed
+        result: jax.Array = jax.vmap(one, in_axes=(1, 0, 0), out_axes=1)(columns, positions, slots)
+        return result
 
 
 def _shapes(vocabulary: int) -> tuple[jax.ShapeDtypeStruct, LogitsRow]:
-    """Return the shapes of the arguments of a processor."""
+    """Return the shapes of a processor's arguments."""
 
     def vector(dtype: Any, *shape: int) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype)

@@ -1,4 +1,4 @@
-"""The sampling parameters of a batch, which the step keeps as one packed row of int32 a slot."""
+"""Sampling parameters of a batch, stored as one packed int32 row per slot."""
 
 from dataclasses import dataclass, fields
 
@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 
 OF_MODEL, OF_SAMPLED = 1, 2
-"""Which distribution's log-probabilities are wanted: the model's own, or the one that the token is drawn from."""
+"""Source of requested log-probabilities: the model's distribution, or the sampling distribution."""
 ADJUSTED, PROCESSED, CONSTRAINED = 1, 2, 4
-"""Bits of what changes the logits before the temperature: adjustments, then the session's processor, then a mask."""
+"""Bits of changes to the logits before the temperature, in order: adjustments, the session's processor, a mask."""
 
 
 @jax.tree_util.register_dataclass
@@ -24,9 +24,9 @@ class SamplingRows:
         repetition_penalty, frequency_penalty, presence_penalty: float32; 1, 0 and 0 change nothing.
         top_k: int32; 0 keeps all.
         seed_low, seed_high: int32, the two words of a 64-bit seed.
-        free_from: int32, the first position that an end token may take.
-        adjusted: int32, the bits of what changes the logits before the temperature; 0 for nothing.
-        scored: int32, `OF_MODEL` or `OF_SAMPLED` where log-probabilities are wanted, 0 where not.
+        free_from: int32, the first position allowed for an end token.
+        change_bits: int32, `ADJUSTED`, `PROCESSED` and `CONSTRAINED` bits; 0 for unchanged logits.
+        logprobs_of: int32, `OF_MODEL` or `OF_SAMPLED`, or 0 without log-probabilities.
     """
 
     temperature: jax.Array
@@ -39,8 +39,8 @@ class SamplingRows:
     seed_low: jax.Array
     seed_high: jax.Array
     free_from: jax.Array
-    adjusted: jax.Array
-    scored: jax.Array
+    change_bits: jax.Array
+    logprobs_of: jax.Array
 
     @classmethod
     def unpack(cls, packed: jax.Array) -> "SamplingRows":

@@ -1,4 +1,4 @@
-"""Log-probabilities, computed in the step."""
+"""Log-probabilities, computed inside the step."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,10 @@ from rekindle_kernels.api import Implementation
 from rekindle_kernels.sampling import argmax, count_above, mass
 
 BLOCK = 128
-"""Tokens among which the likeliest is sought first."""
+"""Tokens in a block of the blockwise top-k."""
 
 GROUP = 64
-"""Prompt tokens that are scored at a time: the logits of a whole chunk would not fit beside a model."""
+"""Prompt tokens scored at a time: the logits of a whole chunk would not fit in memory next to a model."""
 
 
 def score_columns(most: int) -> int:
@@ -25,14 +25,14 @@ def score_columns(most: int) -> int:
 def score(
     columns: jax.Array, largest: jax.Array, tokens: jax.Array, most: int, implementation: Implementation = "xla"
 ) -> jax.Array:
-    """Compute how likely each row's token is, and which tokens are likeliest.
+    """Compute the log-probability and rank of each row's token, and the likeliest tokens.
 
     Args:
         columns: (vocabulary, rows) float32, the logits.
-        largest: (rows,) float32, the largest of them.
+        largest: (rows,) float32, each row's largest logit.
         tokens: (rows,) int32.
-        most: how many of the likeliest tokens to return.
-        implementation: of the kernels.
+        most: the number of likeliest tokens to return.
+        implementation: the kernel implementation.
 
     Returns:
         (rows, score_columns(most)) int32: the bits of the token's log-probability, its rank (1 is the likeliest), the
@@ -42,25 +42,32 @@ def score(
     total = jnp.log(mass(columns, largest, jnp.ones_like(largest), everything, implementation=implementation))
     rank = 1 + count_above(columns, own, implementation=implementation)
     values, ids = _top_k(columns, most)
-    own, values = own - largest, values - largest[:, None]  # first: the total is small, and rounding would lose it
+    own, values = (
+        own - largest,
+        values - largest[:, None],
+    )  # before the small total is subtracted, lest rounding lose it
     packed = [_bits(own - total)[:, None], rank[:, None], ids, _bits(values - total[:, None])]
     return jnp.concatenate(packed, axis=1)
 
 
 def score_if(
-    wanted: jax.Array,
+    mask: jax.Array,
     columns_of: Callable[[], tuple[jax.Array, jax.Array]],
     tokens: jax.Array,
     most: int,
     implementation: Implementation = "xla",
 ) -> jax.Array:
-    """Return `score` of the logits and their largest that `columns_of` returns, or zeros if none are `wanted`.
+    """Return `score` of the logits from `columns_of`, or zeros if no entry of `mask` is true.
 
     Args:
-        wanted: (rows,) bool.
+        mask: (rows,) bool.
+        columns_of: returns the logits and each row's largest logit.
+        tokens: see `score`.
+        most: see `score`.
+        implementation: see `score`.
     """
     scores: jax.Array = lax.cond(
-        wanted.any(),
+        mask.any(),
         lambda: score(*columns_of(), tokens, most, implementation),
         lambda: jnp.zeros((len(tokens), score_columns(most)), jnp.int32),
     )
@@ -73,20 +80,20 @@ def score_prompt(
     columns_of: Callable[[jax.Array], jax.Array],
     most: int,
     implementation: Implementation = "xla",
-    anywhere: Callable[[jax.Array], jax.Array] = lambda wanted: wanted,
+    anywhere: Callable[[jax.Array], jax.Array] = lambda mask: mask,
 ) -> jax.Array:
-    """Compute how likely the known next token is at each position of a prompt.
+    """Score the next prompt token at each position of a prompt.
 
     Args:
         hidden: (tokens, hidden) float32.
-        targets: (tokens,) int32, the next token of each, or -1 if it is not to be scored.
+        targets: (tokens,) int32, the next token of each, or -1 for no score.
         columns_of: maps hidden states to logits, (vocabulary, tokens) float32.
-        most: how many of the likeliest tokens to return.
-        implementation: of the kernels.
-        anywhere: tells what is true on any device that runs the program; `columns_of` needs all of them.
+        most: the number of likeliest tokens to return.
+        implementation: the kernel implementation.
+        anywhere: maps booleans to their logical or over all devices of the program, since `columns_of` is collective.
 
     Returns:
-        (tokens, score_columns(most)) int32, packed as by `score`; zeros in groups where nothing is to be scored.
+        (tokens, score_columns(most)) int32, packed by `score`; zeros in groups without targets.
     """
     if not len(hidden):
         return jnp.zeros((0, score_columns(most)), jnp.int32)
@@ -110,11 +117,11 @@ def score_prompt(
 
 
 def _top_k(columns: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """Return what `lax.top_k` does of each column, faster: the largest lie in the blocks with the largest maxima."""
+    """Return `lax.top_k` of each column, but faster: the largest values lie in the blocks with the largest maxima."""
     padded = jnp.pad(columns, ((0, -len(columns) % BLOCK), (0, 0)), constant_values=-jnp.inf)
     blocks = padded.reshape(-1, BLOCK, columns.shape[1])
     _, block = lax.top_k(blocks.max(1).T, min(count, len(blocks)))
-    block = jnp.sort(block, axis=-1)  # so that equal values come in the order of their ids
+    block = jnp.sort(block, axis=-1)  # equal values in the order of their ids
     candidates = jnp.take_along_axis(blocks, block.T[:, None], axis=0)
     best, place = lax.top_k(jnp.moveaxis(candidates, 2, 0).reshape(columns.shape[1], -1), count)
     ids = jnp.take_along_axis(block, place // BLOCK, axis=1) * BLOCK + place % BLOCK

@@ -20,9 +20,9 @@ from rekindle.core.device.orders import (
     SharedWeights,
     TickOrder,
     Use,
-    let_go,
+    release_host_memory,
 )
-from rekindle.core.device.packing import GroupPart, dispatched, masks_of, pack_adjustments, pack_plan, parts_of
+from rekindle.core.device.packing import GroupPart, describe_outputs, masks_of, pack_adjustments, pack_plan, parts_of
 from rekindle.core.device.programs.executables import ArgumentsLost, Executables
 from rekindle.core.device.programs.lowering import EMPTY, Program
 from rekindle.core.errors import EngineFailed
@@ -123,7 +123,7 @@ class Stepper:
         packed = pack_plan(parts, InputLayout(bucket, limits.max_running, limits.pool.pages_per_request))
         outputs = await self._run(TickOrder(bucket, packed), step)
         outputs.tokens.copy_to_host_async()
-        return dispatched(plan, parts, bucket, limits.max_running, outputs)
+        return describe_outputs(plan, parts, bucket, limits.max_running, outputs)
 
     async def _gather(self, offload: Offload) -> Gathered:
         return Gathered(offload.offload_id, offload.entries, await self._copies(offload.pages, offload.losses))
@@ -205,7 +205,7 @@ class Stepper:
 
 def _forget(weights: list[list[jax.Array]]) -> None:
     weights.clear()
-    let_go()
+    release_host_memory()
 
 
 def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, steps: int) -> Bucket:

@@ -143,7 +143,7 @@ def _widths(config: ModelConfig, layer: LayerConfig) -> int:
     if experts is None:
         return 3 * config.feed_forward.width
     shared = 0 if experts.shared is None else experts.shared.width
-    return 3 * (experts.router.chosen * (experts.each.width + config.hidden_size) + shared) + 4 * experts.count
+    return 3 * (experts.router.per_token * (experts.each.width + config.hidden_size) + shared) + 4 * experts.count
 
 
 def _rounded(size: int) -> int:

@@ -116,7 +116,7 @@ def place_weights(
                 arrays = load_weights(config, tensors, dtype, loaded, put_on(device), implementation, shard)
                 by_shard[key] = arrays
             shards.append(arrays)
-        joined[place] = [place.joined(list(each), WEIGHTS) for each in zip(*shards, strict=True)]
+        joined[place] = [place.global_array(list(each), WEIGHTS) for each in zip(*shards, strict=True)]
     return [joined[place] for place in places]
 
 

@@ -1,1 +1,1 @@
-"""Each family in a file of its own: how its `config.json` is read, and the names of its tensors."""
+"""Model families, one per file: readers of `config.json`, and names of tensors."""

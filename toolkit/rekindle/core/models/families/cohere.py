@@ -1,4 +1,4 @@
-"""Cohere's Command R: one LayerNorm before attention and feed-forward layer, which run beside each other."""
+"""Cohere's Command R: one LayerNorm before parallel attention and feed-forward layers."""
 
 from dataclasses import replace
 
@@ -8,16 +8,16 @@ from rekindle.core.models.families.reading import Family, read_llama
 
 
 def read(keys: Keys) -> ModelConfig:
-    """Read a Cohere of the first generation. Each head's queries and keys may have norms of their own."""
+    """Read a Cohere of the first generation. Each head's queries and keys may have separate norms."""
     model = read_cohere(keys)
     head_norm = HeadNorm(model.norm, over="own") if keys.flag("use_qk_norm") else None
     return replace(model, attention=replace(model.attention, head_norm=head_norm))
 
 
 def read_cohere(keys: Keys) -> ModelConfig:
-    """Read what both generations have in common."""
+    """Read the common parts of both generations."""
     model, bias = read_llama(keys, eps="layer_norm_eps"), keys.flag("attention_bias")
-    layers = tuple(replace(layer, rope=layer.rope and replace(layer.rope, neighbours=True)) for layer in model.layers)
+    layers = tuple(replace(layer, rope=layer.rope and replace(layer.rope, interleaved=True)) for layer in model.layers)
     return replace(
         model,
         attention=replace(model.attention, qkv_bias=bias, out_bias=bias),

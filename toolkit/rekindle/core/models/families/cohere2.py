@@ -1,4 +1,4 @@
-"""Cohere's Command R7B and A: windowed layers have positions, and the others none."""
+"""Cohere's Command R7B and A: only windowed layers have positions."""
 
 from dataclasses import replace
 
@@ -17,8 +17,8 @@ def read(keys: Keys) -> ModelConfig:
     keys.refuse("position_embedding_type", "rope_gptj")
     switch = keys.get("layer_switch", 4)
     pattern = keys.get("sliding_window_pattern", keys.get("_sliding_window_pattern", switch))
-    rope, unturned = model.layers[0].rope, tuple(replace(layer, rope=None) for layer in model.layers)
-    return replace(model, layers=windowed(keys, unturned, lambda i: (i + 1) % pattern > 0, rope=rope))
+    rope, without_rope = model.layers[0].rope, tuple(replace(layer, rope=None) for layer in model.layers)
+    return replace(model, layers=windowed(keys, without_rope, lambda i: (i + 1) % pattern > 0, rope=rope))
 
 
 COHERE2 = Family("Cohere2ForCausalLM", read, "cohere2")

@@ -1,4 +1,4 @@
-"""DeepSeek-V2: latent attention, and experts beside a feed-forward layer that all tokens go to."""
+"""DeepSeek-V2: latent attention, and experts in addition to a shared feed-forward layer."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ NAMES = Names(
 
 
 def read(keys: Keys) -> ModelConfig:
-    """Read a DeepSeek-V2: groups of experts compete by their best one, and weights are not normalised."""
+    """Read a DeepSeek-V2. Groups of experts compete by their best one, and weights are not normalised."""
     by_group = keys.get("topk_method", "greedy") == "group_limited_greedy"
     keys.refuse("topk_method", "greedy", "group_limited_greedy")
     keys.refuse("scoring_func", "softmax")
@@ -34,23 +34,25 @@ def read(keys: Keys) -> ModelConfig:
         keys.size("num_experts_per_tok", 6),
         scale=keys.number("routed_scaling_factor", 1.0),
         groups=keys.size("n_group", 1) if by_group else 1,
-        chosen_groups=keys.size("topk_group", 1) if by_group else 1,
+        groups_per_token=keys.size("topk_group", 1) if by_group else 1,
     )
     for unused in ("n_group", "topk_group"):
         keys.get(unused)
-    return read_latent(keys, router, neighbours=True)
+    return read_latent(keys, router, interleaved=True)
 
 
-def read_latent(keys: Keys, router: RouterConfig, *, neighbours: bool, dense: int = 0) -> ModelConfig:
-    """Read what all with latent attention have in common.
+def read_latent(keys: Keys, router: RouterConfig, *, interleaved: bool, dense: int = 0) -> ModelConfig:
+    """Read the common parts of models with latent attention.
 
     Args:
-        neighbours: whether the pairs that turn are neighbours in the checkpoint.
-        dense: how many of the first layers have no experts, if the config does not say.
+        keys: the config.
+        router: the rules of the router.
+        interleaved: whether rotary pairs are interleaved in the checkpoint.
+        dense: the default number of first layers without experts.
 
     Raises:
-        UnsupportedModel: something is not implemented.
-        CheckpointError: a number is missing, or is none.
+        UnsupportedModel: a part of the config is not implemented.
+        CheckpointError: a number is missing or invalid.
     """
     attention, rope = _attention(keys)
     hidden, width = keys.size("hidden_size"), keys.size("intermediate_size")
@@ -61,7 +63,7 @@ def read_latent(keys: Keys, router: RouterConfig, *, neighbours: bool, dense: in
     count = keys.get("n_routed_experts", 0)
     experts = ExpertsConfig(count, one, router, replace(one, width=shared * one.width) if shared else None)
     first, step = keys.get("first_k_dense_replace", dense), keys.size("moe_layer_freq", 1)
-    plain = LayerConfig(replace(rope, neighbours=neighbours))
+    plain = LayerConfig(replace(rope, interleaved=interleaved))
     layers = (
         replace(plain, experts=experts) if count and i >= first and i % step == 0 else plain
         for i in range(keys.size("num_hidden_layers"))
@@ -81,26 +83,26 @@ def read_latent(keys: Keys, router: RouterConfig, *, neighbours: bool, dense: in
 
 
 def _attention(keys: Keys) -> tuple[AttentionConfig, Rope]:
-    """Read attention, and its rope. The norms of latents add 1e-6, whatever other norms add."""
+    """Read attention and its rope. The norms of latents have an epsilon of 1e-6, unlike other norms."""
     for derived in ("num_key_value_heads", "head_dim", "qk_head_dim"):
         keys.get(derived)
-    plain, turned = keys.size("qk_nope_head_dim"), keys.size("qk_rope_head_dim")
+    plain, rotary = keys.size("qk_nope_head_dim"), keys.size("qk_rope_head_dim")
     scaling = keys.below("rope_parameters" if keys.get("rope_parameters") else "rope_scaling")
     of_all = scaling.number_or_none("mscale_all_dim")
-    scale = (plain + turned) ** -0.5
+    scale = (plain + rotary) ** -0.5
     if of_all and scaling.get("rope_type", scaling.get("type")) == "yarn":
         scale *= mscale(scaling.number("factor"), of_all) ** 2
     latent = LatentConfig(
         rank=keys.size("kv_lora_rank"),
         plain=plain,
-        turned=turned,
+        rotary=rotary,
         value=keys.size("v_head_dim"),
         norm=Norm(1e-6),
         query_rank=None if keys.get("q_lora_rank") is None else keys.size("q_lora_rank"),
         bias=keys.flag("attention_bias"),
     )
     heads = keys.size("num_attention_heads")
-    return AttentionConfig(heads, 1, latent.rank + turned, scale, latent=latent), rope_of(keys, turned)
+    return AttentionConfig(heads, 1, latent.rank + rotary, scale, latent=latent), rope_of(keys, rotary)
 
 
 DEEPSEEK_V2 = Family("DeepseekV2ForCausalLM", read, "deepseek_v2")

@@ -1,4 +1,4 @@
-"""DeepSeek-V3 and R1: a DeepSeek-V2 whose experts are chosen by sigmoids with a correction."""
+"""DeepSeek-V3 and R1: a DeepSeek-V2 with experts chosen by sigmoids with a correction."""
 
 from rekindle.core.models.config import ModelConfig, RouterConfig
 from rekindle.core.models.families.deepseek_v2 import read_latent
@@ -7,7 +7,7 @@ from rekindle.core.models.families.reading import Family
 
 
 def read(keys: Keys) -> ModelConfig:
-    """Read a DeepSeek-V3: groups of experts compete by their best two. Layers past the last one are not read."""
+    """Read a DeepSeek-V3. Groups of experts compete by their best two. Multi-token prediction layers are ignored."""
     keys.refuse("topk_method", "noaux_tc")
     keys.refuse("scoring_func", "sigmoid")
     keys.get("num_nextn_predict_layers")
@@ -18,10 +18,10 @@ def read(keys: Keys) -> ModelConfig:
         scale=keys.number("routed_scaling_factor", 2.5),
         correction=True,
         groups=keys.size("n_group", 8),
-        chosen_groups=keys.size("topk_group", 4),
+        groups_per_token=keys.size("topk_group", 4),
         best_of_group=2,
     )
-    return read_latent(keys, router, neighbours=keys.flag("rope_interleave", True), dense=3)
+    return read_latent(keys, router, interleaved=keys.flag("rope_interleave", True), dense=3)
 
 
 DEEPSEEK_V3 = Family("DeepseekV3ForCausalLM", read, "deepseek_v3")

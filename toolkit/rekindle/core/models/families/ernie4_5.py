@@ -1,4 +1,4 @@
-"""Ernie 4.5: a Llama whose rope turns neighbours, with all biases or none."""
+"""Ernie 4.5: a Llama with an interleaved rope, and with all biases or none."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ def read(keys: Keys) -> ModelConfig:
         attention=replace(model.attention, qkv_bias=bias, out_bias=bias),
         feed_forward=replace(model.feed_forward, bias=bias),
         layers=tuple(
-            replace(layer, rope=layer.rope and replace(layer.rope, neighbours=True)) for layer in model.layers
+            replace(layer, rope=layer.rope and replace(layer.rope, interleaved=True)) for layer in model.layers
         ),
         tied_embeddings=keys.flag("tie_word_embeddings", True),
     )

@@ -1,4 +1,4 @@
-"""Gemma: embeddings are scaled, weights of norms are stored without their 1, and "gelu" means its tanh form."""
+"""Gemma: scaled embeddings, norm weights with an offset of 1, and the tanh form of "gelu"."""
 
 from dataclasses import replace
 
@@ -10,15 +10,16 @@ from rekindle.core.models.families.reading import Family, activation_of, read_ll
 def read(keys: Keys) -> ModelConfig:
     """Read a Gemma of the first generation."""
     model, bias = read_gemma(keys), keys.flag("attention_bias")
-    keys.get("hidden_act")  # files say "gelu", and were trained with the tanh form
+    keys.get("hidden_act")  # "gelu" in files, but the training used the tanh form
     return replace(model, attention=replace(model.attention, qkv_bias=bias, out_bias=bias))
 
 
 def read_gemma(keys: Keys, rope: Rope | None = None) -> ModelConfig:
-    """Read what all generations have in common.
+    """Read the common parts of all generations.
 
     Args:
-        rope: of all layers, where it was read before.
+        keys: the config.
+        rope: the rope of all layers; None to read it from the config.
     """
     keys.refuse("use_bidirectional_attention", False)
     model = read_llama(keys, rope=rope)

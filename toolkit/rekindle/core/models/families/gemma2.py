@@ -1,4 +1,4 @@
-"""Gemma 2: four norms a layer, caps of scores and logits, and a window in every other layer."""
+"""Gemma 2: four norms per layer, caps of scores and logits, and a window in every other layer."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ NAMES = Names(
 
 
 def read(keys: Keys) -> ModelConfig:
-    """Read a Gemma 2. Even layers see the window, unless the config names them."""
+    """Read a Gemma 2. Even layers have the window, unless the config has `layer_types`."""
     model, bias = read_gemma(keys), keys.flag("attention_bias")
     attention = replace(
         model.attention,

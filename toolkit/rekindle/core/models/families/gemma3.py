@@ -1,4 +1,4 @@
-"""Gemma 3, of text: normalised queries and keys, and windowed layers with a rope of their own."""
+"""Gemma 3 for text: normalised queries and keys, and a separate rope in windowed layers."""
 
 from dataclasses import replace
 
@@ -11,11 +11,11 @@ from rekindle.core.models.families.rope import ropes_of
 
 
 def read(keys: Keys) -> ModelConfig:
-    """Read a Gemma 3. Of each `sliding_window_pattern` layers the last one sees everything."""
+    """Read a Gemma 3. The last of each `sliding_window_pattern` layers has full attention."""
     rope, local = ropes_of(keys, read_attention(keys).head_dim, 1_000_000.0, "rope_local_base_freq", 10_000.0)
     model, bias = read_gemma(keys, rope), keys.flag("attention_bias")
     pattern = keys.get("sliding_window_pattern", keys.get("_sliding_window_pattern", 6))
-    keys.get("attn_logit_softcapping")  # the model has no place for it
+    keys.get("attn_logit_softcapping")  # unused by the model
     attention = replace(
         model.attention,
         scale=keys.number("query_pre_attn_scalar", 256) ** -0.5,

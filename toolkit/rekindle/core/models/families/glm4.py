@@ -1,4 +1,4 @@
-"""GLM-4: four norms a layer, a fused gate, and a rope of neighbours over half of each head."""
+"""GLM-4: four norms per layer, a fused gate, and an interleaved rope over half of each head."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ NAMES = Names(gate_up=("mlp.gate_up_proj",), after_attention="post_self_attn_lay
 def read(keys: Keys) -> ModelConfig:
     """Read a GLM-4."""
     model = read_llama(keys, share=0.5)
-    layers = tuple(replace(layer, rope=layer.rope and replace(layer.rope, neighbours=True)) for layer in model.layers)
+    layers = tuple(replace(layer, rope=layer.rope and replace(layer.rope, interleaved=True)) for layer in model.layers)
     attention = replace(model.attention, qkv_bias=keys.flag("attention_bias", True))
     return replace(model, attention=attention, layers=layers, names=NAMES)
 

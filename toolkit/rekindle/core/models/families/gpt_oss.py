@@ -1,4 +1,4 @@
-"""gpt-oss: sinks in attention, and experts whose halves are clamped, stored the other way round and in turns."""
+"""gpt-oss: attention sinks, and experts with clamped halves, stored transposed and interleaved."""
 
 from dataclasses import replace
 
@@ -12,14 +12,14 @@ NAMES = Names(
     router="mlp.router",
     expert_gate_up=("mlp.experts.gate_up_proj",),
     expert_down="mlp.experts.down_proj",
-    experts_turned=True,
+    experts_transposed=True,
 )
 
 
 def read(keys: Keys) -> ModelConfig:
-    """Read a gpt-oss. Its even layers have windows, unless `layer_types` says otherwise."""
+    """Read a gpt-oss. Even layers have windows, unless the config has `layer_types`."""
     bias = keys.flag("attention_bias", True)
-    # MXFP4 is turned into numbers by the checkpoint.
+    # MXFP4 is dequantized by the checkpoint.
     if keys.get("quantization_config") and keys.below("quantization_config").get("quant_method") != "mxfp4":
         raise UnsupportedModel(refused_quantization(keys, "quantization_config"))
     model = read_llama(keys, theta=150_000.0, eps="rms_norm_eps")

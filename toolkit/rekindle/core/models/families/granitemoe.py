@@ -1,4 +1,4 @@
-"""Granite MoE: a Granite whose feed-forward layers are experts, stored as one array for all."""
+"""Granite MoE: a Granite with experts, all stored in one array."""
 
 from dataclasses import replace
 

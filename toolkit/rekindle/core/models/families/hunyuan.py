@@ -1,4 +1,4 @@
-"""Hunyuan, dense: queries and keys are normalised after the rope, whose base has a factor."""
+"""Hunyuan, dense: normalised queries and keys after the rope, and a scaled base of the rope."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ NAMES = Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernor
 def read(keys: Keys) -> ModelConfig:
     """Read a dense Hunyuan."""
     model, bias = read_llama(keys), keys.flag("attention_bias")
-    keys.refuse("use_qk_norm", True)  # which published files say, and those that transformers saves do not
+    keys.refuse("use_qk_norm", True)  # in published files, but not in files saved by transformers
     head_norm = HeadNorm(model.norm, after_rope=True)
     return replace(
         model,

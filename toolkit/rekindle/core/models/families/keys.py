@@ -1,4 +1,4 @@
-"""The keys of a `config.json`, read so that no key is passed over in silence."""
+"""The keys of a `config.json`, with a record of each access, so that no key is ignored silently."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -27,37 +27,37 @@ WITHOUT_EFFECT: Final = frozenset({
     "use_parallel_embedding",
 })
 # fmt: on
-"""Keys that, by themselves, change nothing in what a model computes of tokens that it is given."""
+"""Keys without any effect on a model's computation."""
 
 
 class Keys:
-    """A decoded `config.json` that notes which of its keys were read.
+    """A decoded `config.json` with a record of the keys read.
 
     Args:
         values: the decoded object.
-        source: where it came from, for error messages.
+        source: the origin of the config, for error messages.
     """
 
     def __init__(self, values: Mapping[str, Any], source: str):
         self.source = source
         self._values = values
-        self._read: set[str] = set()
+        self._visited: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return a value; the default if there is none, or null."""
-        self._read.add(key)
+        """Return a value, or the default if it is missing or null."""
+        self._visited.add(key)
         value = self._values.get(key)
         return default if value is None else value
 
     def has(self, key: str) -> bool:
-        """Return whether there is a value, be it null."""
+        """Return whether the key exists, possibly with null."""
         return key in self._values
 
     def size(self, key: str, default: int | None = None) -> int:
-        """Return a positive whole number.
+        """Return a positive integer.
 
         Raises:
-            CheckpointError: it is something else, or missing without a default.
+            CheckpointError: the value is no positive integer, or is missing without a default.
         """
         value = self.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
@@ -68,7 +68,7 @@ class Keys:
         """Return a number.
 
         Raises:
-            CheckpointError: it is something else, or missing without a default.
+            CheckpointError: the value is no number, or is missing without a default.
         """
         value = self.get(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -76,10 +76,10 @@ class Keys:
         return float(value)
 
     def number_or_none(self, key: str) -> float | None:
-        """Return a number, or None if there is none.
+        """Return a number, or None if it is missing.
 
         Raises:
-            CheckpointError: it is something else.
+            CheckpointError: the value is no number.
         """
         return None if self.get(key) is None else self.number(key)
 
@@ -87,7 +87,7 @@ class Keys:
         """Return a list of numbers above 0.
 
         Raises:
-            CheckpointError: it is something else, or missing.
+            CheckpointError: the value is no such list, or is missing.
         """
         values = self.get(key)
         if not isinstance(values, list) or not all(isinstance(each, int | float) and each > 0 for each in values):
@@ -95,10 +95,10 @@ class Keys:
         return tuple(map(float, values))
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """Return a truth value.
+        """Return a boolean.
 
         Raises:
-            CheckpointError: it is something else.
+            CheckpointError: the value is no boolean.
         """
         value = self.get(key, default)
         if value not in (True, False):
@@ -106,34 +106,38 @@ class Keys:
         return bool(value)
 
     def below(self, key: str, over: Iterable[str] = ()) -> "Keys":
-        """Return the keys of the object that is the value of a key; without one they are none.
+        """Return the keys of a nested object; no keys if it is missing.
 
         Args:
-            over: keys beside it that are taken for keys in it that are missing there.
+            key: the key of the nested object.
+            over: keys of this object used as defaults of missing keys in the nested one.
         """
         value = self.get(key, {})
         if not isinstance(value, Mapping):
             raise self.wrong(key, "must be an object", value)
-        beside = {name: self._values[name] for name in over if self.get(name) is not None}
-        return Keys(beside | {name: each for name, each in value.items() if each is not None}, f"{self.source}: {key}")
+        defaults = {name: self._values[name] for name in over if self.get(name) is not None}
+        return Keys(
+            defaults | {name: each for name, each in value.items() if each is not None}, f"{self.source}: {key}"
+        )
 
     def refuse(self, key: str, *neutral: Any) -> None:
-        """Refuse a value that asks for what is not implemented.
+        """Refuse any value but the neutral ones.
 
         Args:
-            neutral: the values that ask for nothing, besides null.
+            key: the key.
+            *neutral: the values without effect, besides null.
 
         Raises:
-            UnsupportedModel: it is another.
+            UnsupportedModel: the key has another value, which is not implemented.
         """
         value = self.get(key)
         if value is not None and value not in neutral:
             raise UnsupportedModel(f"{self.source}: {key} {value!r:.80} is not supported in this family")
 
     def unread(self) -> list[str]:
-        """Return the keys that nobody read, and that might change what the model computes."""
-        return sorted(self._values.keys() - self._read - WITHOUT_EFFECT)
+        """Return the keys never read, without those in `WITHOUT_EFFECT`."""
+        return sorted(self._values.keys() - self._visited - WITHOUT_EFFECT)
 
     def wrong(self, key: str, expected: str, value: Any) -> CheckpointError:
-        """Return the error of a value that is not as it must be."""
+        """Return the error for an invalid value."""
         return CheckpointError(f"{self.source}: {key} {expected}, got {value!r:.80}")

@@ -1,4 +1,4 @@
-"""Llama 1 to 3, and what has their form: SmolLM2, Yi, and many others."""
+"""Llama 1 to 3, and models of the same form: SmolLM2, Yi, and many others."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from rekindle.core.models.families.reading import Family, read_llama
 
 
 def read(keys: Keys) -> ModelConfig:
-    """Read a Llama. Its biases are all or none, in attention and in the feed-forward layer each."""
+    """Read a Llama. All projections of attention have biases, or none; the same holds for the feed-forward layer."""
     model, bias = read_llama(keys), keys.flag("attention_bias")
     return replace(
         model,

@@ -1,4 +1,4 @@
-"""Mistral: a Llama whose layers all see a window, if the config has one."""
+"""Mistral: a Llama with a window in all layers, if the config has one."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Mixtral: a Mistral whose feed-forward layers are experts, always weighed by shares of one."""
+"""Mixtral: a Mistral with experts, whose weights always sum to 1."""
 
 from dataclasses import replace
 

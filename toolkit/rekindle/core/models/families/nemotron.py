@@ -1,4 +1,4 @@
-"""Nemotron: LayerNorms whose weights are stored without their 1, and a squared ReLU without a gate."""
+"""Nemotron: LayerNorms with a weight offset of 1, and a squared ReLU without a gate."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""OLMo 2: norms come after attention and feed-forward layer, and queries and keys are normalised over all heads."""
+"""OLMo 2: norms after attention and feed-forward layers, and queries and keys normalised over all heads."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def read(keys: Keys) -> ModelConfig:
 
 
 def read_olmo(keys: Keys) -> ModelConfig:
-    """Read what OLMo 2 and 3 have in common."""
+    """Read the common parts of OLMo 2 and 3."""
     model, bias = read_llama(keys, theta=500_000.0), keys.flag("attention_bias")
     head_norm = HeadNorm(model.norm, over="all")
     return replace(

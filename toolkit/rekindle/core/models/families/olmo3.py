@@ -1,4 +1,4 @@
-"""OLMo 3: an OLMo 2 of which three layers in four see a window, without the scaling of the rope."""
+"""OLMo 3: an OLMo 2 with a window and an unscaled rope in three of four layers."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4: fused projections, and a rope over a share of each head."""
+"""Phi-3 and Phi-4: fused projections, and a rope over a part of each head."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ NAMES = Names(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
 def read(keys: Keys) -> ModelConfig:
     """Read a Phi-3."""
     model = read_llama(keys)
-    keys.get("original_max_position_embeddings")  # only a "longrope" needs it
+    keys.get("original_max_position_embeddings")  # used by "longrope" only
     return replace(model, layers=windowed(keys, model.layers), names=NAMES)
 
 

@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: queries, keys and values have biases, and later layers may see a window."""
+"""Qwen2 and Qwen2.5: biases of queries, keys and values, and possibly a window in later layers."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ def read(keys: Keys) -> ModelConfig:
     """Read a Qwen2."""
     model = read_llama(keys)
     first = keys.get("max_window_layers", 28)
-    keys.get("attention_bias")  # queries, keys and values have biases whatever it says
+    keys.get("attention_bias")  # without effect: queries, keys and values always have biases
     return replace(
         model,
         attention=replace(model.attention, qkv_bias=True),

@@ -1,4 +1,4 @@
-"""Qwen2 MoE: a Qwen2 with experts in some layers, and one that all tokens go to behind a gate of its own."""
+"""Qwen2 MoE: a Qwen2 with experts in some layers, and with a gated shared expert."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from rekindle.core.models.families.reading import Family, read_llama, windowed
 
 
 def read(keys: Keys) -> ModelConfig:
-    """Read a Qwen2 MoE. Where windows are on, even layers below `max_window_layers` have them."""
+    """Read a Qwen2 MoE. If windows are on, even layers below `max_window_layers` have a window."""
     model, last = read_llama(keys), keys.get("max_window_layers", 28)
     experts = replace(
         read_experts(keys, model),
@@ -24,7 +24,7 @@ def read(keys: Keys) -> ModelConfig:
 
 
 def read_experts(keys: Keys, model: ModelConfig) -> ExpertsConfig:
-    """Read the experts of a Qwen, under the older or the newer name of their number."""
+    """Read the experts of a Qwen, with the older or the newer key for their number."""
     count = keys.size("num_experts", keys.get("num_local_experts"))
     keys.get("num_local_experts")
     router = RouterConfig(keys.size("num_experts_per_tok"), normalised=keys.flag("norm_topk_prob"))
@@ -32,7 +32,7 @@ def read_experts(keys: Keys, model: ModelConfig) -> ExpertsConfig:
 
 
 def sparse(keys: Keys, layers: tuple[LayerConfig, ...], experts: ExpertsConfig) -> tuple[LayerConfig, ...]:
-    """Return the layers, with experts in every `decoder_sparse_step`-th one that `mlp_only_layers` does not name."""
+    """Return the layers with experts in every `decoder_sparse_step`-th layer, except in `mlp_only_layers`."""
     step, dense = keys.size("decoder_sparse_step", 1), set(keys.get("mlp_only_layers", ()))
     return tuple(
         layer if i in dense or (i + 1) % step else replace(layer, experts=experts) for i, layer in enumerate(layers)

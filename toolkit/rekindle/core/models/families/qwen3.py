@@ -1,4 +1,4 @@
-"""Qwen3: queries and keys are normalised per head, and no projection has a bias unless the config says so."""
+"""Qwen3: queries and keys normalised per head, and biases only if set in the config."""
 
 from dataclasses import replace
 

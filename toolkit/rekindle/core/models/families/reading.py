@@ -1,4 +1,4 @@
-"""What most families have in common, which each changes where it differs."""
+"""Readers of the parts of a `config.json` common to most families."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,9 +34,9 @@ class Family:
     """A family of models.
 
     Attributes:
-        architecture: its name in "architectures" of `config.json`.
-        read: makes a model's config of the keys of its `config.json`. Most call `read_llama`, and replace what differs.
-        model_type: its name in "model_type", for files that have no "architectures".
+        architecture: the family's name in "architectures" of `config.json`.
+        read: returns a config from the keys of `config.json`. Most readers adapt the result of `read_llama`.
+        model_type: the family's name in "model_type", for files without "architectures".
     """
 
     architecture: str
@@ -52,17 +52,18 @@ def read_llama(
     eps: str = "rms_norm_eps",
     rope: Rope | None = None,
 ) -> ModelConfig:
-    """Read what a Llama has in common with most families.
+    """Read the config of a Llama, as a starting point for most families.
 
     Args:
-        rope: of all layers, where it was read before.
-        theta: the base of the rope, if the config has none.
-        share: of a head's numbers that turn, if the config has none.
-        eps: the key of the number that norms add.
+        keys: the keys of `config.json`.
+        theta: the default base of the rope.
+        share: the default rotary fraction of a head.
+        eps: the key of the norms' epsilon.
+        rope: the rope of all layers; None to read it from the keys.
 
     Raises:
-        UnsupportedModel: something is not implemented.
-        CheckpointError: a number is missing, or is none.
+        UnsupportedModel: a part of the config is not implemented.
+        CheckpointError: a number is missing or invalid.
     """
     attention = read_attention(keys)
     rope = rope_of(keys, attention.head_dim, theta, share) if rope is None else rope
@@ -80,7 +81,7 @@ def read_llama(
 
 
 def _max_context(keys: Keys, rope: Rope) -> int:
-    """Return how many tokens a request may have: more than positions are named, if the rope grows with it."""
+    """Return the context length in tokens: more than "max_position_embeddings" for a dynamic long-context rope."""
     positions = keys.size("max_position_embeddings")
     return int(positions * rope.scaling.factor) if isinstance(rope.scaling, DynamicScaling) else positions
 
@@ -103,7 +104,7 @@ def activation_of(keys: Keys, key: str = "hidden_act", default: str = "silu") ->
     """Read an activation.
 
     Raises:
-        UnsupportedModel: it is not implemented.
+        UnsupportedModel: the activation is not implemented.
     """
     name = keys.get(key, default)
     if name not in ACTIVATIONS:
@@ -119,16 +120,18 @@ def windowed(
     rope: Rope | None = None,
     switched_on: bool = True,
 ) -> tuple[LayerConfig, ...]:
-    """Return layers of which some see a window: those that `layer_types` names, else those that a rule says.
+    """Return layers with sliding windows according to `layer_types`, else according to a rule.
 
     Args:
-        rule: returns whether the layer of a number sees a window only.
-        rope: of the windowed layers; None for the one that they have.
-        switched_on: whether windows are on where `use_sliding_window` does not say.
+        keys: the keys of `config.json`.
+        layers: the layers, without windows.
+        rule: returns whether the layer with this index has a window.
+        rope: the rope of windowed layers; None for no change.
+        switched_on: the default of `use_sliding_window`.
 
     Raises:
-        CheckpointError: `layer_types` does not name one kind for each layer.
-        UnsupportedModel: it names a kind that is not implemented.
+        CheckpointError: the length of `layer_types` is not the number of layers.
+        UnsupportedModel: a type of layer is not implemented.
     """
     types: list[Any] | None = keys.get("layer_types")
     window, on = keys.get("sliding_window"), keys.flag("use_sliding_window", switched_on)

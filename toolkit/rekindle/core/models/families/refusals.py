@@ -1,4 +1,4 @@
-"""The words for models that do not open: what is special about them, and what opens instead."""
+"""Error messages for unsupported models, with their special parts and alternatives."""
 
 import difflib
 from collections.abc import Collection, Mapping
@@ -7,7 +7,7 @@ from typing import Any, Final
 from rekindle.core.models.families.keys import Keys
 
 QUANTIZED: Final = ("quantization_config", "quantization", "compression_config")
-"""The keys that a config of quantized weights has: of most tools, of MLX, and of older compressed-tensors."""
+"""Config keys of quantized weights: of most tools, of MLX, and of older compressed-tensors."""
 _ATTENDING: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _STATES: Final[Mapping[str, str]] = {
     "linear_attention": "gated delta nets",
@@ -21,44 +21,51 @@ _STATES: Final[Mapping[str, str]] = {
     "ssm_state_size": "Mamba layers",
     "recurrent": "recurrent layers",
 }
-"""Kinds of layers, and keys of configs, that tell of layers which keep a state."""
+"""Layer types and config keys of layers with a recurrent state."""
 
 
 def refused_architecture(keys: Keys, architectures: Collection[str]) -> str:
-    """Return why an architecture does not open, and what is near it.
+    """Return the message for an unsupported architecture, with similar supported ones.
 
     Args:
-        architectures: those that open.
+        keys: the config.
+        architectures: the supported architectures.
     """
-    came = [str(each) for each in keys.get("architectures") or ()]
+    names = [str(each) for each in keys.get("architectures") or ()]
     inner = keys.get("text_config") or keys.get("llm_config")
     special = _state_of(keys, inner) or ("is a wrapper of a text model" if isinstance(inner, Mapping) else "")
-    because = f": it {special}, which is not supported" if special else " is not supported"
+    reason = f": it {special}, which is not supported" if special else " is not supported"
     if special:
-        way = "Open another model, or a GGUF file of its text model if its architecture is one that opens from GGUF"
+        advice = "Open another model, or a GGUF file of its text model if that architecture is supported"
     else:
-        near = difflib.get_close_matches((came or [""])[0], architectures, n=3)
-        said = f"near it are {', '.join(near)}" if near else "README lists those that are"
-        way = f"Of {len(architectures)} that are, {said}. Another one can be opened with open(..., family=Family(...))"
-    return f"{keys.source}: the architecture ({', '.join(came) or 'none named'}){because}. {way}"
+        near = difflib.get_close_matches((names or [""])[0], architectures, n=3)
+        supported = f"similar ones are {', '.join(near)}" if near else "see README for the list"
+        advice = (
+            f"{len(architectures)} architectures are supported; {supported}. To open another architecture, pass "
+            "open(..., family=Family(...))"
+        )
+    return f"{keys.source}: the architecture ({', '.join(names) or 'none named'}){reason}. {advice}"
 
 
 def refused_quantization(keys: Keys, key: str) -> str:
-    """Return why quantized weights do not open.
+    """Return the message for quantized weights.
 
     Args:
-        key: one of `QUANTIZED`, which the config has.
+        keys: the config.
+        key: the one of `QUANTIZED` in the config.
     """
-    given = keys.below(key)
-    method = given.get("quant_method") or ("MLX" if key == "quantization" else given.get("format"))
-    bits = f", {bits} bits" if (bits := given.get("bits")) else ""
-    words = f" ({method}{bits})" if method else ""
-    what = f"quantized safetensors{words} are not supported"
-    return f"{keys.source}: {what}; open the unquantized model or a GGUF file of it"
+    options = keys.below(key)
+    method = options.get("quant_method") or ("MLX" if key == "quantization" else options.get("format"))
+    bits = f", {bits} bits" if (bits := options.get("bits")) else ""
+    details = f" ({method}{bits})" if method else ""
+    return (
+        f"{keys.source}: quantized safetensors{details} are not supported; open the unquantized model or a GGUF file "
+        "of it"
+    )
 
 
 def _state_of(keys: Keys, inner: Any) -> str:
-    """Return what a model has that keeps a state; nothing if no such thing is known of it."""
+    """Return a clause about a model's layers with recurrent state, or an empty string without evidence of any."""
     for config in (keys, Keys(inner, keys.source) if isinstance(inner, Mapping) else None):
         if config is None:
             continue

@@ -1,4 +1,4 @@
-"""How a `config.json` says where tokens are: newer ones in "rope_parameters", older ones in keys of their own."""
+"""Readers of rotary embeddings in a `config.json`: newer files have "rope_parameters", older ones separate keys."""
 
 import math
 from dataclasses import replace
@@ -20,36 +20,38 @@ from rekindle.core.models.scaling import (
 
 
 def rope_of(keys: Keys, head_dim: int, theta: float = 10_000.0, share: float = 1.0) -> Rope:
-    """Read the rope of a model whose layers have the same.
+    """Read the common rope of all layers.
 
     Args:
-        head_dim: of queries and keys.
-        theta: the base of the frequencies, if the config has none.
-        share: of a head's numbers that turn, if the config has none.
+        keys: the config.
+        head_dim: the head size of queries and keys.
+        theta: the default base of the frequencies.
+        share: the default rotary fraction of a head.
 
     Raises:
-        UnsupportedModel: its kind is not implemented.
-        CheckpointError: a number is missing, or is none.
+        UnsupportedModel: the rope's type is not implemented.
+        CheckpointError: a number is missing or invalid.
     """
     name = "rope_parameters" if keys.get("rope_parameters") else "rope_scaling"
     return _rope(keys.below(name), keys, head_dim, theta, share)
 
 
 def ropes_of(keys: Keys, head_dim: int, theta: float, local: str, local_theta: float) -> tuple[Rope, Rope]:
-    """Read the ropes of a model whose windowed layers have one of their own, which is never scaled.
+    """Read the two ropes of a model with a separate, unscaled rope in its windowed layers.
 
     Args:
-        head_dim: of queries and keys.
-        theta: the base of the layers that see everything, if the config has none.
-        local: the older key of the base of the windowed layers.
-        local_theta: that base, if the config has none.
+        keys: the config.
+        head_dim: the head size of queries and keys.
+        theta: the default base of layers with full attention.
+        local: the older key for the base of windowed layers.
+        local_theta: the default base of windowed layers.
 
     Returns:
-        The rope of the layers that see everything, and that of the windowed ones.
+        The rope of layers with full attention, and the rope of windowed layers.
 
     Raises:
-        UnsupportedModel: a kind is not implemented.
-        CheckpointError: a number is missing, or is none.
+        UnsupportedModel: a rope's type is not implemented.
+        CheckpointError: a number is missing or invalid.
     """
     both = keys.below("rope_parameters")
     if not both.has("full_attention"):
@@ -70,8 +72,8 @@ def _rope(own: Keys, keys: Keys, head_dim: int, theta: float, share: float) -> R
     dims = int(head_dim * share)
     kind = own.get("rope_type", own.get("type", "default"))
     scaling = _scaling(kind, own, keys)
-    own.get("finetuned")  # which says how the model came about
-    own.get("mrope_section")  # of which text has the same place in each
+    own.get("finetuned")  # the origin of the model
+    own.get("mrope_section")  # text has the same position in each section
     for key in own.unread():
         raise UnsupportedModel(f"{own.source}: {key} is not supported in a rope of type {kind!r}")
     return Rope(theta, scaling, None if dims == head_dim else dims)
@@ -106,15 +108,15 @@ def _scaling(kind: str, own: Keys, keys: Keys) -> Scaling | None:
 def _yarn(own: Keys, keys: Keys) -> YarnScaling:
     context = own.size("original_max_position_embeddings", keys.size("max_position_embeddings"))
     factor = own.number("factor", keys.size("max_position_embeddings") / context)
-    turned, of_all = own.number_or_none("mscale"), own.number_or_none("mscale_all_dim")
-    by_default = mscale(factor, turned) / mscale(factor, of_all) if turned and of_all else mscale(factor, 1.0)
+    rotary, of_all = own.number_or_none("mscale"), own.number_or_none("mscale_all_dim")
+    default = mscale(factor, rotary) / mscale(factor, of_all) if rotary and of_all else mscale(factor, 1.0)
     return YarnScaling(
         factor=factor,
         original_context=context,
         beta_fast=own.number("beta_fast", 32.0),
         beta_slow=own.number("beta_slow", 1.0),
         truncate=own.flag("truncate", True),
-        attention_factor=own.number("attention_factor", by_default),
+        attention_factor=own.number("attention_factor", default),
     )
 
 
@@ -122,10 +124,10 @@ def _long(own: Keys, keys: Keys) -> LongScaling:
     whole = keys.size("max_position_embeddings")
     context = own.size("original_max_position_embeddings", keys.get("original_max_position_embeddings", whole))
     factor = own.number("factor", whole / context)
-    by_default = math.sqrt(1 + math.log(factor) / math.log(context)) if factor > 1 else 1.0
-    # In the precision in which they are used, so that a GGUF file gives the same model.
+    default = math.sqrt(1 + math.log(factor) / math.log(context)) if factor > 1 else 1.0
+    # Rounded to the precision of their use, so that a GGUF file gives the same model.
     short, long = (tuple(map(_single, own.numbers(name))) for name in ("short_factor", "long_factor"))
-    return LongScaling(short, long, context, _single(own.number("attention_factor", by_default)))
+    return LongScaling(short, long, context, _single(own.number("attention_factor", default)))
 
 
 def _single(number: float) -> float:
@@ -133,5 +135,5 @@ def _single(number: float) -> float:
 
 
 def mscale(factor: float, scale: float | None) -> float:
-    """Return by what YaRN multiplies cosine and sine, or what is multiplied with them."""
+    """Return YaRN's attention factor for a scaling factor: 0.1 * scale * ln(factor) + 1."""
     return 0.1 * (scale or 1.0) * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -1,4 +1,4 @@
-"""Seed-OSS: a Llama whose projections into and out of attention have biases apart."""
+"""Seed-OSS: a Llama with separate settings for the biases of attention's input and output projections."""
 
 from dataclasses import replace
 

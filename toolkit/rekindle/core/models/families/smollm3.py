@@ -1,4 +1,4 @@
-"""SmolLM3: a Llama of which some layers have no positions, and only these may see a window."""
+"""SmolLM3: a Llama with some layers without positions, possibly windowed."""
 
 from dataclasses import replace
 
@@ -8,18 +8,18 @@ from rekindle.core.models.families.reading import Family, read_llama, windowed
 
 
 def read(keys: Keys) -> ModelConfig:
-    """Read a SmolLM3. In `no_rope_layers`, 1 stands for a layer that has positions."""
+    """Read a SmolLM3. In `no_rope_layers`, 1 stands for a layer with positions."""
     model, bias = read_llama(keys, theta=2_000_000.0), keys.flag("attention_bias")
     every = keys.get("no_rope_layer_interval", 4)
-    turns = keys.get("no_rope_layers") or [(i + 1) % every > 0 for i in range(model.num_layers)]
+    rotary = keys.get("no_rope_layers") or [(i + 1) % every > 0 for i in range(model.num_layers)]
     layers = tuple(
-        layer if turn else replace(layer, rope=None) for layer, turn in zip(model.layers, turns, strict=True)
+        layer if has_rope else replace(layer, rope=None) for layer, has_rope in zip(model.layers, rotary, strict=True)
     )
     return replace(
         model,
         attention=replace(model.attention, qkv_bias=bias, out_bias=bias),
         feed_forward=replace(model.feed_forward, bias=keys.flag("mlp_bias")),
-        layers=windowed(keys, layers, lambda i: not turns[i], switched_on=False),
+        layers=windowed(keys, layers, lambda i: not rotary[i], switched_on=False),
         tied_embeddings=keys.flag("tie_word_embeddings", True),
     )
 

@@ -1,4 +1,4 @@
-"""StableLM: LayerNorms with biases, a rope over a quarter of each head, and parallel blocks in some."""
+"""StableLM: LayerNorms with biases, a rope over a quarter of each head, and parallel blocks in some models."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ NAMES = Names(q_norm="self_attn.q_layernorm.norms.{head}", k_norm="self_attn.k_l
 
 
 def read(keys: Keys) -> ModelConfig:
-    """Read a StableLM. A parallel block has one norm."""
+    """Read a StableLM. A parallel block has a single norm."""
     model = read_llama(keys, share=0.25, eps="layer_norm_eps")
     parallel, eps = keys.flag("use_parallel_residual"), model.norm.eps
     head_norm = HeadNorm(Norm(eps, centred=True), over="own") if keys.flag("qk_layernorm") else None

@@ -1,4 +1,4 @@
-"""The families that Rekindle opens by itself."""
+"""Registry of the supported model families, and the reader of `config.json`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -112,25 +112,25 @@ UNSERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "use_qkv_bias": (False,),
     "use_sliding_window": (False,),
 }
-"""Keys that some families have, each with the values, besides null, that change nothing. What a family does not read
-is refused with another value."""
+"""Keys of some families, each with its neutral values besides null. A family refuses other values of a key it does not
+read."""
 OF_LAYERS: Final[Mapping[str, Any]] = {"layer_types": "full_attention", "no_rope_layers": 1}
-"""Keys with a list over layers, each with the one entry that changes nothing."""
+"""Keys with a list over layers, each with its neutral entry."""
 
 
 def parse_config(config: Mapping[str, Any], source: str, another: Family | None = None) -> ModelConfig:
-    """Read a Hugging Face `config.json`, with the older or the newer names of its keys.
+    """Read a Hugging Face `config.json`, with older or newer names of keys.
 
-    It warns of keys that the family does not know, and that may change what the model computes.
+    Keys unknown to the family cause a warning if they may affect the model's computation.
 
     Args:
         config: the decoded JSON object.
-        source: where it came from, for error messages.
-        another: the family to read it as, instead of the supported ones.
+        source: the origin of the config, for error messages.
+        another: a family to use in place of the supported ones.
 
     Raises:
-        UnsupportedModel: the architecture is not supported, or differs from that of `another`, or the config asks for
-            something that is not implemented.
+        UnsupportedModel: the architecture is not supported, or is not the one of `another`, or a part of the config is
+            not implemented.
         CheckpointError: a number is missing or wrong.
     """
     keys = Keys(config, source)
@@ -153,12 +153,12 @@ def parse_config(config: Mapping[str, Any], source: str, another: Family | None 
 
 def _family(keys: Keys, source: str, another: Family | None) -> tuple[str, Family]:
     architectures = keys.get("architectures") or []
-    came = ", ".join(map(str, architectures)) or "none named"
+    names = ", ".join(map(str, architectures)) or "none named"
     if another is not None:
         if another.architecture in architectures:
             return another.architecture, another
         raise UnsupportedModel(
-            f"{source}: the architecture is {came}, but the given family is for {another.architecture}; give a family "
+            f"{source}: the architecture is {names}, but the given family is for {another.architecture}; pass a family "
             "for this architecture, or none if it is supported"
         )
     for name, family in FAMILIES.items():
@@ -170,6 +170,6 @@ def _family(keys: Keys, source: str, another: Family | None) -> tuple[str, Famil
 
 
 def _forms(architecture: str) -> set[str]:
-    """Return the names of an architecture with each head of a causal model: for tokens, for classes, and none."""
+    """Return an architecture's names with each possible head: for tokens, for classes, and none."""
     stem = architecture.removesuffix("ForCausalLM")
     return {architecture, f"{stem}Model", f"{stem}TextModel", f"{stem}ForSequenceClassification"}

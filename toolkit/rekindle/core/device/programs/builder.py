@@ -1,4 +1,4 @@
-"""How the programs of a model come about: loaded from the store, or compiled and then saved."""
+"""Builder of a model's programs: each is loaded from the store, or compiled and then saved."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,23 +15,25 @@ from rekindle.core.errors import UnsafeStorage
 from rekindle.core.store.validity import Difference
 
 T = TypeVar("T")
-TOLD = 4
-"""The most differences of arguments that a warning names."""
+MOST_DIFFERENCES = 4
+"""The most argument differences named in one warning."""
 
 
-class Making:
-    """Makes single programs of a model, and counts how; safe to use from several threads, none of them an event loop's.
+class ProgramBuilder:
+    """Builder of single programs, with counters of loads and compilations.
+
+    It is thread-safe. Its methods block, so do not call any on an event loop's thread.
 
     Args:
-        programs: how each program is lowered.
-        store: where programs are loaded from and saved; None for nowhere.
+        programs: the lowering of each program.
+        store: the executable store to load from and save to; None for no store.
 
     Attributes:
         compilations: programs compiled so far.
         loads: programs loaded from the store so far.
-        unexpected: programs compiled though they had been ready, or for other arguments than they were made for.
-        misses: why programs were not loaded: the parts in which the key of each differs from the stored one most like
-            it, or None if none of its name is stored.
+        unexpected: programs compiled again after an eviction, or for arguments of other shapes.
+        misses: for each program absent from the store, the differences between its key and the most similar stored
+            one, or None if no program of its name is stored.
     """
 
     def __init__(self, programs: Programs, store: ProgramStore | None):
@@ -42,11 +44,11 @@ class Making:
         self._lock = threading.Lock()
 
     def is_stored(self, key: Key) -> bool:
-        """Return whether a program is in the store, where it may still prove to be damaged."""
+        """Return whether a program is in the store. The entry may still turn out to be damaged."""
         return bool(self._stored(lambda store: not store.missing([key])))
 
     def load(self, key: Key) -> Program | None:
-        """Load a program from the store; return None if it is not there."""
+        """Load a program from the store; return None if it is absent."""
         program = self._stored(lambda store: store.load(key))
         if program is not None:
             with self._lock:
@@ -54,7 +56,7 @@ class Making:
         return program
 
     def compile(self, key: Key) -> tuple[Program, Serialized | None]:
-        """Compile a program, and serialize it where it is to be stored, before anybody can call it."""
+        """Compile a program and, if there is a store, serialize it before its first call."""
         if self._store is not None:
             self.misses[key] = self._stored(lambda store: store.explain(key))
         began = monotonic()
@@ -67,16 +69,18 @@ class Making:
         return program, serialized
 
     def compile_for(self, key: Key, arguments: Sequence[Any]) -> Program:
-        """Compile a program for arguments other than it was made for, which takes seconds, and warn of it.
+        """Compile a program for arguments of other shapes than planned, and warn. This takes seconds.
 
         Raises:
-            RuntimeError: they lie on other devices, for which nothing is ever compiled.
+            RuntimeError: the arguments lie on other devices, for which no program is ever compiled.
         """
         self._programs.check_here(key, arguments)
         differences = list(_differences(self._programs.arguments(key), arguments))
-        more = f"; and {len(differences) - TOLD} more" if len(differences) > TOLD else ""
+        more = f"; and {len(differences) - MOST_DIFFERENCES} more" if len(differences) > MOST_DIFFERENCES else ""
         self.tell(
-            key, f"it was called with other arguments than it was made for: {'; '.join(differences[:TOLD])}{more}"
+            key,
+            f"it was called with other arguments than it was compiled for: "
+            f"{'; '.join(differences[:MOST_DIFFERENCES])}{more}",
         )
         with compiling:
             program = self._programs.compiled(key, arguments)
@@ -85,26 +89,26 @@ class Making:
         return program
 
     def save(self, key: Key, serialized: Serialized | None) -> None:
-        """Store a program that was compiled; if it cannot be stored, warn. None is not stored."""
+        """Store a compiled program; warn if this fails. None is ignored."""
         if serialized is not None:
             try:
                 self._stored(lambda store: store.save(key, serialized))
-            except Exception as error:  # it is made: that it cannot be stored stops nobody
-                warn(f"the program {program_name(key)!r} is not stored: {error}")
+            except Exception as error:  # the program itself works, so requests go on
+                warn(f"cannot store the program {program_name(key)!r}: {error}")
 
     def drop(self, key: Key, error: Exception) -> None:
-        """Drop a program from the store that was loaded and cannot be run, and warn."""
+        """Remove a loaded program from the store because it cannot run, and warn."""
         self._stored(lambda store: store.drop(key, error))
 
     def tell(self, key: Key, reason: str) -> None:
-        """Warn of a compilation that nobody planned. Its number tells it from others, or Python would show one."""
+        """Warn of an unplanned compilation. Its number keeps Python from hiding it as a repeated warning."""
         with self._lock:
             self.unexpected += 1
             number = self.unexpected
         warn(f"unexpected compilation {number}: requests wait for the program {program_name(key)!r}: {reason}")
 
     def _stored(self, use: Callable[[ProgramStore], T]) -> T | None:
-        """Return what `use` makes of the store; None without one. One that has become unsafe is used no more."""
+        """Return `use(store)`, or None without a store. A store is dropped as soon as it becomes unsafe."""
         store = self._store
         if store is None:
             return None
@@ -114,12 +118,12 @@ class Making:
             with self._lock:
                 was_used, self._store = self._store is not None, None
             if was_used:
-                warn(f"compiled programs are neither loaded nor saved from now on: {error}")
+                warn(f"compiled programs are no longer loaded or saved: {error}")
             return None
 
 
 def _differences(expected: dict[str, Any], got: Sequence[Any]) -> Iterator[str]:
-    """Yield which leaf of which argument has another shape, dtype or sharding."""
+    """Yield a description of each argument leaf with an unexpected shape, dtype or sharding."""
     for (name, shapes), argument in zip(expected.items(), got, strict=True):
         if str(jax.tree.structure(shapes)) != str(jax.tree.structure(argument)):
             yield f"{name} has another structure"

@@ -1,0 +1,91 @@
+"""The compiled and pending programs of an engine."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from rekindle.core.buckets import Bucket
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.device.programs.executables import Executables
+from rekindle.core.device.programs.lowering import Key
+from rekindle.core.device.programs.readiness import Readiness
+from rekindle.core.markup import quantity
+from rekindle.core.store.restore_report import RestoreReport
+from rekindle.core.store.validity import shorten
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePrograms:
+    """The programs of one engine. Thread-safe.
+
+    Attributes:
+        executables: the compiled programs of each lane place.
+        preparing: a future of each program made ahead of need, done when it is ready.
+        restored_at_open: the state restored from earlier sessions, without programs loaded later.
+        workspace_bytes: the estimated temporary bytes of the largest step, on all devices together.
+    """
+
+    executables: tuple[Executables, ...]
+    preparing: Sequence[Future[None]]
+    restored_at_open: RestoreReport
+    workspace_bytes: int
+
+    def __len__(self) -> int:
+        return sum(map(len, self.executables))
+
+    @property
+    def loads(self) -> int:
+        """The number of programs loaded from the store."""
+        return sum(each.builder.loads for each in self.executables)
+
+    @property
+    def compilations(self) -> int:
+        """The number of compiled programs."""
+        return sum(each.builder.compilations for each in self.executables)
+
+    @property
+    def unexpected(self) -> int:
+        """The number of programs compiled though they should have been ready."""
+        return sum(each.builder.unexpected for each in self.executables)
+
+    def restored(self) -> RestoreReport:
+        """Return the state restored from earlier sessions so far."""
+        misses = [miss for each in self.executables for miss in tuple(each.builder.misses.values()) if miss]
+        missed = {part: shorten(pair) for miss in misses for part, pair in miss.items()}
+        differences = self.restored_at_open.differences | missed
+        return replace(self.restored_at_open, programs=self.loads, compiled=self.compilations, differences=differences)
+
+    def readiness(self) -> Readiness:
+        """Return the readiness of the programs made ahead of need."""
+        missed = any(each.builder.misses for each in self.executables)
+        return Readiness.of(self.preparing, compiled=missed or self.compilations > 0)
+
+    def awaited(self) -> Progress | None:
+        """Return the progress of the program awaited by the engine, or None without one."""
+        key = next((each.awaited for each in self.executables if each.awaited is not None), None)
+        if key is None:
+            return None
+        programs = self.readiness()
+        total = programs.total if programs.coming else None
+        ready = programs.ready if programs.coming else len(self)
+        unit = "program ready" if (total or ready) == 1 else "programs ready"
+        return Progress(f"waiting for a program ({_capacity_of(key)})", ready, total, unit)
+
+    def stored(self) -> list[Future[None]]:
+        """Return futures, all done once every compiled program is stored."""
+        return [each.idle() for each in self.executables]
+
+    def workspace(self, devices: int) -> int:
+        """Return the temporary bytes of the largest step on all devices, measured as soon as it is ready."""
+        measured = self.executables[0].workspace() if self.readiness().ready == self.readiness().total else None
+        return self.workspace_bytes if measured is None else measured * devices
+
+
+def _capacity_of(key: Key) -> str:
+    """Describe the capacity of a program for users."""
+    if not isinstance(key, Bucket):
+        return key
+    parts = [f"prompts of up to {key.prefill_tokens:,} tokens"] if key.prefill_tokens else []
+    steps = "a step" if key.steps == 1 else f"{key.steps} steps"
+    parts += [f"{steps} of up to {quantity(key.decode_rows, 'request')}"] if key.decode_rows else []
+    return " and ".join(parts)
