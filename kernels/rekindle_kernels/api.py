@@ -1,7 +1,7 @@
-"""The operations on a page pool, attention among them: arguments are checked, and the implementation is chosen.
+"""Operations on a page pool, such as attention, with checks of arguments and a choice of implementations.
 
-Every function takes an implementation by name. None stands for the one that `choose` returns for this process's
-platform. Code that compiles for another platform names the implementation in every call.
+Every function takes an implementation by name. None stands for the result of `choose` on this process's platform. Code
+compiled for another platform names the implementation in every call.
 """
 
 import importlib
@@ -28,72 +28,75 @@ _PREFERRED: Final[dict[str, Implementation]] = {"cpu": "cpu", "tpu": "tpu", "gpu
 
 
 def choose(
-    platform: str, shape: tuple[int, ...], dtype: jnp.dtype, asked: Implementation | None = None
+    platform: str, shape: tuple[int, ...], dtype: jnp.dtype, override: Implementation | None = None
 ) -> Implementation:
-    """Return the best implementation on a platform that can serve a pool; "xla" if there is no better one.
+    """Return the best implementation for a pool on a platform; "xla" works everywhere.
 
     Args:
-        platform: "cpu", "gpu" or "tpu", as `jax.default_backend()` or a device names it.
+        platform: "cpu", "gpu" or "tpu", as in `jax.default_backend()` or `jax.Device.platform`.
         shape: (pages, sides, kv_heads, page_size, head_dim) of the pool; see `empty`.
-        dtype: of the numbers in it.
-        asked: the one to take instead, if it can serve the pool there.
+        dtype: the dtype of the pool.
+        override: an implementation to check and return instead of the best.
 
     Raises:
-        ValueError: the implementation that was asked for is unknown, or cannot serve such a pool there.
+        ValueError: `override` is unknown, or cannot serve this pool on this platform.
     """
     preferred = _PREFERRED.get(platform, "xla")
-    if asked is None:
+    if override is None:
         return preferred if unserved(preferred, shape, dtype) is None else "xla"
-    reason = unserved(asked, shape, dtype)
-    if asked in _PREFERRED.values() and asked != preferred:
+    reason = unserved(override, shape, dtype)
+    if override in _PREFERRED.values() and override != preferred:
         reason = f"its kernels do not run on {platform}"
     if reason is not None:
-        raise ValueError(f'implementation "{asked}" cannot serve pages {shape} {dtype} on {platform}: {reason}')
-    return asked
+        raise ValueError(f'implementation "{override}" cannot serve pages {shape} {dtype} on {platform}: {reason}')
+    return override
 
 
 def unserved(implementation: Implementation, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
-    """Return why an implementation cannot serve a pool of this shape and dtype, or None if it can.
+    """Return the reason against serving a pool of this shape and dtype, or None if the implementation can.
 
     Raises:
-        ValueError: an unknown implementation.
+        ValueError: the implementation is unknown.
     """
     return operations_of(implementation).unserved(shape, jnp.dtype(dtype))
 
 
-def described(
+def describe(
     implementation: Implementation,
     platform: str,
     shape: tuple[int, ...],
     dtype: jnp.dtype,
-    asked: Implementation | None = None,
+    override: Implementation | None = None,
 ) -> str:
-    """Return in words which kernels serve a pool: "cpu kernels (avx2)", or "xla kernels (...)" with why no others do.
+    """Describe the kernels for a pool: "cpu kernels (avx2)", or "xla kernels (...)" with the reason against others.
 
     Args:
-        implementation: the one that `choose` returned for the other arguments, which are as it takes them.
+        implementation: the result of `choose` for the other arguments.
+        platform: see `choose`.
+        shape: see `choose`.
+        dtype: see `choose`.
+        override: see `choose`.
     """
     reason = None
     if implementation == "cpu":
         reason = library_of(implementation).partition(" ")[0]
-    elif asked is None and (preferred := _PREFERRED.get(platform)) not in (None, implementation):
+    elif override is None and (preferred := _PREFERRED.get(platform)) not in (None, implementation):
         reason = unserved(preferred, shape, dtype)
     return f"{implementation} kernels" + (f" ({reason})" if reason else "")
 
 
 def keeps_rows_apart(implementation: Implementation) -> bool:
-    """Return whether all operations give a row the same bits, whatever rows are computed beside it, and how many."""
+    """Return whether a row's bits are independent of the number and content of other rows in all operations."""
     return implementation == "cpu"
 
 
 def library_of(implementation: Implementation) -> str:
-    """Return the compiled library that an implementation's programs call: its instruction set, and its file's SHA-256.
+    """Return the instruction set and the SHA-256 of an implementation's compiled library, or "" without a library.
 
-    It is loaded first, so that programs that were compiled by another process find its functions. The implementations
-    without a library have "" instead.
+    The library is loaded first, so that stored programs from another process find its functions.
 
     Raises:
-        RuntimeError: there is no library in this process; the message says why.
+        RuntimeError: the library cannot be used in this process; the message has the reason.
     """
     if implementation != "cpu":
         return ""
@@ -102,22 +105,22 @@ def library_of(implementation: Implementation) -> str:
 
 
 def empty(shape: tuple[int, ...], dtype: jnp.dtype, *, implementation: Implementation | None = None) -> jax.Array:
-    """Create a page pool in which nothing is written, in the form in which the implementation stores such numbers.
+    """Create an uninitialised page pool, in the implementation's stored form.
 
     Args:
-        shape: (pages, sides, kv_heads, page_size, head_dim), with a side for keys and one for values, or a single one
-            for keys that are values too, as those of latent attention are.
+        shape: (pages, sides, kv_heads, page_size, head_dim), with one side for keys and one for values, or a single
+            side for both, as in latent attention.
         dtype: float32 or bfloat16.
-        implementation: the one that will read and write it.
+        implementation: by name; None is the best for this process's platform.
 
     Returns:
-        (pages, stored sides, kv_heads, page_size, width), which is `shape` but for "tpu" (see `tpu.form`). The dtype is
-        `dtype`, but "xla" and "cpu" store the bits of bfloat16 in uint16. What is not written holds any numbers.
+        (pages, stored sides, kv_heads, page_size, width), equal to `shape` except for "tpu" (see `tpu.form`). The dtype
+        is `dtype`, but "xla" and "cpu" store the bits of bfloat16 in uint16. The content is arbitrary.
 
     Raises:
-        ValueError: an unknown implementation, or one that cannot serve such a pool.
+        ValueError: the implementation is unknown, or cannot serve this pool.
     """
-    return _named(implementation, shape, jnp.dtype(dtype)).empty(shape, jnp.dtype(dtype))
+    return _operations(implementation, shape, jnp.dtype(dtype)).empty(shape, jnp.dtype(dtype))
 
 
 def attend_rows(
@@ -132,29 +135,29 @@ def attend_rows(
     sinks: jax.Array | None = None,
     implementation: Implementation | None = None,
 ) -> jax.Array:
-    """Compute softmax attention of one query a row over the row's own pages, for decoding.
+    """Compute softmax attention of one query per row over the row's pages, for decoding.
 
     Args:
         q: (rows, heads, head_dim) float.
         pages: from `empty`; `kv_heads` must divide `heads`.
-        page_table: (rows, pages_per_row) int32; entries past the context may be anything.
-        visible: (rows,) int32; a row sees the positions `[max(0, visible - window), visible)` of its sequence.
-        scale: factor of the scores.
-        window: the most positions that a query sees; None for all.
-        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None leaves them unchanged.
-        sinks: (heads,) float, the score of one more position that each query of a head sees, whose values are zeros
-            (Xiao et al., 2023, arXiv:2309.17453); None for no such position.
+        page_table: (rows, pages_per_row) int32; entries past the context are arbitrary.
+        visible: (rows,) int32; a row attends to positions `[max(0, visible - window), visible)` of its sequence.
+        scale: a factor of the scores.
+        window: the most positions visible to a query; None for all.
+        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None for unchanged scores.
+        sinks: (heads,) float, the score of one more position per head, visible to all queries and with zeros as values
+            (Xiao et al., 2023, arXiv:2309.17453); None for no sinks.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
-        (rows, heads, head_dim) float32; zeros for a row that sees nothing. Numbers in the pages at positions that no
-        query sees have no effect, not even NaN.
+        (rows, heads, head_dim) float32; zeros for a row with no visible position. Content of the pages at invisible
+        positions has no effect, not even NaN.
 
     Raises:
-        ValueError: arguments that do not fit together, an unknown implementation, or one that cannot serve these pages.
+        ValueError: the arguments do not fit together, or the implementation is unknown or cannot serve these pages.
     """
     rows = len(q)
-    operations = _serving(implementation, pages)
+    operations = _operations_on(implementation, pages)
     _check_attention(operations, q, pages, page_table, window, soft_cap, sinks)
     if len(page_table) != rows or visible.shape != (rows,):
         raise ValueError(
@@ -181,31 +184,31 @@ def attend_blocks(
 ) -> jax.Array:
     """Compute causal softmax attention of blocks of queries over their sequences' pages, for prefill.
 
-    The keys and values of the blocks must be in the pages already, behind those of a cached prefix.
+    The keys and values of the blocks must be in the pages already, after those of a cached prefix.
 
     Args:
         q: (blocks, block_tokens, heads, head_dim) float. Adjacent blocks of one sequence must be adjacent in position.
         pages: from `empty`; `kv_heads` must divide `heads`.
-        page_table: (sequences, pages_per_sequence) int32; entries past the context may be anything.
-        block_sequence: (blocks,) int32, the row of `page_table` that a block belongs to.
-        block_start: (blocks,) int32, the position of a block's first token; negative for a block that sees nothing.
-            Token t is at position `p = block_start + t` and sees `[max(0, p + 1 - window), p]`.
-        scale: factor of the scores.
-        window: the most positions that a query sees; None for all.
-        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None leaves them unchanged.
-        sinks: (heads,) float, the score of one more position that each query of a head sees, whose values are zeros
-            (Xiao et al., 2023, arXiv:2309.17453); None for no such position.
+        page_table: (sequences, pages_per_sequence) int32; entries past the context are arbitrary.
+        block_sequence: (blocks,) int32, each block's row of `page_table`.
+        block_start: (blocks,) int32, the position of a block's first token; negative for a padding block.
+            Token t is at position `p = block_start + t` and attends to `[max(0, p + 1 - window), p]`.
+        scale: a factor of the scores.
+        window: the most positions visible to a query; None for all.
+        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None for unchanged scores.
+        sinks: (heads,) float, the score of one more position per head, visible to all queries and with zeros as values
+            (Xiao et al., 2023, arXiv:2309.17453); None for no sinks.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
-        (blocks, block_tokens, heads, head_dim) float32; zeros for a block that sees nothing. Numbers in the pages at
-        positions that no query of the sequence sees have no effect, not even NaN.
+        (blocks, block_tokens, heads, head_dim) float32; zeros for a padding block. Content of the pages at positions
+        invisible to all queries of the sequence has no effect, not even NaN.
 
     Raises:
-        ValueError: arguments that do not fit together, an unknown implementation, or one that cannot serve these pages.
+        ValueError: the arguments do not fit together, or the implementation is unknown or cannot serve these pages.
     """
     blocks = len(q)
-    operations = _serving(implementation, pages)
+    operations = _operations_on(implementation, pages)
     _check_attention(operations, q[:, 0], pages, page_table, window, soft_cap, sinks)
     if block_sequence.shape != (blocks,) or block_start.shape != (blocks,):
         raise ValueError(
@@ -236,20 +239,20 @@ def write(
     """Write each block's keys and values into its page.
 
     Args:
-        pages: from `empty`; they are updated in place if they are donated.
-        kv: (blocks, sides, kv_heads, block_tokens, head_dim) float; a block must not cross the border of a page.
-        page_ids: (blocks,) int32. If several blocks name the same place, any one of them is kept. The place of a block
-            of fewer than 16 tokens is the 16 aligned positions around it.
-        offsets: (blocks,) int32, the position in its page at which a block starts, a multiple of `block_tokens`.
+        pages: from `empty`; updated in place if donated.
+        kv: (blocks, sides, kv_heads, block_tokens, head_dim) float; a block must not cross a page boundary.
+        page_ids: (blocks,) int32. If several blocks go to the same place, an arbitrary one of them remains. The place
+            of a block of fewer than 16 tokens is the 16 aligned positions around it.
+        offsets: (blocks,) int32, the position of a block's start within its page, a multiple of `block_tokens`.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
         The updated pages.
 
     Raises:
-        ValueError: arguments that do not fit together, an unknown implementation, or one that cannot serve these pages.
+        ValueError: the arguments do not fit together, or the implementation is unknown or cannot serve these pages.
     """
-    operations = _serving(implementation, pages)
+    operations = _operations_on(implementation, pages)
     _check_pages(operations, pages, kv.shape[-1], kv.shape[1:2])
     if kv.ndim != 5 or kv.shape[2] != pages.shape[2] or kv.shape[3] > pages.shape[3]:
         raise ValueError(f"blocks {kv.shape} do not fit pages {pages.shape}")
@@ -259,7 +262,7 @@ def write(
 
 
 def read_page(pages: jax.Array, page_id: jax.Array, *, implementation: Implementation | None = None) -> jax.Array:
-    """Copy one page out of the pool, in the form in which it is stored.
+    """Copy one page out of the pool, in stored form.
 
     Args:
         pages: from `empty`.
@@ -270,9 +273,9 @@ def read_page(pages: jax.Array, page_id: jax.Array, *, implementation: Implement
         An array of the shape and dtype of `pages[0]`.
 
     Raises:
-        ValueError: arguments that do not fit together, an unknown implementation, or one that cannot serve these pages.
+        ValueError: the arguments do not fit together, or the implementation is unknown or cannot serve these pages.
     """
-    operations = _serving(implementation, pages)
+    operations = _operations_on(implementation, pages)
     _check_page(pages, page_id, pages.shape[1:], pages.dtype)
     return operations.read_page(pages, page_id)
 
@@ -283,18 +286,18 @@ def write_page(
     """Write a copy from `read_page` into the same page or another one.
 
     Args:
-        pages: from `empty`; they are updated in place if they are donated.
+        pages: from `empty`; updated in place if donated.
         page_id: () int32, less than the number of pages.
-        content: of the shape and dtype of `pages[0]`.
+        content: an array of the shape and dtype of `pages[0]`.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
         The updated pages.
 
     Raises:
-        ValueError: arguments that do not fit together, an unknown implementation, or one that cannot serve these pages.
+        ValueError: the arguments do not fit together, or the implementation is unknown or cannot serve these pages.
     """
-    operations = _serving(implementation, pages)
+    operations = _operations_on(implementation, pages)
     _check_page(pages, page_id, content.shape, content.dtype)
     return operations.write_page(pages, page_id, content)
 
@@ -331,24 +334,28 @@ def _check_page(pages: jax.Array, page_id: jax.Array, shape: tuple[int, ...], dt
 
 
 def _check_pages(operations: Operations, pages: jax.Array, head_dim: int, sides: Sequence[int] = (2, 1)) -> None:
-    """Check that pages are as `empty` makes them for one of these numbers of sides."""
+    """Check pages for a shape from `empty`, with one of these numbers of sides."""
     shapes = [(len(pages), side, *pages.shape[2:4], head_dim) for side in sides]
-    stored = [jax.eval_shape(partial(operations.empty, shape, pages.dtype)).shape for shape in shapes]
-    if pages.shape not in stored:
+    stored_shapes = [jax.eval_shape(partial(operations.empty, shape, pages.dtype)).shape for shape in shapes]
+    if pages.shape not in stored_shapes:
         raise ValueError(
-            f"pages of head_dim {head_dim} must be {' or '.join(map(str, stored))} here, as `empty` makes them; "
+            f"pages of head_dim {head_dim} must be {' or '.join(map(str, stored_shapes))} here, as from `empty`; "
             f"got {pages.shape}"
         )
 
 
-def _serving(implementation: Implementation | None, pages: jax.Array) -> Operations:
-    """Return the implementation for stored pages, and check that it can read them."""
+def _operations_on(implementation: Implementation | None, pages: jax.Array) -> Operations:
+    """Return the implementation for stored pages.
+
+    Raises:
+        ValueError: it cannot read the pages.
+    """
     if pages.ndim != 5:
         raise ValueError(f"pages must be (pages, sides, kv_heads, page_size, width), got {pages.shape}")
-    return _named(implementation, pages.shape, pages.dtype)
+    return _operations(implementation, pages.shape, pages.dtype)
 
 
-def _named(implementation: Implementation | None, shape: tuple[int, ...], dtype: jnp.dtype) -> Operations:
+def _operations(implementation: Implementation | None, shape: tuple[int, ...], dtype: jnp.dtype) -> Operations:
     if implementation is None:
         implementation = choose(jax.default_backend(), shape, dtype)
     operations = operations_of(implementation)
@@ -358,10 +365,10 @@ def _named(implementation: Implementation | None, shape: tuple[int, ...], dtype:
 
 
 def operations_of(implementation: str) -> Operations:
-    """Import an implementation when it is first used: Pallas is slow to import, and a process needs only one.
+    """Import an implementation on first use: Pallas is slow to import, and a process needs only one.
 
     Raises:
-        ValueError: an unknown implementation.
+        ValueError: the implementation is unknown.
     """
     if implementation not in _MODULES:
         names = ", ".join(f'"{name}"' for name in get_args(Implementation))

@@ -1,4 +1,4 @@
-"""Numbers in quantized blocks, as files hold them."""
+"""Quantized blocks of numbers, as stored in files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,29 +12,29 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of numbers.
+    """A format of quantized blocks.
 
     Attributes:
-        name: in ggml, such as "Q4_1".
-        numbers: in a block.
-        size: of a block, in bytes.
-        read: maps the (bytes,) of whole blocks to (numbers,): a view for floats, a new array for other kinds, which is
-            bfloat16 where that holds all numbers of the kind, else float32.
+        name: the name in ggml, such as "Q4_1".
+        numbers: the numbers per block.
+        size: the bytes per block.
+        dequantize: maps (bytes,) of whole blocks to (numbers,): a view for floats, else a new array, in bfloat16 if it
+            is exact for the format, else in float32.
     """
 
     name: str
     numbers: int
     size: int
-    read: Callable[[Bytes], Array]
+    dequantize: Callable[[Bytes], Array]
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """An array whose numbers are in blocks along its last axis. `numpy.asarray` reads them.
+    """Array of quantized blocks along its last axis. `numpy.asarray` dequantizes it.
 
     Attributes:
         data: (..., bytes) uint8, whole blocks.
-        kind: of the blocks.
+        kind: the format of the blocks.
     """
 
     data: Bytes
@@ -54,16 +54,16 @@ class Blocks:
         return len(self.data)
 
     def __getitem__(self, rows: int | slice) -> "Blocks":
-        """Return a part along the first axis, which is not the last too, as a view."""
-        assert self.ndim > 1, "a block is not parted"
+        """Return a view of rows along the first axis of at least two."""
+        assert self.ndim > 1, "a block cannot be split"
         return replace(self, data=self.data[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
             raise ValueError("numbers in blocks are always copied")
-        numbers = self.kind.read(np.ascontiguousarray(self.data).reshape(-1)).reshape(self.shape)
+        numbers = self.kind.dequantize(np.ascontiguousarray(self.data).reshape(-1)).reshape(self.shape)
         return numbers if dtype is None else numbers.astype(dtype, copy=False)
 
 
 Tensor = Array | Blocks
-"""A tensor of a file. `numpy.asarray` gives its numbers."""
+"""A tensor of a file. `numpy.asarray` returns its numbers."""

@@ -1,4 +1,4 @@
-"""Inputs of linear layers that need not lie in memory: a layer of few rows may compute them on the way."""
+"""Deferred inputs of linear layers: a layer computes inputs of few rows itself, to save a call."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,12 @@ import jax
 
 @dataclass(frozen=True, slots=True)
 class Normed:
-    """Stand for `layers.rms_norm(x, weight, eps)`.
+    """A deferred `layers.rms_norm(x, weight, eps)`.
 
     Attributes:
         x: (rows, features) float32.
         weight: (features,) float.
+        eps: see `layers.rms_norm`.
     """
 
     x: jax.Array
@@ -21,7 +22,7 @@ class Normed:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """Stand for `layers.gate(x)`.
+    """A deferred `layers.gate(x)`.
 
     Attributes:
         x: (rows, 2 * features) float32.
@@ -34,7 +35,7 @@ Input = jax.Array | Normed | Gated
 
 
 def shape_of(x: Input) -> tuple[int, int]:
-    """Return the rows and the features of what a linear layer reads."""
+    """Return the rows and features of an input of a linear layer."""
     if isinstance(x, Gated):
         return x.x.shape[0], x.x.shape[1] // 2
     rows, features = x.x.shape if isinstance(x, Normed) else x.shape

@@ -1,6 +1,6 @@
-"""What is between attention: linear layers over weights in the form that an implementation reads, norms, and the like.
+"""Operations around attention, with checks of arguments: linear layers over packed weights, norms, and others.
 
-Arguments are checked here.
+The packed form of a weight depends on the implementation.
 """
 
 from collections.abc import Sequence
@@ -14,35 +14,35 @@ from rekindle_kernels.inputs import Gated, Input, Normed, shape_of
 
 
 def packed(shape: tuple[int, int], dtype: jnp.dtype, *, implementation: Implementation) -> jax.ShapeDtypeStruct:
-    """Return the form in which an implementation reads a weight.
+    """Return the shape and dtype of a weight in an implementation's packed form.
 
     Args:
         shape: (out, in) of the weight.
         dtype: float32 or bfloat16.
-        implementation: the one that will read it.
+        implementation: by name.
 
     Raises:
-        ValueError: an unknown implementation.
+        ValueError: the implementation is unknown.
     """
     return operations_of(implementation).packed(shape, jnp.dtype(dtype))
 
 
 def pack(parts: Sequence[Tensor], into: Array, *, implementation: Implementation) -> None:
-    """Join matrices along their outputs, and write them in the form in which an implementation reads them.
+    """Join matrices along their outputs, and write them in an implementation's packed form.
 
     Args:
         parts: (out, in) each, of any floating dtype or in blocks.
-        into: of the shape and dtype that `packed` has for all of them together; its memory is zeros.
-        implementation: the one that will read it.
+        into: a zeroed array with the shape and dtype of `packed` for the joined matrix.
+        implementation: by name.
 
     Raises:
-        ValueError: arrays that do not fit together, or an unknown implementation.
+        ValueError: the arrays do not fit together, or the implementation is unknown.
     """
     outputs, inputs = sum(len(part) for part in parts), {part.shape[1] for part in parts}
-    wanted = packed((outputs, max(inputs)), into.dtype, implementation=implementation)
-    if len(inputs) > 1 or into.shape != wanted.shape:
+    form = packed((outputs, max(inputs)), into.dtype, implementation=implementation)
+    if len(inputs) > 1 or into.shape != form.shape:
         shapes = ", ".join(str(part.shape) for part in parts)
-        raise ValueError(f"weights {shapes} have the form {wanted.shape} together, and were to go into {into.shape}")
+        raise ValueError(f"weights {shapes} together have the form {form.shape}, but `into` is {into.shape}")
     operations_of(implementation).pack(parts, into)
 
 
@@ -57,17 +57,17 @@ def linear(
     """Compute `x @ weight.T` with float32 sums; x is rounded to the weight's dtype first.
 
     Args:
-        x: (rows, in) float32, or what stands for it.
+        x: (rows, in) float32, or a deferred input.
         weight: in the form of `packed`.
         outputs: the number of outputs of the weight.
-        implementation: the one that the weight was packed for.
-        onto: (rows, outputs) float32 that the product is added to.
+        implementation: the implementation of the packed form.
+        onto: (rows, outputs) float32 to add to the product; None for nothing.
 
     Returns:
         (rows, outputs) float32.
 
     Raises:
-        ValueError: arguments that do not fit together, or an unknown implementation.
+        ValueError: the arguments do not fit together, or the implementation is unknown.
     """
     rows, inputs = shape_of(x)
     _check_input(x)
@@ -77,11 +77,11 @@ def linear(
     return operations_of(implementation).linear(x, weight, outputs, onto)
 
 
-def computed(x: Input, *, implementation: Implementation) -> jax.Array:
-    """Return the array that an input of linear layers stands for.
+def materialize(x: Input, *, implementation: Implementation) -> jax.Array:
+    """Compute a deferred input of linear layers; return any other input unchanged.
 
     Raises:
-        ValueError: arrays that do not fit together, or an unknown implementation.
+        ValueError: the arrays do not fit together, or the implementation is unknown.
     """
     if isinstance(x, Normed):
         return rms_norm(x.x, x.weight, x.eps, implementation=implementation)
@@ -89,7 +89,7 @@ def computed(x: Input, *, implementation: Implementation) -> jax.Array:
 
 
 def linear_columns(x: jax.Array, weight: jax.Array, outputs: int, *, implementation: Implementation) -> jax.Array:
-    """Compute `weight @ x.T`: the numbers of `linear`, in the order in which reading them output by output is fast.
+    """Compute `weight @ x.T`: the transposed `linear`, in the order for fast access by output.
 
     Args and errors are those of `linear`, without `onto`.
 
@@ -103,25 +103,25 @@ def linear_columns(x: jax.Array, weight: jax.Array, outputs: int, *, implementat
 def grouped_linear(
     x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int, *, implementation: Implementation
 ) -> jax.Array:
-    """Compute `x @ weight.T` with the weight of each row's group. Only weights of groups that have rows are read.
+    """Compute `x @ weight.T` with the weight of each row's group. Only weights of groups with rows are read.
 
     Args:
-        x: (rows, in) float32, the rows of each group together, in the order of the groups.
-        counts: (groups,) int32, how many rows each group has; all of them together. None if all have as many.
+        x: (rows, in) float32, sorted by group.
+        counts: (groups,) int32, the number of rows of each group, with all rows as their sum; None for equal groups.
         weight: (groups, ...), each in the form of `packed`.
         outputs: the number of outputs of each weight.
-        implementation: the one that the weights were packed for.
+        implementation: the implementation of the packed form.
 
     Returns:
         (rows, outputs) float32.
 
     Raises:
-        ValueError: arguments that do not fit together, or an unknown implementation.
+        ValueError: the arguments do not fit together, or the implementation is unknown.
     """
-    wanted = packed((outputs, x.shape[1]), weight.dtype, implementation=implementation)
+    form = packed((outputs, x.shape[1]), weight.dtype, implementation=implementation)
     groups = len(weight) if counts is None else len(counts)
-    if weight.shape != (groups, *wanted.shape) or (counts is None and len(x) % groups):
-        raise ValueError(f"{groups} weights have the form {wanted.shape} each, got {weight.shape} for {x.shape}")
+    if weight.shape != (groups, *form.shape) or (counts is None and len(x) % groups):
+        raise ValueError(f"{groups} weights have the form {form.shape} each, got {weight.shape} for {x.shape}")
     return operations_of(implementation).grouped_linear(x, counts, weight, outputs)
 
 
@@ -132,13 +132,13 @@ def look_up(weight: jax.Array, ids: jax.Array, shape: tuple[int, int], *, implem
         weight: in the form of `packed`.
         ids: (any,) int32, each less than `out`.
         shape: (out, in) of the weight.
-        implementation: the one that the weight was packed for.
+        implementation: the implementation of the packed form.
 
     Returns:
         (any, in) float32.
 
     Raises:
-        ValueError: arguments that do not fit together, or an unknown implementation.
+        ValueError: the arguments do not fit together, or the implementation is unknown.
     """
     _check(weight, shape, implementation)
     return operations_of(implementation).look_up(weight, ids, shape[1])
@@ -150,14 +150,14 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, *, implementation: Imp
     Args:
         x: (..., features) float32.
         weight: (features,) float, the factors of the normalised features.
-        eps: added to the mean square.
+        eps: the number added to the mean square.
         implementation: by name.
 
     Returns:
         An array like x.
 
     Raises:
-        ValueError: arguments that do not fit together, or an unknown implementation.
+        ValueError: the arguments do not fit together, or the implementation is unknown.
     """
     _check_norm(x, weight)
     return operations_of(implementation).rms_norm(x, weight, eps)
@@ -166,21 +166,21 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, *, implementation: Imp
 def rotate(
     qkv: jax.Array, cos: jax.Array, sin: jax.Array, kv_heads: int, *, implementation: Implementation
 ) -> tuple[jax.Array, jax.Array]:
-    """Rotate queries and keys by their positions (Su et al., 2021, arXiv:2104.09864), and part them.
+    """Rotate queries and keys by their positions (Su et al., 2021, arXiv:2104.09864), and separate them.
 
-    Each pair (i, i + pairs) of a head's first numbers turns by its angle; numbers after the pairs stay as they are.
+    Each pair (i, i + pairs) at the start of a head is rotated by its angle; the rest of the head does not change.
 
     Args:
         qkv: (tokens, heads + 2 * kv_heads, head_dim) float32: queries, keys, values.
-        cos, sin: of the angles, (tokens, pairs) float32, of at most head_dim / 2 pairs.
-        kv_heads: the number of heads of the keys.
+        cos, sin: the cosines and sines of the angles, (tokens, pairs) float32, of at most head_dim / 2 pairs.
+        kv_heads: the number of key heads.
         implementation: by name.
 
     Returns:
-        The queries (tokens, heads, head_dim) and the keys beside the values (tokens, 2, kv_heads, head_dim), float32.
+        Queries (tokens, heads, head_dim), and keys and values (tokens, 2, kv_heads, head_dim), float32.
 
     Raises:
-        ValueError: arguments that do not fit together, or an unknown implementation.
+        ValueError: the arguments do not fit together, or the implementation is unknown.
     """
     tokens, heads, head_dim = qkv.shape
     if heads <= 2 * kv_heads or cos.shape != sin.shape or len(cos) != tokens or 2 * cos.shape[1] > head_dim:
@@ -199,7 +199,7 @@ def gate(x: jax.Array, *, implementation: Implementation) -> jax.Array:
         (rows, features) float32.
 
     Raises:
-        ValueError: an odd number of features, or an unknown implementation.
+        ValueError: the number of features is odd, or the implementation is unknown.
     """
     _check_gate(x)
     return operations_of(implementation).gate(x)
@@ -223,8 +223,8 @@ def _check_gate(x: jax.Array) -> None:
 
 
 def _check(weight: jax.Array, shape: tuple[int, int], implementation: Implementation) -> None:
-    wanted = packed(shape, weight.dtype, implementation=implementation)
-    if weight.shape != wanted.shape:
+    form = packed(shape, weight.dtype, implementation=implementation)
+    if weight.shape != form.shape:
         raise ValueError(
-            f'a weight {shape} has the form {wanted.shape} for implementation "{implementation}", got {weight.shape}'
+            f'a weight {shape} has the form {form.shape} for implementation "{implementation}", got {weight.shape}'
         )

@@ -1,4 +1,4 @@
-"""The protocol of an implementation: a module with these functions, called with checked arguments."""
+"""Protocol of an implementation: a module with these functions, called with checked arguments."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,10 +12,10 @@ from rekindle_kernels.penalties import Penalties
 
 
 class Operations(Protocol):
-    """The functions of `reference` and of each package's `operations`; `api`, `layers` and `sampling` define them."""
+    """Functions of `reference` and of each package's `operations`, documented in `api`, `layers` and `sampling`."""
 
     def unserved(self, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
-        """Return why this implementation cannot serve a pool of this shape and dtype, or None if it can."""
+        """Return the reason against serving a pool of this shape and dtype, or None if this implementation can."""
 
     def empty(self, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
         """See `api.empty`."""

@@ -1,4 +1,4 @@
-"""What `sampling.adjust` knows of the tokens of a request, and how it weighs them."""
+"""Marks of a request's tokens, and their penalties, for `sampling.adjust`."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,21 +8,21 @@ import jax
 IN_PROMPT: Final = 1
 END: Final = 2
 GENERATED: Final = 4
-"""The bits of a mark: the token is in the prompt; it ends the request; the other bits count how often it was
-generated."""
+"""The bits of a mark: the token is in the prompt; it is an end token; the other bits are the count of its
+generations."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """The weights that each row gives to the marks of its tokens, all (rows,).
+    """Each row's penalties by the marks of its tokens, all (rows,).
 
     Attributes:
-        repetition: float32, the divisor of positive logits and the factor of others, for tokens that are in the prompt
-            or were generated; 1 changes nothing (Keskar et al., 2019, arXiv:1909.05858).
-        frequency: float32, subtracted for each time that a token was generated.
-        presence: float32, subtracted once from tokens that were generated.
-        too_early: bool, whether the ends are banned.
+        repetition: float32, the divisor of positive logits and the factor of others, for tokens of the prompt and the
+            output; 1 changes nothing (Keskar et al., 2019, arXiv:1909.05858).
+        frequency: float32, subtracted once per occurrence in the output.
+        presence: float32, subtracted once from each token of the output.
+        too_early: bool, whether end tokens are banned.
     """
 
     repetition: jax.Array

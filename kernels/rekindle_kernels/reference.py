@@ -1,4 +1,4 @@
-"""The definition of each operation in plain JAX, short and slow, with which every implementation is compared.
+"""Reference of each operation in plain JAX, short and slow, for comparison with every implementation.
 
 It computes in float32, or in float64 for arguments of float64.
 """
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from rekindle_kernels.inputs import Input
 from rekindle_kernels.xla.gate import gate
-from rekindle_kernels.xla.linear import computed, pack, packed
+from rekindle_kernels.xla.linear import materialize, pack, packed
 from rekindle_kernels.xla.norm import rms_norm
 from rekindle_kernels.xla.rotary import rotate
 from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest
@@ -80,19 +80,19 @@ def _attend(
         sides = jnp.repeat(context.reshape(-1, *context.shape[2:]), group, axis=2)
         keys, values = sides[:, 0], sides[:, -1]
         positions = jnp.arange(len(keys), dtype=jnp.int32)[None]
-        seen = positions < visible[:, None]
+        mask = positions < visible[:, None]
         if window is not None:
-            seen &= positions >= visible[:, None] - window
-        values = jnp.where(seen.any(0)[:, None, None], values, 0.0)  # a weight of 0 would not hide NaN
+            mask &= positions >= visible[:, None] - window
+        values = jnp.where(mask.any(0)[:, None, None], values, 0.0)  # a weight of 0 would not hide NaN
         scores = jnp.einsum("qhd,shd->qhs", q.astype(dtype), keys) * scale
         if soft_cap is not None:
             scores = soft_cap * jnp.tanh(scores / soft_cap)
-        scores = jnp.where(seen[:, None, :], scores, -jnp.inf)
+        scores = jnp.where(mask[:, None, :], scores, -jnp.inf)
         if sinks is not None:
-            sunk = jnp.broadcast_to(sinks.astype(dtype)[None, :, None], (*scores.shape[:2], 1))
-            scores = jnp.concatenate([scores, sunk], axis=-1)
+            sink_scores = jnp.broadcast_to(sinks.astype(dtype)[None, :, None], (*scores.shape[:2], 1))
+            scores = jnp.concatenate([scores, sink_scores], axis=-1)
         weights = jax.nn.softmax(scores, axis=-1)[..., : len(keys)]
-        return jnp.einsum("qhs,shd->qhd", jnp.where(seen[:, None, :], weights, 0.0), values)
+        return jnp.einsum("qhs,shd->qhd", jnp.where(mask[:, None, :], weights, 0.0), values)
 
     return jax.vmap(one)(q, jnp.clip(page_table, 0, len(pages) - 1), visible)
 
@@ -117,7 +117,7 @@ def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.
 
 def linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
     """See `layers.linear`."""
-    x = computed(x)
+    x = materialize(x)
     dtype = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     y = x.astype(weight.dtype).astype(dtype) @ weight.astype(dtype).T
     return y if onto is None else onto + y

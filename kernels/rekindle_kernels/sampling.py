@@ -1,6 +1,6 @@
-"""What sampling computes over the vocabulary of each row. Arguments are checked here.
+"""Sampling operations over the vocabulary of each row, with checks of arguments.
 
-Logits are (vocabulary, rows), the order in which `layers.linear_columns` leaves them.
+Logits are (vocabulary, rows), the output order of `layers.linear_columns`.
 """
 
 import jax
@@ -10,7 +10,7 @@ from rekindle_kernels.penalties import Penalties
 
 
 def argmax(columns: jax.Array, *, implementation: Implementation) -> jax.Array:
-    """Return the first token with the largest logit of each row, or one whose logit is NaN or infinity, if any is.
+    """Return the first token with each row's largest logit, or a token with a logit of NaN or infinity, if any.
 
     Args:
         columns: (vocabulary, rows) float32.
@@ -20,7 +20,7 @@ def argmax(columns: jax.Array, *, implementation: Implementation) -> jax.Array:
         (rows,) int32.
 
     Raises:
-        ValueError: an unknown implementation.
+        ValueError: the implementation is unknown.
     """
     return operations_of(implementation).argmax(columns)
 
@@ -34,17 +34,17 @@ def nth_largest(columns: jax.Array, n: jax.Array, *, implementation: Implementat
         implementation: by name.
 
     Returns:
-        (rows,) float32, minus infinity where n is not from 1 to the vocabulary less one.
+        (rows,) float32, minus infinity if n is not from 1 to the vocabulary less one.
 
     Raises:
-        ValueError: arguments that do not fit together, or an unknown implementation.
+        ValueError: the arguments do not fit together, or the implementation is unknown.
     """
     _check(columns, n)
     return operations_of(implementation).nth_largest(columns, n)
 
 
 def count_above(columns: jax.Array, bound: jax.Array, *, implementation: Implementation) -> jax.Array:
-    """Count the logits of each row that are above a bound.
+    """Count the logits of each row above a bound.
 
     Args:
         columns: (vocabulary, rows) float32.
@@ -55,7 +55,7 @@ def count_above(columns: jax.Array, bound: jax.Array, *, implementation: Impleme
         (rows,) int32.
 
     Raises:
-        ValueError: arguments that do not fit together, or an unknown implementation.
+        ValueError: the arguments do not fit together, or the implementation is unknown.
     """
     _check(columns, bound)
     return operations_of(implementation).count_above(columns, bound)
@@ -69,7 +69,7 @@ def mass(
     *,
     implementation: Implementation,
 ) -> jax.Array:
-    """Sum `exp((logit - largest) / temperature)` over the tokens of each row whose logits are not below `least`.
+    """Sum `exp((logit - largest) / temperature)` over the tokens of each row with logits of at least `least`.
 
     Args:
         columns: (vocabulary, rows) float32.
@@ -80,7 +80,7 @@ def mass(
         (rows,) float32.
 
     Raises:
-        ValueError: arguments that do not fit together, or an unknown implementation.
+        ValueError: the arguments do not fit together, or the implementation is unknown.
     """
     _check(columns, largest, temperature, least)
     return operations_of(implementation).mass(columns, largest, temperature, least)
@@ -95,22 +95,22 @@ def draw(
     *,
     implementation: Implementation,
 ) -> jax.Array:
-    """Draw a token of each row by the Gumbel-max trick, from those whose logits are not below `least`.
+    """Sample a token of each row by the Gumbel-max trick, from the tokens with logits of at least `least`.
 
-    It is the one with the largest sum of `(logit - largest) / temperature` and its noise, which is a pure function of
+    It is the token with the largest sum of `(logit - largest) / temperature` and noise. The noise is a pure function of
     the row's keys and the token: see `xla.noise`.
 
     Args:
         columns: (vocabulary, rows) float32.
-        keys: two words of each row, (rows,) uint32.
+        keys: the two words of each row's key, (rows,) uint32.
         largest, temperature, least: (rows,) float32. No logit is above `largest`, and temperatures are positive.
         implementation: by name.
 
     Returns:
-        (rows,) int32, the first of equal ones.
+        (rows,) int32, the first token of equal ones.
 
     Raises:
-        ValueError: arguments that do not fit together, or an unknown implementation.
+        ValueError: the arguments do not fit together, or the implementation is unknown.
     """
     _check(columns, *keys, largest, temperature, least)
     return operations_of(implementation).draw(columns, keys, largest, temperature, least)
@@ -125,23 +125,23 @@ def adjust(
     *,
     implementation: Implementation,
 ) -> jax.Array:
-    """Change the logits of each row by the bias and the marks of its slot.
+    """Adjust the logits of each row by the bias and the marks of its slot.
 
-    In this order: bias, repetition penalty, frequency and presence penalty, the ban of ends.
+    The order is: bias, repetition penalty, frequency and presence penalty, ban of end tokens.
 
     Args:
         columns: (vocabulary, rows) float32.
         bias: (slots, vocabulary) float32.
-        marks: (slots, vocabulary) int32, of the bits in `penalties`.
-        owners: (rows,) int32, the slot of each row, or -1 for one that stays as it is.
-        penalties: of the rows.
+        marks: (slots, vocabulary) int32, the bits and counts of `penalties`.
+        owners: (rows,) int32, the slot of each row, or -1 for an unchanged row.
+        penalties: the penalties of the rows.
         implementation: by name.
 
     Returns:
         (vocabulary, rows) float32.
 
     Raises:
-        ValueError: arguments that do not fit together, or an unknown implementation.
+        ValueError: the arguments do not fit together, or the implementation is unknown.
     """
     _check(columns, owners, *jax.tree.leaves(penalties))
     if not bias.shape == marks.shape == (len(bias), len(columns)):

@@ -36,11 +36,11 @@ VISIBLE int another() { return 1; }
 ASKED = """
 import json
 import jax.numpy as jnp
-from rekindle_kernels.api import choose, described
+from rekindle_kernels.api import choose, describe
 from rekindle_kernels.cpu import library
 pool, dtype = (2, 2, 1, 16, 8), jnp.dtype("float32")
 chosen = choose("cpu", pool, dtype)
-print(json.dumps([library.why_not(), chosen, described(chosen, "cpu", pool, dtype)]))
+print(json.dumps([library.why_not(), chosen, describe(chosen, "cpu", pool, dtype)]))
 """
 
 

@@ -128,7 +128,7 @@ def test_a_linear_layer_reads_what_stands_for_its_input(implementation: Implemen
         Gated(jnp.asarray(random(rows, 660))),
     )
     for x in inputs:
-        array = layers.computed(x, implementation=implementation)
+        array = layers.materialize(x, implementation=implementation)
         wanted = layers.linear(array, weight, 70, implementation=implementation, onto=jnp.ones((rows, 70)))
         y = layers.linear(x, weight, 70, implementation=implementation, onto=jnp.ones((rows, 70)))
         np.testing.assert_array_equal(np.asarray(y), np.asarray(wanted))

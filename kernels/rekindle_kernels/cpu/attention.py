@@ -18,7 +18,7 @@ def attend_rows(
     soft_cap: float | None,
     sinks: jax.Array | None,
 ) -> jax.Array:
-    """See `api.attend_rows`. A row has the same bits whatever stands beside it, and as a row of `attend_blocks`."""
+    """See `api.attend_rows`. A row's bits are independent of other rows, and the same in `attend_blocks`."""
     return _attend("rekindle_attend_rows", q, (pages, page_table, visible), scale, window, soft_cap, sinks)
 
 
@@ -34,7 +34,7 @@ def attend_blocks(
     soft_cap: float | None,
     sinks: jax.Array | None,
 ) -> jax.Array:
-    """See `api.attend_blocks`. A query has the same bits whatever stands beside it, and as a row of `attend_rows`."""
+    """See `api.attend_blocks`. A query's bits are independent of others, and the same in `attend_rows`."""
     arrays = (pages, page_table, block_sequence, block_start)
     return _attend("rekindle_attend_blocks", q, arrays, scale, window, soft_cap, sinks)
 

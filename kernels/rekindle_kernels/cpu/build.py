@@ -1,7 +1,7 @@
-"""Builds the library of native kernels: `python -m rekindle_kernels.cpu.build`.
+"""Build of the native kernel library: `python -m rekindle_kernels.cpu.build`.
 
-It takes a C++17 compiler and the headers that jaxlib brings. Nothing but the standard library is imported here, because
-wheels are built where jax is not installed.
+It needs a C++17 compiler and jaxlib's headers. This module imports only the standard library, because wheels are built
+without jax.
 """
 
 import hashlib
@@ -22,19 +22,19 @@ from typing import Final
 PACKAGE: Final = Path(__file__).parent
 SOURCES: Final = PACKAGE / "source"
 CARRIED: Final = "librekindle.so"
-"""The name of the library that a wheel carries, which is there whatever jaxlib is installed."""
+"""Name of the library inside a wheel, independent of the installed jaxlib."""
 
 COMPILERS: Final = ("c++", "g++", "clang++")
-"""The compilers that are looked for, unless the environment names one as CXX."""
+"""Compilers to look for, unless the environment variable CXX is set."""
 
 _AVX512: Final = ("-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 INSTRUCTION_SETS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "x86_64": {"avx2": ("-mavx2", "-mfma"), "avx512": _AVX512, "avx512_bf16": (*_AVX512, "-mavx512bf16")},
     "aarch64": {"neon": ()},
 }
-"""The compiler's flags for each instruction set of an architecture; a later one has all of an earlier one."""
+"""Compiler flags for each instruction set of an architecture; a later set includes the earlier ones."""
 NEW: Final = ("avx512_bf16",)
-"""The instruction sets that compilers with C++17 need not know, and without which the library is built then."""
+"""Instruction sets unknown to some C++17 compilers; the library is then built without them."""
 
 FLAGS: Final = (
     "-std=c++17",
@@ -47,19 +47,19 @@ FLAGS: Final = (
     "-Wextra",
     "-Wno-unused-parameter",
 )
-# Hidden are the symbols of the C++ library too: the process may have another C++ library.
+# The C++ library's symbols are hidden too: the process may have another C++ library.
 LINUX: Final = ("-shared", "-static-libstdc++", "-static-libgcc")
 MACOS: Final = ("-dynamiclib", "-Wl,-exported_symbol,_rekindle_*")
 EXACT: Final = "-ffp-contract=off"
-"""The flag for weights, whose numbers in blocks are rounded as the gguf library does it."""
+"""Flag for dequantization, whose rounding must equal the gguf library's."""
 EXPORTS: Final = "{ global: rekindle_*; local: *; };"
 
 
 class CannotBuild(Exception):
-    """The library cannot be built here.
+    """Failure to build the library.
 
     Attributes:
-        output: what the compiler said, if it was started.
+        output: the compiler's output, if it was started.
     """
 
     def __init__(self, reason: str, output: str = ""):
@@ -68,23 +68,23 @@ class CannotBuild(Exception):
 
 
 def library() -> Path:
-    """Return where the library of these sources for the installed jaxlib is, or would be.
+    """Return the path of the library for these sources and the installed jaxlib, whether it exists or not.
 
     Raises:
-        CannotBuild: there are no sources, or no jaxlib.
+        CannotBuild: the sources or jaxlib are missing.
     """
     return PACKAGE / f"{_prefix()}{_digest()}.so"
 
 
 def build(to: Path, flags: Sequence[str] = ()) -> None:
-    """Build the library as a file, which appears only when it is whole.
+    """Build the library as a file. The file appears only when it is complete.
 
     Args:
         to: the file.
-        flags: more flags for the compiler and the linker.
+        flags: additional flags for the compiler and the linker.
 
     Raises:
-        CannotBuild: there is no compiler, it does not compile the sources, or the folder cannot be written to.
+        CannotBuild: the compiler is missing or fails, or the folder is not writable.
     """
     command, include = compiler(), _include()
     try:
@@ -96,7 +96,7 @@ def build(to: Path, flags: Sequence[str] = ()) -> None:
 
 
 def build_here() -> Path:
-    """Build the library beside its sources if it is not there, and drop those of former sources.
+    """Build the library next to its sources unless it exists, and delete libraries of former sources.
 
     Raises:
         CannotBuild: see `build`.
@@ -114,17 +114,17 @@ def build_here() -> Path:
 
 
 def compiler() -> list[str]:
-    """Return the command of the compiler: the words of CXX, or the first that is found.
+    """Return the command of the compiler: the words of CXX, or the first of `COMPILERS` on the path.
 
     Raises:
-        CannotBuild: there is none.
+        CannotBuild: no compiler exists.
     """
     if sys.platform == "win32":
         raise CannotBuild("they are not built on Windows")
-    if named := shlex.split(os.environ.get("CXX", "")):
-        if shutil.which(named[0]) is None:
-            raise CannotBuild(f"no C++ compiler was found: CXX names {named[0]}, which is not there")
-        return named
+    if command := shlex.split(os.environ.get("CXX", "")):
+        if shutil.which(command[0]) is None:
+            raise CannotBuild(f"no C++ compiler was found: CXX names {command[0]}, which does not exist")
+        return command
     for name in COMPILERS:
         if shutil.which(name) is not None:
             return [name]
@@ -132,7 +132,7 @@ def compiler() -> list[str]:
 
 
 def architecture() -> str:
-    """Return the architecture of this machine, by the name that Linux has for it."""
+    """Return the architecture of this machine, by its Linux name."""
     name = platform.machine().lower()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
@@ -143,7 +143,7 @@ def _prefix() -> str:
 
 
 def _digest() -> str:
-    """Return a digest of all that the library is made of, but for the compiler and its headers."""
+    """Return a digest of the library's sources and build flags, without the compiler and its headers."""
     whole = hashlib.sha256()
     for file in (*_sources("*"), Path(__file__)):
         whole.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
@@ -151,55 +151,55 @@ def _digest() -> str:
 
 
 def _sources(pattern: str) -> list[Path]:
-    if not (found := sorted(SOURCES.glob(pattern))):
+    if not (files := sorted(SOURCES.glob(pattern))):
         raise CannotBuild(f"its C++ sources are not in {SOURCES}")
-    return found
+    return files
 
 
 def _include() -> Path:
-    """Return the folder of the headers, as `jax.ffi.include_dir` does."""
+    """Return the folder of the headers, equal to `jax.ffi.include_dir()`."""
     spec = find_spec("jaxlib")
     if spec is None or spec.origin is None:
-        raise CannotBuild("jaxlib, which brings the headers, is not installed")
+        raise CannotBuild("jaxlib, which has the headers, is not installed")
     return Path(spec.origin).parent / "include"
 
 
 def _ffi_version() -> tuple[str, str]:
     header = _include() / "xla/ffi/api/c_api.h"
     try:
-        found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text(encoding="utf-8")))
-        return found["MAJOR"], found["MINOR"]
+        version = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text(encoding="utf-8")))
+        return version["MAJOR"], version["MINOR"]
     except (OSError, KeyError) as error:
-        raise CannotBuild(f"jaxlib has no {header}, or not with the version of its interface") from error
+        raise CannotBuild(f"jaxlib has no {header}, or the file lacks the interface version") from error
 
 
 def _compile(command: list[str], folder: Path) -> list[Path]:
-    """Compile all sources at once; return the objects as they must be linked.
+    """Compile all sources in parallel; return the objects in link order.
 
-    Functions of the C++ library may be in many objects, and the linker keeps the first of each. So the objects that
-    every machine can run come first, and no instruction is taken from a set that the machine does not have.
+    A function of the C++ library may be in many objects, and the linker keeps the first copy. So objects without
+    special instructions come first: no shared function then needs an instruction set missing on this machine.
     """
     sets = INSTRUCTION_SETS.get(architecture(), {})
     if not sets:
         raise CannotBuild(f"there are none for {architecture()}")
-    known = {name: flags for name, flags in sets.items() if name not in NEW or _compiles([*command, *flags], folder)}
-    have = [f"-DREKINDLE_HAVE_{name}" for name in known]
+    flags_of = {name: flags for name, flags in sets.items() if name not in NEW or _compiles([*command, *flags], folder)}
+    have = [f"-DREKINDLE_HAVE_{name}" for name in flags_of]
     jobs = [(source, source.stem, have) for source in (*_sources("dispatch.cc"), *_sources("handlers_*.cc"))]
     jobs += [(source, source.stem, [EXACT]) for source in _sources("pack.cc")]
-    jobs += [(SOURCES / "isa.cc", name, [f"-DREKINDLE_ISA={name}", *flags]) for name, flags in known.items()]
+    jobs += [(SOURCES / "isa.cc", name, [f"-DREKINDLE_ISA={name}", *flags]) for name, flags in flags_of.items()]
 
-    def compiled(job: tuple[Path, str, list[str]]) -> Path:
+    def compile_one(job: tuple[Path, str, list[str]]) -> Path:
         source, name, flags = job
         to = folder / f"{name}.o"
         _run([*command, *flags, "-c", source.name, "-o", str(to)])
         return to
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return list(threads.map(compiled, jobs))
+        return list(threads.map(compile_one, jobs))
 
 
 def _compiles(command: list[str], folder: Path) -> bool:
-    """Return whether the compiler knows all these flags."""
+    """Return whether the compiler supports all these flags."""
     (empty := folder / "empty.cc").touch()
     try:
         _run([*command, "-c", str(empty), "-o", str(folder / "empty.o")])
@@ -225,8 +225,8 @@ def _run(command: list[str]) -> None:
         raise CannotBuild(f"the C++ compiler {command[0]} could not be started: {error}") from error
     if done.returncode:
         lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
-        said = next((line for line in lines if "error" in line), lines[-1])
-        raise CannotBuild(f"{command[0]} could not compile the C++ sources: {said}", done.stderr)
+        message = next((line for line in lines if "error" in line), lines[-1])
+        raise CannotBuild(f"{command[0]} could not compile the C++ sources: {message}", done.stderr)
 
 
 def _main() -> int:

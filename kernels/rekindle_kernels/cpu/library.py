@@ -1,4 +1,4 @@
-"""The library of native kernels in this process: found or built, loaded, and made known to XLA, at its first use."""
+"""The native kernel library of this process: found or built, loaded, and registered with XLA on first use."""
 
 import ctypes
 import hashlib
@@ -31,17 +31,17 @@ TARGETS: Final = (
     "rekindle_write",
     "rekindle_write_page",
 )
-"""The functions of the library that programs call, by the names that they have in programs too."""
+"""The library's functions for programs; a function's name in programs is the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The library, once its functions are known to XLA.
+    """The loaded library, with functions registered in XLA.
 
     Attributes:
-        functions: all that it exports.
-        digest: of its file, 64 hexadecimal digits.
-        instruction_set: whose kernels run on this machine, such as "avx512".
+        functions: the exported functions.
+        digest: the SHA-256 of the file, 64 hexadecimal digits.
+        instruction_set: the instruction set of its kernels on this machine, such as "avx512".
     """
 
     functions: ctypes.CDLL
@@ -50,17 +50,17 @@ class Library:
 
 
 class CannotServe(RuntimeError):
-    """The library cannot be used in this process; the message says why, and what can be done."""
+    """Failure to use the library in this process. The message has the reason and the remedy."""
 
 
 def why_not() -> str | None:
-    """Return why the library cannot be used here, or None if it can. The first call may compile it, for seconds."""
-    found = _found()
-    return found if isinstance(found, str) else None
+    """Return the reason against using the library here, or None. The first call may compile it, for seconds."""
+    outcome = _load_once()
+    return outcome if isinstance(outcome, str) else None
 
 
 def load() -> ctypes.CDLL:
-    """Load the library, and make its functions known to XLA, unless this process did so before.
+    """Load the library and register its functions in XLA, once per process.
 
     Raises:
         CannotServe: see `why_not`.
@@ -69,7 +69,7 @@ def load() -> ctypes.CDLL:
 
 
 def digest() -> str:
-    """Return a digest of the library's file: 64 hexadecimal digits.
+    """Return the SHA-256 of the library's file, 64 hexadecimal digits.
 
     Raises:
         CannotServe: see `why_not`.
@@ -78,7 +78,7 @@ def digest() -> str:
 
 
 def instruction_set() -> str:
-    """Return the instruction set whose kernels run on this machine, such as "avx2", "avx512_bf16" or "neon".
+    """Return the instruction set of the kernels on this machine, such as "avx2", "avx512_bf16" or "neon".
 
     Raises:
         CannotServe: see `why_not`.
@@ -87,50 +87,52 @@ def instruction_set() -> str:
 
 
 def _library() -> Library:
-    found = _found()
-    if isinstance(found, str):
-        raise CannotServe(found)
-    return found
+    outcome = _load_once()
+    if isinstance(outcome, str):
+        raise CannotServe(outcome)
+    return outcome
 
 
-def _found() -> Library | str:
-    """Return the library, or why there is none. What the first call finds holds for the process."""
+def _load_once() -> Library | str:
+    """Return the library, or the reason against using it. The first outcome holds for the process."""
     global _outcome
     with _lock:
         if _outcome is None:
             try:
-                _outcome = _loaded(_file())
+                _outcome = _load(_file())
             except (build.CannotBuild, CannotServe) as error:
                 _outcome = str(error)
         return _outcome
 
 
 def _file() -> Path:
-    """Return the library's file, which came in the wheel, or is built here if there is none."""
+    """Return the library's file from the wheel, or build one."""
     carried = build.PACKAGE / build.CARRIED
     return carried if carried.exists() else build.build_here()
 
 
-def _loaded(file: Path) -> Library:
+def _load(file: Path) -> Library:
     try:
         content = file.read_bytes()
-        opened = ctypes.CDLL(str(file))
-        functions = [getattr(opened, name) for name in TARGETS]
-        ask = opened.rekindle_instruction_set
+        exports = ctypes.CDLL(str(file))
+        functions = [getattr(exports, name) for name in TARGETS]
+        query = exports.rekindle_instruction_set
     except (OSError, AttributeError) as error:
         raise CannotServe(f"the library of C++ kernels could not be loaded: {error}") from error
-    ask.restype = ctypes.c_char_p
-    name = ask()
+    query.restype = ctypes.c_char_p
+    name = query()
     if name is None:
         sets = " or ".join(build.INSTRUCTION_SETS.get(build.architecture(), ()))
         raise CannotServe(f"this CPU has none of the instruction sets of the C++ kernels: {sets or 'it is unknown'}")
     try:
-        jax.devices("cpu")  # before its start, XLA would take any function, and then refuse to start with a wrong one
+        jax.devices(
+            "cpu"
+        )  # if not started yet, XLA would accept any function, and then fail to start because of a wrong one
         for target, function in zip(TARGETS, functions, strict=True):
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
     except RuntimeError as error:
         raise CannotServe(f"XLA did not accept the C++ kernels: {error}") from error
-    return Library(opened, hashlib.sha256(content).hexdigest(), name.decode())
+    return Library(exports, hashlib.sha256(content).hexdigest(), name.decode())
 
 
 _lock: Final = threading.Lock()

@@ -15,15 +15,15 @@ from rekindle_kernels.cpu.norm import rms_norm
 from rekindle_kernels.inputs import Gated, Input, Normed
 
 PANEL: Final = 32
-"""Outputs that lie together."""
+"""Outputs in a panel of a packed weight."""
 ALONE: Final = 32_768
-"""Numbers of an input that are computed by one thread: fewer take less time than to wake another one."""
+"""Input size below which a single thread is fastest: waking another thread would take longer."""
 
 
 def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
-    """See `layers.packed`: panels of 32 outputs, input by input; of bfloat16, two inputs lie together.
+    """See `layers.packed`: panels of 32 outputs, input by input, with inputs in pairs for bfloat16.
 
-    The bits of bfloat16 stay bfloat16, as nothing but our own calls reads them.
+    The dtype stays bfloat16, since only our native calls use the weights.
     """
     outputs, inputs = shape
     panels = -(-outputs // PANEL)
@@ -33,7 +33,7 @@ def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
 
 
 def pack(parts: Sequence[Tensor], into: Array) -> None:
-    """See `layers.pack`. Blocks of common kinds are read by the library; numpy reads the others first."""
+    """See `layers.pack`. The library dequantizes blocks of common kinds; numpy dequantizes the others first."""
     native = load()
     narrow = into.dtype == jnp.bfloat16
     write = native.rekindle_pack_bf16 if narrow else native.rekindle_pack_f32
@@ -52,9 +52,10 @@ def pack(parts: Sequence[Tensor], into: Array) -> None:
 
 
 def linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
-    """See `layers.linear`. Each row's sums run in one order, whatever rows stand beside it.
+    """See `layers.linear`. The order of each row's sums is independent of other rows.
 
-    What few rows stand for is computed within the call: a call of its own costs a row more than what it computes.
+    Deferred inputs of few rows are computed within the call: for one row, a separate call costs more than the
+    computation.
     """
     if isinstance(x, Normed) and x.x.size >= ALONE:
         x = rms_norm(x.x, x.weight, x.eps)
@@ -64,7 +65,7 @@ def linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = N
 
 
 def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
-    """See `layers.linear_columns`. The sums are those of `linear`."""
+    """See `layers.linear_columns`. The sums are equal to `linear`."""
     return _linear(x, weight, outputs, None, columns=True)
 
 
@@ -82,7 +83,7 @@ def _linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None, c
 
 
 def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int) -> jax.Array:
-    """See `layers.grouped_linear`. The sums are those of `linear`."""
+    """See `layers.grouped_linear`. The sums are equal to `linear`."""
     load()
     counts = jnp.full(len(weight), len(x) // len(weight), jnp.int32) if counts is None else counts
     call = jax.ffi.ffi_call("rekindle_grouped_linear", jax.ShapeDtypeStruct((len(x), outputs), jnp.float32))

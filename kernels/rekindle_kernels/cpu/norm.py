@@ -8,7 +8,7 @@ from rekindle_kernels.cpu.library import load
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """See `layers.rms_norm`. Each row's sum runs in one order, whatever rows stand beside it."""
+    """See `layers.rms_norm`. The order of each row's sum is independent of other rows."""
     load()
     rows = x.reshape(-1, x.shape[-1])
     result = jax.ShapeDtypeStruct(rows.shape, jnp.float32)

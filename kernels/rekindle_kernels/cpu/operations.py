@@ -1,4 +1,4 @@
-"""The native implementation for CPUs: what `operations.Operations` asks for."""
+"""The native implementation of `operations.Operations` for CPUs."""
 
 import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""The page pool of the native kernels: its stored form, writing keys and values into it, and copying pages."""
+"""The page pool of the native kernels: stored form, writes of keys and values, and copies of pages."""
 
 import jax
 import jax.numpy as jnp
@@ -7,10 +7,10 @@ from rekindle_kernels.cpu import library
 
 
 def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """See `api.empty`. The bits of bfloat16 are stored in uint16, as "xla" stores them.
+    """See `api.empty`. The bits of bfloat16 are stored in uint16, as in "xla".
 
-    The pages hold what the memory held, as no kernel reads a place before it is written. So the system finds memory for
-    a page when it is first used: to fill a pool of half a gigabyte with zeros took a tenth of a warm start.
+    The memory stays uninitialised, since no kernel reads a place before its first write. So the system allocates memory
+    on first use of a page: zeroing a pool of half a gigabyte took a tenth of a warm start.
     """
     library.load()
     pool = jax.ShapeDtypeStruct(shape, jnp.uint16 if dtype == jnp.bfloat16 else dtype)
@@ -19,14 +19,14 @@ def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
 
 
 def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
-    """See `api.write`. It works in place if `pages` is donated; a block outside of the pool is not written."""
+    """See `api.write`. It works in place if `pages` is donated; a block outside the pool is skipped."""
     return _in_place(
         "rekindle_write", pages, kv.astype(jnp.float32), page_ids.astype(jnp.int32), offsets.astype(jnp.int32)
     )
 
 
 def read_page(pages: jax.Array, page_id: jax.Array) -> jax.Array:
-    """See `api.read_page`. A page outside of the pool gives zeros."""
+    """See `api.read_page`. A page outside the pool gives zeros."""
     library.load()
     content = jax.ShapeDtypeStruct(pages.shape[1:], pages.dtype)
     page: jax.Array = jax.ffi.ffi_call("rekindle_read_page", content)(pages, page_id.astype(jnp.int32))
@@ -34,12 +34,12 @@ def read_page(pages: jax.Array, page_id: jax.Array) -> jax.Array:
 
 
 def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.Array:
-    """See `api.write_page`. It works in place if `pages` is donated; a page outside of the pool is not written."""
+    """See `api.write_page`. It works in place if `pages` is donated; a page outside the pool is skipped."""
     return _in_place("rekindle_write_page", pages, page_id.astype(jnp.int32), content)
 
 
 def _in_place(target: str, pages: jax.Array, *arguments: jax.Array) -> jax.Array:
     library.load()
     same = jax.ShapeDtypeStruct(pages.shape, pages.dtype)
-    written: jax.Array = jax.ffi.ffi_call(target, same, input_output_aliases={0: 0})(pages, *arguments)
-    return written
+    result: jax.Array = jax.ffi.ffi_call(target, same, input_output_aliases={0: 0})(pages, *arguments)
+    return result

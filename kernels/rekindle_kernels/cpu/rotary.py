@@ -1,4 +1,4 @@
-"""Rotary positions, in C++."""
+"""Rotary position embedding, in C++."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ def rotate(qkv: jax.Array, cos: jax.Array, sin: jax.Array, kv_heads: int) -> tup
     """See `layers.rotate`."""
     load()
     tokens, heads, head_dim = qkv.shape
-    q = jax.ShapeDtypeStruct((tokens, heads - 2 * kv_heads, head_dim), jnp.float32)
-    kv = jax.ShapeDtypeStruct((tokens, 2, kv_heads, head_dim), jnp.float32)
-    turned, beside = jax.ffi.ffi_call("rekindle_rotate", (q, kv))(qkv, cos, sin)
-    return turned, beside
+    q_form = jax.ShapeDtypeStruct((tokens, heads - 2 * kv_heads, head_dim), jnp.float32)
+    kv_form = jax.ShapeDtypeStruct((tokens, 2, kv_heads, head_dim), jnp.float32)
+    q, kv = jax.ffi.ffi_call("rekindle_rotate", (q_form, kv_form))(qkv, cos, sin)
+    return q, kv

@@ -17,15 +17,17 @@ from rekindle_kernels.gpu.tuning import Tile
 
 @dataclass(frozen=True)
 class Plan:
-    """The static numbers of a call.
+    """The static parameters of a call.
 
     Attributes:
         blocks: blocks of queries in a tile; a power of two, like the next two.
         block_tokens: tokens in a block, padding included.
         members: heads of a group in a tile; a larger group takes several tiles.
-        keys: positions that one loop iteration visits.
-        step: positions from the start of a block to that of the next one.
-        group: heads that share a key-value head.
+        keys: positions per loop iteration.
+        step: positions from the start of a block to the start of the next one.
+        group: query heads per key-value head.
+        sides, kv_heads, page_size: the sizes of the pool.
+        scale, window, soft_cap: see `api.attend_blocks`.
     """
 
     blocks: int
@@ -53,13 +55,13 @@ class Plan:
         window: int | None,
         soft_cap: float | None,
     ) -> "Plan":
-        """Cut queries, (blocks, block_tokens, heads, head_dim), into tiles of about the tuned size."""
+        """Split queries, (blocks, block_tokens, heads, head_dim), into tiles of about the tuned size."""
         blocks, block_tokens, heads, _ = q.shape
         sides, kv_heads, page_size = pages.shape[1:4]
         group = heads // kv_heads
         members = min(padded(group), max(1, tile.queries // block_tokens))
-        wanted = max(1, min(tile.queries // (block_tokens * members), padded(blocks)))
-        per_tile = max(wanted, 16 // (block_tokens * members))  # a dot needs at least 16 rows
+        tuned = max(1, min(tile.queries // (block_tokens * members), padded(blocks)))
+        per_tile = max(tuned, 16 // (block_tokens * members))  # a dot needs at least 16 rows
         return cls(
             blocks=per_tile,
             block_tokens=block_tokens,
@@ -77,12 +79,12 @@ class Plan:
 
     @property
     def queries(self) -> int:
-        """The rows of a tile: tokens times heads."""
+        """The number of rows in a tile: tokens times heads."""
         return self.blocks * self.block_tokens * self.members
 
     @property
     def member_tiles(self) -> int:
-        """The number of tiles that a group takes."""
+        """The number of tiles for a group."""
         return -(-self.group // self.members)
 
 
@@ -100,20 +102,20 @@ def attend_blocks(
 ) -> jax.Array:
     """See `api.attend_blocks`.
 
-    Cost: a token at position p takes 4 * heads * head_dim * seen operations, with `seen = min(p + 1, window)`. A tile
-    reads the keys and values that its last token sees once, 2 * head_dim * itemsize * seen bytes: in bfloat16 that is
-    the operations divided by the tile's queries, and most of it comes from the L2 cache. Queries and results are read
-    and written once, 4 * heads * head_dim bytes each a token.
+    Cost: a token at position p takes 4 * heads * head_dim * context operations, with `context = min(p + 1, window)`.
+    A tile reads the keys and values visible to its last token once, 2 * head_dim * itemsize * context bytes. In
+    bfloat16 this is the number of operations divided by the tile's queries, mostly from the L2 cache. Queries and
+    results are read and written once, 4 * heads * head_dim bytes each per token.
     """
-    blocks, given_tokens, heads, head_dim = q.shape
-    q = jnp.pad(q, ((0, 0), (0, padded(given_tokens) - given_tokens), (0, 0), (0, 0)))
+    blocks, block_tokens, heads, head_dim = q.shape
+    q = jnp.pad(q, ((0, 0), (0, padded(block_tokens) - block_tokens), (0, 0), (0, 0)))
     target = current()
     tile = target.tuning().tile("blocks", pages.dtype, head_dim)
-    plan = Plan.of(q, pages, given_tokens, tile, scale=scale, window=window, soft_cap=soft_cap)
+    plan = Plan.of(q, pages, block_tokens, tile, scale=scale, window=window, soft_cap=soft_cap)
     tiles = -(-blocks // plan.blocks)
     spare = (0, tiles * plan.blocks - blocks)
     starts, sequences = jnp.pad(block_start, spare, constant_values=-1), jnp.pad(block_sequence, spare)
-    stops = _stops(sequences, starts, given_tokens, plan.blocks)
+    stops = _stops(sequences, starts, block_tokens, plan.blocks)
     sinks = jnp.full(heads, MASKED, jnp.float32) if sinks is None else sinks.astype(jnp.float32)
     longest = min(page_table.shape[1] * plan.page_size, window or page_table.shape[1] * plan.page_size)
     out: jax.Array = pl.pallas_call(
@@ -131,13 +133,13 @@ def attend_blocks(
         interpret=target.interpret,
         name="attend_blocks",
     )(q.reshape(-1, heads, head_dim), pages.reshape(-1, head_dim), page_table, sequences, starts, stops, sinks)
-    return out.reshape(q.shape)[:, :given_tokens]
+    return out.reshape(q.shape)[:, :block_tokens]
 
 
 def _stops(sequences: jax.Array, starts: jax.Array, block_tokens: int, per_tile: int) -> jax.Array:
-    """Return the position at which the run of each block ends, (blocks,) int32; 0 for a block that begins no run.
+    """Return the end position of each block's run, (blocks,) int32; 0 unless the block begins a run.
 
-    A run consists of blocks of one tile and sequence that are adjacent in position. It takes one pass over its keys.
+    A run consists of adjacent blocks of one tile and sequence. It takes one pass over its keys.
     """
     sequences, starts = sequences.reshape(-1, per_tile), starts.reshape(-1, per_tile)
     follows = (sequences[:, 1:] == sequences[:, :-1]) & (starts[:, 1:] == starts[:, :-1] + block_tokens)
@@ -191,11 +193,11 @@ def _attend_tile(
 
 @dataclass(frozen=True)
 class Queries:
-    """The places of a tile's queries.
+    """The positions of a tile's queries.
 
     Attributes:
         block: (queries,) int32, the block in the tile.
-        position: (queries,) int32, the position in the sequence; anything for a block that sees nothing.
+        position: (queries,) int32, the position in the sequence; arbitrary for a padding block.
     """
 
     block: jax.Array
@@ -217,7 +219,7 @@ def _visit_run(
     ours = (queries.block >= block) & (queries.block < block + blocks)
     first = jnp.int32(0) if plan.window is None else jnp.minimum(jnp.maximum(start + 1 - plan.window, 0), stop)
     tiles = lax.div(first, plan.keys), pl.cdiv(stop, plan.keys)
-    # All queries of the tile see all keys from `clear` to `clear_end`, most of a long context: no mask is needed.
+    # From `clear` to `clear_end`, most of a long context, all keys are visible to all queries: no mask is needed.
     clear = jnp.int32(0) if plan.window is None else pl.cdiv(jnp.maximum(stop - plan.window, 0), plan.keys)
     clear_end = jnp.where(blocks == plan.blocks, lax.div(jnp.minimum(start + 1, stop), plan.keys), clear)
     clear_end = jnp.maximum(clear, clear_end)
@@ -227,11 +229,11 @@ def _visit_run(
 
     def masked(i: jax.Array, sums: Sums) -> Sums:
         positions = i * plan.keys + jnp.arange(plan.keys, dtype=jnp.int32)
-        seen = ours[:, None] & (positions[None] <= queries.position[:, None])
+        mask = ours[:, None] & (positions[None] <= queries.position[:, None])
         if plan.window is not None:
-            seen &= positions[None] > queries.position[:, None] - plan.window
-        there = (positions >= first) & (positions < stop)
-        new = context.visit(sums, q, positions, there, seen)
+            mask &= positions[None] > queries.position[:, None] - plan.window
+        readable = (positions >= first) & (positions < stop)
+        new = context.visit(sums, q, positions, readable, mask)
         # A weight of 0 would not hide a NaN of another sequence.
         peak, total = jnp.where(ours, new.peak, sums.peak), jnp.where(ours, new.total, sums.total)
         return Sums(peak, total, jnp.where(ours[:, None], new.weighted, sums.weighted))

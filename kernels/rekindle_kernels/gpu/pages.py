@@ -1,4 +1,4 @@
-"""Writing new keys and values into the pages on GPU."""
+"""Writes of new keys and values into the pages on GPU."""
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,13 @@ from rekindle_kernels.gpu.target import current
 def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
     """See `api.write`. It works in place if `pages` is donated.
 
-    XLA's scatter is slower: it updates bfloat16 by compare and swap, because two blocks might name one place.
+    XLA's scatter is slower: it updates bfloat16 by compare and swap, because two blocks might go to one place.
 
     Cost: each block is read and written once, kv.size * (kv.itemsize + pages.itemsize) bytes.
     """
     blocks, _, _, _, head_dim = kv.shape
     halves = kv.shape[1] * kv.shape[2]
-    written: jax.Array = pl.pallas_call(
+    result: jax.Array = pl.pallas_call(
         _write_block,
         grid=(halves, blocks),
         out_shape=jax.ShapeDtypeStruct(pages.shape, pages.dtype),
@@ -30,7 +30,7 @@ def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Arr
         interpret=current().interpret,
         name="write",
     )(pages, kv, page_ids, offsets)
-    return written
+    return result
 
 
 def _write_block(_: Ref, kv_ref: Ref, page_ref: Ref, offset_ref: Ref, pages_ref: Ref) -> None:

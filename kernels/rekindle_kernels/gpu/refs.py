@@ -1,4 +1,4 @@
-"""Loads and stores of a Triton program, in which all sizes are powers of two: masks cut them to an array's size."""
+"""Loads and stores of a Triton program. Its sizes are powers of two, so masks limit access to an array's size."""
 
 from typing import Any, Protocol
 
@@ -8,11 +8,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 Index = int | jax.Array
-"""One axis of a place; arrays of the same rank broadcast against each other."""
+"""Index along one axis; index arrays of equal rank broadcast against each other."""
 
 
 class Ref(Protocol):
-    """An array in the GPU's memory, as it is passed to a kernel."""
+    """An array in the GPU's memory, as an argument of a kernel."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -24,14 +24,14 @@ class Ref(Protocol):
 
     @property
     def at(self) -> Any:
-        """The places in the array, by indexing."""
+        """The indexer of the array for loads and stores."""
 
     def __getitem__(self, index: Any) -> jax.Array:
         """Read one number."""
 
 
 def load(ref: Ref, *place: Index, mask: jax.Array | None = None) -> jax.Array:
-    """Load the numbers at a place; where the mask is false, nothing is read and the result is zero."""
+    """Load numbers; entries with a false mask are not read and become zero."""
     source = ref.at[place]
     if mask is None:
         return plgpu.load(source)
@@ -39,22 +39,22 @@ def load(ref: Ref, *place: Index, mask: jax.Array | None = None) -> jax.Array:
 
 
 def store(ref: Ref, *place: Index, value: jax.Array, mask: jax.Array | None = None) -> None:
-    """Store numbers at a place, except where the mask is false."""
+    """Store numbers, except entries with a false mask."""
     plgpu.store(ref.at[place], value, mask=None if mask is None else jnp.broadcast_to(mask, value.shape))
 
 
 def padded(size: int, least: int = 1) -> int:
-    """Return the smallest power of two that is at least `size` and `least`."""
+    """Return the smallest power of two not below `size` and `least`."""
     return int(pl.next_power_of_2(max(size, least)))
 
 
 def columns_of(width: int, least: int = 16) -> jax.Array:
-    """Return the places along an array's last axis, (1, padded width) int32."""
+    """Return the indices along an array's last axis, (1, padded width) int32."""
     return jnp.arange(padded(width, least), dtype=jnp.int32)[None]
 
 
 def within(columns: jax.Array, width: int, mask: jax.Array | None = None) -> jax.Array | None:
-    """Combine a mask (rows, 1) with one that excludes padded columns; return None if there is nothing to mask."""
+    """Combine a mask (rows, 1) with the mask of unpadded columns; return None if there is nothing to mask."""
     if columns.shape[1] == width:
         return mask
     real = columns < width

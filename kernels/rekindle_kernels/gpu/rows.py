@@ -29,9 +29,9 @@ def attend_rows(
 ) -> jax.Array:
     """See `api.attend_rows`.
 
-    Cost of a row that sees `seen` positions: each key and value is read once, 2 * kv_heads * head_dim * itemsize * seen
-    bytes, for 4 * heads * head_dim * seen operations. The parts are written and read once, 8 * heads * head_dim *
-    splits bytes.
+    Cost of a row with `context` visible positions: each key and value is read once, 2 * kv_heads * head_dim * itemsize
+    * context bytes, for 4 * heads * head_dim * context operations. The parts are written and read once, 8 * heads *
+    head_dim * splits bytes.
     """
     rows, heads, head_dim = q.shape
     sides, kv_heads, page_size = pages.shape[1:4]
@@ -69,15 +69,15 @@ def attend_rows(
         interpret=target.interpret,
         name="attend_rows",
     )(q, pages.reshape(-1, head_dim), page_table, visible)
-    joined: jax.Array = parts[:, :, 0] if splits == 1 else _join(parts, weights)
+    out: jax.Array = parts[:, :, 0] if splits == 1 else _join(parts, weights)
     if sinks is None:
-        return joined
-    return joined * jax.nn.sigmoid(jax.nn.logsumexp(weights / LOG2E, axis=2) - sinks[None])[:, :, None]
+        return out
+    return out * jax.nn.sigmoid(jax.nn.logsumexp(weights / LOG2E, axis=2) - sinks[None])[:, :, None]
 
 
-def _splits(programs: int, wanted: int, tiles: int) -> int:
-    """Return the number of parts of a context, a power of two: enough for the wanted programs, and a tile each."""
-    return min(padded(-(-wanted // programs)), padded(tiles), MAX_SPLITS)
+def _splits(programs: int, target: int, tiles: int) -> int:
+    """Return the number of parts of a context, a power of two: for `target` programs, with at least a tile each."""
+    return min(padded(-(-target // programs)), padded(tiles), MAX_SPLITS)
 
 
 def _attend_part(
@@ -116,8 +116,8 @@ def _attend_part(
 
     def body(i: jax.Array, sums: Sums) -> Sums:
         positions = i * tile.keys + jnp.arange(tile.keys, dtype=jnp.int32)
-        seen = (positions >= first) & (positions < last)
-        return context.visit(sums, q, positions, seen, seen[None])
+        readable = (positions >= first) & (positions < last)
+        return context.visit(sums, q, positions, readable, readable[None])
 
     start = first_tile + split * share
     stop = first_tile + jnp.minimum((split + 1) * share, tiles)
@@ -135,13 +135,13 @@ def _join(parts: jax.Array, weights: jax.Array) -> jax.Array:
 
     Args:
         parts: (rows, heads, splits, head_dim) float32.
-        weights: (rows, heads, splits) float32; `MASKED` where a part saw nothing.
+        weights: (rows, heads, splits) float32; `MASKED` for a part without visible positions.
 
     Returns:
-        (rows, heads, head_dim) float32; zeros where no part saw anything.
+        (rows, heads, head_dim) float32; zeros if no part has visible positions.
     """
     rows, heads, splits, head_dim = parts.shape
-    joined: jax.Array = pl.pallas_call(
+    out: jax.Array = pl.pallas_call(
         _join_parts,
         grid=(heads, rows),
         out_shape=jax.ShapeDtypeStruct((rows, heads, head_dim), jnp.float32),
@@ -154,7 +154,7 @@ def _join(parts: jax.Array, weights: jax.Array) -> jax.Array:
         interpret=current().interpret,
         name="join_rows",
     )(parts, weights)
-    return joined
+    return out
 
 
 def _join_parts(parts_ref: Ref, weights_ref: Ref, out_ref: Ref) -> None:
@@ -167,5 +167,5 @@ def _join_parts(parts_ref: Ref, weights_ref: Ref, out_ref: Ref) -> None:
     weights = jnp.where(weights == MASKED, 0.0, jnp.exp2(weights - weights.max(axis=0)))
     total = weights.sum(axis=0)
     parts = load(parts_ref, row, head, places[:, None], columns, mask=within(columns, head_dim))
-    joined = (parts * weights[:, None]).sum(axis=0) / jnp.where(total == 0.0, 1.0, total)
-    store(out_ref, row, head, columns, value=joined[None], mask=within(columns, head_dim))
+    mean = (parts * weights[:, None]).sum(axis=0) / jnp.where(total == 0.0, 1.0, total)
+    store(out_ref, row, head, columns, value=mean[None], mask=within(columns, head_dim))

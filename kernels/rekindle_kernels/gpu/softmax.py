@@ -1,6 +1,6 @@
-"""Shared by the attention kernels: reading a tile of paged keys and values, and the online softmax over tiles.
+"""Parts of both attention kernels: loading a tile of paged keys and values, and the online softmax over tiles.
 
-It runs inside of Triton programs: sizes are powers of two, and loads are masked where an array is smaller.
+They run inside Triton programs: sizes are powers of two, and loads of smaller arrays are masked.
 """
 
 import math
@@ -22,7 +22,7 @@ class Sums(NamedTuple):
 
     Attributes:
         peak: (queries,) the largest score so far.
-        total: (queries,) the sum of 2 ** (score - peak); 0 for a query that has seen nothing.
+        total: (queries,) the sum of 2 ** (score - peak); 0 before the first visible position.
         weighted: (queries, dims) the same sum, with each term times its values.
     """
 
@@ -37,10 +37,10 @@ class Sums(NamedTuple):
         return cls(jnp.full(shape, MASKED), jnp.zeros(shape), jnp.zeros((queries, dims)))
 
     def output(self, sink: jax.Array | None = None) -> jax.Array:
-        """Return the weighted mean, (queries, dims); zeros for a query that has seen nothing.
+        """Return the weighted mean, (queries, dims); zeros for a query without visible positions.
 
         Args:
-            sink: (queries,) the score of one more position, whose values are zeros.
+            sink: (queries,) the score of one more position with zeros as values; None for no sink.
         """
         total = jnp.where(self.total == 0.0, 1.0, self.total)
         if sink is not None:
@@ -50,14 +50,14 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """The pages of one sequence and key-value head, for a kernel to read.
+    """The pages of one sequence and key-value head.
 
     Attributes:
         pool: ref to (pages * sides * kv_heads * page_size, head_dim), the pool with all but its last axis joined.
         table: ref to (sequences, pages_per_sequence) int32.
         sequence, head: () int32.
-        sides, kv_heads, page_size: of the pool.
-        scale, soft_cap: of the scores.
+        sides, kv_heads, page_size: the sizes of the pool.
+        scale, soft_cap: the options of the scores.
     """
 
     pool: Ref
@@ -71,39 +71,39 @@ class Context:
     soft_cap: float | None
 
     def visit(
-        self, sums: Sums, q: jax.Array, positions: jax.Array, there: jax.Array | None, seen: jax.Array | None
+        self, sums: Sums, q: jax.Array, positions: jax.Array, readable: jax.Array | None, mask: jax.Array | None
     ) -> Sums:
         """Add one tile of keys and values to the sums.
 
         Args:
-            sums: so far.
+            sums: the sums so far.
             q: (queries, dims) of the pool's dtype; dims is head_dim padded with zeros to a power of two.
             positions: (keys,) int32.
-            there: (keys,) bool, whether a position may be read; None if all may. The others are never read.
-            seen: (queries or 1, keys) bool, which query sees which key; None if all see all.
+            readable: (keys,) bool, whether to read each position; None for all.
+            mask: (queries or 1, keys) bool, whether a key is visible to a query; None for all.
         """
-        page_ids = load(self.table, self.sequence, lax.div(positions, self.page_size), mask=there)
+        page_ids = load(self.table, self.sequence, lax.div(positions, self.page_size), mask=readable)
         keys_at = (page_ids * (self.sides * self.kv_heads) + self.head) * self.page_size + lax.rem(
             positions, self.page_size
         )
-        scores = _dot(q, self._tile(keys_at, there), 1) * self.scale
+        scores = _dot(q, self._tile(keys_at, readable), 1) * self.scale
         if self.soft_cap is not None:
             scores = self.soft_cap * jnp.tanh(scores / self.soft_cap)
         scores = scores * LOG2E
-        if seen is not None:
-            scores = jnp.where(seen, scores, MASKED)
+        if mask is not None:
+            scores = jnp.where(mask, scores, MASKED)
         peak = jnp.maximum(sums.peak, scores.max(axis=1))
         weights = jnp.exp2(scores - peak[:, None])
-        if seen is not None:
-            weights = jnp.where(seen, weights, 0.0)
+        if mask is not None:
+            weights = jnp.where(mask, weights, 0.0)
         shrink = jnp.exp2(sums.peak - peak)
-        values = self._tile(keys_at + (self.sides - 1) * self.kv_heads * self.page_size, there)
+        values = self._tile(keys_at + (self.sides - 1) * self.kv_heads * self.page_size, readable)
         part = _dot(weights.astype(values.dtype), values, 0)
         return Sums(peak, sums.total * shrink + weights.sum(axis=1), sums.weighted * shrink[:, None] + part)
 
-    def _tile(self, rows: jax.Array, there: jax.Array | None) -> jax.Array:
+    def _tile(self, rows: jax.Array, readable: jax.Array | None) -> jax.Array:
         columns = columns_of(self.pool.shape[1])
-        mask = within(columns, self.pool.shape[1], None if there is None else there[:, None])
+        mask = within(columns, self.pool.shape[1], None if readable is None else readable[:, None])
         return load(self.pool, rows[:, None], columns, mask=mask)
 
 

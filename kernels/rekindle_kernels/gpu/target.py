@@ -1,4 +1,4 @@
-"""The device that kernels are traced for, which may be another one than this process's, or Pallas's interpreter."""
+"""Target device of traced kernels: this process's device, another one, or Pallas's interpreter."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +12,12 @@ from rekindle_kernels.gpu.tuning import Tuning, tuning
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The device on which a traced kernel will run.
+    """The device of a traced kernel.
 
     Attributes:
-        device_kind: `jax.Device.device_kind`, which chooses the tuning.
+        device_kind: `jax.Device.device_kind`, the key of the tuning.
         interpret: whether Pallas's interpreter runs the kernel, on any platform.
-        trial: a tuning to try instead of the device's own.
+        trial: an experimental tuning in place of the device's tuning; None for none.
     """
 
     device_kind: str = ""
@@ -34,7 +34,7 @@ _current: ContextVar[Target | None] = ContextVar("target", default=None)
 
 @contextmanager
 def tracing_for(target: Target) -> Iterator[None]:
-    """Trace kernels for `target` in this thread; functions that jax traced before are not traced again."""
+    """Trace kernels for `target` in this thread, within a `with` block. Functions are not traced again."""
     token = _current.set(target)
     try:
         yield
@@ -43,7 +43,7 @@ def tracing_for(target: Target) -> Iterator[None]:
 
 
 def current() -> Target:
-    """Return the target of `tracing_for`; without it the first GPU, or else no particular device."""
+    """Return the target of `tracing_for`, else the first GPU, else a target without a device kind."""
     if (target := _current.get()) is not None:
         return target
     return Target(jax.devices()[0].device_kind if jax.default_backend() == "gpu" else "")

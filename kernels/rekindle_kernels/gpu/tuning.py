@@ -1,4 +1,4 @@
-"""Tile sizes of the GPU kernels, kept for each device kind in tuning.json."""
+"""Tile sizes of the GPU kernels for each device kind, from tuning.json."""
 
 import json
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ class Tile:
     """The sizes of one program of a kernel.
 
     Attributes:
-        queries: query tokens times heads that share a tile of keys; for the rows kernel, the least such number.
-        keys: positions that one loop iteration visits.
+        queries: query tokens times heads per tile of keys; for the rows kernel, a lower bound.
+        keys: positions per loop iteration.
         warps: the number of warps, of 32 threads each.
-        stages: iterations whose loads are in flight at the same time.
+        stages: iterations with loads in flight at the same time.
     """
 
     queries: int
@@ -34,30 +34,30 @@ class Tuning:
     """One device kind's entry of tuning.json.
 
     Attributes:
-        programs: the least number of programs that the rows kernel splits its work into, if contexts are long enough.
-        tiles: by operation, dtype and head dimension.
+        programs: the least number of programs of the rows kernel, for long enough contexts.
+        tiles: the tiles by operation, dtype and head dimension.
     """
 
     programs: int
     tiles: Mapping[tuple[str, str, int], Tile]
 
     def tile(self, operation: Operation, dtype: jnp.dtype, head_dim: int) -> Tile:
-        """Return the tile of the smallest listed head dimension that is at least `head_dim`, or else of the largest."""
-        listed = sorted(dims for name, stored, dims in self.tiles if (name, stored) == (operation, dtype.name))
-        held = next((dims for dims in listed if dims >= head_dim), listed[-1])
-        return self.tiles[operation, dtype.name, held]
+        """Return the tile of the smallest tuned head dimension not below `head_dim`, or else of the largest."""
+        choices = sorted(dims for name, stored, dims in self.tiles if (name, stored) == (operation, dtype.name))
+        nearest = next((dims for dims in choices if dims >= head_dim), choices[-1])
+        return self.tiles[operation, dtype.name, nearest]
 
 
 @cache
 def tuning(device_kind: str) -> Tuning:
-    """Return the entry of tuning.json whose name begins `device_kind`, the longest of several, over the default."""
+    """Return the tuning.json entry with the longest name at the start of `device_kind`, on top of the default."""
     entries = json.loads(resources.files(__package__).joinpath("tuning.json").read_text(encoding="utf-8"))
-    named = max((name for name in entries if device_kind.startswith(name)), key=len, default="default")
+    best = max((name for name in entries if device_kind.startswith(name)), key=len, default="default")
     tiles = {}
-    for entry in (entries["default"], entries[named]):
+    for entry in (entries["default"], entries[best]):
         for operation, dtype, dims, numbers in _leaves(entry["tiles"]):
             tiles[operation, dtype, dims] = Tile(**numbers)
-    return Tuning(entries[named]["programs"], tiles)
+    return Tuning(entries[best]["programs"], tiles)
 
 
 def _leaves(

@@ -1,4 +1,4 @@
-"""Prefill attention on TPU: a grid over windows of blocks; each sequence with blocks in a window has a run there."""
+"""Prefill attention on TPU: a grid over windows of blocks, with one run for each sequence in a window."""
 
 import functools
 from typing import Any
@@ -10,7 +10,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from rekindle_kernels.tpu.form import Pool, narrow, page_bytes, widen
-from rekindle_kernels.tpu.softmax import MASKED, capped, finished, fold, product
+from rekindle_kernels.tpu.softmax import MASKED, cap, finish, fold, product
 from rekindle_kernels.tpu.stream import Ref, Runs, Stream
 from rekindle_kernels.tpu.tuning import tuning
 
@@ -29,10 +29,10 @@ def attend_blocks(
 ) -> jax.Array:
     """See `api.attend_blocks`.
 
-    Cost of a run that ends at position C (H heads of dimension D, page size P) in a window of W tokens: bytes
+    Cost of a run with end position C (H heads of dimension D, page size P) in a window of W tokens: bytes
     `ceil(C / P) * page_bytes` of pages in the form of `form`, and `(itemsize + 4) * H * width * W` of queries and
     output; operations `4 * H * D * W * C`, and `H * W * C` exponentials, because the whole window is computed for each
-    run in it. The estimate for the compiler takes one run a window, and half of the page table as C.
+    run in it. The estimate for the compiler assumes one run per window, and half of the page table as C.
     """
     blocks, tokens, heads, head_dim = q.shape
     _, _, kv_heads, page_size, width = pages.shape
@@ -82,11 +82,11 @@ def _runs(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return first and last of `Runs`, and the position of the first token, each (blocks,).
 
-    The values of a run are at its first block; the other blocks are empty runs. A run ends at the border of a window.
+    The values of a run are at its first block; the other blocks are empty runs. A run ends at the end of its window.
     """
     places = jnp.arange(len(start), dtype=jnp.int32)
-    joined = (sequence == jnp.roll(sequence, 1)) & (start == jnp.roll(start, 1) + tokens)
-    begins = (start < 0) | ~joined | (places % window_blocks == 0)
+    continues = (sequence == jnp.roll(sequence, 1)) & (start == jnp.roll(start, 1) + tokens)
+    begins = (start < 0) | ~continues | (places % window_blocks == 0)
     nexts = lax.cummin(jnp.where(begins, places, len(start)), reverse=True)
     nexts = jnp.append(nexts[1:], jnp.int32(len(start)))
     busy = begins & (start >= 0)
@@ -96,7 +96,7 @@ def _runs(
 
 
 def cost(windows: int, tokens: int, heads: int, head_dim: int, context: int, pages: Pool) -> pl.CostEstimate:
-    """Estimate the cost, as `attend_blocks` defines it, of windows that each hold one run with this context."""
+    """Estimate the cost of windows with one run of this context each, by the formula of `attend_blocks`."""
     _, _, _, page_size, width = pages.shape
     queries = (pages.dtype.itemsize + 4) * heads * width * tokens
     return pl.CostEstimate(
@@ -146,13 +146,13 @@ def _kernel(
             token = lax.rem(lax.broadcasted_iota(jnp.int32, shape, 0), blocks * tokens) - block * tokens
             query = start[run] + token
             key = tile * stream.tile_tokens + lax.broadcasted_iota(jnp.int32, shape, 1)
-            seen = (token >= 0) & (query < last[run]) & (key <= query)
+            mask = (token >= 0) & (query < last[run]) & (key <= query)
             if window is not None:
-                seen &= key > query - window
+                mask &= key > query - window
 
             def one_head(head: jax.Array, _: None) -> None:
-                scores = capped(product(q[0, head], stream.keys(stage, head), (1, 1)), soft_cap)
-                peak, total, shrink, weights = fold(scores, seen, peaks[head], totals[head])
+                scores = cap(product(q[0, head], stream.keys(stage, head), (1, 1)), soft_cap)
+                peak, total, shrink, weights = fold(scores, mask, peaks[head], totals[head])
                 part = product(weights.astype(buffer.dtype), stream.values(stage, head), (1, 0))
                 peaks[head], totals[head] = peak, total
                 out[0, head] = out[0, head] * shrink + part
@@ -164,11 +164,11 @@ def _kernel(
 
     lax.fori_loop(0, blocks, one_run, (jnp.int32(0), stream.open(begin)))
 
-    def finish(head: jax.Array, _: None) -> None:
+    def finish_head(head: jax.Array, _: None) -> None:
         sink, peak = _sink_of_rows(sinks, head, kv_heads, rows), peaks[head]
-        out[0, head] = finished(out[0, head], peak, totals[head] + jnp.exp(sink - peak))
+        out[0, head] = finish(out[0, head], peak, totals[head] + jnp.exp(sink - peak))
 
-    lax.fori_loop(0, kv_heads, finish, None)
+    lax.fori_loop(0, kv_heads, finish_head, None)
 
 
 def _sink_of_rows(sinks: Ref, kv_head: jax.Array, kv_heads: int, rows: int) -> jax.Array:
@@ -176,7 +176,7 @@ def _sink_of_rows(sinks: Ref, kv_head: jax.Array, kv_heads: int, rows: int) -> j
     group = sinks.shape[0] // kv_heads
     member = lax.div(lax.broadcasted_iota(jnp.int32, (rows, 1), 0), rows // group)
     return functools.reduce(
-        lambda found, i: jnp.where(member == i, sinks[kv_head * group + i], found),
+        lambda scores, i: jnp.where(member == i, sinks[kv_head * group + i], scores),
         range(group),
         jnp.full((rows, 1), MASKED, jnp.float32),
     )

@@ -1,4 +1,4 @@
-"""Writing keys and values into pages, and copying pages, on TPU: by asynchronous copies, in place."""
+"""Writes of keys and values into pages, and copies of pages, on TPU: asynchronous and in place."""
 
 import functools
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from rekindle_kernels.tpu.tuning import tuning
 from rekindle_kernels.xla import pages as xla
 
 Copy = Any
-"""A copy that can be started and waited for; it has no public type in Pallas."""
+"""Asynchronous copy, with `start` and `wait`; Pallas has no public type for it."""
 
 IN_FLIGHT = 8
-"""The number of copies of whole blocks that are under way at the same time."""
+"""The number of block copies in flight at the same time."""
 
 HBM = pl.BlockSpec(memory_space=pl.ANY)
 
@@ -27,23 +27,23 @@ HBM = pl.BlockSpec(memory_space=pl.ANY)
 def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
     """See `api.write`.
 
-    Cost of a block of T tokens, where a stored token has `page_bytes / page_size` bytes and a tile of memory has R rows
+    Cost of a block of T tokens, with `page_bytes / page_size` bytes per stored token and R rows per memory tile
     (`form.sublanes`): if T is a multiple of R, T tokens are read and written. If T is smaller, R tokens are read twice
-    (once from the block, once from the page) and written once, because less cannot be addressed. Other blocks are
+    (from the block and from the page) and written once, because R is the smallest addressable unit. Other blocks are
     written by XLA's scatter.
     """
     tokens, rows = kv.shape[3], sublanes(pages.dtype)
     kv = pack(kv, pages)
     if tokens % rows == 0:
-        return _write_whole(pages, kv, jnp.where(_named_again(page_ids, offsets), -1, page_ids), offsets)
+        return _write_whole(pages, kv, jnp.where(_has_successor(page_ids, offsets), -1, page_ids), offsets)
     if rows % tokens == 0 and pages.shape[3] % rows == 0:
-        again = _named_again(page_ids, offsets // rows)
+        again = _has_successor(page_ids, offsets // rows)
         return _write_small(pages, kv, jnp.where(again, -1, page_ids), offsets)
     return xla.write(pages, kv, page_ids, offsets)
 
 
-def _named_again(page_ids: jax.Array, places: jax.Array) -> jax.Array:
-    """Return (blocks,) bool, whether a later block goes to the same place: two copies to one place would race."""
+def _has_successor(page_ids: jax.Array, places: jax.Array) -> jax.Array:
+    """Return (blocks,) bool, whether a later block goes to the same place. Two copies to one place would race."""
     same = (page_ids[:, None] == page_ids[None]) & (places[:, None] == places[None])
     return jnp.triu(same, 1).any(1)
 
@@ -60,7 +60,7 @@ def _write_whole(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: 
 
 
 def _whole_kernel(tokens: int, page_ids: Ref, offsets: Ref, kv: Ref, _: Ref, pages: Ref, done: Ref) -> None:
-    """Copy each block from HBM to HBM, several at the same time; blocks of page -1 are left out."""
+    """Copy each block from HBM to HBM, several at a time; blocks of page -1 are skipped."""
     blocks, rows = kv.shape[0], sublanes(pages.dtype)
 
     def copy(block: jax.Array) -> Copy:
@@ -89,7 +89,7 @@ def _write_small(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: 
     at_once = max(1, min(len(kv), tuning().write_bytes // size))
     spare = -len(kv) % at_once
     page_ids = jnp.pad(page_ids, (0, spare), constant_values=-1)
-    # The block is repeated over all rows of a slice, and the kernel selects rows: no shuffle within a register.
+    # The block is repeated over all rows of a slice, and the kernel selects rows, without shuffles within a register.
     repeated = jnp.tile(kv, (1, 1, 1, rows // kv.shape[3], 1))
     return _in_place(
         functools.partial(_small_kernel, kv.shape[3], at_once),
@@ -117,7 +117,7 @@ def _small_kernel(
     slices: Ref,
     done: Ref,
 ) -> None:
-    """Read, change and write back the aligned slices that contain the blocks; blocks of page -1 are left out."""
+    """Read, change and write back the blocks' aligned slices; blocks of page -1 are skipped."""
     rows = sublanes(pages.dtype)
 
     def one_group(group: jax.Array, _: None) -> None:
@@ -127,34 +127,34 @@ def _small_kernel(
             start = pl.multiple_of(lax.div(offsets[base + block], jnp.int32(rows)) * rows, rows)
             return pages.at[page_ids[base + block], :, :, pl.ds(start, rows)]
 
-        def read(block: jax.Array) -> Copy:
+        def read_copy(block: jax.Array) -> Copy:
             return pltpu.make_async_copy(place(block), slices.at[block], done.at[1])
 
-        def written(block: jax.Array) -> Copy:
+        def write_copy(block: jax.Array) -> Copy:
             return pltpu.make_async_copy(slices.at[block], place(block), done.at[2])
 
         def change(block: jax.Array) -> None:
             offset = lax.rem(offsets[base + block], jnp.int32(rows))
             row = lax.broadcasted_iota(jnp.int32, slices.shape[1:], 2)
-            named = (row >= offset) & (row < offset + tokens)
-            slices[block] = jnp.where(named, new[block], slices[block])
+            mask = (row >= offset) & (row < offset + tokens)
+            slices[block] = jnp.where(mask, new[block], slices[block])
 
         each = functools.partial(_for_each, at_once, lambda block: page_ids[base + block] >= 0)
         block_copy = pltpu.make_async_copy(kv.at[pl.ds(base, at_once)], new, done.at[0])
         block_copy.start()
-        each(lambda block: read(block).start())
+        each(lambda block: read_copy(block).start())
         block_copy.wait()
-        each(lambda block: read(block).wait())
+        each(lambda block: read_copy(block).wait())
         each(change)
-        each(lambda block: written(block).start())
-        each(lambda block: written(block).wait())
+        each(lambda block: write_copy(block).start())
+        each(lambda block: write_copy(block).wait())
 
     lax.fori_loop(0, kv.shape[0] // at_once, one_group, None)
 
 
-def _for_each(count: int, chosen: Callable[[jax.Array], jax.Array], act: Callable[[jax.Array], None]) -> None:
+def _for_each(count: int, condition: Callable[[jax.Array], jax.Array], act: Callable[[jax.Array], None]) -> None:
     def one(block: jax.Array, _: None) -> None:
-        pl.when(chosen(block))(lambda: act(block))
+        pl.when(condition(block))(lambda: act(block))
 
     lax.fori_loop(0, count, one, None)
 
@@ -200,9 +200,9 @@ def _in_place(
     moved: int,
     name: str,
 ) -> jax.Array:
-    """Run a kernel on two arrays in HBM, the second of them the pool; the result is the pool, in the same memory."""
+    """Run a kernel on two arrays in HBM, the second of which is the pool; return the pool, in the same memory."""
     pages = arrays[-1]
-    written: jax.Array = pl.pallas_call(
+    result: jax.Array = pl.pallas_call(
         kernel,
         out_shape=jax.ShapeDtypeStruct(pages.shape, pages.dtype),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -213,7 +213,7 @@ def _in_place(
         compiler_params=pltpu.CompilerParams(vmem_limit_bytes=tuning().vmem_limit_bytes),
         name=name,
     )(*scalars, *arrays)
-    return written
+    return result
 
 
 def _moved(size: int) -> pl.CostEstimate:

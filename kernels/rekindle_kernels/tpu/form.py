@@ -1,9 +1,9 @@
-"""The form in which a page pool is stored on TPU: whole lanes, so that XLA keeps the layout that the kernels read.
+"""Stored form of a page pool on TPU: rows of whole lanes, so that XLA keeps the kernels' layout.
 
 XLA lays out the last dimension of an array in 128 lanes. For a narrower array it may choose another layout, and then
-copies the whole pool before and after each kernel. If head_dim is at most 64, a key and its value share the lanes of
-one row, `[key, value, 0...]`, which wastes nothing for 64. For a larger head_dim they have rows of their own, padded.
-So have keys that are values too, of which each is larger than 64.
+copies the whole pool before and after each kernel. If head_dim is at most 64, a key and its value share one row,
+`[key, value, 0...]`, without padding for 64. For a larger head_dim, keys and values have separate, padded rows. A
+single side for both keys and values requires a head_dim above 64.
 """
 
 import math
@@ -18,7 +18,7 @@ Pool = jax.Array | jax.ShapeDtypeStruct
 
 
 def stored_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return (pages, sides, kv_heads, page_size, width) for `api.empty`'s shape; one side if a row holds both."""
+    """Return (pages, sides, kv_heads, page_size, width) for a shape of `api.empty`; one side for shared rows."""
     pages, sides, kv_heads, page_size, head_dim = shape
     if 2 * head_dim <= LANES:
         return (pages, 1, kv_heads, page_size, LANES)
@@ -34,12 +34,12 @@ def pack(kv: jax.Array, pages: Pool) -> jax.Array:
 
 
 def widen(q: jax.Array, pages: jax.Array) -> jax.Array:
-    """Pad queries to the width of stored rows: the zeros meet the padding, and the values in the rows of keys."""
+    """Pad queries to the width of stored rows, with zeros against the padding and against values in shared rows."""
     return _padded(q, pages.shape[-1])
 
 
 def narrow(out: jax.Array, pages: jax.Array, head_dim: int) -> jax.Array:
-    """Return the part of a sum over stored rows that is the sum over values."""
+    """Return the values' part of a sum over stored rows."""
     begin = head_dim if 2 * head_dim <= LANES else 0
     return out[..., begin : begin + head_dim]
 
@@ -50,7 +50,7 @@ def page_bytes(pages: Pool) -> int:
 
 
 def sublanes(dtype: jnp.dtype) -> int:
-    """Return how many rows a tile of memory has: 8 for float32, 16 for bfloat16."""
+    """Return the number of rows in a memory tile: 8 for float32, 16 for bfloat16."""
     return 32 // jnp.dtype(dtype).itemsize
 
 

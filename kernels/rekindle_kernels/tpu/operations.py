@@ -23,10 +23,10 @@ def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
     if shape[4] % 8:
         return f"head_dim must be a multiple of 8, not {shape[4]}"
     if shape[1] == 1 and 2 * shape[4] <= LANES:
-        return f"keys that are values too must have more than {LANES // 2} numbers, not {shape[4]}"
+        return f"with a single side, head_dim must be more than {LANES // 2}, not {shape[4]}"
     return None
 
 
 def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """See `api.empty`. The shape is that of `form.stored_shape`."""
+    """See `api.empty`. The shape is given by `form.stored_shape`."""
     return jnp.zeros(stored_shape(shape), dtype)

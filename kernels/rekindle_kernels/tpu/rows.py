@@ -10,12 +10,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from rekindle_kernels.tpu.form import LANES, Pool, narrow, page_bytes, widen
-from rekindle_kernels.tpu.softmax import MASKED, capped, finished, fold, product
+from rekindle_kernels.tpu.softmax import MASKED, cap, finish, fold, product
 from rekindle_kernels.tpu.stream import Ref, Runs, Stream
 from rekindle_kernels.tpu.tuning import tuning
 
 SUBLANES = 8
-"""The queries of a key-value head are padded to a multiple of this many rows."""
+"""The multiple of rows to which the queries of a key-value head are padded."""
 
 
 def attend_rows(
@@ -35,8 +35,8 @@ def attend_rows(
     `ceil(C / P) * page_bytes` of pages in the form of `form`, and `8 * H * width` of queries and output; operations
     `4 * H * D * C`, and `H * C` exponentials. The estimate for the compiler takes the whole page table as C.
 
-    If there are fewer rows than cores, the context is split: each part is a row of its own, and the results are
-    weighted by their sums of exponentials. Sinks are one more part, whose result is zeros.
+    If there are fewer rows than cores, the context is split into parts computed as separate rows. Their results are
+    weighted by their sums of exponentials. Sinks are one more part, with zeros as its result.
     """
     rows = len(q)
     table = jnp.clip(page_table, 0, len(pages) - 1)
@@ -44,14 +44,14 @@ def attend_rows(
     owner = jnp.arange(rows, dtype=jnp.int32)
     splits = max(1, tuning().cores // rows)
     if splits == 1 and sinks is None:
-        return _attend(q, pages, table, (first, visible, owner), scale, soft_cap, scored=False)[0]
+        return _attend(q, pages, table, (first, visible, owner), scale, soft_cap, with_scores=False)[0]
     tile = _tile_pages(pages) * pages.shape[3]
     begin = first // tile * tile
     part = pl.cdiv(pl.cdiv(visible - begin, tile), splits) * tile
     begins = begin[None] + jnp.arange(splits, dtype=jnp.int32)[:, None] * part[None]
     ends = jnp.minimum(begins + part[None], visible[None]).reshape(-1)
     ranges = (jnp.maximum(begins, first[None]).reshape(-1), ends, jnp.tile(owner, splits))
-    out, score = _attend(jnp.tile(q, (splits, 1, 1)), pages, table, ranges, scale, soft_cap, scored=True)
+    out, score = _attend(jnp.tile(q, (splits, 1, 1)), pages, table, ranges, scale, soft_cap, with_scores=True)
     score = score.reshape(splits, rows, -1, 1)
     if sinks is not None:
         score = jnp.concatenate([score, jnp.broadcast_to(sinks[None, None, :, None], (1, *score.shape[1:]))])
@@ -71,12 +71,12 @@ def _attend(
     scale: float,
     soft_cap: float | None,
     *,
-    scored: bool,
+    with_scores: bool,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the weighted mean of each run, (runs, heads, head_dim), and if `scored` the logarithm of its sum of
-    exponentials, (runs, heads).
+    """Return the weighted mean of each run, (runs, heads, head_dim), and its score, (runs, heads).
 
-    `ranges` are first, last and owner of `Runs`.
+    The score is the logarithm of the run's sum of exponentials; it is undefined unless `with_scores`. `ranges` are
+    first, last and owner of `Runs`.
     """
     rows, heads, head_dim = q.shape
     _, _, kv_heads, page_size, width = pages.shape
@@ -87,7 +87,7 @@ def _attend(
     grouped = widen(q.astype(jnp.float32) * scale, pages).reshape(rows, kv_heads, group, width)
     spare = ((0, len(runs.first) - rows), (0, 0), (0, padded - group), (0, 0))
     grouped = jnp.pad(grouped, spare).reshape(-1, kv_heads * padded, width)
-    out_width = width + LANES * scored
+    out_width = width + LANES * with_scores
     buffer = (tuning().row_stages, _tile_pages(pages), *pages.shape[1:])
 
     def block(width: int) -> pl.BlockSpec:
@@ -114,7 +114,7 @@ def _attend(
 
 
 def cost(rows: int, heads: int, head_dim: int, context: int, pages: Pool) -> pl.CostEstimate:
-    """Estimate the cost, as `attend_rows` defines it, of rows that all have this context."""
+    """Estimate the cost of rows with this context, by the formula of `attend_rows`."""
     _, _, _, page_size, width = pages.shape
     return pl.CostEstimate(
         flops=4 * rows * heads * head_dim * context,
@@ -137,7 +137,7 @@ def _kernel(
     buffer: Ref,
     arrived: Ref,
 ) -> None:
-    """Compute one step: q is (step_rows, kv_heads * padded group, width), out the same or wider by LANES logarithms."""
+    """Compute one step: q is (step_rows, kv_heads * padded group, width), out the same or wider by LANES scores."""
     step_rows, queries, width = q.shape
     kv_heads = buffer.shape[3]
     begin = pl.program_id(0) * step_rows
@@ -152,10 +152,10 @@ def _kernel(
             (count, cursor), (peak, total, weighted) = carry
             stage, cursor = stream.load(run, tile, count, cursor)
             parts = [product(grouped[head], stream.keys(stage, head), (1, 1)) for head in range(kv_heads)]
-            scores = capped(jnp.concatenate(parts), soft_cap)
+            scores = cap(jnp.concatenate(parts), soft_cap)
             positions = tile * stream.tile_tokens + lax.broadcasted_iota(jnp.int32, scores.shape, 1)
-            seen = (positions >= first[run]) & (positions < last[run])
-            peak, total, shrink, weights = fold(scores, seen, peak, total)
+            mask = (positions >= first[run]) & (positions < last[run])
+            peak, total, shrink, weights = fold(scores, mask, peak, total)
             shares = weights.astype(buffer.dtype).reshape(kv_heads, -1, stream.tile_tokens)
             parts = [product(shares[head], stream.values(stage, head), (1, 0)) for head in range(kv_heads)]
             return (count + 1, cursor), (peak, total, weighted * shrink + jnp.concatenate(parts))
@@ -166,7 +166,7 @@ def _kernel(
             jnp.zeros((queries, width), jnp.float32),
         )
         carry, (peak, total, weighted) = lax.fori_loop(*stream.tiles(run), one_tile, (carry, sums))
-        out[row, :, :width] = finished(weighted, peak, total)
+        out[row, :, :width] = finish(weighted, peak, total)
         if out.shape[-1] > width:
             score = jnp.where(peak <= MASKED / 2, MASKED, peak + jnp.log(total))
             out[row, :, width:] = jnp.broadcast_to(score, (queries, LANES))

@@ -1,8 +1,8 @@
-"""Streaming pages from HBM into VMEM, tile after tile, with several copies in flight.
+"""Streaming of pages from HBM into VMEM, tile after tile, with several copies in flight.
 
 Both attention kernels read pages this way. The work of one grid step is a chain of runs. A run is a range of positions
 of one sequence: a decode row, or the prefill blocks of one sequence in a window. While one tile is computed, the next
-tiles are being copied, across the border of two runs too.
+tiles are being copied, also across runs.
 """
 
 from typing import Any, NamedTuple
@@ -14,16 +14,16 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 Ref = Any
-"""A Pallas reference to memory; it has no public type in Pallas."""
+"""Pallas reference to memory; Pallas has no public type for it."""
 
 
 class Runs(NamedTuple):
-    """The runs of all grid steps, which the kernel has as prefetched scalars. An empty run has `first == last == 0`.
+    """The runs of all grid steps, prefetched as scalars. An empty run has `first == last == 0`.
 
     Attributes:
-        first, last: (runs,) the positions `[first, last)` that a run reads.
+        first, last: (runs,) a run reads the positions `[first, last)`.
         owner: (runs,) the row of the page table.
-        following: (runs,) the next run that is not empty, in any step; the number of runs if there is none.
+        following: (runs,) the next non-empty run, in any step; the number of runs if there is none.
         table: (sequences * pages_per_sequence,) the page table, flat.
     """
 
@@ -35,7 +35,7 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, first: jax.Array, last: jax.Array, owner: jax.Array, table: jax.Array, multiple: int) -> "Runs":
-        """Pad with empty runs to a multiple of `multiple`; an empty run may have any `last <= first`."""
+        """Return runs padded with empty ones to a multiple of `multiple`; an empty run may have any `last <= first`."""
         first, last, owner = (jnp.pad(x, (0, -len(x) % multiple)) for x in (first, last, owner))
         busy = last > first
         places = jnp.where(busy, jnp.arange(len(busy), dtype=jnp.int32), len(busy))
@@ -44,15 +44,15 @@ class Runs(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """The stream of one grid step, which a kernel builds from its references.
+    """The stream of one grid step, built by a kernel from its references.
 
     Attributes:
-        runs: scalars in SMEM.
+        runs: the runs, scalars in SMEM.
         pages: the pool in HBM.
         buffer: (stages, tile_pages, sides, kv_heads, page_size, width) in VMEM, pages in the form of `form`.
         arrived: (stages,) semaphores.
         pages_per_sequence: the width of the page table.
-        stop: the first run after those of the step.
+        stop: the end of the step's range of runs.
     """
 
     runs: Runs
@@ -69,7 +69,7 @@ class Stream(NamedTuple):
         return int(tile_pages * page_size)
 
     def open(self, begin: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Start the first copies of the step whose first run is `begin`, and return the cursor for `load`."""
+        """Start the first copies of a step with `begin` as its first run, and return the cursor for `load`."""
         run = jnp.where(self.runs.last[begin] > 0, begin, self.runs.following[begin])
         cursor = (run, self._first_tile(run))
         for stage in range(self.buffer.shape[0] - 1):
@@ -77,21 +77,21 @@ class Stream(NamedTuple):
         return cursor
 
     def tiles(self, run: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the range of tiles that a run reads."""
+        """Return the range of tiles of a run."""
         return self._first_tile(run), pl.cdiv(self.runs.last[run], self.tile_tokens)
 
     def load(
         self, run: jax.Array, tile: jax.Array, count: jax.Array, cursor: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """Start to copy one more tile, wait for the given one, and hide the positions outside of its run.
+        """Start the copy of one more tile, wait for the given one, and zero the positions outside its run.
 
         Args:
             run, tile: the tile to wait for; tiles are loaded in the order of their runs.
-            count: the number of tiles that this step loaded before.
-            cursor: from `open` or the last `load`: the run and tile to copy next.
+            count: the number of tiles loaded before in this step.
+            cursor: the run and tile to copy next, from `open` or the last `load`.
 
         Returns:
-            The stage of the buffer that holds the tile, and the cursor.
+            The tile's stage of the buffer, and the cursor.
         """
         stages = self.buffer.shape[0]
         cursor = self._start(cursor, lax.rem(count + stages - 1, stages))
@@ -110,13 +110,13 @@ class Stream(NamedTuple):
         def start() -> None:
             self._for_each_page(run, tile, stage, lambda copy: copy.start())
 
-        known = jnp.minimum(run, self.runs.last.shape[0] - 1)
-        more = (tile + 1) * self.tile_tokens < self.runs.last[known]
-        following = jnp.where(run < self.stop, self.runs.following[known], run)
+        valid_run = jnp.minimum(run, self.runs.last.shape[0] - 1)
+        more = (tile + 1) * self.tile_tokens < self.runs.last[valid_run]
+        following = jnp.where(run < self.stop, self.runs.following[valid_run], run)
         return jnp.where(more, run, following), jnp.where(more, tile + 1, self._first_tile(following))
 
     def _for_each_page(self, run: jax.Array, tile: jax.Array, stage: jax.Array | int, act: Any) -> None:
-        """Call `act` with the copy of each page of the tile that holds a position of the run."""
+        """Call `act` with the copy of each page of the tile within the run."""
         _, tile_pages, _, _, page_size, _ = self.buffer.shape
         begin = lax.div(self.runs.first[run], jnp.int32(page_size)) - tile * tile_pages
         end = pl.cdiv(self.runs.last[run], page_size) - tile * tile_pages
@@ -129,7 +129,7 @@ class Stream(NamedTuple):
         lax.fori_loop(jnp.maximum(begin, 0), jnp.minimum(end, tile_pages), one, None)
 
     def _hide(self, run: jax.Array, tile: jax.Array, stage: jax.Array) -> None:
-        """Set the values outside of the run to zero: a weight of 0 would not hide a NaN there."""
+        """Set the values outside the run to zero: a weight of 0 would not hide a NaN there."""
         _, tile_pages, sides, kv_heads, page_size, width = self.buffer.shape
         start = tile * self.tile_tokens
         first, last = self.runs.first[run], self.runs.last[run]
@@ -147,12 +147,12 @@ class Stream(NamedTuple):
             lax.fori_loop(0, kv_heads, one, None)
 
     def keys(self, stage: jax.Array, head: jax.Array | int) -> jax.Array:
-        """Return the rows that hold the keys of a loaded tile, (tile_tokens, width)."""
+        """Return the rows with the keys of a loaded tile, (tile_tokens, width)."""
         keys: jax.Array = self.buffer[stage, :, 0, head].reshape(self.tile_tokens, self.buffer.shape[-1])
         return keys
 
     def values(self, stage: jax.Array, head: jax.Array | int) -> jax.Array:
-        """Return the rows that hold the values of a loaded tile, (tile_tokens, width); zeros outside of its run."""
+        """Return the rows with the values of a loaded tile, (tile_tokens, width); zeros outside its run."""
         side = self.buffer.shape[2] - 1
         values: jax.Array = self.buffer[stage, :, side, head].reshape(self.tile_tokens, self.buffer.shape[-1])
         return values

@@ -1,4 +1,4 @@
-"""Block sizes of the TPU kernels, kept for each device kind in tuning.json."""
+"""Block sizes of the TPU kernels for each device kind, from tuning.json."""
 
 import json
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ class Tuning:
     """Sizes of one device kind.
 
     Attributes:
-        cores: the cores that share a chip's memory and run a grid's parallel steps.
+        cores: the number of cores with common memory, for a grid's parallel steps.
         step_rows: decode rows in a grid step.
         row_tile, row_tile_bytes: the most positions, and the most bytes, of a decode tile.
         row_stages: decode tiles in VMEM; all but one are being copied.
         window_rows: the most rows (tokens times grouped heads) of a prefill window for one key-value head.
         block_tile, block_tile_bytes, block_stages: the same for prefill.
-        write_bytes: bytes of page slices that are changed at the same time.
-        vmem_limit_bytes: the most VMEM that a kernel may use.
+        write_bytes: bytes of page slices changed at the same time.
+        vmem_limit_bytes: the most VMEM for a kernel.
     """
 
     cores: int
@@ -37,7 +37,7 @@ class Tuning:
 
 
 def tuning() -> Tuning:
-    """Return the sizes for this process's TPU; without one, those that every kind can run."""
+    """Return the sizes for this process's TPU, or without a TPU the defaults for every kind."""
     kinds = _kinds()
     kind = jax.devices()[0].device_kind if jax.default_backend() == "tpu" else "default"
     return kinds.get(kind, kinds["default"])

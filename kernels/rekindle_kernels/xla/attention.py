@@ -1,8 +1,8 @@
-"""Paged attention in portable XLA: an online softmax over tiles of pages, as many as the longest context needs.
+"""Paged attention in portable XLA: an online softmax over tiles of pages, up to the longest context.
 
-The CPU uses this implementation, and the constants are tuned for it (2-core AVX-512, tests/bench). The size of a tile
-balances the cost of a loop iteration against the cache footprint of the gathered keys, which is small for a lone
-sequence. The loop runs over groups of sequences, so that short contexts do not pay for the longest one.
+The constants are tuned for CPUs (2-core AVX-512, tests/bench). The size of a tile balances the cost of a loop iteration
+against the cache footprint of the gathered keys, small for a single sequence. The loop runs over groups of sequences,
+so that short contexts do not pay for the longest one.
 """
 
 from typing import NamedTuple
@@ -54,7 +54,7 @@ def attend_blocks(
 
 
 class Rules(NamedTuple):
-    """The parameters of `api.attend_rows` that say how scores are computed, and which positions a query sees."""
+    """The parameters of `api.attend_rows` for scores and visible positions."""
 
     scale: float
     window: int | None
@@ -101,8 +101,8 @@ def _online_softmax(
     first_of_all, last_of_all = jnp.where(visible > 0, first, visible.max()).min(1), visible.max(1)
 
     def gather(ids: jax.Array) -> jax.Array:
-        found = jnp.moveaxis(halves.at[ids].get(mode="promise_in_bounds"), 1, 2)
-        return unpack(found).reshape(len(q), q.shape[1], tile, q.shape[3])
+        tiles = jnp.moveaxis(halves.at[ids].get(mode="promise_in_bounds"), 1, 2)
+        return unpack(tiles).reshape(len(q), q.shape[1], tile, q.shape[3])
 
     def body(step: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         peak, total, weighted = carry
@@ -111,18 +111,18 @@ def _online_softmax(
         scores = jnp.einsum("nhmd,nhsd->nhms", q, gather(ids), preferred_element_type=jnp.float32)
         if rules.soft_cap is not None:
             scores = rules.soft_cap * jnp.tanh(scores / rules.soft_cap)
-        seen = positions[None, None] < visible[:, :, None]
+        mask = positions[None, None] < visible[:, :, None]
         if rules.window is not None:
-            seen &= positions[None, None] >= first[:, :, None]
-        scores = jnp.where(seen[:, None], scores, MASKED)
+            mask &= positions[None, None] >= first[:, :, None]
+        scores = jnp.where(mask[:, None], scores, MASKED)
         new_peak = jnp.maximum(peak, scores.max(-1))
         shrink = jnp.exp(peak - new_peak)
         weights = jnp.exp(scores - new_peak[..., None])
-        # A weight of 0 would not hide a NaN that was left in the page by an earlier owner.
-        written = positions[None] < last_of_all[:, None]
+        # A weight of 0 would not hide a NaN of the page's earlier owner.
+        valid = positions[None] < last_of_all[:, None]
         if rules.window is not None:
-            written &= positions[None] >= first_of_all[:, None]
-        values = jnp.where(written[:, None, :, None], gather(ids + sides - 1), 0)
+            valid &= positions[None] >= first_of_all[:, None]
+        values = jnp.where(valid[:, None, :, None], gather(ids + sides - 1), 0)
         part = jnp.einsum("nhms,nhsd->nhmd", weights.astype(values.dtype), values, preferred_element_type=jnp.float32)
         return new_peak, total * shrink + weights.sum(-1), weighted * shrink[..., None] + part
 
@@ -138,5 +138,5 @@ def _online_softmax(
             rules.sinks.reshape(q.shape[1], 1, -1), (1, q.shape[2] // (len(rules.sinks) // q.shape[1]), 1)
         )
         total += jnp.exp(of_rows.reshape(1, *q.shape[1:3]) - peak)
-    seen = visible[:, None, :] > 0
-    return jnp.where(seen[..., None], weighted / jnp.where(seen, total, 1.0)[..., None], 0.0)
+    any_visible = visible[:, None, :] > 0
+    return jnp.where(any_visible[..., None], weighted / jnp.where(any_visible, total, 1.0)[..., None], 0.0)

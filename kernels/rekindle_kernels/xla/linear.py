@@ -1,4 +1,4 @@
-"""Linear layers in portable XLA, over weights as checkpoints store them: (out, in)."""
+"""Linear layers in portable XLA, over weights in the order of checkpoints, (out, in)."""
 
 from collections.abc import Sequence
 
@@ -15,11 +15,11 @@ from rekindle_kernels.xla.norm import rms_norm
 # Up to this many float32 rows, a product runs a third faster on CPU with the weight as the left operand.
 FEW_ROWS = 64
 MANY_ROWS = 128
-"""Rows of a group that are multiplied together at most."""
+"""The most rows of a group in one product."""
 
 
 def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
-    """See `layers.packed`. The form is the weight's own."""
+    """See `layers.packed`. The form is the unchanged shape."""
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
@@ -30,19 +30,19 @@ def pack(parts: Sequence[Tensor], into: Array) -> None:
 
 def linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
     """See `layers.linear`."""
-    y = _product(computed(x), weight)
+    y = _product(materialize(x), weight)
     return y if onto is None else onto + y
 
 
-def computed(x: Input) -> jax.Array:
-    """See `layers.computed`."""
+def materialize(x: Input) -> jax.Array:
+    """See `layers.materialize`."""
     if isinstance(x, Normed):
         return rms_norm(x.x, x.weight, x.eps)
     return gate(x.x) if isinstance(x, Gated) else x
 
 
 def _product(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """Compute `x @ weight.T`. The form of the product is the one that is fastest on CPU.
+    """Compute `x @ weight.T`. The form of the product is the fastest on CPU.
 
     No product has a bfloat16 result or a single bfloat16 row, because XLA's CPU backend has only a naive loop for
     either (measured on 2 cores, tests/bench).
@@ -58,16 +58,16 @@ def _product(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
-    """See `layers.linear_columns`. XLA lays the product out by columns if that is how it is read."""
+    """See `layers.linear_columns`. XLA chooses the layout of the product by its use."""
     return linear(x, weight, outputs).T
 
 
 def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int) -> jax.Array:
     """See `layers.grouped_linear`. Without counts it is one batched product.
 
-    With counts, blocks of rows of one group are multiplied one after the other. Nothing else reads only the weights
-    that are needed, and copies none: `lax.ragged_dot` computes every group for a few rows, and for many rows it turns
-    all weights round first (in the program for a v6e; tests/kernels/test_tpu_compiles.py).
+    With counts, blocks of rows of one group are multiplied one after the other. This reads only the required weights,
+    and copies none. In contrast, `lax.ragged_dot` computes every group for a few rows, and for many rows it transposes
+    all weights first (in the program for a v6e; tests/kernels/test_tpu_compiles.py).
     """
     rows, groups = len(x), len(weight)
     if counts is None:

@@ -1,11 +1,11 @@
-"""The random numbers of draws: Gumbel noise that is a pure function of a row's keys and the token."""
+"""Sampling noise: Gumbel noise as a pure function of a row's keys and the token."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 BELOW_ONE = 1 - 2.0**-24
-"""The largest float32 below 1, whose noise is finite."""
+"""The largest float32 below 1, with finite noise."""
 
 
 def gumbel(first: jax.Array, second: jax.Array, vocabulary: int) -> jax.Array:
@@ -13,7 +13,7 @@ def gumbel(first: jax.Array, second: jax.Array, vocabulary: int) -> jax.Array:
 
     Args:
         first, second: (rows,) uint32, the two words of a row's key.
-        vocabulary: how many tokens there are.
+        vocabulary: the number of tokens.
 
     Returns:
         (vocabulary, rows) float32, from -2.9 to 22.9.
@@ -25,14 +25,14 @@ def gumbel(first: jax.Array, second: jax.Array, vocabulary: int) -> jax.Array:
 def to_gumbel(words: jax.Array) -> jax.Array:
     """Map uniform words, uint32, to Gumbel noise: -log(E), where E = -log(1 - u) is exponential and u is in (0, 1).
 
-    The largest noise, which decides a draw, comes from the smallest u. These keep their relative precision.
+    The largest noise decides a sample, and comes from the smallest u. Small u keep their relative precision.
     """
     uniform = jnp.minimum((words.astype(jnp.float32) + 0.5) * 2.0**-32, BELOW_ONE)
     return -jnp.log(-jnp.log1p(-uniform))
 
 
 def _mix(words: jax.Array) -> jax.Array:
-    """Map 32-bit words one to one so that each bit of a word changes each bit of its image half of the time.
+    """Map 32-bit words one to one, with each input bit changing each output bit half of the time.
 
     The constants are the best known for this form, with an avalanche bias of 0.11 (C. Wellons, hash-prospector, 2022,
     github.com/skeeto/hash-prospector, issue 19).

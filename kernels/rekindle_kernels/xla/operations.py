@@ -1,4 +1,4 @@
-"""The portable implementation: what `operations.Operations` asks for."""
+"""The portable implementation of `operations.Operations`."""
 
 import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""The page pool in portable XLA: its stored form, writing keys and values into it, and copying pages."""
+"""The page pool in portable XLA: stored form, writes of keys and values, and copies of pages."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
 
 
 def value_dtype(pages: jax.Array) -> jnp.dtype:
-    """Return the dtype of the numbers in the pages, whatever dtype they are stored in."""
+    """Return the dtype of the numbers in the pages, as opposed to the stored dtype."""
     return jnp.dtype(jnp.bfloat16) if pages.dtype == jnp.uint16 else pages.dtype
 
 
@@ -29,7 +29,7 @@ def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Arr
     On CPU a loop of slice updates takes a third of a scatter's time for single tokens, and twice its time for blocks.
     """
     stored = lax.bitcast_convert_type(kv.astype(value_dtype(pages)), pages.dtype)
-    if kv.shape[3] == 1 or len(kv) == 1:  # XLA turns a scatter of one block into a slice update, see below
+    if kv.shape[3] == 1 or len(kv) == 1:  # XLA converts a scatter of one block to a slice update, see below
         return _write_one_by_one(pages, stored, page_ids, offsets)
     dims = lax.ScatterDimensionNumbers(
         update_window_dims=(1, 2, 3, 4), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0, 3)
@@ -43,9 +43,9 @@ def _write_one_by_one(pages: jax.Array, stored: jax.Array, page_ids: jax.Array, 
         block = lax.dynamic_slice_in_dim(stored, i, 1, 0)
         return lax.dynamic_update_slice(pages, block, (page_ids[i], 0, 0, offsets[i], 0))
 
-    # XLA would inline a loop of one known trip, fuse the update into each reader of the pages, and copy the pool twice.
-    written: jax.Array = lax.fori_loop(0, lax.optimization_barrier(jnp.int32(len(stored))), body, pages)
-    return written
+    # XLA would inline a loop of one iteration, fuse the update into each reader of the pages, and copy the pool twice.
+    result: jax.Array = lax.fori_loop(0, lax.optimization_barrier(jnp.int32(len(stored))), body, pages)
+    return result
 
 
 def read_page(pages: jax.Array, page_id: jax.Array) -> jax.Array:
@@ -56,5 +56,5 @@ def read_page(pages: jax.Array, page_id: jax.Array) -> jax.Array:
 
 def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.Array:
     """See `api.write_page`. It works in place if `pages` is donated."""
-    written: jax.Array = lax.dynamic_update_index_in_dim(pages, content, page_id, 0)
-    return written
+    result: jax.Array = lax.dynamic_update_index_in_dim(pages, content, page_id, 0)
+    return result

@@ -1,7 +1,6 @@
-"""What sampling computes over the vocabulary, in portable XLA.
+"""Sampling operations over the vocabulary, in portable XLA.
 
-All passes run over (vocabulary, rows). A row's numbers along the other axis would be transposed first, which takes
-XLA's CPU backend several times as long as a pass.
+All passes run over (vocabulary, rows). A transposition would take XLA's CPU backend several times as long as a pass.
 """
 
 import jax
@@ -12,10 +11,10 @@ from rekindle_kernels.penalties import END, GENERATED, Penalties
 from rekindle_kernels.xla.noise import gumbel
 
 BLOCK = 32
-"""As many numbers as XLA's CPU backend reduces in one loop with whatever computes them. Others need no blocks."""
+"""The most numbers reduced by XLA's CPU backend in one loop with their computation. Other backends need no blocks."""
 
 SMALLEST = 2.0**-126
-"""The smallest number that is not taken for 0."""
+"""Smallest normal float32: XLA treats subnormal numbers as 0."""
 
 
 def mass(columns: jax.Array, largest: jax.Array, temperature: jax.Array, least: jax.Array) -> jax.Array:
@@ -26,14 +25,14 @@ def mass(columns: jax.Array, largest: jax.Array, temperature: jax.Array, least: 
 
 def argmax(columns: jax.Array) -> jax.Array:
     """See `sampling.argmax`."""
-    numbers = jnp.where(jnp.isnan(columns), jnp.inf, columns)  # whether a maximum is NaN depends on how XLA fuses it
+    numbers = jnp.where(jnp.isnan(columns), jnp.inf, columns)  # a maximum's NaN depends on XLA's fusion
     largest: jax.Array = lax.platform_dependent(numbers, cpu=_argmax_of_blocks, default=_first_largest)
     return largest
 
 
 def nth_largest(columns: jax.Array, n: jax.Array) -> jax.Array:
-    """See `sampling.nth_largest`. It is found by bisecting the numbers that float32 has: exact after 32 passes."""
-    sought = (n > 0) & (n < len(columns))
+    """See `sampling.nth_largest`. The search bisects all float32 numbers: exact after 32 passes."""
+    is_valid = (n > 0) & (n < len(columns))
 
     def body(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
@@ -43,10 +42,10 @@ def nth_largest(columns: jax.Array, n: jax.Array) -> jax.Array:
 
     lowest = jnp.full(n.shape, _order_of(jnp.float32(-jnp.inf)), jnp.int32)
     start = (lowest, jnp.full_like(lowest, _order_of(jnp.float32(jnp.inf)) + 1))
-    low, _ = lax.cond(sought.any(), lambda: lax.fori_loop(0, 32, body, start), lambda: start)
-    found = _number_of(low)
-    found = jnp.where(jnp.abs(found) < SMALLEST, 0.0, found)  # XLA takes such numbers for 0, and so do the comparisons
-    return jnp.where(sought, found, -jnp.inf)
+    low, _ = lax.cond(is_valid.any(), lambda: lax.fori_loop(0, 32, body, start), lambda: start)
+    numbers = _number_of(low)
+    numbers = jnp.where(jnp.abs(numbers) < SMALLEST, 0.0, numbers)  # as in the comparisons above
+    return jnp.where(is_valid, numbers, -jnp.inf)
 
 
 def count_above(columns: jax.Array, bound: jax.Array) -> jax.Array:
@@ -81,7 +80,7 @@ def adjust(columns: jax.Array, bias: jax.Array, marks: jax.Array, owners: jax.Ar
 
 
 def _argmax_of_blocks(columns: jax.Array) -> jax.Array:
-    """Find the block that has the maximum, and then its place in it: one pass, which writes nothing of its size."""
+    """Find the block of the maximum, and then its index in the block: one pass, without an intermediate of its size."""
     blocks = _in_blocks(columns, -jnp.inf)
     block = _first_largest(blocks.max(1))
     place = _first_largest(jnp.take_along_axis(blocks, block[None, None], axis=0)[0])
@@ -93,16 +92,16 @@ def _first_largest(columns: jax.Array) -> jax.Array:
     return jnp.where(columns == columns.max(0, keepdims=True), places, len(columns) - 1).min(0)
 
 
-def _count(those: jax.Array) -> jax.Array:
-    """Count what is true of each row."""
+def _count(mask: jax.Array) -> jax.Array:
+    """Count the true entries of each row's column."""
 
-    def at_once(those: jax.Array) -> jax.Array:
-        return those.sum(0, dtype=jnp.int32)
+    def at_once(mask: jax.Array) -> jax.Array:
+        return mask.sum(0, dtype=jnp.int32)
 
-    def by_blocks(those: jax.Array) -> jax.Array:
-        return _in_blocks(those, False).sum(1, dtype=jnp.uint8).sum(0, dtype=jnp.int32)
+    def by_blocks(mask: jax.Array) -> jax.Array:
+        return _in_blocks(mask, False).sum(1, dtype=jnp.uint8).sum(0, dtype=jnp.int32)
 
-    count: jax.Array = lax.platform_dependent(those, cpu=by_blocks, default=at_once)
+    count: jax.Array = lax.platform_dependent(mask, cpu=by_blocks, default=at_once)
     return count
 
 
@@ -113,11 +112,11 @@ def _in_blocks(columns: jax.Array, padding: float | bool) -> jax.Array:
 
 
 def _order_of(numbers: jax.Array) -> jax.Array:
-    """Map numbers to int32 in their order: the bit patterns, of which those of negative numbers run backwards."""
+    """Map numbers to int32 of the same order: bit patterns, reversed for negative numbers."""
     bits = lax.bitcast_convert_type(numbers, jnp.int32)
     return jnp.where(bits < 0, bits ^ 0x7FFF_FFFF, bits)
 
 
 def _number_of(order: jax.Array) -> jax.Array:
-    """Return what `_order_of` maps."""
+    """Invert `_order_of`."""
     return lax.bitcast_convert_type(jnp.where(order < 0, order ^ 0x7FFF_FFFF, order), jnp.float32)

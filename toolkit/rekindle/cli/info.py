@@ -31,7 +31,7 @@ from rekindle.core.models.scaling import (
 from rekindle.core.models.wire import Wire
 from rekindle.core.store.directory import cache_dir
 from rekindle.notebook.progress_bars import ProgressBars
-from rekindle_kernels.api import choose, described
+from rekindle_kernels.api import choose, describe
 
 Rows = Iterator[tuple[str, str]]
 
@@ -75,7 +75,7 @@ def _installation() -> Rows:
 def _kernels(platform_name: str) -> str:
     """Return the name of the kernels for models of the usual sizes on a platform."""
     pool, dtype = (1, 2, 1, 64, 128), jnp.dtype("float32" if platform_name == "cpu" else "bfloat16")
-    return described(choose(platform_name, pool, dtype), platform_name, pool, dtype)
+    return describe(choose(platform_name, pool, dtype), platform_name, pool, dtype)
 
 
 def _size(path: Path) -> str:

@@ -1,4 +1,4 @@
-// Logits changed by the bias and the penalties of their requests.
+// Logits adjusted by the bias and the penalties of their requests.
 #pragma once
 
 #include "kernels.h"
@@ -15,7 +15,7 @@ inline float adjusted(float x, float bias, int32_t mark, const rekindle::Adjust&
   return all.too_early[row] && (mark & 2) ? -__builtin_inff() : x;
 }
 
-// Most tokens have no bias and no mark, so they are looked through many at a time, and only the others changed.
+// Most tokens have no bias and no mark, so many are checked at a time, and only the others are changed.
 void adjust(const rekindle::Adjust& all, int64_t first, int64_t tokens) {
   constexpr int64_t kMany = 64;
   const int64_t rows = all.rows;

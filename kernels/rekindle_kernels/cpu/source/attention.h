@@ -1,4 +1,4 @@
-// Paged attention: an online softmax over tiles of positions, which are read where they lie in the pages.
+// Paged attention: an online softmax over tiles of positions, read in place from the pages.
 #pragma once
 
 #include "kernels.h"
@@ -10,32 +10,32 @@ namespace {
 
 constexpr int kTogether = 6;  // rows of a product in registers
 
-// How many vectors of a product's row are in registers. Fewer rows leave room for more, and each sum waits for the one
-// before it, so that a few alone would keep the processor waiting.
+// The number of vectors of a product's row in registers. Fewer rows leave room for more vectors. Each sum depends on
+// the previous one, so few vectors would leave the processor idle.
 constexpr int across(int rows) { return kLanes != 8 ? 4 : rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
 
-constexpr int kStepsAhead = 4;  // steps of a loop after which it is asked what is due
+constexpr int kStepsAhead = 4;  // loop steps between prefetches
 
 // A tile of positions of one head.
 template <typename Kind>
 struct Tile {
   const typename Kind::Number* const* keys;
-  const typename Kind::Unit* turned;    // the keys as [units of head_dim][64]
-  int64_t begin, end;                   // the position of the first, and how many there are
-  Ahead<typename Kind::Number>* ahead;  // null for all but the first rows
+  const typename Kind::Unit* transposed;  // the keys as [units of head_dim][64]
+  int64_t begin, end;                     // the first position, and the number of positions
+  Ahead<typename Kind::Number>* ahead;    // null for all but the first rows
 };
 
 // Computes scores of `Rows` rows for a few vectors of positions, each as one sum over head_dim in order. Nothing is
 // fetched if `ahead` is null.
 template <typename Kind, int Rows, int Across = across(Rows)>
-void score(const float* q, const typename Kind::Unit* turned, int64_t head_dim, float (*scores)[kTile],
+void score(const float* q, const typename Kind::Unit* transposed, int64_t head_dim, float (*scores)[kTile],
            Ahead<typename Kind::Number>* ahead) {
   const int64_t units = (head_dim + Kind::kDepth - 1) / Kind::kDepth;
   Vec sums[Rows][Across] = {};
-  for (int64_t d = 0; d < units; ++d, turned += kTile) {
+  for (int64_t d = 0; d < units; ++d, transposed += kTile) {
     if (ahead && d % kStepsAhead == 0) ahead->after(kStepsAhead * Across * kLanes * Kind::kDepth);
     add_products<Kind>(
-        sums, [=](int i) { return Kind::units(turned + i * kLanes); },
+        sums, [=](int i) { return Kind::units(transposed + i * kLanes); },
         [=](int row) { return Kind::spread(q + row * units + d); });
   }
 #pragma GCC unroll 6
@@ -91,14 +91,14 @@ Span whole_units(Span span) {
   return {(span.begin + Kind::kDepth - 1) / Kind::kDepth * Kind::kDepth, span.end / Kind::kDepth * Kind::kDepth};
 }
 
-// Adds a tile to the states of `Rows` rows. A position that a row does not see takes no part in its sums at all: not
-// even a product with 0 is added, which would not hide a NaN.
+// Adds a tile to the states of `Rows` rows. A position invisible to a row is left out of its sums entirely: a product
+// with 0 would not hide a NaN.
 template <typename Kind, int Rows>
 void add_tile(const Work& work, const float* q, const Tile<Kind>& tile, int64_t row, float* states) {
   alignas(64) float scores[Rows][kTile];
   const int64_t head_dim = work.all.head_dim;
   for (int64_t position = 0; position < tile.end; position += across(Rows) * kLanes)
-    score<Kind, Rows>(q, tile.turned + position, head_dim, reinterpret_cast<float (*)[kTile]>(scores[0] + position),
+    score<Kind, Rows>(q, tile.transposed + position, head_dim, reinterpret_cast<float (*)[kTile]>(scores[0] + position),
                       tile.ahead);
   Span spans[Rows], common{0, kTile};
   for (int r = 0; r < Rows; ++r) {
@@ -127,9 +127,9 @@ void add_tile_of(int64_t rows, const Work& work, const float* q, const Tile<Kind
   if constexpr (Rows > 1) add_tile_of<Kind, Rows - 1>(rows, work, q, tile, row, states);
 }
 
-// Adds one segment of positions to the states of all rows, and fetches the first tile of what follows it.
+// Adds one segment of positions to the states of all rows, and prefetches the first tile of the next computation.
 template <typename Kind, typename Number = typename Kind::Number>
-void add_segment(const Work& work, const float* q, typename Kind::Unit* turned, Span span, const Next& then,
+void add_segment(const Work& work, const float* q, typename Kind::Unit* transposed, Span span, const Next& then,
                  float* states) {
   const Number *first[kTile], *second[kTile];
   const Number **keys = first, **next = second;
@@ -143,10 +143,10 @@ void add_segment(const Work& work, const float* q, typename Kind::Unit* turned, 
       find_keys(*after.work, after.positions.begin, least(kTile, count), next);
       ahead.take(next, *after.work);
     }
-    turn_keys<Kind>(keys, work.all.head_dim, here, turned, ahead);
+    transpose_keys<Kind>(keys, work.all.head_dim, here, transposed, ahead);
     for (int64_t row = 0; row < work.rows; row += kTogether)
       add_tile_of<Kind>(least(kTogether, work.rows - row), work, q + row * work.units<Kind>(),
-                        {keys, turned, tile, here, row == 0 ? &ahead : nullptr}, row, states + row * work.state);
+                        {keys, transposed, tile, here, row == 0 ? &ahead : nullptr}, row, states + row * work.state);
     const Number** before = keys;
     keys = next, next = before;
   }
@@ -155,9 +155,9 @@ void add_segment(const Work& work, const float* q, typename Kind::Unit* turned, 
 template <typename Kind>
 void attend(const Attention& all, const AttentionPart& part) {
   const Work work(all, part), later(all, part.next ? *part.next : part);
-  float* q = part.scratch;  // units, whatever their type is
+  float* q = part.scratch;  // units of either type
   float* room = q + work.rows * all.head_dim;
-  auto* turned = reinterpret_cast<typename Kind::Unit*>(room);
+  auto* transposed = reinterpret_cast<typename Kind::Unit*>(room);
   float* sums = room + all.head_dim * kTile;
   float* states = part.states ? part.states : sums + work.rows * work.state;
   for (int64_t row = 0; row < work.rows; ++row) {
@@ -177,7 +177,7 @@ void attend(const Attention& all, const AttentionPart& part) {
     const Next then = end < span.end ? Next{&work, {end, span.end}}
                       : part.next    ? Next{&later, later.positions()}
                                      : Next{nullptr, {0, 0}};
-    add_segment<Kind>(work, q, turned, {begin, end}, then, states);
+    add_segment<Kind>(work, q, transposed, {begin, end}, then, states);
     if (part.states) return;
     for (int64_t row = 0; row < work.rows; ++row)
       merge(sums + row * work.state, states + row * work.state, all.head_dim);

@@ -1,7 +1,7 @@
-// The kinds of quantized blocks that are read here: `kBytes` of a file are `kNumbers` numbers.
+// The supported kinds of quantized blocks: `kBytes` bytes of a file are `kNumbers` numbers.
 //
-// Each number is made by the operations of the gguf library, rounded one by one, so that it has the same bits. Scales
-// are float16, and the numbers of a block are in the order of ggml's dequantize_row functions.
+// Each number is computed by the operations of the gguf library, with the same roundings, so that its bits are equal.
+// Scales are float16, and the numbers of a block are in the order of ggml's dequantize_row functions.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace rekindle {
 
-// Returns the float16 number that is stored at a place.
+// Returns the float16 number stored at an address.
 inline float half_at(const uint8_t* stored) {
   const uint32_t half = stored[0] | stored[1] << 8, exponent = half >> 10 & 31, fraction = half & 1023;
   const float sign = half >> 15 ? -1.0f : 1.0f;
@@ -46,8 +46,7 @@ struct Q8_0 {
   }
 };
 
-// The scales of the eight groups of 32 numbers in a block of 256, and what is taken from them: 6 bits each, in 12
-// bytes.
+// The scales and minima of the eight groups of 32 numbers in a block of 256: 6 bits each, in 12 bytes.
 struct Groups {
   float scale[8], less[8];
 

@@ -20,7 +20,7 @@ const Kernels* kernels() {
     __builtin_cpu_init();
     [[maybe_unused]] const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-// A library may lack some: compilers of before 2020 do not know avx512_bf16, and tests try each alone.
+// A library may lack some sets: compilers before 2020 do not support avx512_bf16, and tests try each set alone.
 #if defined(REKINDLE_HAVE_avx512_bf16)
     if (avx512 && __builtin_cpu_supports("avx512bf16")) return &avx512_bf16::kernels;
 #endif
@@ -51,7 +51,7 @@ const Kernels* kernels() { return nullptr; }
 
 }  // namespace rekindle
 
-// Returns the name of the instruction set that is used; null if this machine has none of them.
+// Returns the name of the instruction set in use; null if this machine has none of the compiled ones.
 extern "C" __attribute__((visibility("default"))) const char* rekindle_instruction_set() {
   const rekindle::Kernels* chosen = rekindle::kernels();
   return chosen == nullptr ? nullptr : chosen->name;

@@ -1,4 +1,4 @@
-// The best token of each row: the likeliest, or the one that a draw takes.
+// The best token of each row: the likeliest, or the sampled one.
 #pragma once
 
 #include "kernels.h"
@@ -15,7 +15,7 @@ inline Bits mixed(Bits words) {
   return words ^ (words >> 15);
 }
 
-// Maps uniform words to Gumbel noise, as `to_gumbel` in noise.py does.
+// Maps uniform words to Gumbel noise, like `to_gumbel` in noise.py.
 inline Vec gumbel(Bits words) {
   const Vec below_one = splat(0x1.fffffep-1f);
   const Vec middle = (__builtin_convertvector(words, Vec) + splat(0.5f)) * splat(0x1p-32f);
@@ -24,7 +24,7 @@ inline Vec gumbel(Bits words) {
   return -logarithm(exponential, exponential - splat(1.0f));
 }
 
-// Returns the vector whose lanes are those of `numbers` from `row` on, again and again if there are fewer of them.
+// Returns a vector of `numbers` from `row` on, repeated if they are fewer than the lanes.
 template <typename Vector, typename Number>
 inline Vector lanes_of(const Number* numbers, int64_t row, int64_t rows) {
   Vector lanes{};
@@ -35,7 +35,7 @@ inline Vector lanes_of(const Number* numbers, int64_t row, int64_t rows) {
   return lanes;
 }
 
-// Writes the best token of each row, given those of the lanes that have its tokens; the first of equal ones.
+// Writes the best token of each row, given the best of each lane; the first of equal ones.
 inline void choose(Vec top, Bits place, int64_t row, int64_t rows, float* scores, int32_t* places) {
   for (int lane = 0; lane < kLanes; ++lane) {
     const int64_t of = rows < kLanes ? lane % rows : row + lane;
@@ -46,7 +46,7 @@ inline void choose(Vec top, Bits place, int64_t row, int64_t rows, float* scores
   }
 }
 
-// A vector has numbers of one token for as many rows; few rows have as many tokens in it as there is room for.
+// A vector holds one token of many rows, or for few rows, as many whole tokens as fit.
 void draw(const rekindle::Draw& all, int64_t first, int64_t tokens, float* scores, int32_t* places) {
   const Vec nothing = splat(-__builtin_inff());
   const int64_t rows = all.rows, together = rows < kLanes ? kLanes / rows : 1, end = first + tokens;
@@ -59,7 +59,7 @@ void draw(const rekindle::Draw& all, int64_t first, int64_t tokens, float* score
     const Vec top_number = lanes_of<Vec>(all.largest, row, rows), bound = lanes_of<Vec>(all.least, row, rows);
     const Vec scale = splat(1.0f) / lanes_of<Vec>(all.temperature, row, rows);
     Bits token{};
-    for (int lane = 0; lane < kLanes; ++lane)  // a lane that no whole row of tokens fills is far behind the end
+    for (int lane = 0; lane < kLanes; ++lane)  // lanes without a whole token are far past the end
       token[lane] = first + (rows >= kLanes ? 0 : lane < together * rows ? lane / rows : 1u << 31);
     Vec top = nothing;
     Bits place{};

@@ -1,11 +1,11 @@
-// What the files of handlers have in common.
+// Common parts of the handler files.
 #pragma once
 
 #include "xla/ffi/api/ffi.h"
 
 #define REKINDLE_EXPORT __attribute__((visibility("default")))
 
-// Defines a function that XLA calls; only such functions can be seen from outside the library.
+// Defines a function for XLA; only these functions are exported from the library.
 #define REKINDLE_HANDLER(name, function, ...)                                    \
   extern "C" REKINDLE_EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* call_frame); \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(name, function, (__VA_ARGS__))

@@ -1,4 +1,4 @@
-// Attention over pages as XLA calls it.
+// XLA handlers of attention over pages.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -14,18 +14,18 @@ using Indices = ffi::Buffer<ffi::S32, 1>;
 using Table = ffi::Buffer<ffi::S32, 2>;
 using Sinks = ffi::Buffer<ffi::F32, 1>;
 
-constexpr int64_t kQueriesTogether = 32;  // of a part: they share the work of turning the keys of a tile
-constexpr int64_t kSmall = 32 * 1024;     // products below which it takes longer to wake another thread
-constexpr int64_t kPartsAThread = 4;      // below which contexts are split
+constexpr int64_t kQueriesTogether = 32;  // queries of a part: they share the transposition of a tile's keys
+constexpr int64_t kSmall = 32 * 1024;     // products below which waking another thread takes longer
+constexpr int64_t kPartsAThread = 4;      // parts per thread below which contexts are split
 
-// Returns memory for a part, which each thread keeps.
+// Returns this thread's reusable memory for a part.
 float* scratch(int64_t size) {
   static thread_local std::vector<float> kept;
   if (static_cast<int64_t>(kept.size()) < size) kept.resize(size);
   return kept.data();
 }
 
-// The adjacent queries of one sequence that parts compute together.
+// A run: adjacent queries of one sequence.
 struct Run {
   int64_t sequence, first_query, queries, position;
 };
@@ -43,7 +43,7 @@ class Call {
 
   void add(const Run& run) { runs_.push_back(run); }
 
-  // Computes all runs, and keeps the call until that is done.
+  // Computes all runs, and keeps the call alive until then.
   static ffi::Future compute(std::shared_ptr<const Call> call, ffi::ThreadPool& pool) {
     int64_t work = 0;
     bool divisible = true;
@@ -68,13 +68,13 @@ class Call {
   }
 
  private:
-  // Returns the positions that a run sees.
+  // Returns the positions visible to a run.
   std::pair<int64_t, int64_t> seen(const Run& run) const {
     const int64_t first = all_.window > 0 ? std::max<int64_t>(0, run.position + 1 - all_.window) : 0;
     return {first, std::min(run.position + run.queries, room_)};
   }
 
-  // Describes a part, but for its scratch.
+  // Describes a part, without its scratch.
   AttentionPart part_of(const Run& run, int64_t kv_head) const {
     const int64_t sequence = std::clamp<int64_t>(run.sequence, 0, sequences_ - 1);
     const int32_t* row = table_ + sequence * all_.table_width;
@@ -85,7 +85,7 @@ class Call {
     return scratch(attention_scratch(part.queries * group_, all_.head_dim));
   }
 
-  // Computes a part. Threads that take turns each go on with the part that is `threads` further on.
+  // Computes a part. A thread's next part is probably the one `threads` further on.
   template <typename PartAt>
   void attend(const PartAt& part_at, int64_t i, int64_t count, int64_t threads) const {
     const bool more = i + threads < count;
@@ -96,7 +96,7 @@ class Call {
     attend_(all_, part);
   }
 
-  // Computes each segment of single queries as a part of its own.
+  // Computes each segment of single queries as a separate part.
   static ffi::Future compute_split(std::shared_ptr<const Call> call, ffi::ThreadPool& pool) {
     struct Piece {
       const Run* run;
@@ -105,7 +105,7 @@ class Call {
     std::vector<Piece> pieces;
     const int64_t width = call->all_.heads * call->all_.head_dim;
     for (const Run& run : call->runs_) {
-      std::fill_n(call->all_.out + run.first_query * width, width, 0.0f);  // it stays so if the run sees nothing
+      std::fill_n(call->all_.out + run.first_query * width, width, 0.0f);  // the result without visible positions
       for (int64_t kv_head = 0; kv_head < call->all_.kv_heads; ++kv_head)
         for (auto [first, last] = call->seen(run); first < last; first = (first / kSegment + 1) * kSegment)
           pieces.push_back({&run, kv_head, first / kSegment});
@@ -149,7 +149,7 @@ class Call {
   std::vector<Run> runs_;
 };
 
-// Describes an attention whose q is (..., heads, head_dim).
+// Describes an attention with q of (..., heads, head_dim).
 ffi::ErrorOr<Attention> describe(ffi::Buffer<ffi::F32>& q, ffi::AnyBuffer& pages, Table& table, Sinks& sinks,
                                  float scale, int64_t window, float soft_cap, ffi::Result<ffi::Buffer<ffi::F32>>& out) {
   const auto shape = q.dimensions(), pool = pages.dimensions();

@@ -1,4 +1,4 @@
-// The linear layer as XLA calls it.
+// XLA handlers of the linear layer.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -12,14 +12,14 @@
 namespace rekindle {
 namespace {
 
-constexpr int64_t kPartsAThread = 3;  // so that a thread that comes late finds less to do
+constexpr int64_t kPartsAThread = 3;  // more than one, so that a late thread takes fewer
 
-// The scratch of a thread, and the rows that a part of a linear layer left in it.
+// The scratch of a thread, and the rows left in it by a part of a linear layer.
 struct Scratch {
   int64_t rows = -1;
   std::vector<char> bytes;
 
-  // Makes room for the rows of a part, which have a number of their own, and returns whether they are there already.
+  // Makes room for the rows of a part, identified by a number, and returns whether they are present already.
   bool holds(int64_t number, int64_t size) {
     const bool found = rows == number;
     rows = number;
@@ -30,8 +30,8 @@ struct Scratch {
 
 using Numbers = std::shared_ptr<float[]>;
 
-// Computes linear layers of one shape, but for their rows, in parts that threads take one after the other. Inputs that
-// no buffer of XLA's holds are kept until that is done.
+// Computes linear layers of equal shapes except for their rows, in parts taken by threads one after the other. Inputs
+// outside XLA's buffers are kept alive until the end.
 ffi::Future compute(ffi::ThreadPool& pool, bool wide, const Linear* layers, int64_t count, Numbers inputs = nullptr) {
   if (count == 0) return done();
   const auto run = wide ? kernels()->linear_f32 : kernels()->linear_bf16;
@@ -60,7 +60,7 @@ ffi::Future compute(ffi::ThreadPool& pool, bool wide, const Linear* layers, int6
   });
 }
 
-// Without a number in them, `norm` normalises nothing and `onto` adds nothing.
+// An empty `norm` or `onto` stands for none.
 ffi::Future linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Vector norm, Matrix onto,
                    ffi::Result<Matrix> y, bool columns, bool gated, float eps) {
   const int64_t features = x.dimensions()[1], normed = norm.element_count();
@@ -81,7 +81,7 @@ ffi::Future linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Vector
   return compute(pool, wide, &all, 1, std::move(inputs));
 }
 
-// The rows of each group are multiplied with the group's own weight.
+// The rows of each group are multiplied by the group's weight.
 ffi::Future grouped_linear(ffi::ThreadPool pool, Matrix x, Ids counts, ffi::AnyBuffer weight, ffi::Result<Matrix> y) {
   const int64_t rows = x.dimensions()[0], in = x.dimensions()[1], out = y->dimensions()[1];
   const int64_t groups = counts.element_count(), panels = (out + kPanel - 1) / kPanel;
@@ -102,7 +102,7 @@ ffi::Future grouped_linear(ffi::ThreadPool pool, Matrix x, Ids counts, ffi::AnyB
   return compute(pool, wide, all.data(), all.size());
 }
 
-// Copies rows out of a packed weight, as float32; an id out of range is taken for the nearest that there is.
+// Copies rows out of a packed weight, as float32; an id out of range is clamped.
 ffi::Error look_up(ffi::AnyBuffer weight, Ids ids, ffi::Result<Matrix> rows) {
   const int64_t in = rows->dimensions()[1], count = rows->dimensions()[0];
   const bool wide = weight.element_type() == ffi::F32;

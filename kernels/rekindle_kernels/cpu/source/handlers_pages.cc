@@ -1,4 +1,4 @@
-// Writing into pages and copying them, as XLA calls it. The pool is the same memory before and after.
+// XLA handlers of writes into pages and copies of pages. The pool is updated in place.
 #include <cstring>
 
 #include "later.h"
@@ -11,7 +11,7 @@ using Indices = ffi::Buffer<ffi::S32, 1>;
 using Index = ffi::Buffer<ffi::S32, 0>;
 using Blocks = ffi::Buffer<ffi::F32, 5>;
 
-constexpr int64_t kSmall = 64 * 1024;  // numbers below which it takes longer to wake another thread
+constexpr int64_t kSmall = 64 * 1024;  // numbers below which waking another thread takes longer
 
 ffi::Error in_place(ffi::AnyBuffer& pages, ffi::Result<ffi::AnyBuffer>& written) {
   if (pages.untyped_data() != written->untyped_data())
@@ -19,7 +19,7 @@ ffi::Error in_place(ffi::AnyBuffer& pages, ffi::Result<ffi::AnyBuffer>& written)
   return ffi::Error::Success();
 }
 
-// Returns the size of one page in bytes, or 0 for a page that is not in the pool.
+// Returns the size of one page in bytes, or 0 for a page outside the pool.
 int64_t page_bytes(ffi::AnyBuffer& pages, int64_t page) {
   const auto shape = pages.dimensions();
   if (page < 0 || page >= shape[0]) return 0;
@@ -32,10 +32,10 @@ void copy(uint16_t* to, const float* from, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = narrow(from[i]);
 }
 
-// Leaves a pool as its memory came.
+// Leaves a pool uninitialised.
 ffi::Error empty(ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }
 
-// Writes blocks of keys and values. A block whose place is not in the pool is left out.
+// Writes blocks of keys and values. A block outside the pool is skipped.
 template <typename Number>
 ffi::Future write_blocks(ffi::ThreadPool& pool, ffi::AnyBuffer& pages, Blocks& kv, const int32_t* ids,
                          const int32_t* offsets) {
@@ -77,7 +77,7 @@ ffi::Future write(ffi::ThreadPool pool, ffi::AnyBuffer pages, Blocks kv, Indices
   }
 }
 
-// Copies a page out of the pool; zeros for one that is not in the pool.
+// Copies a page out of the pool; zeros for a page outside it.
 ffi::Error read_page(ffi::AnyBuffer pages, Index id, ffi::Result<ffi::AnyBuffer> content) {
   const int64_t page = id.typed_data()[0], bytes = page_bytes(pages, page);
   std::memset(content->untyped_data(), 0, bytes == 0 ? content->size_bytes() : 0);
@@ -88,7 +88,7 @@ ffi::Error read_page(ffi::AnyBuffer pages, Index id, ffi::Result<ffi::AnyBuffer>
   return ffi::Error::Success();
 }
 
-// Copies a page into the pool, unless it is not in the pool.
+// Copies a page into the pool; a page outside it is skipped.
 ffi::Error write_page(ffi::AnyBuffer pages, Index id, ffi::AnyBuffer content, ffi::Result<ffi::AnyBuffer> written) {
   if (auto error = in_place(pages, written); error.failure()) return error;
   const int64_t page = id.typed_data()[0], bytes = page_bytes(pages, page);

@@ -1,4 +1,4 @@
-// What is computed of each row alone, as XLA calls it: normalisation, rotary positions, the gate.
+// XLA handlers of row-wise computations: normalisation, rotary position embedding, the gate.
 #include <algorithm>
 
 #include "kernels.h"
@@ -10,9 +10,9 @@ namespace {
 using Heads = ffi::Buffer<ffi::F32, 3>;
 using Pairs = ffi::Buffer<ffi::F32, 4>;
 
-constexpr int64_t kNumbers = 16384;  // of a part at least: fewer take less time than to wake a thread
+constexpr int64_t kNumbers = 16384;  // the least numbers of a part: waking a thread for fewer takes longer
 
-// Calls `run(first, rows)` for parts of the rows, each of which has so many numbers.
+// Calls `run(first, rows)` for parts of the rows, each row with so many numbers.
 template <typename Run>
 ffi::Future for_rows(ffi::ThreadPool& pool, int64_t rows, int64_t numbers, Run run) {
   const int64_t parts = std::clamp<int64_t>(rows * numbers / kNumbers, 1, std::max<int64_t>(rows, 1));
@@ -31,15 +31,16 @@ ffi::Future rms_norm(ffi::ThreadPool pool, Matrix x, Vector weight, ffi::Result<
 }
 
 ffi::Future rotate(ffi::ThreadPool pool, Heads x, Matrix cos, Matrix sin, ffi::Result<Heads> q, ffi::Result<Pairs> kv) {
-  const int64_t tokens = x.dimensions()[0], head_dim = x.dimensions()[2], turned = cos.dimensions()[1];
+  const int64_t tokens = x.dimensions()[0], head_dim = x.dimensions()[2], pairs = cos.dimensions()[1];
   const int64_t heads = q->dimensions()[1], kv_heads = kv->dimensions()[2];
-  if (x.dimensions()[1] != heads + 2 * kv_heads || 2 * turned > head_dim || cos.dimensions()[0] != tokens ||
+  if (x.dimensions()[1] != heads + 2 * kv_heads || 2 * pairs > head_dim || cos.dimensions()[0] != tokens ||
       !(sin.dimensions() == cos.dimensions()) ||
       static_cast<int64_t>(q->element_count()) != tokens * heads * head_dim ||
       static_cast<int64_t>(kv->element_count()) != tokens * 2 * kv_heads * head_dim)
     return invalid("a rotation got arrays of shapes that do not fit together");
-  const Rotation all{x.typed_data(), cos.typed_data(), sin.typed_data(), q->typed_data(), kv->typed_data(),
-                     heads,          kv_heads,         head_dim,         turned};
+  const Rotation all{x.typed_data(),  cos.typed_data(), sin.typed_data(),
+                     q->typed_data(), kv->typed_data(), heads,
+                     kv_heads,        head_dim,         pairs};
   return for_rows(pool, tokens, (heads + 2 * kv_heads) * head_dim,
                   [=](int64_t first, int64_t count) { kernels()->rotate(all, first, count); });
 }

@@ -1,4 +1,4 @@
-// What sampling computes over the vocabulary, as XLA calls it.
+// XLA handlers of sampling operations over the vocabulary.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -16,7 +16,7 @@ using Marks = ffi::Buffer<ffi::S32, 2>;
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-// Returns whether all of these have one number for each row.
+// Returns whether all arguments have one number per row.
 template <typename... Vectors>
 bool of_rows(int64_t rows, const Vectors&... each) {
   return ((static_cast<int64_t>(each.element_count()) == rows) && ...);
@@ -76,7 +76,7 @@ ffi::Error draw(ffi::ThreadPool pool, Matrix x, Words first, Words second, Vecto
   return ffi::Error::Success();
 }
 
-// Logits whose blocks of tokens are stood for by their maxima, [blocks][rows]: infinity for a block with a NaN.
+// Logits with the maxima of their blocks of tokens, [blocks][rows]: infinity for a block with a NaN.
 struct Blocks {
   const float* x;  // [tokens][rows]
   int64_t tokens, rows;
@@ -84,8 +84,8 @@ struct Blocks {
 
   Blocks(ffi::ThreadPool& pool, const Matrix& matrix)
       : x(matrix.typed_data()), tokens(matrix.dimensions()[0]), rows(matrix.dimensions()[1]), maxima(count() * rows) {
-    constexpr int64_t kTogether = 32;     // in a part
-    constexpr int64_t kFew = 128 * 1024;  // numbers that are read before another thread is awake
+    constexpr int64_t kTogether = 32;     // blocks in a part
+    constexpr int64_t kFew = 128 * 1024;  // numbers read before another thread is awake
     const int64_t together = tokens * rows < kFew ? std::max(kTogether, count()) : kTogether;
     parallel_for(pool, (count() + together - 1) / together, [&](int64_t part) {
       const int64_t first = part * together, blocks = std::min(together, count() - first);
@@ -95,7 +95,7 @@ struct Blocks {
 
   int64_t count() const { return (tokens + kBlock - 1) / kBlock; }
 
-  // Calls `see(token, number)` for the numbers of a row that reach a bound, in order.
+  // Calls `see(token, number)` for the numbers of a row not below a bound, in order.
   template <typename See>
   void reaching(float bound, int64_t row, See see) const {
     for (int64_t block = 0; block < count(); ++block) {
@@ -106,7 +106,7 @@ struct Blocks {
     }
   }
 
-  // Returns the first token of a row whose number is not below the largest of the maxima: it may be a NaN.
+  // Returns the first token of a row with a number not below the largest maximum; the number may be a NaN.
   int64_t first_not_below(float top, int64_t row) const {
     for (int64_t block = 0; block < count(); ++block) {
       if (maxima[block * rows + row] < top) continue;
@@ -131,14 +131,14 @@ ffi::Error argmax(ffi::ThreadPool pool, Matrix x, ffi::Result<Ids> found) {
   return ffi::Error::Success();
 }
 
-// Returns the `n`-th largest of the numbers, whose order changes.
+// Returns the `n`-th largest of the numbers, and reorders them.
 float nth_of(std::vector<float>& numbers, int64_t n) {
   std::nth_element(numbers.begin(), numbers.begin() + (n - 1), numbers.end(), std::greater<float>());
   return numbers[n - 1];
 }
 
-// Returns the `n`-th largest number of a row. At least `n` reach the `n`-th largest of the maxima, so it does too, and
-// is in one of the few blocks whose maxima do.
+// Returns the `n`-th largest number of a row. At least `n` numbers reach the `n`-th largest maximum, so the result does
+// too, and is in one of the few blocks whose maxima reach it.
 float nth_largest_of(const Blocks& blocks, int64_t row, int64_t n) {
   std::vector<float> numbers;
   float bound = kNothing;
@@ -149,7 +149,7 @@ float nth_largest_of(const Blocks& blocks, int64_t row, int64_t n) {
     numbers.clear();
   }
   blocks.reaching(bound, row, [&](int64_t, float number) { numbers.push_back(number); });
-  return static_cast<int64_t>(numbers.size()) < n ? kNothing : nth_of(numbers, n);  // the others are not numbers
+  return static_cast<int64_t>(numbers.size()) < n ? kNothing : nth_of(numbers, n);  // the rest are NaN
 }
 
 ffi::Error nth_largest(ffi::ThreadPool pool, Matrix x, Ids n, ffi::Result<Vector> found) {

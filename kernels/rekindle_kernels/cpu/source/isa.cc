@@ -1,4 +1,4 @@
-// All kernels for one instruction set. This file is compiled once for each, with REKINDLE_ISA as its name.
+// All kernels of one instruction set. This file is compiled once per set, with REKINDLE_ISA as the set's name.
 #include "adjust.h"
 #include "attention.h"
 #include "draw.h"

@@ -1,12 +1,12 @@
-// The kernels of one instruction set, as a table of functions; the tables are chosen from when the library is loaded.
+// The kernels of one instruction set, as a table of functions; a table is chosen when the library is loaded.
 #pragma once
 
 #include <cstdint>
 
 namespace rekindle {
 
-constexpr int64_t kPanel = 32;  // outputs of a packed weight that lie together
-constexpr int64_t kRows = 96;   // rows of a part of a linear layer at most (48 read the weights more often: 5 % slower)
+constexpr int64_t kPanel = 32;  // outputs in a panel of a packed weight
+constexpr int64_t kRows = 96;   // the most rows of a part of a linear layer (48 read weights more often: 5 % slower)
 
 // One linear layer: y = x @ weight.T, with float32 sums, or y = onto + x @ weight.T.
 //
@@ -25,20 +25,20 @@ struct Linear {
 struct LinearPart {
   int64_t first_row, rows, first_panel, panels;
   void* scratch;     // room for `linear_scratch` bytes
-  bool interleaved;  // whether scratch is as another part with these rows left it
+  bool interleaved;  // whether scratch already has these rows, from another part
 };
 
-// Returns how many bytes of scratch a part of a linear layer needs.
+// Returns the bytes of scratch for a part of a linear layer.
 static inline int64_t linear_scratch(int64_t rows, int64_t in) { return (rows * (in + 1) + 32) * 4; }
 
-// Attention sums over positions in an order that depends on the position alone: tiles of 64 one after the other, and
-// segments of 512 that are added up in order. So a query's bits do not depend on what is computed beside it, and a long
-// context can be shared out over threads.
+// Attention sums over positions in an order given by the positions alone: tiles of 64 one after the other, and sums of
+// segments of 512 in order. So a query's bits are independent of other queries, and a long context can be divided over
+// threads.
 constexpr int64_t kTile = 64;
 constexpr int64_t kSegment = 512;
 
-// Attention over a pool of pages, [pages][sides][kv_heads][page_size][head_dim]: keys and values, or keys that are
-// values too.
+// Attention over a pool of pages, [pages][sides][kv_heads][page_size][head_dim], with sides for keys and values, or a
+// single side for both.
 struct Attention {
   const float* q;     // [queries][heads][head_dim]
   const void* pages;  // float or bfloat16
@@ -48,25 +48,25 @@ struct Attention {
   float scale;
   int64_t window;      // 0 for all positions
   float soft_cap;      // 0 for none
-  const float* sinks;  // [heads], the score of a position whose values are zeros, or null
+  const float* sinks;  // [heads], the score of a position with zeros as values, or null
 };
 
-// A part of an attention: adjacent queries of one sequence, for the heads that share a key-value head.
+// A part of an attention: adjacent queries of one sequence, for the query heads of one key-value head.
 struct AttentionPart {
   const int32_t* table;  // the sequence's row
   int64_t first_query, queries;
   int64_t kv_head;
-  int64_t position;           // of the first query; it sees itself and what is before it
+  int64_t position;           // of the first query; it attends to itself and all earlier positions
   float* scratch;             // room for `attention_scratch` numbers
-  int64_t segment;            // if `states` is not null: the only segment that is computed
+  int64_t segment;            // if `states` is not null: the only segment to compute
   float* states;              // [group][attention_state], to be combined later
-  const AttentionPart* next;  // what this thread may compute after it, whose first keys it fetches, or null
+  const AttentionPart* next;  // the part whose first keys this part prefetches, or null
 };
 
-// Returns the size of one query head's unfinished sums.
+// Returns the size of one query head's partial sums.
 static inline int64_t attention_state(int64_t head_dim) { return (head_dim + 15) / 16 * 16 + 32; }
 
-// Returns how many floats of scratch a part of so many query heads needs.
+// Returns the floats of scratch for a part with so many query heads.
 static inline int64_t attention_scratch(int64_t heads, int64_t head_dim) {
   return heads * (head_dim + 2 * attention_state(head_dim)) + head_dim * kTile;
 }
@@ -79,12 +79,12 @@ struct Norm {
   float eps;
 };
 
-// Queries and keys are turned by the angles of their token, and parted; values go beside the keys.
+// Queries and keys are rotated by the angles of their token, and separated; values are copied next to the keys.
 struct Rotation {
-  const float *x, *cos, *sin;  // [tokens][heads + 2 * kv_heads][head_dim], [tokens][turned] twice
+  const float *x, *cos, *sin;  // [tokens][heads + 2 * kv_heads][head_dim], [tokens][pairs] twice
   float *q, *kv;               // [tokens][heads][head_dim], [tokens][2][kv_heads][head_dim]
   int64_t heads, kv_heads, head_dim;
-  int64_t turned;  // pairs of a head that turn
+  int64_t pairs;  // rotary pairs of a head
 };
 
 // y = silu(x[:features]) * x[features:], row by row.
@@ -96,14 +96,14 @@ struct Gate {
 
 // Sums of exp((x - largest) / temperature) over the tokens of each row whose x is at least `least`.
 //
-// They are added token by token in parts of `kTokens`, and those in order.
+// The order of sums is fixed: token by token within parts of `kTokens`, then part by part.
 struct Mass {
   const float *x, *largest, *temperature, *least;  // [tokens][rows], and [rows] each
   int64_t tokens, rows;
 };
 constexpr int64_t kTokens = 2048;
 
-// The token of each row with the largest sum of -(largest - x) / temperature and its noise, of those whose x is at
+// The token of each row with the largest sum of -(largest - x) / temperature and noise, among the tokens whose x is at
 // least `least`; the first of equal ones.
 struct Draw {
   const float* x;                              // [tokens][rows]
@@ -112,18 +112,18 @@ struct Draw {
   int64_t tokens, rows;
 };
 
-// Logits changed by what each slot has of its tokens.
+// Logits adjusted by the bias and the marks of each row's slot.
 struct Adjust {
   const float *x, *bias;  // [tokens][rows], [slots][tokens]
-  const int32_t* marks;   // [slots][tokens]: 1 in the prompt, 2 an end, and 4 for each time that it was generated
-  const int32_t* owners;  // [rows], the slot of each; below 0 nothing changes
+  const int32_t* marks;   // [slots][tokens]: 1 in the prompt, 2 an end token, and 4 times the count in the output
+  const int32_t* owners;  // [rows], the slot of each; negative for an unchanged row
   const float *repetition, *frequency, *presence;  // [rows]
-  const int32_t* too_early;                        // [rows], whether ends are banned
+  const int32_t* too_early;                        // [rows], whether end tokens are banned
   float* y;                                        // [tokens][rows]
   int64_t tokens, rows;
 };
 
-constexpr int64_t kBlock = 64;  // tokens whose maximum stands for them while the largest are sought
+constexpr int64_t kBlock = 64;  // tokens per maximum in the search for the largest ones
 
 struct Kernels {
   const char* name;
@@ -134,9 +134,9 @@ struct Kernels {
   void (*gate)(const Gate&, int64_t first, int64_t rows);
   // Sums one part of the tokens: [rows].
   void (*mass)(const Mass&, int64_t first, int64_t tokens, float* sums);
-  // Finds the best of one part of the tokens: its score and its place, [rows] each.
+  // Finds the best token of one part: its score and its place, [rows] each.
   void (*draw)(const Draw&, int64_t first, int64_t tokens, float* scores, int32_t* places);
-  // Finds the largest number of each row in some blocks of `kBlock` tokens: [blocks][rows]. A NaN counts as infinity.
+  // Finds each row's maximum in some blocks of `kBlock` tokens: [blocks][rows]. A NaN counts as infinity.
   void (*maxima)(const float* x, int64_t tokens, int64_t rows, int64_t first, int64_t blocks, float* maxima);
   void (*adjust)(const Adjust&, int64_t first, int64_t tokens);
   void (*attend_f32)(const Attention&, const AttentionPart&);
@@ -145,7 +145,7 @@ struct Kernels {
   void (*combine)(const Attention&, const AttentionPart&, int64_t segments);
 };
 
-// Returns the kernels for the best instruction set of this machine, or null if it has none of those compiled in.
+// Returns the kernels for the best instruction set of this machine, or null if it has none of the compiled ones.
 const Kernels* kernels();
 
 }  // namespace rekindle

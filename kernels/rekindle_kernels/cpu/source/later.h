@@ -1,4 +1,4 @@
-// Results of handlers that end later, so that no thread waits for them.
+// Deferred results of handlers, so that no thread waits for them.
 #pragma once
 
 #include <string>
@@ -25,14 +25,14 @@ inline ffi::Future failed(ffi::Error error) {
 
 inline ffi::Future invalid(std::string message) { return failed(ffi::Error::InvalidArgument(std::move(message))); }
 
-// Calls `body(part)` for each part below `count` on the threads of the pool, and then `then()` on the thread that ended
-// the last part, which goes on with the program. Both are kept until that is done, when arguments of the handler may be
-// gone: they hold what they need by value.
+// Calls `body(part)` for each part below `count` on the threads of the pool, and then `then()` on the thread of the
+// last part, which continues the program. Both must hold their data by value, because they outlive the handler's
+// arguments.
 //
-// A thread that is not of the pool leaves the work, and what follows it, to those that are. With it there would be one
-// thread more than processors, and whichever is put aside keeps the others waiting. (Measured: a tenth of a step of one
-// row.) The pool always gets on: of ours, a thread waits in it only for parts that others have begun, and it has at
-// least as many threads as there are devices, each of which waits for others in one collective operation at a time.
+// A thread outside the pool leaves the work and its continuation to the pool. With it there would be one thread more
+// than processors, and a suspended thread delays all others. (Measured: a tenth of a step of one row.) The pool always
+// makes progress: our threads wait in it only for parts already started by others, and it has at least as many threads
+// as devices, each of which waits in one collective operation at a time.
 template <typename Body, typename Then>
 ffi::Future in_parts(ffi::ThreadPool& pool, int64_t count, Body body, Then then) {
   if (count < 2) {

@@ -1,4 +1,4 @@
-// The linear layer over packed weights. Each output is summed over the inputs in one order, whatever stands beside it.
+// The linear layer over packed weights. The order of each output's sum is independent of other rows and outputs.
 #pragma once
 
 #include "kernels.h"
@@ -15,16 +15,16 @@ using rekindle::LinearPart;
 constexpr int kParts = kPanel / kLanes;  // vectors in a panel's row
 constexpr int64_t kBlock = 768;          // inputs at a time, so that the rows of a part stay in the second cache
 
-// How float32 weights and inputs lie in memory, and how one step of a sum is made of them. A tile has as many rows as
-// leave registers for the weights; with more rows than `kWhole`, half a panel is computed after the other.
+// The layout of float32 weights and inputs in memory, and one step of their sum. A tile has as many rows as leave
+// registers for the weights; with more rows than `kWhole`, the two halves of a panel are computed one after the other.
 struct Float32 {
   using Weight = float;
   using Input = float;
   static constexpr int kTileRows = kLanes == 16 ? 12 : kLanes == 8 ? 6 : 4;
   static constexpr int kWhole = kLanes == 16 ? 12 : kLanes == 8 ? 3 : 2;
   static constexpr int kDepth = 1;     // inputs in one step
-  static constexpr int kProducts = 1;  // that are added one after the other in one step
-  static constexpr int64_t kSoon = 0;  // how many bytes ahead one or two rows fetch weights, if it is not 0
+  static constexpr int kProducts = 1;  // products added one after the other in one step
+  static constexpr int64_t kSoon = 0;  // prefetch distance of weights for one or two rows, in bytes; 0 for none
 
   static Input input(const float* x, int64_t) { return *x; }
 
@@ -71,7 +71,7 @@ struct BFloat16 {
   static constexpr int kWhole = kLanes == 16 ? 12 : 2;
   static constexpr int kDepth = 2;
   static constexpr int kProducts = 2;
-  // Widening takes so many instructions that few lines are on their way at once. (An EPYC with AVX2: 0.8 of the time.)
+  // Widening takes so many instructions that few loads are pending at once. (An EPYC with AVX2: 0.8 of the time.)
   static constexpr int64_t kSoon = kLanes == 8 ? 1024 : 0;
 
   static Input input(const float* x, int64_t left) {
@@ -97,16 +97,16 @@ struct BFloat16 {
 template <typename Kind>
 struct Inputs {
   const typename Kind::Input* x;  // [step][rows]
-  int64_t row;                    // of the result, where the tile begins
+  int64_t row;                    // the tile's first row in the result
   int64_t begin, steps;
-  int64_t ahead, hop;  // how many bytes after the weights are fetched from meanwhile, and how many more each step
+  int64_t ahead, hop;  // the prefetch distance after the weights in bytes, and its increase per step
 };
 
-// How many vectors of a panel's row are computed at a time.
+// The number of vectors of a panel's row computed at a time.
 template <typename Kind, int Rows>
 constexpr int kStrip = Rows <= Kind::kWhole ? kParts : kParts / 2;
 
-// Adds the products of some inputs to `Rows` rows of a strip of a panel, and fetches from `next` on meanwhile.
+// Adds the products of some inputs to `Rows` rows of a strip of a panel, and prefetches from `next` on meanwhile.
 template <typename Kind, int Rows>
 void strip(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, const char* next, float* y, int64_t out) {
   constexpr int kAcross = kStrip<Kind, Rows>;
@@ -171,7 +171,7 @@ void add_panel(const Linear& all, const Inputs<Kind>& inputs, int64_t panel) {
   const auto* weight = static_cast<const typename Kind::Weight*>(all.weight) + panel * size + inputs.begin * kPanel;
   const int64_t place = inputs.row * all.out + panel * kPanel, wide = least(kPanel, all.out - panel * kPanel);
   const bool added = all.onto != nullptr && inputs.begin + inputs.steps * Kind::kDepth >= all.in;
-  for (int r = 0; r < Rows && added; ++r)  // by the time that the sums are done, it is there
+  for (int r = 0; r < Rows && added; ++r)  // it arrives before the sums are done
     for (int64_t i = 0; i < wide; i += 16) __builtin_prefetch(all.onto + place + r * all.out + i);
   float* y = all.y + place;
   if (wide == kPanel) {
@@ -191,7 +191,7 @@ void add_panel_of(int64_t rows, const Linear& all, const Inputs<Kind>& inputs, i
   if constexpr (Rows > 1) add_panel_of<Kind, Rows - 1>(rows, all, inputs, panel);
 }
 
-// Writes the inputs of some rows side by side, as [step][rows]; up to a vector more is written, which is no number.
+// Interleaves the inputs of some rows, as [step][rows]; up to a vector of garbage is written after them.
 template <typename Kind>
 void interleave(const float* x, int64_t in, int64_t rows, int64_t inputs, typename Kind::Input* to) {
   constexpr int64_t kSteps = sizeof(Vec) / sizeof(*to);
@@ -209,14 +209,14 @@ void interleave(const float* x, int64_t in, int64_t rows, int64_t inputs, typena
       to[step * rows + row] = Kind::input(x + row * in + step * Kind::kDepth, inputs - step * Kind::kDepth);
 }
 
-// How the rows of a part are shared out over tiles, and where the interleaved inputs of each lie.
+// The division of a part's rows into tiles, and the place of each tile's interleaved inputs.
 template <typename Kind>
 struct Tiles {
   const Linear& all;
   const LinearPart& part;
   const int64_t count = (part.rows + Kind::kTileRows - 1) / Kind::kTileRows;
 
-  // Returns the first row of a tile, counted from the part's.
+  // Returns the first row of a tile, relative to the part's first row.
   int64_t first(int64_t tile) const { return part.rows * tile / count; }
 
   int64_t rows(int64_t tile) const { return first(tile + 1) - first(tile); }
@@ -237,10 +237,10 @@ void linear_rows(const Linear& all, const LinearPart& part) {
       for (int64_t t = 0; t < tiles.count; ++t)
         interleave<Kind>(all.x + (part.first_row + tiles.first(t)) * all.in + begin, all.in, tiles.rows(t),
                          least(kBlock, all.in - begin), tiles.inputs(begin, t));
-  // What is soon needed is fetched into the second cache: 6 KiB ahead if a panel is read once, else each tile's share
-  // of the next panel, as the panel itself is in the cache after the first tile. (Measured: a fifth of the time of 8 to
-  // 16 rows.) One or two rows only read, in order, what the processor foresees; fetching costs them a tenth, unless
-  // they widen the weights (`kSoon`).
+  // Weights are prefetched into the second cache: 6 KiB ahead if a panel is read once, else each tile's share of the
+  // next panel, since the panel itself is in the cache after the first tile. (Measured: a fifth of the time of 8 to 16
+  // rows.) For one or two rows, reads are sequential and the processor prefetches by itself; our prefetches would cost
+  // a tenth, unless the weights are widened (`kSoon`).
   const int64_t line = kPanel * Kind::kDepth * sizeof(typename Kind::Weight), hop = line / tiles.count;
   const int64_t panel = (all.in + Kind::kDepth - 1) / Kind::kDepth * line;
   for (int64_t begin = 0; begin < all.in; begin += kBlock)
@@ -252,8 +252,8 @@ void linear_rows(const Linear& all, const LinearPart& part) {
       }
 }
 
-// Copies [rows][out] to [out][..]; the distance of two rows of the result is `stride`.
-inline void turn_over(const float* from, int64_t rows, int64_t out, float* to, int64_t stride) {
+// Transposes [rows][out] to [out][..]; the distance of two rows of the result is `stride`.
+inline void transpose_into(const float* from, int64_t rows, int64_t out, float* to, int64_t stride) {
   int64_t row = 0;
   for (; row + kLanes <= rows; row += kLanes) {
     int64_t o = 0;
@@ -275,17 +275,17 @@ inline void turn_over(const float* from, int64_t rows, int64_t out, float* to, i
 template <typename Kind>
 void linear(const Linear& all, const LinearPart& part) {
   if (!all.columns) return linear_rows<Kind>(all, part);
-  constexpr int64_t kTurned = 8;  // panels whose results stay in the second cache
-  static thread_local float results[kRows * kTurned * kPanel];
+  constexpr int64_t kTransposed = 8;  // panels whose results stay in the second cache
+  static thread_local float results[kRows * kTransposed * kPanel];
   const int64_t size = (all.in + Kind::kDepth - 1) / Kind::kDepth * Kind::kDepth * kPanel;
   LinearPart some{0, part.rows, 0, 0, part.scratch, part.interleaved};
-  for (int64_t panel = part.first_panel, end = panel + part.panels; panel < end; panel += kTurned) {
-    some.panels = least(kTurned, end - panel);
+  for (int64_t panel = part.first_panel, end = panel + part.panels; panel < end; panel += kTransposed) {
+    some.panels = least(kTransposed, end - panel);
     const int64_t first = panel * kPanel, out = least(some.panels * kPanel, all.out - first);
     const auto* weight = static_cast<const typename Kind::Weight*>(all.weight) + panel * size;
     linear_rows<Kind>({all.x + part.first_row * all.in, weight, nullptr, results, part.rows, all.in, out, false}, some);
     some.interleaved = true;
-    turn_over(results, part.rows, out, all.y + first * all.rows + part.first_row, all.rows);
+    transpose_into(results, part.rows, out, all.y + first * all.rows + part.first_row, all.rows);
   }
 }
 

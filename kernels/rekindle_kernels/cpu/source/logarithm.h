@@ -9,7 +9,7 @@ typedef int32_t Ints __attribute__((vector_size(kLanes * 4)));
 
 // Returns the logarithm of a normal number to about the last bit.
 //
-// `from_one` is x - 1. Where x is near 1 it may be known more exactly than x, and then the result is.
+// `from_one` is x - 1. Near 1 it may be more exact than x, and so is the result.
 inline Vec logarithm(Vec x, Vec from_one) {
   const Bits root = 0x3f3504f3u - Bits{};  // of one half
   const Bits exponent = (Bits)((Ints)((Bits)x - root) >> 23);

@@ -1,4 +1,4 @@
-// Root-mean-square normalisation. Each row is summed in one order, whatever stands beside it.
+// Root-mean-square normalisation. The order of each row's sum is independent of other rows.
 #pragma once
 
 #include <cmath>

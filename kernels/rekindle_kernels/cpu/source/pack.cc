@@ -1,4 +1,4 @@
-// Writes weights in the form in which the linear layers read them. Python calls this, in threads.
+// Writes weights in the packed form of the linear layers. Called by Python, in threads.
 #include "blocks.h"
 #include "kernels.h"
 #include "vector.h"
@@ -6,11 +6,11 @@
 namespace rekindle {
 namespace {
 
-// Writes rows of a weight into panels of 32 rows. Of each row four bytes lie together: one float32 number or two
+// Writes rows of a weight into panels of 32 rows. Four bytes of each row stay together: one float32 number or two
 // bfloat16 ones.
 //
-// `read(row, begin)` returns where the numbers of a row are from an input on, `kTogether` of them: as many as leave the
-// panel's lines in the first cache.
+// `read(row, begin)` returns a pointer to `kTogether` numbers of a row from an input on: few enough to keep the panel's
+// lines in the first cache.
 template <int kTogether, typename Number, typename Read>
 void pack(Number* packed, int64_t first, int64_t rows, int64_t in, const Read& read) {
   constexpr int64_t kDepth = 4 / sizeof(Number), kLine = kDepth * kPanel;
@@ -53,7 +53,7 @@ void pack_blocks(Number* packed, int64_t first, const uint8_t* blocks, int64_t r
   });
 }
 
-// Reads blocks of the kind that has this name in ggml; returns false if there is none.
+// Reads blocks of the kind with this name in ggml; returns false for an unknown kind.
 template <typename Number>
 bool pack_kind(const char* name, Number* packed, int64_t first, const uint8_t* blocks, int64_t rows, int64_t in) {
   const struct {
@@ -84,7 +84,7 @@ REKINDLE_EXPORT void rekindle_pack_bf16(uint16_t* packed, int64_t first, const u
   rekindle::pack_numbers(packed, first, weight, rows, in);
 }
 
-// These pack rows of whole blocks, and return false, with nothing done, for a kind that they do not know.
+// These functions pack rows of whole blocks; for an unknown kind, they return false and write nothing.
 REKINDLE_EXPORT bool rekindle_pack_blocks_f32(const char* kind, float* packed, int64_t first, const uint8_t* blocks,
                                               int64_t rows, int64_t in) {
   return rekindle::pack_kind(kind, packed, first, blocks, rows, in);

@@ -1,4 +1,4 @@
-// Runs the parts of one call on XLA's own threads.
+// Runs the parts of one call on XLA's threads.
 #pragma once
 
 #include <algorithm>
@@ -11,17 +11,17 @@
 
 namespace rekindle {
 
-// Whether this thread is one of the pool's. Another one is JAX's, which only begins programs.
+// Whether this thread belongs to the pool. Other threads are JAX's, and only start programs.
 inline thread_local bool of_pool = false;
 
-// Parts of one piece of work, which threads take one after the other; the one that ends the last part calls `then`. It
-// outlives the call, because a thread of the pool may come to it only when all is done.
+// Parts of one piece of work, taken by threads one after the other; the thread of the last part calls `then`. The
+// object outlives the call, because a thread of the pool may reach it only after the end.
 template <typename Body, typename Then>
 class Parts {
  public:
   Parts(int64_t count, Body body, Then then) : count_(count), body_(std::move(body)), then_(std::move(then)) {}
 
-  // Runs parts until none is left to take.
+  // Runs parts until all are taken.
   void help() {
     int64_t ran = 0;
     for (int64_t part; (part = next_.fetch_add(1, std::memory_order_relaxed)) < count_; ++ran) body_(part);
@@ -35,8 +35,8 @@ class Parts {
   std::atomic<int64_t> next_{0}, done_{0};
 };
 
-// Calls `body(part)` for each part below `count`, which is not 0, on the threads of the pool that are free, and then
-// `then()` once. `helps` says whether this thread takes parts too.
+// Calls `body(part)` for each part below `count`, which is not 0, on free threads of the pool, and then `then()` once.
+// `helps` is whether this thread takes parts too.
 template <typename Pool, typename Body, typename Then>
 void start(Pool& pool, int64_t count, bool helps, Body body, Then then) {
   auto parts = std::make_shared<Parts<Body, Then>>(count, std::move(body), std::move(then));
@@ -49,7 +49,7 @@ void start(Pool& pool, int64_t count, bool helps, Body body, Then then) {
   if (helps) parts->help();
 }
 
-// The end of some work that a thread waits for.
+// The awaited end of some work.
 class End {
  public:
   void set() {
@@ -58,7 +58,7 @@ class End {
     changed_.notify_all();
   }
 
-  // Waits for microseconds without giving up the processor, then asleep.
+  // Spins for microseconds, then sleeps.
   void wait() {
     for (int spin = 0; spin < kSpins; ++spin) {
       if (set_.load(std::memory_order_acquire)) return;
@@ -77,9 +77,9 @@ class End {
   std::condition_variable changed_;
 };
 
-// Calls `body(part)` for each part below `count`, on this thread and on those of the pool that are free, and waits.
+// Calls `body(part)` for each part below `count`, on this thread and on free threads of the pool, and waits.
 //
-// This thread never waits for a part that nobody has begun, so calls cannot hang each other, however many there are.
+// This thread never waits for a part not yet started, so any number of calls cannot deadlock.
 template <typename Pool, typename Body>
 void parallel_for(Pool& pool, int64_t count, Body body) {
   if (std::min<int64_t>(pool.num_threads(), count) < 2) {

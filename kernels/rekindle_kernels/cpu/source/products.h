@@ -1,4 +1,4 @@
-// How attention's products are made, of float32 and of bfloat16 numbers.
+// Products of attention, for float32 and bfloat16 numbers.
 #pragma once
 
 #include "kernels.h"
@@ -24,11 +24,11 @@ inline Vec load_some(const Number* from, int64_t count) {
   return load(numbers);
 }
 
-// How products are made of numbers that are widened to float32.
+// Products of numbers widened to float32.
 template <typename Stored>
 struct Widened {
   using Number = Stored;
-  using Unit = float;  // of what is multiplied at once
+  using Unit = float;  // the numbers multiplied at once
   using Units = Vec;
   static constexpr int kDepth = 1;  // numbers in a unit
 
@@ -56,7 +56,7 @@ struct Widened {
 
 #if defined(__AVX512BF16__)
 
-// How products are made of pairs of bfloat16 numbers, twice as fast. Queries and weights are rounded to bfloat16 too.
+// Products of pairs of bfloat16 numbers, twice as fast. Queries and weights are rounded to bfloat16 too.
 struct Paired {
   using Number = uint16_t;
   using Unit = uint32_t;
@@ -77,7 +77,7 @@ struct Paired {
 
   static void add(Vec& sum, Units a, Units b) { sum = (Vec)_mm512_dpbf16_ps((__m512)sum, a, b); }
 
-  // Rounds the weights of a tile where they are, so that the pairs lie side by side.
+  // Rounds the weights of a tile in place, into adjacent pairs.
   static void round(float* weights) {
     for (int64_t i = 0; i < kTile; i += 2 * kLanes) {
       const Units pairs = _mm512_cvtne2ps_pbh((__m512)load(weights + i + kLanes), (__m512)load(weights + i));
@@ -85,8 +85,7 @@ struct Paired {
     }
   }
 
-  // A few vectors of the paired values of two positions. One that is not among the `seen` counts as 0, as it may be no
-  // number.
+  // A few vectors of the paired values of two positions. A position outside `seen` counts as 0, as it may be NaN.
   template <int Across>
   struct Values {
     Units pairs[Across];
@@ -113,7 +112,7 @@ struct Paired {
   };
 
  private:
-  // Returns the places of the numbers from `first` on of two vectors, one from each in turn.
+  // Returns the indices that interleave two vectors, from number `first` on.
   static __m512i interleaving(uint32_t first) { return (__m512i)((kCount + first) * 0x10001u + 0x200000u); }
 };
 
@@ -125,7 +124,7 @@ using Halved = Widened<uint16_t>;
 
 #endif
 
-// Adds to each sum the product of what is of its row and of what is across. The fewer are held in registers.
+// Adds to each sum the product of its row's number and its column's vector. The fewer of both stay in registers.
 template <typename Kind, int Rows, int Across, typename OfColumn, typename OfRow>
 inline __attribute__((always_inline)) void add_products(Vec (&sums)[Rows][Across], OfColumn across, OfRow of_row) {
   if constexpr (Rows < Across) {

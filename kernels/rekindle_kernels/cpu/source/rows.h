@@ -5,7 +5,7 @@
 
 namespace {
 
-// Loads the numbers of rows from `from` on; those of the last rows of the last token have nothing behind them.
+// Loads the numbers of rows from `from` on, without reading past the last token's rows.
 inline Vec load_rows(const float* from, int64_t left) {
   if (left >= kLanes) return load(from);
   float numbers[kLanes] = {};

@@ -47,7 +47,7 @@ inline Vec high_pairs(Vec a, Vec b) { return REKINDLE_SHUFFLE(a, b, 2, 3, 6, 7);
 constexpr Bits kCount = {0, 1, 2, 3};
 #endif
 
-// Transposes a square of numbers. Most time of a lone query's scores goes here, so each step is one cheap instruction.
+// Transposes a square of numbers. It dominates the scores of a single query, so each step is one cheap instruction.
 inline void transpose(Vec* rows) {
   Vec quads[kLanes];  // lane 4 * l + i of 4 * g + j is row 4 * g + i of column 4 * l + j
 #pragma GCC unroll 4
@@ -77,7 +77,7 @@ inline void transpose(Vec* rows) {
   }
 }
 
-// Puts into each lane what `two` makes of all lanes, in a fixed order.
+// Reduces all lanes by `two` in a fixed order, and broadcasts the result to each lane.
 template <typename Two>
 inline Vec fold(Vec x, Two two) {
 #if defined(__AVX512F__)

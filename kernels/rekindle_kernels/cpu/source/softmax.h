@@ -1,6 +1,6 @@
 // The online softmax of Milakov and Gimelshein, 2018 (arXiv:1805.02867).
 //
-// The state of one query head is its weighted values, the sum of its weights in each lane, and its largest score.
+// The state of a query head: its weighted values, the sum of its weights in each lane, and its largest score.
 #pragma once
 
 #include "kernels.h"
@@ -60,7 +60,7 @@ inline void shrink(float* state, int64_t head_dim, float by) {
   store(weights, load(weights) * factor);
 }
 
-// Turns scores of the positions [begin, end) into weights, and adds them to the state.
+// Converts scores of the positions [begin, end) to weights, and adds them to the state.
 inline void soften(float* scores, int64_t begin, int64_t end, float cap, float* state, int64_t head_dim) {
   constexpr int kVectors = rekindle::kTile / kLanes;
   Vec all[kVectors], top = splat(kNothing);
@@ -89,7 +89,7 @@ inline void soften(float* scores, int64_t begin, int64_t end, float cap, float* 
   store(weights, total);
 }
 
-// Adds one state to another; a state that saw nothing changes nothing.
+// Adds one state to another; a state without visible positions changes nothing.
 inline void merge(float* into, float* from, int64_t head_dim) {
   float &peak = peak_of(into, head_dim), other = peak_of(from, head_dim);
   if (other == kNothing) return;
@@ -106,7 +106,7 @@ inline void merge(float* into, float* from, int64_t head_dim) {
   for (int64_t i = 0; i < padded(head_dim) + kLanes; i += kLanes) store(into + i, load(into + i) + load(from + i));
 }
 
-// Writes the result of a state: zeros if it saw nothing. The sink is one more score, of values that are zeros.
+// Writes the result of a state: zeros without visible positions. The sink is one more score, with zeros as values.
 inline void finish(float* state, int64_t head_dim, float sink, float* out) {
   const float peak = peak_of(state, head_dim), top = sink > peak ? sink : peak;
   if (peak == kNothing) {

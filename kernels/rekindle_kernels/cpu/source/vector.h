@@ -1,4 +1,4 @@
-// Vectors of floats as wide as the instruction set that this file is compiled for.
+// Vectors of floats, with the width of the instruction set of this compilation.
 #pragma once
 
 #include <cstdint>
@@ -36,12 +36,12 @@ inline Vec load(const float* from) {
 
 inline void store(float* to, Vec x) { std::memcpy(to, &x, sizeof x); }
 
-// Loads bfloat16 numbers, which are the upper halves of floats. (Of a conversion of vectors in general, GCC 12 makes
-// six instructions with AVX2, and no vector at all with NEON.)
+// Loads bfloat16 numbers, the upper halves of floats. (For a generic vector conversion, GCC 12 emits six instructions
+// with AVX2, and no vector instructions with NEON.)
 inline Vec load(const uint16_t* from) {
 #if defined(__AVX512F__)
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-  // Without a mask, GCC 12 warns of what its own header leaves undefined.
+  // Without a mask, GCC 12 warns about undefined values in its own header.
   const Bits wide = (Bits)_mm512_maskz_cvtepu16_epi32(0xffff, halves);
 #elif defined(__AVX2__)
   const Bits wide = (Bits)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));

@@ -86,7 +86,7 @@ class Experts(nnx.Module, pytree=False):
         All tokens of an expert are computed together: rows are repeated once per expert of a token, and sorted by
         expert.
         """
-        x = kernels.computed(x, implementation=self.implementation)
+        x = kernels.materialize(x, implementation=self.implementation)
         correction = None if self.correction is None else self.correction[...]
         experts, shares = route(self.router(x), self.config.router, correction)
         per_token = experts.shape[1]
@@ -99,7 +99,7 @@ class Experts(nnx.Module, pytree=False):
         inner = kernels.grouped_linear(x[order // per_token], counts, self.gate_up[...], width, **options)
         if self.gate_up_bias is not None:
             inner += self.gate_up_bias[...].reshape(-1, width)[sorted_experts]
-        inner = kernels.computed(activate(inner, each), **options)
+        inner = kernels.materialize(activate(inner, each), **options)
         out = kernels.grouped_linear(inner, counts, self.down[...], self.hidden, **options)
         places = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
         mixed = (out[places].reshape(len(x), per_token, -1) * shares[:, :, None]).sum(1)

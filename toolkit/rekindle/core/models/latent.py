@@ -65,7 +65,7 @@ class LatentAttention(nnx.Module, pytree=False):
         Args:
             cos_sin: the cosines and sines of the positions, (token, pairs) each.
         """
-        config, x = self.config, kernels.computed(x, implementation=self.out.implementation)
+        config, x = self.config, kernels.materialize(x, implementation=self.out.implementation)
         q = self.q(x if self.q_latent is None or self.q_norm is None else self.q_norm.input(self.q_latent(x)))
         plain, rotary = jnp.split(q.reshape(len(x), self.heads, -1), [config.plain], axis=-1)
         latent, key = jnp.split(self.latent(x), [config.rank], axis=-1)

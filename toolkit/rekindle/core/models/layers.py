@@ -153,7 +153,7 @@ class Normalise(nnx.Module, pytree=False):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalise (..., features) float32."""
-        return kernels.computed(self.input(x), implementation=self.implementation)
+        return kernels.materialize(self.input(x), implementation=self.implementation)
 
     def input(self, x: jax.Array) -> Input:
         """Return the normalised (..., features) as an input of a linear layer, possibly not computed yet."""

@@ -73,8 +73,8 @@ class GGUFFile:
         data, kind = np.frombuffer(stored.data, np.uint8, size, begin), stored.kind
         try:
             if kind.numbers == 1:
-                return kind.read(data).reshape(shape)
-            kind.read(data[: kind.size])  # what cannot be read is refused here, where its name is known
+                return kind.dequantize(data).reshape(shape)
+            kind.dequantize(data[: kind.size])  # what cannot be read is refused here, where its name is known
         except NotImplementedError as error:
             raise UnsupportedModel(
                 f"{self.paths[0]}: {name} is {kind.name}, which the gguf library cannot read"

@@ -22,7 +22,7 @@ from rekindle.core.models.config import ModelConfig
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.core.store.validity import code_digest
-from rekindle_kernels.api import Implementation, described, keeps_rows_apart, library_of
+from rekindle_kernels.api import Implementation, describe, keeps_rows_apart, library_of
 
 LOADED_AT_ONCE = 3
 """Stored programs loaded while the weights are read; the others wait until the engine is quiet."""
@@ -100,7 +100,7 @@ class Blueprint:
     def kernels(self, setting: Implementation | None) -> str:
         """Return the kernels in use, as text, given the implementation in the settings."""
         pool = self.checkpoint.config.pool(self.limits.pool.num_pages, self.limits.pool.page_size, self.place.tensor)
-        return described(self.programs.implementation, self.place.first.platform, pool, self.dtype, setting)
+        return describe(self.programs.implementation, self.place.first.platform, pool, self.dtype, setting)
 
     @property
     def first_programs(self) -> list[Key]:
