@@ -177,7 +177,8 @@ from rekindle.core.models.wire import Wire
 
 for tensor in (1, 2, 4):
     wire = Wire.of(config, tensor)
-    print(f"tensor={tensor}: {wire.per_token:7,} bytes for a token, and {wire.per_sample:7,} more if one is drawn after it")
+    sampled = f"{wire.per_sample:7,} more if one is drawn after it"
+    print(f"tensor={tensor}: {wire.per_token:7,} bytes for a token, and {sampled}")
 
 # %% [markdown]
 # On one machine, devices send hundreds of gigabytes a second to each other, and this takes no time. What does take
