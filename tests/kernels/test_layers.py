@@ -196,7 +196,7 @@ def test_arguments_that_do_not_fit_are_refused(implementation: Implementation) -
         layers.rotate(jnp.zeros((2, 3, 8)), jnp.zeros((2, 5)), jnp.zeros((2, 5)), 1, implementation=implementation)
     with pytest.raises(ValueError, match=r"two halves of features, got \(2, 7\)"):
         layers.gate(jnp.zeros((2, 7)), implementation=implementation)
-    with pytest.raises(ValueError, match=r"weights \(64, 9\), \(3, 8\) have the form"):
+    with pytest.raises(ValueError, match=r"weights \(64, 9\), \(3, 8\) together have the form"):
         layers.pack([random(64, 9), random(3, 8)], np.asarray(weight), implementation=implementation)
     with pytest.raises(ValueError, match=r"the weight of a norm over \(2, 9\) must be \(9,\), got \(8,\)"):
         layers.rms_norm(jnp.zeros((2, 9)), jnp.zeros(8), 1e-5, implementation=implementation)
