@@ -47,7 +47,7 @@ def test_what_comes_from_elsewhere_is_text() -> None:
 
 
 def test_a_long_reason_why_the_engine_failed_is_cut_and_breaks_anywhere() -> None:
-    board = Board(replace(EMPTY, state=f"failed: {'x' * 1000}\n\nand more", ended=True), Rate())
+    board = Board(replace(EMPTY, state=f"failed: {'x' * 1000}\n\nand more", has_ended=True), Rate())
     html = board_html(board)
     assert html.count("x" * 300) == 1
     assert html.count("x" * 400) == 0
@@ -133,7 +133,7 @@ def test_programs_that_are_ready_are_counted() -> None:
     loaded_engine = replace(loaded_engine, programs=replace(programs_of(loaded_engine), preparing=futures))
     with fake_session(loaded_engine) as session:
         facts = facts_of(session)
-        assert (facts.ready, facts.wanted) == (1, 4)
+        assert (facts.ready_programs, facts.total_programs) == (1, 4)
 
 
 def test_a_board_says_whether_the_engine_runs() -> None:
@@ -143,7 +143,7 @@ def test_a_board_says_whether_the_engine_runs() -> None:
     assert facts_of(session).state == "paused"
     session.close_sync()
     facts = facts_of(session)
-    assert (facts.state, facts.ended) == ("closed", True)
+    assert (facts.state, facts.has_ended) == ("closed", True)
 
 
 def test_a_board_says_why_the_engine_failed() -> None:
@@ -156,7 +156,7 @@ def test_a_board_says_why_the_engine_failed() -> None:
             session.generate_sync(token_ids=[3], max_tokens=2)
         facts = facts_of(session)
         assert facts.state.startswith("failed: the engine stopped because of RuntimeError: no more <b>")
-        assert facts.ended
+        assert facts.has_ended
 
 
 def test_cached_pages_that_nobody_uses_are_among_the_free_ones(session: Session) -> None:

@@ -51,7 +51,7 @@ def asked(*ids: int, seconds: float = BUTTON_AFTER) -> dict[int, Standing]:
 
 class FakeScreen:
     def __init__(self) -> None:
-        self.seen = self.viewed = self.closed = False
+        self.was_viewed = self.viewed = self.closed = False
         self.shown: list[Board] = []
         self.said: list[str] = []
 
@@ -88,7 +88,7 @@ def test_it_goes_on_where_no_front_end_counts_views(scene: Scene) -> None:
 
 
 def test_it_stops_when_its_output_is_closed_but_not_when_that_is_shown_again_at_once(scene: Scene) -> None:
-    scene.screen.seen = scene.screen.viewed = True
+    scene.screen.was_viewed = scene.screen.viewed = True
     assert scene.goes_on(after=3600)
     scene.screen.viewed = False
     assert scene.goes_on(after=3600)
@@ -107,7 +107,7 @@ def test_it_stops_when_somebody_closes_its_widgets(scene: Scene) -> None:
 
 
 def test_it_stops_with_its_engine_and_shows_that(scene: Scene) -> None:
-    scene.board = board(state="closed", ended=True)
+    scene.board = board(state="closed", has_ended=True)
     assert not scene.goes_on()
     assert scene.screen.shown == [scene.board]
 
@@ -117,7 +117,7 @@ def test_at_its_end_its_screen_is_left_and_then_closed_and_no_thread_is_there(
     starts: bool, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "PERIOD", 0.001)
-    scene.board = board(ended=not starts)
+    scene.board = board(has_ended=not starts)
     scene.live.start()
     if starts:
         for _ in range(2):
@@ -238,13 +238,13 @@ def test_views_are_counted_by_one_widget_as_they_come_and_by_another_as_they_go(
 ) -> None:
     """Use two widgets, because a kernel hears only the first message of a widget while a cell awaits."""
     panel = Panel(FakeSource())
-    assert (panel.root._view_count, panel.seen, panel.viewed) == (0, False, False)
+    assert (panel.root._view_count, panel.was_viewed, panel.viewed) == (0, False, False)
     views(panel, 1)
     panel.show(board())
-    assert (panel.seen, panel.viewed) == (True, True)
+    assert (panel.was_viewed, panel.viewed) == (True, True)
     assert panel._row._view_count == 1
     panel._row.set_state({"_view_count": 0})
-    assert (panel.seen, panel.viewed) == (True, False)
+    assert (panel.was_viewed, panel.viewed) == (True, False)
 
 
 def test_a_view_that_goes_before_it_was_looked_at_has_been_seen(sent: list[tuple[str, Mapping[str, Any]]]) -> None:
@@ -252,7 +252,7 @@ def test_a_view_that_goes_before_it_was_looked_at_has_been_seen(sent: list[tuple
     for count in (1, 0):
         views(panel, count)
     panel.show(board())
-    assert (panel.seen, panel.viewed) == (True, False)
+    assert (panel.was_viewed, panel.viewed) == (True, False)
 
 
 def test_a_panel_is_closed_with_all_its_widgets_but_only_if_a_front_end_has_spoken_of_it(

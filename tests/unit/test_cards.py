@@ -213,8 +213,8 @@ def test_the_card_of_a_dashboard_is_that_of_its_file() -> None:
     states = {
         "busy": Board(FACTS, busy),
         "nothing done": Board(EMPTY, Rate()),
-        "one of each": Board(replace(EMPTY, stats=single, restored=1), Rate()),
-        "failed": Board(replace(EMPTY, state="failed: no more <b>", ended=True), Rate()),
+        "one of each": Board(replace(EMPTY, stats=single, restored_pages=1), Rate()),
+        "failed": Board(replace(EMPTY, state="failed: no more <b>", has_ended=True), Rate()),
     }
     assert_card(
         "dashboard",

@@ -300,7 +300,7 @@ async def test_a_bar_says_how_far_it_is(
     shown: list[Any] = []
     half = anyio.Event()
     monkeypatch.setattr(bars, "DELAY_SECONDS", 0.0)
-    monkeypatch.setattr(bars, "LOOKED_AT_SECONDS", 0.001)
+    monkeypatch.setattr(bars, "POLL_SECONDS", 0.001)
 
     def show(_: ProgressBars, report: Progress) -> None:
         shown.append((report.done, report.total, report.unit))
@@ -324,7 +324,7 @@ async def test_a_bar_says_how_far_it_is(
 async def test_no_bar_is_drawn_unless_it_is_asked_for(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[Progress] = []
     monkeypatch.setattr(bars, "DELAY_SECONDS", 0.0)
-    monkeypatch.setattr(bars, "LOOKED_AT_SECONDS", 0.0)
+    monkeypatch.setattr(bars, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(ProgressBars, "show", lambda _, report: shown.append(report))
     await session.map(token_ids=Counted(20), max_tokens=2)
     assert shown == []

@@ -12,7 +12,7 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.errors import InvalidRequest
 from rekindle.notebook import batch_progress as paces
-from rekindle.notebook.batch_progress import BatchPace, in_words
+from rekindle.notebook.batch_progress import BatchPace, duration_text
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 
@@ -52,7 +52,7 @@ def bars(monkeypatch: pytest.MonkeyPatch) -> Bars:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paces, "DELAY_SECONDS", 0.0)
-    monkeypatch.setattr(paces, "LOOKED_AT_SECONDS", 0.001)
+    monkeypatch.setattr(paces, "POLL_SECONDS", 0.001)
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_nothing_is_said_of_the_time_left_while_nothing_is_known(monkeypatch: py
 
 
 def test_estimates_have_no_digits_that_flicker() -> None:
-    assert [in_words(seconds) for seconds in (0.3, 9.6, 119, 120, 3600, 7200)] == [
+    assert [duration_text(seconds) for seconds in (0.3, 9.6, 119, 120, 3600, 7200)] == [
         "0 s",
         "10 s",
         "119 s",

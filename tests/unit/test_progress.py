@@ -16,7 +16,7 @@ from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait
 from rekindle.notebook import cell_bar, clock, front_end
 from rekindle.notebook import progress_bars as faces
-from rekindle.notebook.awaited_programs import DELAY_SECONDS, LOOKED_AT_SECONDS, grown
+from rekindle.notebook.awaited_programs import DELAY_SECONDS, POLL_SECONDS, wait_for_more
 from rekindle.notebook.cell_bar import bar_bundle
 from rekindle.notebook.progress_bars import ProgressBars
 from tests.waiting import PATIENCE
@@ -188,9 +188,9 @@ def test_a_terminal_shows_which_program_a_token_waits_for_only_while_it_does() -
     one, other = (Progress(f"waiting for a program ({step})", 1, 3, "programs ready") for step in ("one", "other"))
     reports = iter([None, one, one, None, other])
     with contextlib.redirect_stderr(Terminal()) as terminal:
-        wait: Any = grown(pieces, 0, lambda: next(reports))
+        wait: Any = wait_for_more(pieces, 0, lambda: next(reports))
         assert next(wait).timeout == DELAY_SECONDS
-        assert [next(wait).timeout for _ in range(2)] == [LOOKED_AT_SECONDS] * 2
+        assert [next(wait).timeout for _ in range(2)] == [POLL_SECONDS] * 2
         assert "waiting for a program (one)" in terminal.getvalue()
         for _ in range(2):
             next(wait)
@@ -203,7 +203,7 @@ def test_a_terminal_shows_which_program_a_token_waits_for_only_while_it_does() -
     assert not cleared.strip()
     assert "waiting for a program (other)" in before
     assert (blank.strip(), rest) == ("", "")
-    assert list(grown(pieces, 0, lambda: one)) == [Wait(pieces, 0, DELAY_SECONDS)], (
+    assert list(wait_for_more(pieces, 0, lambda: one)) == [Wait(pieces, 0, DELAY_SECONDS)], (
         "a token that is there waits for none"
     )
 

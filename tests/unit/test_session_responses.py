@@ -10,7 +10,7 @@ import pytest
 
 from rekindle import Generation, Part, ToolCall
 from rekindle.client.prompts import Messages
-from rekindle.notebook.live_parts import Growing, PrintedParts
+from rekindle.notebook.live_parts import GrowingParts, PrintedParts
 from rekindle.session.session import Session
 from tests.unit.scripted import scripted_session
 from tests.waiting import until
@@ -163,7 +163,7 @@ async def test_reasoning_that_nothing_follows_is_not_folded(session: Session) ->
 
 
 def test_reasoning_is_shown_while_it_grows_and_folded_once_there_is_more() -> None:
-    growing = Growing()
+    growing = GrowingParts()
     growing.take([Part("reasoning", "thinking " * 300)])
     assert "<details" not in growing.html
     assert "characters before" in growing.html

@@ -188,7 +188,7 @@ def test_it_is_drawn_at_most_twenty_times_a_second_never_late_and_once_more_when
     for time in times:
         assert any(time <= drawn <= time + 0.0601 for drawn in (*at, end)), "it was drawn late"
     assert simulated.closed == [(end, len(times))]
-    assert len(at) <= len(times) + end / live_text.LOOKED_AT_SECONDS + 1, "drawn without a reason"
+    assert len(at) <= len(times) + end / live_text.POLL_SECONDS + 1, "drawn without a reason"
 
 
 def test_an_output_is_sent_nothing_that_it_shows_already(page: Page) -> None:

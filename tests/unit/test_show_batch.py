@@ -19,7 +19,7 @@ from rekindle.core.errors import BatchFailed, InvalidBatch, InvalidRequest, Sess
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.notebook import front_end, live_table
 from rekindle.notebook.front_end import VIEW
-from rekindle.notebook.live_table import REDRAWN_SECONDS, TAIL, LiveRow, Redrawn, Widgets
+from rekindle.notebook.live_table import REDRAW_SECONDS, TAIL, LiveRow, Redrawn, Widgets
 from rekindle.results.answer_table import MOST_ROWS
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
@@ -165,7 +165,7 @@ async def test_it_is_drawn_four_times_a_second_at_most(page: Page, held: Session
     batch, numbers = requested(held, 2, max_tokens=2), count()
     showing: Any = live_table.show(batch, "blocks", lambda: f"drawing {next(numbers)}")
     for wait in (next(showing), next(showing), next(showing)):
-        assert (wait.feed, wait.count, wait.timeout) == (batch.ends, TO_THE_END, REDRAWN_SECONDS)
+        assert (wait.feed, wait.count, wait.timeout) == (batch.ends, TO_THE_END, REDRAW_SECONDS)
     settler.release()
     await batch.ends.wait(TO_THE_END)
     with pytest.raises(StopIteration):

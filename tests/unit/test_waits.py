@@ -21,7 +21,7 @@ from rekindle.core.concurrency import waits
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
-from rekindle.notebook.progress_bars import ProgressBars, shown
+from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 from tests.waiting import PATIENCE
 
 T = TypeVar("T")
@@ -392,7 +392,7 @@ def test_all_that_a_feed_reports_is_drawn_once_and_in_order(run: Run) -> None:
     in_a_thread(put_all)
     for each in there:
         recorder = Recorder()
-        run(shown(each, recorder))
+        run(draw_reports(each, recorder))
         assert recorder.shown == [*reports(5)]
 
 
@@ -410,5 +410,5 @@ def test_what_is_reported_just_before_the_end_is_drawn_too(run: Run) -> None:
 
     feed.put(first)
     recorder = Recorder(end)
-    run(shown(feed, recorder))
+    run(draw_reports(feed, recorder))
     assert recorder.shown == [first, *others]

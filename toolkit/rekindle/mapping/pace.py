@@ -4,7 +4,7 @@ from time import perf_counter
 
 from rekindle.core.concurrency.progress import Progress
 from rekindle.mapping.in_flight import InFlight
-from rekindle.notebook.batch_progress import BatchProgress, in_words
+from rekindle.notebook.batch_progress import BatchProgress, duration_text
 
 
 class MapPace:
@@ -34,5 +34,5 @@ class MapPace:
         computed, remaining = self._done - self._stored, ""
         if self._total is not None and computed and self._done < self._total:
             seconds = (self._total - self._done) * (perf_counter() - self._pace.began) / computed
-            remaining = f"{in_words(seconds)} left"
+            remaining = f"{duration_text(seconds)} left"
         return self._pace.report(self._done, self._total, self._in_flight.tokens, remaining)

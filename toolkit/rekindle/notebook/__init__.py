@@ -1,1 +1,1 @@
-"""What a cell shows while something happens."""
+"""Live displays in notebook cells and terminals."""

@@ -1,4 +1,4 @@
-"""The bar of a call whose request waits for a program that is still being made."""
+"""Progress bar of a call during the compilation of a program for its request."""
 
 from typing import Any
 
@@ -8,24 +8,25 @@ from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.notebook.progress_bars import ProgressBars
 
 DELAY_SECONDS = 1.0
-"""How long no token comes before a call draws why."""
-LOOKED_AT_SECONDS = 0.25
+"""The wait for a token before a call shows a progress bar."""
+POLL_SECONDS = 0.25
+"""The interval between two looks at the progress."""
 
 
-def grown(pieces: Feed[Any], seen: int, report: Report) -> Waits[None]:
-    """Wait until a feed has more than `seen` items or is closed; draw the program that the engine waits for."""
-    __tracebackhide__ = True  # a cell shows errors without such frames
-    yield Wait(pieces, seen, DELAY_SECONDS)
+def wait_for_more(pieces: Feed[Any], count: int, report: Report) -> Waits[None]:
+    """Wait until a feed has more than `count` items or is closed, and draw awaited compilations meanwhile."""
+    __tracebackhide__ = True  # hidden in tracebacks of cells
+    yield Wait(pieces, count, DELAY_SECONDS)
     stage = ""
     with ProgressBars(enabled=True) as bars:
         try:
-            while len(pieces.items) <= seen and not pieces.closed:
+            while len(pieces.items) <= count and not pieces.closed:
                 progress = report()
                 if progress is None or progress.stage != stage:
                     bars.drop()
                 if progress is not None:
                     bars.show(progress)
                     stage = progress.stage
-                yield Wait(pieces, seen, LOOKED_AT_SECONDS)
+                yield Wait(pieces, count, POLL_SECONDS)
         finally:
             bars.drop()

@@ -1,4 +1,4 @@
-"""How far several requests are: counts, speed and the time that is left, in a bar for calls that take a while."""
+"""Progress of several requests: counts, speed and remaining time, with a bar for long calls."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -14,17 +14,17 @@ from rekindle.notebook.board.rates import Rates
 from rekindle.notebook.progress_bars import ProgressBars
 
 DELAY_SECONDS = 1.0
-"""How long a call takes before it gets a bar."""
-LOOKED_AT_SECONDS = 0.5
-"""How often the bar changes; each look reads the counts of all requests."""
+"""The duration of a call before it gets a bar."""
+POLL_SECONDS = 0.5
+"""The interval between two updates of the bar; each update reads the counts of all requests."""
 
 
 class LateBar:
-    """The bar of a call that takes longer than a second.
+    """Progress bar of a call, displayed after its first second.
 
     Args:
-        report: returns the progress of the call.
-        enabled: whether to draw it.
+        report: a function to get the progress of the call.
+        enabled: False to draw nothing.
     """
 
     def __init__(self, report: Callable[[], Progress], *, enabled: bool):
@@ -35,30 +35,30 @@ class LateBar:
 
     @property
     def timeout(self) -> float | None:
-        """The seconds until the next look; None if nothing is drawn."""
+        """The seconds until the next update; None if disabled."""
         return max(0.0, self._next - perf_counter()) if self._enabled else None
 
     def look(self) -> None:
-        """Draw the progress, if it is time to."""
+        """Draw the progress if the next update is due."""
         now = perf_counter()
         if not self._enabled or now < self._next:
             return
-        self._next = now + LOOKED_AT_SECONDS
+        self._next = now + POLL_SECONDS
         if self._bars is None:
             self._bars = self._drawing.enter_context(ProgressBars(enabled=True))
         self._bars.show(self._report())
 
     def close(self) -> None:
-        """Draw the last state, if there is a bar, and leave it."""
+        """Draw the last state of the bar, if any, and stop the updates."""
         if self._bars is not None:
             self._bars.show(self._report())
         self._bars, self._enabled = None, False
         self._drawing.close()
 
 
-def drawn(ends: Feed[int], report: Callable[[], Progress], *, enabled: bool) -> Waits[None]:
-    """Wait until a feed of ends is closed, and draw the progress of what it is of."""
-    __tracebackhide__ = True  # a cell shows errors without such frames
+def draw_progress(ends: Feed[int], report: Callable[[], Progress], *, enabled: bool) -> Waits[None]:
+    """Wait until a feed of ends is closed, and draw the progress meanwhile."""
+    __tracebackhide__ = True  # hidden in tracebacks of cells
     bar = LateBar(report, enabled=enabled)
     try:
         while not ends.closed:
@@ -70,13 +70,13 @@ def drawn(ends: Feed[int], report: Callable[[], Progress], *, enabled: bool) -> 
 
 
 class BatchProgress:
-    """The progress of generations, with tokens per second over the last seconds.
+    """The progress of generations, with the recent speed in tokens per second.
 
     Args:
-        stage: what is done, as in "mapping".
+        stage: the name of the activity, such as "mapping".
 
     Attributes:
-        began: when this was made, in seconds of `time.perf_counter`.
+        began: the time of creation, in seconds of `time.perf_counter`.
     """
 
     def __init__(self, stage: str):
@@ -84,50 +84,51 @@ class BatchProgress:
         self._rates = Rates()
         self._rates.look(self.began, 0)
 
-    def report(self, done: int, total: int | None, tokens: int, left: str) -> Progress:
-        """Return how many answers there are, the speed once it is known, and the time left in words."""
+    def report(self, done: int, total: int | None, tokens: int, remaining: str) -> Progress:
+        """Return the progress: the number of answers, the speed if known, and the text of the remaining time."""
         rate = self._rates.look(perf_counter(), tokens).now
         speed = "" if rate is None else f"{quantity(round(rate), 'token')}/s"
-        return Progress(self._stage, done, total, ", ".join(filter(None, ("answers", speed, left))))
+        return Progress(self._stage, done, total, ", ".join(filter(None, ("answers", speed, remaining))))
 
 
 class BatchPace:
-    """The progress of a batch, whose time left comes from how it went so far.
+    """The progress of a batch, with a remaining time estimated from its speed so far.
 
     Args:
-        longest: `max_tokens`; None if only the context limits it.
+        run: the batch.
+        longest: `max_tokens`; None if only the context is a limit.
     """
 
     def __init__(self, run: BatchRun, longest: int | None):
         self._run, self._longest = run, longest
-        self._pace = BatchProgress("generating")
+        self._progress = BatchProgress("generating")
 
     def report(self) -> Progress:
-        """Return how many answers have ended, how fast tokens come now, and how long the rest will take."""
+        """Return the number of finished answers, the current speed and the estimated remaining time."""
         handles = self._run.handles
         running = [handle.record.generated for handle in handles if not handle.done]
         tokens, ended = sum(handle.record.generated for handle in handles), len(handles) - len(running)
-        left = ""
+        remaining = ""
         if tokens and running and (missing := self._missing(running, tokens, ended)) is not None:
-            seconds = missing * (perf_counter() - self._pace.began) / tokens
-            left = f"{'' if ended else 'at most '}{in_words(seconds)} left"
-        return self._pace.report(len(self._run.ends.items), len(self._run), tokens, left)
+            seconds = missing * (perf_counter() - self._progress.began) / tokens
+            remaining = f"{'' if ended else 'at most '}{duration_text(seconds)} left"
+        return self._progress.report(len(self._run.ends.items), len(self._run), tokens, remaining)
 
     def line(self) -> str:
-        """Return the same on one line."""
+        """Return the progress on one line."""
         report = self.report()
         return f"{report.done:,} of {report.total:,} {report.unit}"
 
     def _missing(self, running: Sequence[int], tokens: int, ended: int) -> float | None:
-        """Return how many tokens are still to come; None if nothing is known about that.
+        """Return the expected number of tokens still to come; None without a basis for an estimate.
 
-        Any token is taken to be as likely as any other to be the last of its request, which does not take the requests
-        that end early for typical ones.
+        The estimate assumes the same probability of an end at each token, so requests with an early end do not count as
+        typical.
 
         Args:
-            running: the tokens of each request that has not ended.
-            tokens: those of all requests.
-            ended: how many requests have ended.
+            running: the number of tokens of each unfinished request.
+            tokens: the number of tokens of all requests.
+            ended: the number of finished requests.
         """
         most = inf if self._longest is None else self._longest
         each = tokens / ended if ended else inf
@@ -135,8 +136,8 @@ class BatchPace:
         return missing if missing < inf else None
 
 
-def in_words(seconds: float) -> str:
-    """Return an estimate of a time in words, without digits that would flicker."""
+def duration_text(seconds: float) -> str:
+    """Return an estimated duration as text, rounded so that its digits do not flicker."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""A thread that keeps a progress bar going between its reports, which may be many seconds apart."""
+"""Clock thread to update a progress bar between its reports, which can be many seconds apart."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ SECONDS = 1.0
 
 
 class Clock:
-    """A clock that calls a function every second, on a thread of its own, until it is stopped."""
+    """A thread to call a function every second until `stop`."""
 
     def __init__(self, tick: Callable[[], None]):
         self._tick = tick
@@ -21,7 +21,7 @@ class Clock:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and wait for a tick that has begun."""
+        """Stop the clock, and wait for a running call."""
         self._over.set()
         self._thread.join()
 

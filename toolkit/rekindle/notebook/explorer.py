@@ -1,4 +1,4 @@
-"""A generation whose tokens can be clicked: a token shows what was likely in its place, and a choice branches there."""
+"""Explorer of a generation by its tokens: a click on a token shows alternatives, and an alternative starts a branch."""
 
 import threading
 from collections.abc import Callable
@@ -17,36 +17,38 @@ from rekindle.notebook.live_text import drawing
 from rekindle.results.generation import Generation
 from rekindle.results.heat_map import DEEPEST, MOST_TOKENS, by_character, group_text, probability, shade, title
 
-REDRAWN_SECONDS = 0.25
-"""The least time between two drawings of a branch that grows."""
+REDRAW_SECONDS = 0.25
+"""The minimum time between two updates of a running branch."""
 SHADES = 10
-"""How many shades of buttons there are: a front end keeps a model of each."""
+"""The number of button shades; a front end keeps a model of each."""
 
 
 class Explorer:
-    """A generation in the output of a cell, with a button for each token, and its branches below it.
+    """A generation in the output of a cell with a button for each token, and its branches below.
 
-    Where there are no widgets, it is shown as the generation is.
+    Without widgets, the cell displays the generation itself.
 
     Attributes:
-        generation: made with `logprobs`.
-        branches: the explorers of the branches that were chosen and have ended, in that order.
+        generation: the generation, with `logprobs`.
+        branches: the explorers of finished branches, in order of their end.
 
     Raises:
-        InvalidRequest: the generation has no alternatives to choose from.
+        InvalidRequest: the generation has no alternative tokens.
     """
 
     def __init__(self, generation: Generation):
         if not any(token.top for token in generation.logprobs or ()):
-            raise InvalidRequest("there is nothing to choose from: generate with logprobs=5, for 5 alternatives each")
+            raise InvalidRequest(
+                "the generation has no alternative tokens; generate with logprobs=5, for 5 alternatives each"
+            )
         self.generation = generation
         self.branches: list[Explorer] = []
-        self._lock = threading.Lock()  # each branch is followed on a thread of its own
+        self._lock = threading.Lock()  # each branch is drawn on a separate thread
         self._root: Any = None
         self._widgets: list[Any] = []
 
     def close(self) -> None:
-        """Close the widgets of this explorer and of its branches, for good."""
+        """Close the widgets of this explorer and of its branches permanently."""
         for branch in self.branches:
             branch.close()
         for widget in self._widgets:
@@ -65,128 +67,128 @@ class Explorer:
         """Show the buttons.
 
         Raises:
-            NotImplementedError: there can be none here; IPython then takes `_repr_mimebundle_`.
+            NotImplementedError: no widgets are available; IPython then uses `_repr_mimebundle_`.
         """
         if front_end.kernel() is None:
             raise NotImplementedError("tokens can be clicked only in a notebook")
         try:
             root = self.root
-        except Exception as error:  # for whatever reason: IPython would print the traceback
+        except Exception as error:  # of any kind: IPython would print the traceback
             raise NotImplementedError("tokens can be clicked only where ipywidgets works") from error
         front_end.CellOutput().draw({**self._repr_mimebundle_(), front_end.VIEW: root.get_view_spec()})
 
     @property
     def root(self) -> Any:
-        """The widget that has all others; made when it is first asked for."""
+        """The root widget, created on first use."""
         if self._root is None:
             from ipywidgets import HBox, Layout, VBox
 
             wrapped = Layout(flex_flow="row wrap", align_items="baseline")
-            self._choices = self._made(HBox, (), layout=wrapped)
-            self._below = self._made(VBox, (), layout=Layout(margin="0 0 0 1.5em"))
-            tokens = self._made(HBox, self._tokens(), layout=wrapped)
+            self._choices = self._create(HBox, (), layout=wrapped)
+            self._below = self._create(VBox, (), layout=Layout(margin="0 0 0 1.5em"))
+            tokens = self._create(HBox, self._tokens(), layout=wrapped)
             kind = "Branch" if self.generation.begun else "Generation"
             head = self._html(f"<b>{kind}</b> {markup.visible(self.generation.ending)}")
-            self._root = self._made(VBox, [head, tokens, self._choices, self._below])
+            self._root = self._create(VBox, [head, tokens, self._choices, self._below])
         return self._root
 
     def _tokens(self) -> list[Any]:
-        """Return a button for each token; several that make up one character have one, which stands for the first."""
+        """Return the buttons of the tokens; tokens of one character share a button, for the first of them."""
         from ipywidgets import ButtonStyle, Layout
 
         layout = Layout(width="auto", min_width="0", height="auto", margin="0", padding="0 1px", flex="0 0 auto")
         colours = [shade(DEEPEST * level / SHADES) or "transparent" for level in range(SHADES + 1)]
         styles = [ButtonStyle(button_color=colour) for colour in colours]
         fork = ButtonStyle(button_color=colours[0], font_weight="bold", text_decoration="underline")
-        made, place = [], 0
+        buttons, place = [], 0
         for group in by_character((self.generation.logprobs or ())[:MOST_TOKENS]):
             level = round(SHADES * (1 - probability(sum(token.logprob for token in group))))
-            chosen = place <= self.generation.begun - 1 < place + len(group)
+            is_fork = place <= self.generation.begun - 1 < place + len(group)
             button = self._button(_spaced(group_text(group)), partial(self._choose, place, group[0]))
-            button.layout, button.style = layout, fork if chosen else styles[level]
+            button.layout, button.style = layout, fork if is_fork else styles[level]
             button.tooltip = title(group, place)
-            made.append(button)
+            buttons.append(button)
             place += len(group)
-        return made
+        return buttons
 
     def _choose(self, place: int, token: TokenLogprob) -> None:
-        """Show what was likely in a place."""
+        """Show the alternatives of a token."""
         others = [other for other in token.top if other.token_id != token.token_id]
         words = f"place {place}, instead of “{token.text}”:" if others else f"place {place}: nothing else was likely"
         buttons = []
         for other in others:
             likely = markup.percent(probability(other.logprob))
-            buttons.append(self._button(f"{_spaced(other.text)} {likely}", partial(self._go_on, place, other)))
+            buttons.append(self._button(f"{_spaced(other.text)} {likely}", partial(self._branch, place, other)))
         for button in buttons:
             button.layout.width = "auto"
         self._choices.children = (self._html(markup.visible(words)), *buttons)
 
-    def _go_on(self, place: int, token: TokenLogprob) -> None:
-        """Branch with another token, and follow what comes of it on a thread."""
-        growing = self._html("")
+    def _branch(self, place: int, token: TokenLogprob) -> None:
+        """Start a branch with another token, and draw it on a thread."""
+        output = self._html("")
         with self._lock:
-            self._below.children = (*self._below.children, growing)
+            self._below.children = (*self._below.children, output)
         try:
             branch: Any = self.generation.branch(at=place, token=token.token_id)
         except RekindleError as error:
-            growing.value = markup.passage(str(error))
+            output.value = markup.passage(str(error))
             return
-        screen = _Growing(branch.record, growing, partial(self._grown, branch, growing))
+        screen = _BranchScreen(branch.record, output, partial(self._finish_branch, branch, output))
         follow = partial(blocked, drawing(branch.record, screen))
         soon(partial(front_end.context_of_threads().run, follow), "explorer")
 
-    def _grown(self, branch: Handle, growing: Any) -> None:
-        """Let the tokens of a branch that has ended be chosen too."""
+    def _finish_branch(self, branch: Handle, output: Any) -> None:
+        """Replace the display of a finished branch by an explorer of its tokens."""
         if branch.generation is None:
-            growing.value = branch.record.card("Branch")
+            output.value = branch.record.card("Branch")
             return
         explorer = Explorer(branch.generation)
         with self._lock:
             below = self._below.children
-            self._below.children = tuple(explorer.root if child is growing else child for child in below)
+            self._below.children = tuple(explorer.root if child is output else child for child in below)
             self.branches.append(explorer)
 
     def _button(self, description: str, press: Callable[[], None]) -> Any:
         from ipywidgets import Button
 
-        button = self._made(Button, description=description)
+        button = self._create(Button, description=description)
         button.on_click(lambda _: press())
         return button
 
     def _html(self, html: str) -> Any:
         from ipywidgets import HTML
 
-        return self._made(HTML, html)
+        return self._create(HTML, html)
 
-    def _made(self, kind: Any, *arguments: Any, **traits: Any) -> Any:
+    def _create(self, kind: Any, *arguments: Any, **traits: Any) -> Any:
         widget = kind(*arguments, **traits)
         self._widgets.append(widget)
         return widget
 
 
-class _Growing:
-    """A branch while it grows, as HTML in a widget.
+class _BranchScreen:
+    """A running branch as HTML in a widget.
 
     Attributes:
-        seconds: the least time between two drawings.
+        seconds: the minimum time between two updates.
     """
 
-    seconds: float = REDRAWN_SECONDS
+    seconds: float = REDRAW_SECONDS
 
     def __init__(self, record: Record, html: Any, end: Callable[[], None]):
         self._record, self._html, self._end = record, html, end
 
     def draw(self) -> None:
-        """Draw the text as far as it has come."""
+        """Draw the text so far."""
         text = "".join(piece.text for piece in self._record.pieces.items)
         before = max(0, len(text) - markup.HEAD)
         self._html.value = markup.card("Branch", self._record.state, markup.growing(text[before:], before))
 
     def close(self) -> None:
-        """Put what has come of it in its place."""
+        """Replace the display by the result of the branch."""
         self._end()
 
 
 def _spaced(text: str) -> str:
-    """Return a text whose spaces a button shows."""
+    """Return a button label with visible spaces and without line ends."""
     return text.replace("\n", "").replace(" ", "\N{NO-BREAK SPACE}") or "\N{NO-BREAK SPACE}"

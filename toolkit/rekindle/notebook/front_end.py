@@ -1,4 +1,4 @@
-"""The outputs of a notebook's cells, which any thread may change, also when their cell has ended."""
+"""Outputs of notebook cells. Any thread can change an output, even after the end of its cell."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -7,88 +7,88 @@ from typing import Any
 from uuid import uuid4
 
 VIEW = "application/vnd.jupyter.widget-view+json"
-"""The MIME type of a widget."""
+"""The MIME type of a widget view."""
 EMPTY = {"text/plain": "", "text/html": ""}
-"""The content of an output that has nothing to show any more; an output cannot be taken back."""
+"""The content of a cleared output; outputs cannot be removed."""
 
 
 def kernel() -> Any:
-    """Return the Jupyter kernel that this process is; None in a terminal's IPython, and in a script."""
+    """Return the Jupyter kernel of this process; None in terminal IPython and in scripts."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else getattr(ipython.get_ipython(), "kernel", None)
 
 
-def tell(shown: Any) -> None:
-    """Show an object in the output of the cell that runs; elsewhere, write its repr where progress is written."""
+def tell(value: Any) -> None:
+    """Display an object in the output of the running cell; outside notebooks, write its repr to stderr."""
     if kernel() is not None:
         from IPython.display import display
 
-        display(shown)  # type: ignore[no-untyped-call]
+        display(value)  # type: ignore[no-untyped-call]
     elif sys.stderr is not None:
-        sys.stderr.write(f"{shown!r}\n")
+        sys.stderr.write(f"{value!r}\n")
         sys.stderr.flush()
 
 
-def hears_clicks_while_a_cell_awaits(kernel: Any) -> bool:
-    """Tell whether widgets get a front end's messages while a cell awaits, and not only when it has ended.
+def handles_clicks_while_awaiting(kernel: Any) -> bool:
+    """Return whether widgets receive messages of the front end while a cell awaits.
 
-    They do from ipykernel 7 on, if the cell awaits in asyncio: on subshells, which the front end has to use, or, from
-    7.4 on, on the loop that the cell runs on.
+    They do since ipykernel 7 if the cell awaits in asyncio: on subshells of the front end, or since 7.4 on the event
+    loop of the cell. Before, messages arrive only after the cell.
     """
     return getattr(kernel, "shell_channel_thread", None) is not None
 
 
 def context_of_threads() -> Context:
-    """Return the context for a thread that draws; called by the cell that starts the thread.
+    """Return the context for a drawing thread; called in the cell that starts the thread.
 
-    In an empty context, a drawing belongs to the cell that runs at that time, which is the only one that a tool that
-    executes notebooks listens to. But ipykernel 7.0 knows a cell only in the cell's own context.
+    In an empty context, each drawing belongs to the cell running at that time, the only cell with output in a tool like
+    nbconvert. But ipykernel 7.0 finds the cell only in a copy of the cell's context.
     """
     ipykernel = sys.modules.get("ipykernel")
     return copy_context() if ipykernel and ipykernel.version_info[:2] == (7, 0) else Context()
 
 
 def after_cells(draw: Callable[[], None]) -> Callable[[], None]:
-    """Have a function called at the end of each cell, so that what it draws is in the notebook that is saved then.
+    """Register a function to draw at the end of each cell, so that a notebook saved then has the drawing.
 
     Returns:
-        a function that ends this, to be called once.
+        The function to unregister it, to be called once.
     """
     shell = getattr(kernel(), "shell", None)
     if shell is None:
         return lambda: None
 
-    def ended(_: object) -> None:
+    def after_cell(_: object) -> None:
         draw()
 
-    shell.events.register("post_run_cell", ended)
-    return lambda: shell.events.unregister("post_run_cell", ended)
+    shell.events.register("post_run_cell", after_cell)
+    return lambda: shell.events.unregister("post_run_cell", after_cell)
 
 
 class CellOutput:
-    """An output of the cell that runs when it is first drawn. One thread at a time may draw it."""
+    """An output of the cell running at its first drawing. Only one thread at a time may draw."""
 
     def __init__(self) -> None:
         self._display_id = uuid4().hex
-        self._drawn: Mapping[str, object] | None = None
+        self._content: Mapping[str, object] | None = None
 
     def draw(self, bundle: Mapping[str, object]) -> None:
-        """Show this, by MIME type. Nothing is sent if the output shows it already."""
-        if bundle != self._drawn:
+        """Display content by MIME type. Unchanged content is not sent again."""
+        if bundle != self._content:
             from IPython.display import display
 
-            update = self._drawn is not None
+            update = self._content is not None
             display(bundle, raw=True, display_id=self._display_id, update=update)  # type: ignore[no-untyped-call]
-            self._drawn = bundle
+            self._content = bundle
 
 
 class StopButton:
-    """An output with a button, for as long as there is something to stop.
+    """An output with a stop button, displayed until `close`.
 
     Args:
-        stop: called when the button is pressed, on any thread.
-        otherwise: how else to stop; shown where there is no button.
-        button: whether a click would be heard.
+        stop: the function to call on a click, on any thread.
+        otherwise: the instruction for stopping without the button.
+        button: False if the kernel could not handle a click.
     """
 
     def __init__(self, stop: Callable[[], None], otherwise: str, *, button: bool):
@@ -98,7 +98,7 @@ class StopButton:
         self._output.draw({"text/plain": otherwise, **view})
 
     def close(self) -> None:
-        """Take the button away, so that no notebook is saved with a button that does nothing."""
+        """Remove the button, so that saved notebooks have no dead buttons."""
         self._output.draw(EMPTY)
         if self._button is not None:
             for widget in (self._button, self._button.layout, self._button.style):
@@ -106,7 +106,7 @@ class StopButton:
 
 
 def _button(stop: Callable[[], None]) -> Any:
-    """Return a button, or None where there can be none, for whatever reason."""
+    """Return a button; None if widgets are unavailable for any reason."""
     try:
         from ipywidgets import Button
 

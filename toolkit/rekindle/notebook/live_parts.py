@@ -1,4 +1,4 @@
-"""The text of a request while it grows, each part of an answer for itself."""
+"""Text of a running request, split into the parts of its answer."""
 
 from collections.abc import Iterable
 
@@ -9,15 +9,15 @@ from rekindle.core.text.response import Part, PartKind, Reading
 from rekindle.results.response_card import REASONING, TOOL_CALL, calls_html
 
 
-class Arriving:
-    """The parts of an answer as its pieces arrive; a text that is not taken apart is all content."""
+class PartReader:
+    """Incremental split of an answer into parts; an unparsed text is all content."""
 
     def __init__(self, record: Record):
         self._record = record
         self._reading: Reading | None = None
 
     def push(self, pieces: Iterable[Piece]) -> list[Part]:
-        """Return the parts that these pieces tell."""
+        """Return the new parts of the pieces."""
         parts: list[Part] = []
         for piece in pieces:
             self._reading = self._reading or self._record.reading()
@@ -28,8 +28,8 @@ class Arriving:
         return parts
 
 
-class Growing:
-    """The parts that grow, as a cell shows them: the end of each, with reasoning folded once there is more."""
+class GrowingParts:
+    """Growing parts in the display of a cell: the end of each part, with the reasoning folded once more follows."""
 
     def __init__(self) -> None:
         self._texts: dict[PartKind, str] = {"reasoning": "", "content": "", "tool_call": ""}
@@ -37,7 +37,7 @@ class Growing:
         self._parts: list[Part] = []
 
     def take(self, parts: Iterable[Part]) -> None:
-        """Take parts, of whose texts the ends are kept."""
+        """Append parts, and keep the end of each text."""
         for part in parts:
             if part.call is not None:
                 self._parts.append(part)
@@ -49,30 +49,30 @@ class Growing:
 
     @property
     def text(self) -> str:
-        """All of it as text."""
+        """All parts as text."""
         reasoning, content = self._texts["reasoning"], self._texts["content"]
         return "\n".join(filter(None, (reasoning and f"{REASONING}{reasoning}", content, self._texts["tool_call"])))
 
     @property
     def html(self) -> str:
-        """All of it as HTML."""
-        shown = {kind: markup.growing(text, self._before[kind]) for kind, text in self._texts.items()}
+        """All parts as HTML."""
+        html = {kind: markup.growing(text, self._before[kind]) for kind, text in self._texts.items()}
         calls = tuple(part.call for part in self._parts if part.call is not None)
-        if shown["reasoning"]:
-            later = shown["content"] or shown["tool_call"] or calls
-            thinking = f'<div style="opacity:0.75">{shown["reasoning"]}</div>'
-            shown["reasoning"] = markup.folded("reasoning", thinking) if later else thinking
-        return f"{shown['reasoning']}{shown['content']}{calls_html(calls)}{shown['tool_call']}"
+        if html["reasoning"]:
+            later = html["content"] or html["tool_call"] or calls
+            thinking = f'<div style="opacity:0.75">{html["reasoning"]}</div>'
+            html["reasoning"] = markup.folded("reasoning", thinking) if later else thinking
+        return f"{html['reasoning']}{html['content']}{calls_html(calls)}{html['tool_call']}"
 
 
 class PrintedParts:
-    """The parts as a terminal shows them: each kind on a line of its own, after its name unless it is content."""
+    """Parts in the format of a terminal: a new line for each kind, with a prefix unless it is content."""
 
     def __init__(self) -> None:
         self._kind: PartKind | None = None
 
     def words(self, parts: Iterable[Part]) -> str:
-        """Return what is to be printed for these parts. A call is printed once it is complete."""
+        """Return the text to print for parts. A tool call is printed once complete."""
         return "".join(self._word(part) for part in parts)
 
     def _word(self, part: Part) -> str:

@@ -1,4 +1,4 @@
-"""A batch drawn as a table whose rows fill side by side; where there is no notebook, each answer is printed in turn."""
+"""Live table of a batch in a notebook; outside notebooks, each answer is printed at its end."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from rekindle.core import markup
 from rekindle.core.concurrency.feed import TO_THE_END
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.notebook import front_end
-from rekindle.notebook.live_text import GRACE_SECONDS, Cell, hears_clicks
+from rekindle.notebook.live_text import GRACE_SECONDS, Cell, handles_clicks
 from rekindle.results.answer_table import (
     MOST_ROWS,
     MOST_SHADED,
@@ -23,26 +23,26 @@ from rekindle.results.answer_table import (
 )
 from rekindle.results.generation import Generation
 
-REDRAWN_SECONDS = 0.25
-"""The time between two drawings; a table of fifty rows is some ten thousand bytes."""
+REDRAW_SECONDS = 0.25
+"""The time between two updates; a table of fifty rows has about ten thousand bytes."""
 LONGEST_PRINTED = 80
-"""How many characters of a prompt are printed."""
+"""The maximum number of characters of a printed prompt."""
 TAIL = 160
-"""How many characters of a growing answer are shown."""
+"""The maximum number of characters of a growing answer."""
 
 
 def show(batch: BatchRun, cell: Cell, state: Callable[[], str]) -> Waits[None]:
-    """Draw a batch until it is over. Leaving early cancels it, and what had come stays.
+    """Draw a batch until its end. Leaving early cancels the batch and keeps its partial answers.
 
     Args:
-        state: says how far the batch is.
+        state: a function to get the progress of the batch as text.
     """
-    __tracebackhide__ = True  # a cell shows errors without such frames
+    __tracebackhide__ = True  # hidden in tracebacks of cells
     screen = _screen(batch, cell)
     try:
         while not batch.ends.closed:
             screen.draw(state())
-            yield Wait(batch.ends, TO_THE_END, REDRAWN_SECONDS)
+            yield Wait(batch.ends, TO_THE_END, REDRAW_SECONDS)
     finally:
         batch.cancel()
         try:
@@ -52,45 +52,45 @@ def show(batch: BatchRun, cell: Cell, state: Callable[[], str]) -> Waits[None]:
 
 
 def _grace(batch: BatchRun) -> Waits[None]:
-    """Wait a moment for the ends of requests that were cancelled, so that the output is complete."""
+    """Wait briefly for the ends of cancelled requests, so that the output is complete."""
     last = perf_counter() + GRACE_SECONDS
     for each in batch.requests:
-        if not isinstance(each, Exception) and not each.record.pieces.closed and (left := last - perf_counter()) > 0:
-            yield Wait(each.record.pieces, TO_THE_END, left)
+        if not isinstance(each, Exception) and not each.record.pieces.closed and (seconds := last - perf_counter()) > 0:
+            yield Wait(each.record.pieces, TO_THE_END, seconds)
 
 
 def _screen(batch: BatchRun, cell: Cell) -> "PrintedTable | Redrawn | Widgets":
-    if (found := front_end.kernel()) is None:
+    if (kernel := front_end.kernel()) is None:
         return PrintedTable(batch)
     rows = [LiveRow(batch, place) for place in range(min(MOST_ROWS, len(batch.requests)))]
-    if hears_clicks(found, cell):
+    if handles_clicks(kernel, cell):
         try:
             return Widgets(batch, rows)
-        except Exception:  # for whatever reason there are no widgets
+        except Exception:  # widgets are unavailable, for any reason
             return Redrawn(batch, rows)
     return Redrawn(batch, rows)
 
 
 class LiveRow:
-    """One row of the table: the end of a text that grows, and then the answer as the table of answers has it.
+    """One row of the table: the end of a growing text, then the final row of the answer table.
 
     Attributes:
-        over: whether the request has ended.
-        shaded: how many tokens its heat map has.
+        over: True after the end of the request.
+        shaded: the number of tokens in the heat map.
     """
 
     def __init__(self, batch: BatchRun, place: int):
         self._batch, self._place = batch, place
-        self._tail, self._seen, self._html = "", 0, ""
+        self._tail, self._position, self._html = "", 0, ""
         self.over, self.shaded = False, 0
 
     def cancel(self) -> None:
-        """End the request, if it has not ended."""
+        """Cancel the request, if it is unfinished."""
         if not isinstance(request := self._batch.requests[self._place], Exception):
             request.cancel()
 
     def html(self, shade: bool) -> str:
-        """Return the row as it is now; it stays as it is once the request has ended."""
+        """Return the current row; it is final once the request has ended."""
         if self.over:
             return self._html
         outcome, before = self._batch.outcome(self._place), self._batch.labels[self._place - 1] if self._place else None
@@ -105,8 +105,8 @@ class LiveRow:
     def _growing(self) -> tuple[str, tuple[str, str, str]]:
         request = self._batch.requests[self._place]
         assert not isinstance(request, Exception), "an error has an outcome"
-        new = request.record.pieces.items[self._seen :]
-        self._seen += len(new)
+        new = request.record.pieces.items[self._position :]
+        self._position += len(new)
         text = self._tail + "".join(piece.text for piece in new)
         self._tail = text if len(text) <= TAIL else f"…{text[1 - TAIL :]}"
         answer = f'{markup.visible(markup.one_line(self._tail, TAIL))}<span style="opacity:0.5">▌</span>'
@@ -115,7 +115,7 @@ class LiveRow:
 
 
 class Redrawn:
-    """An output with the table as HTML, and in the end what a cell shows of the answers."""
+    """An output with the table as HTML, and at the end the display of the answers."""
 
     def __init__(self, batch: BatchRun, rows: Sequence[LiveRow]):
         self._batch, self._rows = batch, rows
@@ -123,19 +123,19 @@ class Redrawn:
         self._output = front_end.CellOutput()
 
     def draw(self, state: str) -> None:
-        """Draw the table as it is now; `state` says how far the batch is."""
+        """Draw the current table; `state` is the progress of the batch as text."""
         self._output.draw(_bundle(state, _lines(self._rows), _more(self._batch, len(self._rows))))
 
     def close(self) -> None:
-        """Draw the answers as they have ended."""
+        """Draw the final answers."""
         self._output.draw(self._batch.so_far()._repr_mimebundle_())
         self._stop.close()
 
 
 class Widgets:
-    """The table as widgets, each row with a button that cancels its request; only what has changed is sent.
+    """The table as widgets, with a cancel button for each row. Only changes are sent to the front end.
 
-    It has the methods of `Redrawn`.
+    The methods are those of `Redrawn`.
     """
 
     def __init__(self, batch: BatchRun, rows: Sequence[LiveRow]):
@@ -170,7 +170,7 @@ class Widgets:
             self._output.draw(_bundle(state, lines, more) | {front_end.VIEW: self._root.get_view_spec()})
 
     def close(self) -> None:
-        """Draw the answers as they have ended, without buttons that would do nothing in a saved notebook."""
+        """Draw the final answers without buttons, since buttons would be dead in a saved notebook."""
         if self._output is None:
             self._output = front_end.CellOutput()
         self._output.draw(self._batch.so_far()._repr_mimebundle_())
@@ -179,34 +179,34 @@ class Widgets:
 
 
 class PrintedTable:
-    """Standard output, with each answer after the place of its prompt, as it ends.
+    """Standard output, with the place, the prompt and the answer of each request at its end.
 
-    It has the methods of `Redrawn`.
+    The methods are those of `Redrawn`.
     """
 
     def __init__(self, batch: BatchRun):
         self._batch = batch
-        self._seen = 0
+        self._position = 0
 
     def draw(self, state: str) -> None:
-        new = self._batch.ends.items[self._seen :]
-        self._seen += len(new)
+        new = self._batch.ends.items[self._position :]
+        self._position += len(new)
         for place in new:
             self._print(place, self._batch.outcome(place))
 
     def close(self) -> None:
-        """Print what has ended by now, as it ended, and then what had come of requests that were cancelled."""
+        """Print the remaining finished answers in order of end, then the partial answers of cancelled requests."""
         self.draw("")
-        printed = {*self._batch.ends.items[: self._seen]}
+        printed = {*self._batch.ends.items[: self._position]}
         for place, outcome in enumerate(self._batch.so_far()):
             if place not in printed and (not isinstance(outcome, Generation) or outcome.token_ids):
                 self._print(place, outcome)
 
     def _print(self, place: int, outcome: Generation | Exception | None) -> None:
         row = AnswerRow((place,), self._batch.labels[place], outcome)
-        said = outcome._repr_mimebundle_()["text/plain"] if isinstance(outcome, Generation) else row.answer
+        text = outcome._repr_mimebundle_()["text/plain"] if isinstance(outcome, Generation) else row.answer
         if sys.stdout is not None:
-            sys.stdout.write(f"{row.name} {row.prompt_line(LONGEST_PRINTED)}\n{said}\n\n")
+            sys.stdout.write(f"{row.name} {row.prompt_line(LONGEST_PRINTED)}\n{text}\n\n")
             sys.stdout.flush()
 
 
@@ -215,7 +215,7 @@ def _pressed(row: LiveRow, _: object) -> None:
 
 
 def _lines(rows: Sequence[LiveRow]) -> list[str]:
-    """Return the rows as they are now."""
+    """Return the current rows."""
     shaded, lines = 0, []
     for row in rows:
         lines.append(row.html(shaded < MOST_SHADED))
@@ -223,9 +223,9 @@ def _lines(rows: Sequence[LiveRow]) -> list[str]:
     return lines
 
 
-def _more(batch: BatchRun, drawn: int) -> str:
-    """Return how many requests have no row, and how many of those have ended; nothing if there are none."""
-    more, ended = len(batch.requests) - drawn, sum(place >= drawn for place in batch.ends.items)
+def _more(batch: BatchRun, rows: int) -> str:
+    """Return a note with the numbers of requests without a row and of finished ones among them; empty if none."""
+    more, ended = len(batch.requests) - rows, sum(place >= rows for place in batch.ends.items)
     return f'<div style="opacity:0.75">and {more:,} more, of which {ended:,} have ended</div>' if more else ""
 
 

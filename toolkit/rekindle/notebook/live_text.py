@@ -1,4 +1,4 @@
-"""A request drawn as its text comes: in an output of a notebook's cell, or printed where there is none."""
+"""Live text of a request, in the output of a notebook cell or printed to standard output."""
 
 import sys
 from collections.abc import Callable
@@ -15,31 +15,31 @@ from rekindle.core.concurrency.threads import soon
 from rekindle.core.concurrency.waits import Wait, Waits, blocked
 from rekindle.core.errors import RequestCancelled
 from rekindle.notebook import front_end
-from rekindle.notebook.live_parts import Arriving, Growing, PrintedParts
+from rekindle.notebook.live_parts import GrowingParts, PartReader, PrintedParts
 
-REDRAWN_SECONDS = 0.06
-"""The least time between two drawings in a notebook."""
-LOOKED_AT_SECONDS = 0.25
-"""How often to look whether the request has started or is being cancelled, which no piece tells."""
+REDRAW_SECONDS = 0.06
+"""The minimum time between two updates in a notebook."""
+POLL_SECONDS = 0.25
+"""The interval between two looks at the state of the request, for changes without a new piece."""
 GRACE_SECONDS = 0.2
-"""How long a cell that is left stays for the engine's answer, so that its output is complete."""
+"""The wait of an interrupted cell for the end of its request, so that the output is complete."""
 
 Cell = Literal["awaits", "blocks", "ends"]
-"""What the cell that asks for a drawing does meanwhile."""
+"""The activity of the cell during the drawing: it awaits, blocks or ends at once."""
 
 
 def show(request: Handle, cell: Cell) -> Waits[None]:
-    """Draw a request to its end. Leaving early cancels it, and the text so far stays, as it does where it is cancelled.
+    """Draw a request to its end. Leaving early cancels the request. A cancelled request keeps its text so far.
 
     Raises:
-        RekindleError: the request failed; the class says why.
+        RekindleError: the request failed; the subclass tells the reason.
     """
-    __tracebackhide__ = True  # a cell shows errors without such frames
+    __tracebackhide__ = True  # hidden in tracebacks of cells
     record, screen = request.record, _screen(request, cell)
     try:
         yield from drawing(record, screen)
-    except BaseException as left:
-        request.leave(left)
+    except BaseException as error:
+        request.leave(error)
         try:
             yield Wait(record.pieces, TO_THE_END, GRACE_SECONDS)
         finally:
@@ -50,18 +50,18 @@ def show(request: Handle, cell: Cell) -> Waits[None]:
 
 
 def display(request: Handle) -> None:
-    """Draw a request from now on, and return at once."""
+    """Draw a request on a thread, and return at once."""
     screen = _screen(request, "ends")
     if not request.record.pieces.closed:
-        screen.draw()  # here, since an output belongs to the cell that runs when it is first drawn
+        screen.draw()  # in this cell, since an output belongs to the cell of its first drawing
     _draw_on(request.record, screen)
 
 
 class Screen(Protocol):
-    """A place that a record is drawn on, such as a `Card`.
+    """A display of a record, such as a `Card`.
 
     Attributes:
-        seconds: the least time between two drawings.
+        seconds: the minimum time between two updates.
     """
 
     seconds: float
@@ -71,19 +71,19 @@ class Screen(Protocol):
 
 
 def drawing(record: Record, screen: Screen) -> Waits[None]:
-    """Draw a record whenever there is something new, but not too often, and at its end."""
+    """Draw a record after each change, with a minimum time between updates, and at its end."""
     __tracebackhide__ = True
     pieces = record.pieces
     while not pieces.closed:
-        seen = len(pieces.items)
+        count = len(pieces.items)
         screen.draw()
         yield Wait(pieces, TO_THE_END, screen.seconds)
-        yield Wait(pieces, seen, LOOKED_AT_SECONDS)
+        yield Wait(pieces, count, POLL_SECONDS)
     screen.close()
 
 
 def _draw_on(record: Record, screen: "Card | PrintedText") -> None:
-    """Draw a record to its end, on a thread if the request has not ended."""
+    """Draw a record to its end, on a thread if the request is unfinished."""
     draw = partial(blocked, drawing(record, screen))
     if record.pieces.closed:
         draw()
@@ -92,84 +92,84 @@ def _draw_on(record: Record, screen: "Card | PrintedText") -> None:
 
 
 def _screen(request: Handle, cell: Cell) -> "Card | PrintedText":
-    if (found := front_end.kernel()) is None:
+    if (kernel := front_end.kernel()) is None:
         return PrintedText(request.record)
     if cell == "ends":
-        heard, otherwise = True, "To stop it, call cancel() of the handle."
+        button, otherwise = True, "To stop it, call cancel() of the handle."
     else:
-        heard = hears_clicks(found, cell)
+        button = handles_clicks(kernel, cell)
         otherwise = "To stop it, interrupt the kernel."
-    return Card(request.record, partial(front_end.StopButton, request.cancel, otherwise, button=heard))
+    return Card(request.record, partial(front_end.StopButton, request.cancel, otherwise, button=button))
 
 
-def hears_clicks(kernel: object, cell: Cell) -> bool:
-    """Tell whether a button is heard while the cell waits."""
-    return cell == "awaits" and not in_trio() and front_end.hears_clicks_while_a_cell_awaits(kernel)
+def handles_clicks(kernel: object, cell: Cell) -> bool:
+    """Return whether clicks on a button are handled while the cell waits."""
+    return cell == "awaits" and not in_trio() and front_end.handles_clicks_while_awaiting(kernel)
 
 
 class Card:
-    """An output that shows the end of the text while it grows, and then what a cell shows of the generation.
+    """An output with the end of the growing text, then the display of the generation.
 
     Attributes:
-        seconds: the least time between two drawings.
+        seconds: the minimum time between two updates.
     """
 
-    seconds = REDRAWN_SECONDS
+    seconds = REDRAW_SECONDS
 
     def __init__(self, record: Record, stop: Callable[[], front_end.StopButton]):
         self._record = record
         self._make_stop = stop
         self._stop: front_end.StopButton | None = None
         self._output = front_end.CellOutput()
-        self._seen = 0
-        self._arriving, self._growing = Arriving(record), Growing()
+        self._position = 0
+        self._reader, self._parts = PartReader(record), GrowingParts()
 
     def draw(self) -> None:
-        """Draw the record as it is now."""
+        """Draw the current state of the record."""
         if self._stop is None:
             self._stop = self._make_stop()
         self._output.draw(self._now())
 
     def close(self) -> None:
-        """Draw the record as it has ended."""
+        """Draw the final state of the record."""
         self._output.draw(self._record.preview())
         if self._stop is not None:
             self._stop.close()
 
     def _now(self) -> markup.Bundle:
-        state, known = self._record.state, markup.facts(self._record.facts)
-        new = self._record.pieces.items[self._seen :]
-        self._seen += len(new)
-        self._growing.take(self._arriving.push(new))
-        text = self._growing.text
+        state, facts = self._record.state, markup.facts(self._record.facts)
+        new = self._record.pieces.items[self._position :]
+        self._position += len(new)
+        self._parts.take(self._reader.push(new))
+        text = self._parts.text
         plain = f"{text}\n[{state}]" if text else f"[{state}]"
-        return markup.bundle(plain, markup.card("Generation", state, self._growing.html, known))
+        return markup.bundle(plain, markup.card("Generation", state, self._parts.html, facts))
 
 
 class PrintedText:
-    """Standard output, with every piece as it comes, and at the end a line that says how the request ended.
+    """Standard output with each piece at its arrival, and a last line about the end of the request.
 
-    It has the attributes and methods of `Card`.
+    The attributes and methods are those of `Card`.
     """
 
     seconds = 0.0
 
     def __init__(self, record: Record):
         self._record = record
-        self._seen = 0
+        self._position = 0
         self._printed = ""
-        self._arriving, self._written = Arriving(record), PrintedParts()
+        self._reader, self._parts = PartReader(record), PrintedParts()
 
     def draw(self) -> None:
-        new = self._record.pieces.items[self._seen :]
-        self._seen += len(new)
-        self._print(self._written.words(self._arriving.push(new)))
+        new = self._record.pieces.items[self._position :]
+        self._position += len(new)
+        self._print(self._parts.words(self._reader.push(new)))
 
     def close(self) -> None:
         whole = self._record.preview()["text/plain"]
         if whole.startswith(self._printed):
             self._print(f"{whole[len(self._printed) :]}\n")
-        else:  # what was said after a call stands before the call there
+        else:  # content after a tool call comes before the call in the display
             self._print(f"\n{whole.splitlines()[-1]}\n")
 
     def _print(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Progress for whoever waits: a bar in a notebook or a terminal, a few plain lines in a file or pipe."""
+"""Progress display: a bar in a notebook or a terminal, a few plain lines in a file or pipe."""
 
 import shutil
 import sys
@@ -21,7 +21,7 @@ _LINE_SECONDS = 10.0
 
 
 class ProgressBars:
-    """One bar at a time, or none if not enabled, drawn on the thread that calls `show`. Use it as a context manager."""
+    """A context manager for one bar at a time, drawn on the thread of `show`; it draws nothing if not enabled."""
 
     def __init__(self, enabled: bool):
         self._enabled = enabled
@@ -29,25 +29,25 @@ class ProgressBars:
         self._drawing: CellBar | _Bar | _Lines | None = None
 
     def show(self, progress: Progress) -> None:
-        """Draw one report; a new stage ends the bar of the last."""
+        """Draw a report; a new stage ends the bar of the previous stage."""
         if not self._enabled:
             return
         if progress.stage != self._stage:
             self._close()
             self._stage = progress.stage
-            # A stage that returns only to say that it has ended needs no bar.
+            # A new stage that is already complete needs no bar.
             self._drawing = None if progress.done == progress.total else _start(progress)
         if self._drawing is not None:
             self._drawing.show(progress)
 
     def drop(self) -> None:
-        """Take the bar away, as if it had never been drawn. Lines that were written stay."""
+        """Remove the bar; plain lines stay."""
         if self._drawing is not None:
             self._drawing.drop()
         self._stage, self._drawing = "", None
 
     def say(self, line: str) -> None:
-        """Write a line below the bars of a notebook's cell."""
+        """Write a line below the bars of a notebook cell."""
         if self._enabled and front_end.kernel() is not None:
             front_end.CellOutput().draw(markup.bundle(line, f'<div style="opacity:0.75">{markup.visible(line)}</div>'))
 
@@ -62,18 +62,18 @@ class ProgressBars:
             self._drawing.close()
 
 
-def shown(feed: Feed[Progress], bars: ProgressBars) -> Waits[None]:
+def draw_reports(feed: Feed[Progress], bars: ProgressBars) -> Waits[None]:
     """Draw the reports of a feed until it is closed."""
-    seen = 0
-    while not feed.closed or seen < len(feed.items):
-        yield Wait(feed, seen)
-        for report in feed.items[seen:]:
+    count = 0
+    while not feed.closed or count < len(feed.items):
+        yield Wait(feed, count)
+        for report in feed.items[count:]:
             bars.show(report)
-            seen += 1
+            count += 1
 
 
 class _Bar:
-    """A tqdm bar in a terminal, with so many columns."""
+    """A tqdm bar in a terminal, `columns` wide."""
 
     def __init__(self, progress: Progress, columns: int):
         in_bytes = progress.unit == "B"
@@ -96,7 +96,7 @@ class _Bar:
 
     def close(self) -> None:
         self._clock.stop()
-        if self._bar.n == 0:  # another stage has taken its place before it began
+        if self._bar.n == 0:  # replaced by another stage before any progress
             self._bar.total, self._bar.leave = 0, False
         self._bar.close()
 
@@ -107,20 +107,22 @@ class _Bar:
 
 
 class _Lines:
-    """A line when a stage starts, one every ten seconds, and one when it ends if it took more than a second."""
+    """A line at the start of a stage, one every ten seconds, and one at the end of a stage longer than a second."""
 
     def __init__(self, progress: Progress):
-        self._start = self._written = monotonic()
+        self._start = self._last_line = monotonic()
         self._ended = False
         self._line(progress.stage)
 
     def show(self, progress: Progress) -> None:
         now = monotonic()
         ended = progress.done == progress.total and now >= self._start + 1.0
-        if not self._ended and (ended or now >= self._written + _LINE_SECONDS):
-            self._written, self._ended = now, ended
-            left = progress.remaining(now - self._start)
-            self._line(f"{progress.stage}: {progress.amount}, {now - self._start:.0f} s{f', {left}' if left else ''}")
+        if not self._ended and (ended or now >= self._last_line + _LINE_SECONDS):
+            self._last_line, self._ended = now, ended
+            remaining = progress.remaining(now - self._start)
+            self._line(
+                f"{progress.stage}: {progress.amount}, {now - self._start:.0f} s{f', {remaining}' if remaining else ''}"
+            )
 
     def close(self) -> None:
         pass
@@ -138,26 +140,26 @@ def _start(progress: Progress) -> CellBar | _Bar | _Lines:
     if front_end.kernel() is not None:
         return CellBar(progress)
     if sys.stderr is not None and sys.stderr.isatty():
-        # There is room left for a ^C, which would make the bar's line wrap.
+        # Four columns stay free for a ^C, so that it does not wrap the line.
         return _Bar(progress, min(100, shutil.get_terminal_size().columns - 4))
     return _Lines(progress)
 
 
 def _format(progress: Progress) -> str | None:
-    """Return the format of a bar; None for that of tqdm, which has one for bytes without a total."""
+    """Return the format of a bar; None for tqdm's default, used for bytes without a total."""
     if progress.unit == "B":
         return None if progress.total is None else _BYTES
     return _NO_TOTAL if progress.total is None else _WORDS
 
 
 def _bar_class() -> Any:
-    """Return tqdm's class of bar with a lock of its own.
+    """Return a subclass of tqdm's bar with a thread lock.
 
-    The default lock would fix the start method of the user's multiprocessing, and where that is not fork, start a
-    process that complains on the terminal if this one ends in a hurry.
+    The default lock would fix the start method of the user's multiprocessing. With other methods than fork, it would
+    also start a helper process, with complaints on the terminal after an abrupt end of this process.
     """
     from tqdm.std import tqdm
 
-    own = type("ProgressBar", (tqdm,), {})
-    own.set_lock(threading.RLock())  # type: ignore[attr-defined]
-    return own
+    bar_class = type("ProgressBar", (tqdm,), {})
+    bar_class.set_lock(threading.RLock())  # type: ignore[attr-defined]
+    return bar_class

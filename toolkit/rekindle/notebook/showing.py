@@ -1,4 +1,4 @@
-"""Requests that are drawn while they are waited for: in a cell's output, or in a terminal."""
+"""Drawing of pending requests in the output of a cell or in a terminal."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,27 +13,27 @@ from rekindle.core import markup
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.waits import Waits, way
 from rekindle.notebook import awaited_programs, live_table, live_text
-from rekindle.notebook.batch_progress import BatchPace, drawn
+from rekindle.notebook.batch_progress import BatchPace, draw_progress
 from rekindle.notebook.live_text import Cell
 from rekindle.results.generation import Generation
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
-    """Draws the requests of one session, as `rekindle.client.drawing.Drawing` says.
+class NotebookDrawer:
+    """Drawer of a session's requests; it implements `rekindle.client.drawing.Drawer`.
 
     Attributes:
-        awaited: returns the program that the engine waits for.
+        report: a function to get the compilation awaited by the engine.
     """
 
-    awaited: Report
+    report: Report
 
-    def first_tokens(self, pieces: Feed[Any], seen: int) -> Waits[None]:
-        return awaited_programs.grown(pieces, seen, self.awaited)
+    def first_tokens(self, pieces: Feed[Any], count: int) -> Waits[None]:
+        return awaited_programs.wait_for_more(pieces, count, self.report)
 
     def batch(self, longest: int | None) -> Watch:
         def watch(run: BatchRun) -> Waits[None]:
-            return drawn(run.ends, BatchPace(run, longest).report, enabled=True)
+            return draw_progress(run.ends, BatchPace(run, longest).report, enabled=True)
 
         return watch
 
@@ -42,23 +42,23 @@ class Showing:
 
 
 def show(requests: Requests, prompt: Any, ask: GenerateOptions[Any], errors: Errors) -> Waits[Any]:
-    """Check a call for generations, wait for them, and draw them meanwhile; see `Session.show`."""
-    __tracebackhide__ = True  # a cell shows errors without such frames
-    cell, called = (yield from way()), requests.call(prompt, ask, errors=errors)
-    if isinstance(called, Handle):
-        return (yield from show_one(called, cell))
-    return (yield from _show_batch(called, cell))
+    """Submit the requests of a call, and draw them until their end; see `Session.show`."""
+    __tracebackhide__ = True  # hidden in tracebacks of cells
+    cell, pending = (yield from way()), requests.call(prompt, ask, errors=errors)
+    if isinstance(pending, Handle):
+        return (yield from show_one(pending, cell))
+    return (yield from _show_batch(pending, cell))
 
 
 def show_one(handle: Handle, cell: Cell) -> Waits[Generation]:
-    """Draw a request to its end, and return the generation, or what had come of a cancelled request."""
+    """Draw a request to its end; return its generation, or the partial generation of a cancelled request."""
     __tracebackhide__ = True
     yield from live_text.show(handle, cell)
     return replace(handle.record.so_far(), drawn_in=markup.cell())
 
 
 def _show_batch(batch: Batch, cell: Cell) -> Waits[Any]:
-    """Draw a batch to its end; what had come of a cancelled request is its answer."""
+    """Draw a batch to its end; the answer of a cancelled request is its partial generation."""
     __tracebackhide__ = True
 
     def watch(run: BatchRun) -> Waits[None]:

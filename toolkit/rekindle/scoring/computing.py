@@ -11,7 +11,7 @@ from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.notebook.batch_progress import drawn
+from rekindle.notebook.batch_progress import draw_progress
 from rekindle.results.generation import Generation
 
 
@@ -51,7 +51,7 @@ def wait_all(run: BatchRun, bar: ScoringBar) -> Waits[list[Handle]]:
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
     try:
-        yield from drawn(
+        yield from draw_progress(
             run.ends,
             lambda: Progress(bar.stage, len(run.ends.items), len(run), bar.unit),
             enabled=bar.enabled and len(run) > 1,

@@ -24,7 +24,7 @@ from rekindle.core.request.params import SamplingOptions
 from rekindle.core.text.template import template_variables
 from rekindle.hosts.hosts import Hosts
 from rekindle.notebook.front_end import tell
-from rekindle.notebook.progress_bars import ProgressBars, shown
+from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 from rekindle.session.session import Session
 
 PREPARING = "Until then a call may wait for its program. To wait for all of them, await session.precompiled()."
@@ -170,7 +170,7 @@ class Opening(Eventual[Session]):
             raise
         try:
             with ProgressBars(self._progress) as bars:
-                yield from shown(engine.opening, bars)
+                yield from draw_reports(engine.opening, bars)
                 if (
                     engine.loaded_engine is not None
                     and (programs := engine.loaded_engine.programs.readiness()).compiled

@@ -17,7 +17,7 @@ from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionError, StorageError
 from rekindle.core.messages import CacheSaved, CacheSaving, KeepWeights, NewWeights, SaveCache
 from rekindle.core.messages.record import MessageRecord
-from rekindle.notebook.progress_bars import ProgressBars, shown
+from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 
 CLOSE_SECONDS = 3.0
 """Seconds for which a closing session keeps writing cached pages to disk."""
@@ -96,7 +96,7 @@ class Operations:
     def precompiled(self, progress: bool) -> Waits[None]:
         """See `Session.precompiled`."""
         with ProgressBars(progress) as bars:
-            yield from shown(
+            yield from draw_reports(
                 progress_feed(self._loaded_engine.programs.preparing, self._loaded_engine.programs.stored()), bars
             )
         raise_first(self._loaded_engine.programs.preparing)

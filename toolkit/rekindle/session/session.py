@@ -51,7 +51,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping import pending as maps
 from rekindle.notebook.board.dashboard import Dashboard
 from rekindle.notebook.explorer import Explorer
-from rekindle.notebook.showing import Showing, show
+from rekindle.notebook.showing import NotebookDrawer, show
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 from rekindle.scoring import embedding, judging, likelihood
@@ -91,7 +91,7 @@ class Session:
         self._name = name or loaded_engine.source
         self._loaded_engine = loaded_engine
         self._client = client
-        self._requests = Requests(engine, loaded_engine, client, loaded_engine.defaults, Showing, progress)
+        self._requests = Requests(engine, loaded_engine, client, loaded_engine.defaults, NotebookDrawer, progress)
         self._operations = Operations(engine, loaded_engine, client)
         self._dashboard: Dashboard | None = None
         with suppress(SessionError):  # an ended engine has nothing to log

@@ -1,1 +1,1 @@
-"""The dashboard: what an engine does, as it does it, in the output of a cell."""
+"""Live dashboard of an engine in the output of a cell."""

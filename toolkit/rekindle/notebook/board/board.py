@@ -1,4 +1,4 @@
-"""What the dashboard shows at one moment, as plain data and as lines of text."""
+"""Snapshot of the dashboard, as plain data and as text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from rekindle.notebook.board.rates import Rate
 
 COLUMNS = ("request", "state", "prompt", "generated", "age")
 LONGEST_STATE = 400
-"""How many characters of an engine's state are shown: why it failed may be pages of a compiler's words."""
+"""The maximum number of characters of an engine's state; a compiler's error can fill pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,56 +20,60 @@ class Facts:
     """The facts about an engine at one moment.
 
     Attributes:
-        name: the model as its user calls it.
-        dtype: what it computes in, and on which devices if there are several.
-        state: "running", "paused", the tick that it is stuck in, or why it has ended.
-        ended: whether the engine has ended.
-        stats: see `session.stats`.
-        slots: `max_running`.
-        first_tokens: seconds to each first token that came in the last minute, the latest last.
-        ready, wanted: of the programs that are made ahead of need, how many are ready, and how many there are to be.
-        restored: cached pages of earlier sessions that were found.
-        requests: the oldest of the requests that have not ended, by id.
-        more: how many other requests have not ended.
+        name: the name of the model, as passed by the user.
+        dtype: the dtype of the computation, and the devices if there are several.
+        state: "running", "paused", the tick of a stuck engine, or the reason of its end.
+        has_ended: True after the end of the engine.
+        stats: the counters of `session.stats`.
+        slots: the value of `max_running`.
+        first_tokens: the times to the first tokens of the last minute, in seconds, latest last.
+        ready_programs, total_programs: the number of ready programs, and of all programs to precompile.
+        restored_pages: the number of cached pages found from earlier sessions.
+        requests: the oldest unfinished requests, by id.
+        more: the number of other unfinished requests.
     """
 
     name: str
     dtype: str
     state: str
-    ended: bool
+    has_ended: bool
     stats: Stats
     slots: int
     first_tokens: tuple[float, ...]
-    ready: int
-    wanted: int
-    restored: int
+    ready_programs: int
+    total_programs: int
+    restored_pages: int
     requests: Mapping[int, Standing]
     more: int
 
 
 class Source(Protocol):
-    """An engine that a dashboard follows. Any thread may call any method; none of them waits."""
+    """The engine behind a dashboard. All methods are thread-safe and non-blocking."""
 
     def look(self, at: float) -> Facts:
-        """Return the facts at this time of `time.perf_counter`."""
+        """Return the facts at the time `at` of `time.perf_counter`."""
 
     def pause(self) -> None:
-        """Have the engine pause.
+        """Pause the engine.
 
         Raises:
             SessionError: the engine has ended.
         """
 
     def resume(self) -> None:
-        """Have the engine go on; raises as `pause`."""
+        """Resume the engine.
+
+        Raises:
+            SessionError: the engine has ended.
+        """
 
     def cancel(self, request_id: int) -> None:
-        """End a request, if it has not ended."""
+        """Cancel a request, if it is unfinished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A snapshot of an engine: the facts at one moment, and how fast tokens were generated until then."""
+    """A snapshot of an engine: the facts at one moment, and the recent rate of generated tokens."""
 
     facts: Facts
     rate: Rate
@@ -83,10 +87,10 @@ class Board:
             "pages": f"{free_pages(stats)}{cached_suffix(stats)}; {_elsewhere(stats)}",
             "prompts": _shares(stats),
             "programs": self.programs(),
-            "restored": markup.quantity(facts.restored, "cached page"),
+            "restored": markup.quantity(facts.restored_pages, "cached page"),
         }
         lines = [f"{facts.name} ({facts.dtype}): {self.state()}"]
-        lines += [f"{name:13}{said}" for name, said in (rows | self.lanes()).items()]
+        lines += [f"{name:13}{text}" for name, text in (rows | self.lanes()).items()]
         requests = self.requests()
         if requests:
             widths = [max(map(len, column)) for column in zip(COLUMNS, *requests, strict=True)]
@@ -96,36 +100,37 @@ class Board:
         return "\n".join(lines)
 
     def state(self) -> str:
-        """Say on one line whether the engine runs, or why not."""
+        """Return the state of the engine on one line."""
         return markup.one_line(self.facts.state, LONGEST_STATE)
 
     def speed(self) -> str:
-        """Say how many tokens are generated per second."""
+        """Return the rate of generated tokens, as text."""
         if self.rate.now is None or self.rate.mean is None:
             return "measured after the first second"
         return f"{self.rate.now:,.1f} now, {self.rate.mean:,.1f} over the last {self.rate.seconds:.0f} s"
 
     def first_token(self) -> tuple[str, str] | None:
-        """Say how long a request waited for the latest first token, and how long others waited for theirs."""
+        """Return the last time to first token, and the median of the last minute; None without one."""
         times = self.facts.first_tokens
         if not times:
             return None
         return markup.seconds(times[-1]), f"last, {markup.seconds(median(times))} median of {len(times)}"
 
     def programs(self) -> str:
-        """Say how many programs are ready, and where they came from."""
+        """Return the numbers of ready, loaded and compiled programs, as text."""
         stats, facts = self.facts.stats, self.facts
-        return f"{facts.ready} of {facts.wanted} ready, {stats.loads} loaded, {stats.compilations} compiled"
+        ready = f"{facts.ready_programs} of {facts.total_programs} ready"
+        return f"{ready}, {stats.loads} loaded, {stats.compilations} compiled"
 
     def lanes(self) -> dict[str, str]:
-        """Say how each lane stands, by its name; nothing where there is one lane."""
+        """Return the state of each lane by its name; empty with a single lane."""
         lanes = self.facts.stats.lanes
         if len(lanes) < 2:
             return {}
         slots = self.facts.slots // len(lanes)
         return {
             f"lane {number}": f"{lane.running} of {slots} slots, {lane.waiting:,} waiting; pages {free_pages(lane)}; "
-            f"{markup.percent(_found(lane))} of its prompts found"
+            f"{markup.percent(_cached_fraction(lane))} of its prompts found"
             for number, lane in enumerate(lanes)
         }
 
@@ -144,7 +149,7 @@ class Board:
 
 
 def pages(stats: SchedulerStats) -> dict[str, int]:
-    """Return how many of the device's pages are used for what."""
+    """Return the number of device pages by use."""
     return {
         "in use": stats.pages - stats.free_pages,
         "free, cached": stats.evictable_pages,
@@ -153,24 +158,24 @@ def pages(stats: SchedulerStats) -> dict[str, int]:
 
 
 def pages_elsewhere(stats: SchedulerStats) -> dict[str, int]:
-    """Return how many pages the other tiers hold."""
+    """Return the number of pages in the other tiers, by tier."""
     return {"in host memory": stats.host_pages, "on disk": stats.disk_pages}
 
 
 def free_pages(stats: SchedulerStats) -> str:
-    """Say how many of the device's pages a request could have now."""
+    """Return the number of free device pages, as text."""
     return f"{stats.free_pages:,} of {stats.pages:,} free"
 
 
 def age(seconds: float) -> str:
-    """Return a time that goes on in words, without digits that would flicker."""
+    """Return a growing duration as text, rounded so that its digits do not flicker."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _found(stats: SchedulerStats) -> float:
-    """Return the part of the tokens of prompts that was not computed."""
+def _cached_fraction(stats: SchedulerStats) -> float:
+    """Return the fraction of prompt tokens found in the prefix cache."""
     return 1 - stats.computed_tokens / stats.prompt_tokens if stats.prompt_tokens else 0.0
 
 

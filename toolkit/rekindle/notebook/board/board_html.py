@@ -1,4 +1,4 @@
-"""The dashboard's snapshot as HTML."""
+"""HTML of the dashboard's snapshot."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,9 +9,9 @@ from rekindle.notebook.board.board import COLUMNS, Board, free_pages, pages, pag
 from rekindle.notebook.board.rates import SECONDS
 
 WIDTH, HEIGHT = 180, 34
-"""The size of the sparkline's drawing in its own units; the page scales it."""
+"""The size of the sparkline in SVG units; the page scales it."""
 SPEED = "70,140,210"
-"""The colour of generated tokens, to be followed by an alpha."""
+"""The colour of generated tokens, without an alpha."""
 SHADES = {
     "in use": f"rgba({markup.TIERS['device']},0.85)",
     "free, cached": f"rgba({markup.TIERS['device']},0.35)",
@@ -21,7 +21,7 @@ SHADES = {
     "slots": f"rgba({SPEED},0.75)",
     "ready": "rgba(60,160,90,0.75)",
 }
-"""The colours of parts of bars; other parts are transparent."""
+"""The colours of the parts of bars, by name; other parts are transparent."""
 DOTS = {"running": "rgb(60,160,90)", "paused": "rgb(225,150,30)", "stuck": "rgb(200,60,50)"}
 GRID = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:0.7em 2.2em"
 PALE = "font-size:0.9em;opacity:0.75"
@@ -39,33 +39,33 @@ def board_html(board: Board) -> str:
 
 
 def overview_html(board: Board) -> str:
-    """Return all of the snapshot but the requests."""
+    """Return the snapshot as HTML, without the requests."""
     facts, stats = board.facts, board.facts.stats.scheduler
     here, elsewhere = pages(stats), pages_elsewhere(stats)
     free, _, of_all = free_pages(stats).partition(" ")
-    taken = {"slots": stats.running, "": facts.slots - stats.running}
+    slot_counts = {"slots": stats.running, "": facts.slots - stats.running}
     slots = f"of {facts.slots} in use, {stats.waiting:,} waiting"
-    ready = {"ready": facts.ready, "to come": facts.wanted - facts.ready}
+    ready = {"ready": facts.ready_programs, "to come": facts.total_programs - facts.ready_programs}
     sections = (
         _section("tokens per second", _speed(board), _sparkline(board.rate.history)),
         _section("time to the first token", _number(*(board.first_token() or ("-", "none in the last minute")))),
-        _section("slots", _number(f"{stats.running}", slots), _bar(taken, "slot")),
+        _section("slots", _number(f"{stats.running}", slots), _bar(slot_counts, "slot")),
         _section("pages", _number(free, of_all), _bar(here, "page"), _legend(here, elsewhere)),
         _section(
             "tokens of prompts, found in",
             _bar(prompt_sources(stats), "token"),
-            _found(prompt_sources(stats)),
+            _shares(prompt_sources(stats)),
         ),
         _section("programs", _bar(ready, "program"), _programs(board)),
     )
-    faded = ";opacity:0.85" if facts.ended else ""
+    faded = ";opacity:0.85" if facts.has_ended else ""
     return (
         f'<div style="{WHOLE}{faded}">{_title(board)}<div style="{GRID}">{"".join(sections)}</div>{_lanes(board)}</div>'
     )
 
 
 def requests_html(board: Board) -> str:
-    """Return the requests that have not ended; nothing if there are none."""
+    """Return the table of unfinished requests as HTML; empty without requests."""
     rows = board.requests()
     if not rows:
         return ""
@@ -76,10 +76,10 @@ def requests_html(board: Board) -> str:
 
 
 def _lanes(board: Board) -> str:
-    """Return a line for each lane, if there are several."""
+    """Return a line of HTML for each lane; empty with a single lane."""
     lines = "".join(
-        f'<div>{visible(name)} <span style="{PALE}">{visible(said)}</span></div>'
-        for name, said in board.lanes().items()
+        f'<div>{visible(name)} <span style="{PALE}">{visible(text)}</span></div>'
+        for name, text in board.lanes().items()
     )
     return lines and f'<div style="margin-top:0.7em">{lines}</div>'
 
@@ -95,12 +95,12 @@ def _title(board: Board) -> str:
 
 
 def _section(name: str, *parts: str) -> str:
-    """Return parts of HTML under the name of what they show."""
+    """Return a section of HTML parts below its name."""
     return f'<div><div style="{PALE}">{visible(name)}</div>{"".join(parts)}</div>'
 
 
 def _number(number: str, words: str) -> str:
-    """Return the number that matters most in large type, and the words beside it."""
+    """Return a number in large type, followed by words."""
     return (
         f'<div style="white-space:nowrap"><span style="font-size:1.5em;margin-right:0.4em">{visible(number)}</span>'
         f'<span style="{PALE}">{visible(words)}</span></div>'
@@ -115,37 +115,39 @@ def _speed(board: Board) -> str:
 
 
 def _programs(board: Board) -> str:
-    ready, _, made = board.programs().partition(", ")
-    restored = f", {markup.quantity(board.facts.restored, 'cached page')} found" if board.facts.restored else ""
-    return f'<div>{visible(ready)}</div><div style="{PALE}">{visible(made + restored)}</div>'
+    ready, _, sources = board.programs().partition(", ")
+    restored = (
+        f", {markup.quantity(board.facts.restored_pages, 'cached page')} found" if board.facts.restored_pages else ""
+    )
+    return f'<div>{visible(ready)}</div><div style="{PALE}">{visible(sources + restored)}</div>'
 
 
-def _found(parts: Mapping[str, int]) -> str:
+def _shares(parts: Mapping[str, int]) -> str:
     whole = sum(parts.values())
     return _legend({name: markup.percent(count / whole) for name, count in parts.items()}, {}) if whole else "none yet"
 
 
 def _legend(parts: Mapping[str, int | str], others: Mapping[str, int]) -> str:
-    """Return the parts of a bar with colour, name and count, and on a line below the others, which are not in it."""
-    items = [_named(name, count, shade=SHADES.get(name, "transparent")) for name, count in parts.items()]
-    besides = [_named(name, count, shade=None) for name, count in others.items() if count]
-    return f"<div>{' '.join(items)}</div><div>{' '.join(besides)}</div>"
+    """Return the parts of a bar with colour, name and count, and on a second line the others, without colour."""
+    items = [_entry(name, count, shade=SHADES.get(name, "transparent")) for name, count in parts.items()]
+    second_line = [_entry(name, count, shade=None) for name, count in others.items() if count]
+    return f"<div>{' '.join(items)}</div><div>{' '.join(second_line)}</div>"
 
 
-def _named(name: str, count: int | str, shade: str | None) -> str:
+def _entry(name: str, count: int | str, shade: str | None) -> str:
     swatch = (
         f'<span style="display:inline-block;width:0.65em;height:0.65em;margin-right:0.35em;background:{shade};'
         'border:1px solid rgba(128,128,128,0.7);border-radius:2px;box-sizing:border-box"></span>'
     )
-    said = count if isinstance(count, str) else f"{count:,}"
+    text = count if isinstance(count, str) else f"{count:,}"
     return (
-        f'<span style="white-space:nowrap;margin-right:0.7em">{swatch if shade else ""}{visible(said)} '
+        f'<span style="white-space:nowrap;margin-right:0.7em">{swatch if shade else ""}{visible(text)} '
         f'<span style="{PALE}">{visible(name)}</span></span>'
     )
 
 
 def _bar(parts: Mapping[str, int], unit: str) -> str:
-    """Return a bar of the parts of a whole, which are counts of a unit by name."""
+    """Return a bar of parts; `parts` has their counts by name, and `unit` is the unit of the counts."""
     whole = sum(parts.values())
     filled = "".join(
         f'<span title="{visible(f"{name}: {markup.quantity(count, unit)}")}" style="width:{100 * count / whole:.1f}%;'
@@ -160,13 +162,13 @@ def _bar(parts: Mapping[str, int], unit: str) -> str:
 
 
 def _sparkline(history: Sequence[float]) -> str:
-    """Draw the tokens of each second of the last minute, the latest at the right."""
+    """Draw the number of tokens in each second of the last minute, latest at the right."""
     step, highest = WIDTH / SECONDS, max(history, default=0.0)
-    left = WIDTH - len(history) * step
+    start = WIDTH - len(history) * step
     tops = [HEIGHT - 1 - (HEIGHT - 3) * count / highest if highest else HEIGHT - 1 for count in history]
-    line = " ".join(f"{left + (place + 0.5) * step:.1f},{top:.1f}" for place, top in enumerate(tops))
-    edges = f"{left + step / 2:.1f},{HEIGHT} {line} {WIDTH - step / 2:.1f},{HEIGHT}"
-    drawn = (
+    line = " ".join(f"{start + (place + 0.5) * step:.1f},{top:.1f}" for place, top in enumerate(tops))
+    edges = f"{start + step / 2:.1f},{HEIGHT} {line} {WIDTH - step / 2:.1f},{HEIGHT}"
+    curve = (
         f'<polygon points="{edges}" fill="rgb({SPEED})" fill-opacity="0.18"/>'
         f'<polyline points="{line}" fill="none" stroke="rgb({SPEED})" stroke-width="1.5" stroke-linejoin="round" '
         'vector-effect="non-scaling-stroke"/>'
@@ -176,17 +178,17 @@ def _sparkline(history: Sequence[float]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
         f'aria-label="tokens per second over the last minute" style="display:block;width:100%;height:2.4em">'
-        f"<title>at most {highest:,.0f} tokens in a second of the last minute</title>{drawn}"
+        f"<title>at most {highest:,.0f} tokens in a second of the last minute</title>{curve}"
         f'<path d="M0 {HEIGHT - 0.5}H{WIDTH}" stroke="currentColor" stroke-opacity="0.25" '
         'vector-effect="non-scaling-stroke"/></svg>'
     )
 
 
 def _row(cells: Sequence[str], style: str) -> str:
-    """Return a row of the table. Numbers are right-aligned, but for the first, which names the request."""
-    made = (
+    """Return a row of the table. Columns after the first two are right-aligned."""
+    columns = (
         f'<td style="padding:0 1.6em 0 0;border:0;text-align:{"right" if place > 1 else "left"}">'
         f'<span style="{style}">{visible(cell)}</span></td>'
         for place, cell in enumerate(cells)
     )
-    return f'<tr style="background:none">{"".join(made)}</tr>'
+    return f'<tr style="background:none">{"".join(columns)}</tr>'

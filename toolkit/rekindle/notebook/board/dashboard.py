@@ -1,4 +1,4 @@
-"""What `session.dashboard()` shows: an engine as it works, in the output of a cell."""
+"""The result of `session.dashboard()`: a live view of an engine in the output of a cell."""
 
 import threading
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from rekindle.notebook.board.rates import Rates
 
 
 class Dashboard:
-    """A dashboard of an engine's speed, slots, pages and requests, which moves in the output of the cell that shows it.
+    """A live dashboard of an engine's speed, slots, pages and requests, in the output of a cell.
 
-    It stops when that output is closed, when the session ends, or at `stop()`; the last snapshot stays in the output.
-    A notebook that is saved or exported meanwhile has the snapshot of that moment.
-    Where there is no notebook it prints as a table of text, and where there are no widgets it does not move.
+    The updates stop when the output is closed, when the session ends, or at `stop()`; the last snapshot stays in the
+    output. A notebook saved or exported before has the current snapshot. Outside notebooks, the dashboard prints as a
+    text table. Without widgets, it is not updated.
     """
 
     def __init__(self, source: Source):
@@ -28,12 +28,12 @@ class Dashboard:
         self._lock = threading.Lock()
         self._panel: Panel | None = None
         self._live: Live | None = None
-        self._forget_cells: Callable[[], None] | None = None
+        self._unregister: Callable[[], None] | None = None
         self._last: Board
         self._look()
 
     def stop(self) -> None:
-        """Stop following the engine. Any thread may call this, any number of times."""
+        """Stop the updates. Thread-safe; can be called repeatedly."""
         if (live := self._live) is not None:
             live.stop()
         else:
@@ -46,32 +46,32 @@ class Dashboard:
         return board_bundle(self._look())
 
     def _ipython_display_(self) -> None:
-        """Show the dashboard in an output that moves. IPython calls this first.
+        """Show the dashboard in a live output. IPython calls this first.
 
         Raises:
-            NotImplementedError: no output can move here; IPython then takes `_repr_mimebundle_`.
+            NotImplementedError: no live output is possible; IPython then uses `_repr_mimebundle_`.
         """
         board = self._look()
         if self._source is None or front_end.kernel() is None:
-            raise NotImplementedError("a dashboard moves only in a notebook, and while its engine has not ended")
+            raise NotImplementedError("a live dashboard needs a notebook and a running engine")
         if self._panel is None:
             try:
                 self._panel = Panel(self._source)
-            except Exception as error:  # for whatever reason: IPython would print the traceback
-                raise NotImplementedError("a dashboard moves only where ipywidgets works") from error
+            except Exception as error:  # of any kind: IPython would print the traceback
+                raise NotImplementedError("a live dashboard needs ipywidgets") from error
         self._panel.open(board)
         if self._live is None:
-            self._forget_cells = front_end.after_cells(self._draw)
+            self._unregister = front_end.after_cells(self._draw)
             self._live = Live(self._look, self._panel, self._leave)
             self._live.start()
 
     def _draw(self) -> None:
-        """Show how it is at the end of a cell, after which a tool that executes notebooks hears nothing more."""
+        """Show a snapshot at the end of a cell, the last chance for output in a tool like nbconvert."""
         if (panel := self._panel) is not None:
             panel.show(self._look())
 
     def _look(self) -> Board:
-        """Take a snapshot; return the last one if the engine is followed no longer."""
+        """Take a snapshot; after the end of the updates, return the last one."""
         with self._lock:
             if self._source is not None:
                 at = perf_counter()
@@ -80,22 +80,22 @@ class Dashboard:
             return self._last
 
     def _leave(self) -> None:
-        """Let go of the engine, and leave in the outputs what shall be there when the notebook is opened again."""
-        last = _stopped(self._look())
+        """Release the engine, and draw the final snapshot in the outputs, for a reopened notebook."""
+        last = _final(self._look())
         with self._lock:
             if self._source is None:
                 return
             self._source, self._last = None, last
-        if self._forget_cells is not None:
-            self._forget_cells()
+        if self._unregister is not None:
+            self._unregister()
         if self._panel is not None:
             self._panel.leave(last)
-        self._panel = self._live = self._forget_cells = None
+        self._panel = self._live = self._unregister = None
 
 
-def _stopped(board: Board) -> Board:
-    """Return the snapshot that a stopped dashboard leaves; the engine may go on."""
+def _final(board: Board) -> Board:
+    """Return the final snapshot of a stopped dashboard; the engine may still run."""
     facts = board.facts
-    if facts.ended:
+    if facts.has_ended:
         return board
-    return replace(board, facts=replace(facts, state=f"{facts.state} when this stopped", ended=True))
+    return replace(board, facts=replace(facts, state=f"{facts.state} when this stopped", has_ended=True))

@@ -1,4 +1,4 @@
-"""The thread that keeps a dashboard up to date, while cells run and while none does."""
+"""Thread to update a dashboard during and between cells."""
 
 import threading
 from collections.abc import Callable
@@ -11,21 +11,23 @@ from rekindle.notebook.board.panel import Panel
 from rekindle.notebook.front_end import context_of_threads
 
 PERIOD = 1 / 3
-"""Seconds between two snapshots."""
+"""The seconds between two snapshots."""
 GRACE = 2.0
-"""Seconds without a view after which the output counts as closed; one that is moved is closed and opened again."""
+"""The seconds without a view until an output counts as closed; moving an output closes and reopens it."""
 CLOSING = 1.0
-"""Seconds that a front end has at the end to say that it no longer shows the widgets."""
-LOOKED_SECONDS = 0.02
-"""How often to look whether it has said so."""
+"""The maximum wait for the front end to close its views at the end, in seconds."""
+POLL_SECONDS = 0.02
+"""The interval between two looks at the views during this wait, in seconds."""
 
 
 class Live:
-    """A follower of an engine, until that has ended, until the output is closed, or until it is told to stop.
+    """A thread with periodic snapshots of an engine, until its end, until the output is closed, or until `stop`.
 
     Args:
-        look: takes a snapshot, which the panel shows.
-        leave: called at the end, before the panel is closed; takes its buttons away.
+        look: a function to take a snapshot.
+        panel: the outputs for the snapshots.
+        leave: a function to remove the buttons, called at the end, before the panel is closed.
+        clock: a clock in seconds.
     """
 
     def __init__(
@@ -36,53 +38,53 @@ class Live:
         clock: Callable[[], float] = perf_counter,
     ):
         self._look, self._panel, self._leave, self._clock = look, panel, leave, clock
-        self._unseen_since: float | None = None
-        self._told = threading.Event()
+        self._hidden_since: float | None = None
+        self._stop_event = threading.Event()
         run = partial(context_of_threads().run, self._run)
         self._thread = threading.Thread(target=run, name="rekindle-dashboard", daemon=True)
 
     def start(self) -> None:
-        """Begin, after the panel was shown the first snapshot."""
+        """Start the thread, after the first snapshot on the panel."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and wait until the thread has ended. Any thread may call this, any number of times."""
-        self._told.set()
+        """Stop the thread, and wait for its end. Thread-safe; can be called repeatedly."""
+        self._stop_event.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def update(self) -> bool:
-        """Show one snapshot, and tell whether to go on."""
+        """Show one snapshot, and return whether to continue."""
         board = self._look()
         self._panel.show(board)
-        return not (board.facts.ended or self._panel.closed or self._is_out_of_sight())
+        return not (board.facts.has_ended or self._panel.closed or self._is_out_of_sight())
 
     def _is_out_of_sight(self) -> bool:
-        if self._panel.viewed or not self._panel.seen:
-            self._unseen_since = None
+        if self._panel.viewed or not self._panel.was_viewed:
+            self._hidden_since = None
             return False
         now = self._clock()
-        if self._unseen_since is None:
-            self._unseen_since = now
-        return now - self._unseen_since >= GRACE
+        if self._hidden_since is None:
+            self._hidden_since = now
+        return now - self._hidden_since >= GRACE
 
     def _run(self) -> None:
         try:
-            while not self._told.wait(PERIOD) and self.update():
+            while not self._stop_event.wait(PERIOD) and self.update():
                 pass
             self._leave()
-            self._let_go_of_views()
+            self._wait_for_views()
             self._panel.close()
         except Exception:
-            if not ending():  # a kernel that shuts down has no sockets any more
+            if not ending():  # a kernel at shutdown has no sockets
                 raise
 
-    def _let_go_of_views(self) -> None:
-        """Wait a moment until no front end shows the widgets.
+    def _wait_for_views(self) -> None:
+        """Wait briefly until no front end displays the widgets.
 
-        A front end gives up a widget's subshell with the widget, and ipykernel complains in a cell about messages that
-        come for the subshell after that.
+        A front end deletes the subshell of a widget together with the widget. Later messages for the subshell would
+        make ipykernel print an error in a cell.
         """
         last = self._clock() + CLOSING
         while self._panel.viewed and self._clock() < last:
-            sleep(LOOKED_SECONDS)
+            sleep(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""The outputs of a dashboard that moves: the snapshot as HTML, and below it the buttons."""
+"""Outputs of a live dashboard: the snapshot as HTML, and the buttons below."""
 
 import threading
 from collections import deque
@@ -12,26 +12,26 @@ from rekindle.notebook.board.board import Board, Source
 from rekindle.notebook.board.board_html import board_bundle
 
 BUTTON_AFTER = 1.0
-"""Seconds after which a request gets a button; nobody could hit the button of a shorter one."""
+"""The age of a request with a button, in seconds; the button of a shorter request would be too brief to click."""
 RETIRED = 64
-"""How many buttons of ended requests are kept out of sight, so that a late click does not end up in a kernel's log."""
+"""The number of hidden buttons of ended requests, kept to avoid error messages in the kernel's log for late clicks."""
 
 
 class Panel:
-    """The outputs and the buttons of one dashboard. Any thread may call its methods.
+    """The outputs and the buttons of one dashboard. All methods are thread-safe.
 
-    The snapshot is no widget: so it is in the notebook whenever that is saved. Only the buttons are widgets.
+    Only the buttons are widgets. The snapshot is HTML, so it is part of a saved notebook.
 
     Attributes:
-        root: the widget that contains the others.
-        seen: whether a front end has ever said that it shows the widgets.
+        root: the root widget.
+        was_viewed: True after the first report of a view by a front end.
     """
 
     def __init__(self, source: Source):
         from ipywidgets import Button, ButtonStyle, HBox, Layout, VBox
 
         self._source = source
-        self._paused = self.seen = self._left = False
+        self._paused = self.was_viewed = self._has_left = False
         self._shared = {"layout": Layout(width="auto"), "style": ButtonStyle()}
         self._button_class = Button
         self._toggle = self._button("Pause", self._pause_or_resume)
@@ -41,20 +41,20 @@ class Panel:
         self._lock = threading.RLock()
         self._row = HBox([self._toggle])
         self.root = VBox([self._row], _view_count=0)
-        self.root.observe(self._counted, "_view_count")
+        self.root.observe(self._on_view_count, "_view_count")
 
     @property
     def viewed(self) -> bool:
-        """Tell whether a front end shows the widgets now, as far as it has said."""
+        """True if a front end currently displays the widgets, according to its reports."""
         return bool(self.root._view_count) and self._row._view_count != 0
 
     @property
     def closed(self) -> bool:
-        """Tell whether somebody has closed the widgets."""
+        """True if the widgets are closed."""
         return self.root.comm is None
 
     def open(self, board: Board) -> None:
-        """Show this snapshot and the buttons in the cell that runs too, from now on."""
+        """Add outputs with the snapshot and the buttons in the running cell."""
         with self._lock:
             snapshot, buttons = front_end.CellOutput(), front_end.CellOutput()
             snapshot.draw(board_bundle(board))
@@ -63,28 +63,28 @@ class Panel:
         self.show(board)
 
     def show(self, board: Board) -> None:
-        """Show this snapshot, unless the last one was shown."""
+        """Show a snapshot, unless the final one was shown."""
         with self._lock:
-            if self._left:
+            if self._has_left:
                 return
             self._draw(board)
             self._count_closing()
             self._offer(board)
 
     def leave(self, board: Board) -> None:
-        """Show the last snapshot, and take the buttons away."""
+        """Show the final snapshot, and remove the buttons."""
         with self._lock:
-            self._left = True
+            self._has_left = True
             self._draw(board)
             for _, buttons in self._outputs:
                 buttons.draw(front_end.EMPTY)
 
     def close(self) -> None:
-        """Close the widgets, unless no front end has said yet that it shows them.
+        """Close the widgets after the first report of a view; before it, do nothing.
 
-        It may be about to say so, and a kernel logs every message for a widget that is closed.
+        The report may still be on its way, and a kernel logs every message for a closed widget.
         """
-        if not self.seen:
+        if not self.was_viewed:
             return
         buttons = (self._toggle, *self._cancels.values(), *self._retired)
         for widget in (*buttons, self._row, self.root):
@@ -97,7 +97,7 @@ class Panel:
             snapshot.draw(board_bundle(board))
 
     def _offer(self, board: Board) -> None:
-        """Have a button for each thing that can be done now."""
+        """Update the buttons to the currently possible actions."""
         facts = board.facts
         self._paused = facts.state == "paused"
         self._toggle.description = "Resume" if self._paused else "Pause"
@@ -114,21 +114,21 @@ class Panel:
         button.on_click(lambda _: press())
         return button
 
-    def _counted(self, change: Any) -> None:
-        self.seen = self.seen or bool(change["new"])
+    def _on_view_count(self, change: Any) -> None:
+        self.was_viewed = self.was_viewed or bool(change["new"])
 
     def _count_closing(self) -> None:
-        """Have a second widget tell when the views are closed.
+        """Use a second widget to report the close of the views.
 
-        A front end holds a widget's next change back until the kernel was idle after the last one, and ipykernel 7.4
-        does not say that it is idle after what it handles while a cell awaits. So one widget tells that it is shown,
-        and another one, which has not told anything before, that it no longer is.
+        A front end delays the next change of a widget until the kernel is idle after the previous change. ipykernel 7.4
+        does not report idle after messages handled while a cell awaits. So one widget reports the opened view, and
+        another one, without an earlier change, the closed view.
         """
         if self._row._view_count is None and self.root._view_count:
             self._row._view_count = self.root._view_count
 
     def _pause_or_resume(self) -> None:
-        with suppress(SessionError):  # the engine has ended, which the next snapshot shows
+        with suppress(SessionError):  # the engine has ended, as the next snapshot will show
             (self._source.resume if self._paused else self._source.pause)()
 
     def _retire(self, button: Any) -> None:

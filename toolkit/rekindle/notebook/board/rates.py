@@ -1,13 +1,13 @@
-"""Tokens per second over the last minute, from a counter that is read now and then."""
+"""Tokens per second over the last minute, from irregular readings of a counter."""
 
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
 
 SECONDS = 60
-"""How many seconds are remembered."""
+"""The length of the history, in seconds."""
 RECENT = 2
-"""How many whole seconds "now" is the mean of, beside the one that has begun; a single tick would make it jump."""
+"""The number of whole seconds in the rate `now`, besides the current second; in fewer, a single tick would show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +15,10 @@ class Rate:
     """Tokens per second.
 
     Attributes:
-        now: over the last two or three seconds; None in the first second.
-        mean: over the last minute, or since the first look; None where `now` is None.
-        seconds: how many seconds `mean` covers.
-        history: the tokens of each whole second of these, the latest last.
+        now: the rate over the last two or three seconds; None in the first second.
+        mean: the rate over the last minute, or since the first reading; None if `now` is None.
+        seconds: the duration of `mean`.
+        history: the number of tokens in each whole second of `mean`, latest last.
     """
 
     now: float | None = None
@@ -28,7 +28,7 @@ class Rate:
 
 
 class Rates:
-    """The values of a counter at each whole second of the last minute, interpolated between two looks."""
+    """The values of a counter at each whole second of the last minute, interpolated between readings."""
 
     def __init__(self) -> None:
         self._marks: deque[float] = deque(maxlen=SECONDS + 1)
@@ -36,7 +36,12 @@ class Rates:
         self._last = (0.0, 0.0)
 
     def look(self, at: float, count: float) -> Rate:
-        """Return the rates at a time in seconds, not before the last look, when the counter is `count`."""
+        """Add a reading, and return the rates.
+
+        Args:
+            at: the time in seconds, not before the previous reading.
+            count: the value of the counter.
+        """
         if not self._marks:
             self._began, self._last = at, (0.0, count)
             self._marks.append(count)
