@@ -58,7 +58,7 @@ class AnswerRow:
         """The answer as text, or the error: for a parsed response, the content and the tool calls."""
         match self.outcome:
             case Generation(text=text, response=response) as generation:
-                return response_line(response) or text or generation.placeholder
+                return response_line(response) or text or generation.without_words
             case None:
                 return ""
         return self.error or repr(self.outcome)

@@ -246,7 +246,7 @@ class Generation:
         prompt = self.usage.said(self.cached)["prompt"]
         by_name = {"prompt": prompt, **self._times(), "not parsed": self.unparsed}
         facts = ", ".join(f"{name} {value}" for name, value in by_name.items() if value is not None)
-        output = response_text(self.response) or self.text or self.placeholder
+        output = response_text(self.response) or self.text or self.without_words
         return f"{output}\n[{self.ending}; {facts}]" if output else f"[{self.ending}; {facts}]"
 
     def _times(self) -> dict[str, str | None]:
@@ -255,7 +255,7 @@ class Generation:
         return self.timings.said(len(self.token_ids)) | {"meanwhile": meanwhile or None}
 
     @property
-    def placeholder(self) -> str:
+    def without_words(self) -> str:
         """The display of a generation without text: its token ids, or the reason of an immediate end."""
         if self._without_text:
             return ids_in_words(self.token_ids)
@@ -303,7 +303,7 @@ def generation_html(generation: Generation, calls: str = "") -> str:
     logprobs = generation.logprobs or ()
     parts = (
         response_html(generation.response, heat_map(logprobs), calls)
-        or text_html(generation.text, generation.placeholder, logprobs),
+        or text_html(generation.text, generation.without_words, logprobs),
         markup.folded("tokens of the prompt", prompt) if prompt else "",
         markup.facts(generation.usage.said(generation.cached)),
         markup.facts(generation._times()),

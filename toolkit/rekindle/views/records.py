@@ -149,9 +149,8 @@ def trace_record(record: MessageRecord, since: float) -> TraceRecord:
     """
     message, answers = record.message, record.answers
     facts: tuple[Fact, ...] = ()
-    if not any(
-        isinstance(each, FromLane | ToLane) for each in (message, *answers)
-    ):  # a router only forwards the messages of lanes
+    # A router only forwards the messages of lanes.
+    if not any(isinstance(each, FromLane | ToLane) for each in (message, *answers)):
         facts = sum(map(_facts_of_answer, answers), _facts_of_message(message))
     return TraceRecord(
         record.actor,

@@ -25,9 +25,7 @@ class TickLog:
         self._stats, self._lane = stats, lane
         self._name = "" if lane is None else f"lane {lane} "
         self._ticks = 0
-        self._since: tuple[float, int] | None = (
-            None  # the start of the current count of tokens: its time and the tokens generated until then
-        )
+        self._since: tuple[float, int] | None = None  # the start time of the current count, and the tokens until then
 
     def __call__(self, record: MessageRecord) -> None:
         """See `rekindle.core.messages.record.Observer`."""

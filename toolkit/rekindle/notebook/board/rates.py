@@ -7,7 +7,7 @@ from itertools import pairwise
 SECONDS = 60
 """The length of the history, in seconds."""
 RECENT = 2
-"""The number of whole seconds in the rate `now`, besides the current second; in fewer, a single tick would show."""
+"""The number of whole seconds in the rate `now`, in addition to the current second; with fewer, it would jump."""
 
 
 @dataclass(frozen=True, slots=True)
