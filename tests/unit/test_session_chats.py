@@ -109,7 +109,7 @@ async def test_a_fork_goes_its_own_way_and_an_undone_turn_is_gone(session: Sessi
     fork.undo()
     assert said(fork) == said(chat)
     fork.undo()
-    with pytest.raises(InvalidRequest, match="no turn to take back"):
+    with pytest.raises(InvalidRequest, match="no turn to undo"):
         fork.undo()
     assert said(chat) == [USER, ANSWER]
 
@@ -171,10 +171,10 @@ async def test_what_cannot_begin_a_chat_is_refused_in_words(session: Session, gi
 async def test_what_is_no_text_and_no_messages_cannot_be_said(session: Session) -> None:
     chat = session.chat()
     wrongs: tuple[tuple[Any, str], ...] = (
-        (3, "must be a str or a list of {role, content} mappings, got 3"),
+        (3, "a turn takes a str or a list of {role, content} mappings, got 3"),
         ({"role": "user", "content": "Hi"}, "'content': 'Hi'}; put it in a list"),
         ([], "at least one message"),
-        ("", "what is said is empty"),
+        ("", "the user message is empty"),
     )
     for wrong, told in wrongs:
         with pytest.raises(InvalidRequest) as raised:

@@ -166,10 +166,10 @@ def test_what_the_schema_allows_is_read_and_what_it_does_not_is_refused(
     checker = jsonschema.Draft202012Validator(kind.schema)
     for written, meant in good:
         assert checker.is_valid(written)
-        assert kind.read(written) == meant
+        assert kind.parse(written) == meant
     for written in bad:
         with pytest.raises(ValueError, match=r"expected|valid"):
-            kind.read(written)
+            kind.parse(written)
 
 
 @given(
@@ -182,7 +182,7 @@ def test_a_value_of_any_kind_is_read_or_refused_as_its_schema_says(value: Any) -
     for annotation in (str, int, bool, list[int], int | None, list[list[str]], Literal["a", 1, None]):
         kind = kind_of(annotation)
         try:
-            kind.read(value)
+            kind.parse(value)
             read = True
         except ValueError:
             read = False
@@ -199,8 +199,8 @@ def unknown(when: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa:
     ("tools", "message"),
     [
         ([unannotated], r"tools\[0\], unannotated\(\): parameter 'days' has no annotation"),
-        ([many], "has no name that a model could give it by"),
-        ([odd], "annotation of 'when' cannot be told to a model"),
+        ([many], "cannot be passed by name"),
+        ([odd], "annotation of 'when' has no JSON schema"),
         ([unknown], "cannot be read"),
         ([lambda: None], "needs a name"),
         (weather, "put it in a list"),

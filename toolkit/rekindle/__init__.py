@@ -138,11 +138,11 @@ __all__ = [
 ]
 
 _RENAMED = {"Handled": "MessageRecord"}
-"""The public names of earlier versions, and the names that they have now."""
+"""Former public names and their current names."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return what a former public name stands for, with a warning."""
+    """Return the object of a former public name, with a deprecation warning."""
     if name not in _RENAMED:
         raise AttributeError(f"module 'rekindle' has no attribute {name!r}")
     warn(f"rekindle.{name} is now rekindle.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
@@ -150,5 +150,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names alone: completion would list every module that was imported."""
+    """Return the public names only; completion would otherwise list all imported modules."""
     return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -1,4 +1,4 @@
-"""The command line: `python -m rekindle demo`, `generate`, `info`, `serve`, `precompile` and others."""
+"""Command line: `python -m rekindle demo`, `generate`, `info`, `serve`, `precompile` and others."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.errors import RekindleError
 
 INTERRUPTED = 128 + signal.SIGINT
-BROKEN_PIPE = 128 + 13  # SIGPIPE, which not every system has
+BROKEN_PIPE = 128 + 13  # SIGPIPE, absent on some systems
 GRACE_SECONDS = 1.0
 
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: the arguments; None takes the process's own, and an interrupt then ends the process.
+        argv: the arguments; None reads the process's arguments, and lets an interrupt end the process.
 
     Returns:
         the exit status: 0, 1 for an error of Rekindle's, 130 for an interrupt, 141 for a closed pipe.

@@ -1,1 +1,1 @@
-"""Conversations of several turns, and answers in parts."""
+"""Conversations of several turns, with functions for the model to call."""

@@ -1,4 +1,4 @@
-"""How a conversation is shown: each message under its role."""
+"""Display of a conversation: each message under its role."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,12 +7,12 @@ from typing import Any
 from rekindle.core import markup
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""The keys of messages that may have reasoning."""
+"""Keys of messages for reasoning, by chat template."""
 
 
 def chat_text(messages: Iterable[Mapping[str, Any]]) -> str:
-    """Return messages as text, each on lines of its own."""
-    return "\n".join(f"{message.get('role')}: {_said(message)}" for message in messages)
+    """Return messages as text, each on separate lines."""
+    return "\n".join(f"{message.get('role')}: {_content(message)}" for message in messages)
 
 
 def chat_html(messages: Iterable[Mapping[str, Any]]) -> str:
@@ -23,12 +23,12 @@ def chat_html(messages: Iterable[Mapping[str, Any]]) -> str:
 def _html(message: Mapping[str, Any]) -> str:
     role = f'<div style="margin:0.5em 0 0 0;opacity:0.75">{markup.visible(str(message.get("role")))}</div>'
     reasoning = next((str(message[key]) for key in REASONING if message.get(key)), "")
-    thought = markup.folded("reasoning", markup.passage(reasoning)) if reasoning else ""
-    return f"{role}{thought}{markup.passage(_said(message))}"
+    reasoning_html = markup.folded("reasoning", markup.passage(reasoning)) if reasoning else ""
+    return f"{role}{reasoning_html}{markup.passage(_content(message))}"
 
 
-def _said(message: Mapping[str, Any]) -> str:
-    """Return the content of a message, and the calls in it."""
+def _content(message: Mapping[str, Any]) -> str:
+    """Return the content of a message, followed by its tool calls."""
     content = message.get("content") or ""
     text = content if isinstance(content, str) else "\n".join(str(part.get("text", "")) for part in content)
     calls = [call.get("function", call) for call in message.get("tool_calls") or ()]

@@ -1,11 +1,11 @@
-"""A conversation that remembers its turns."""
+"""Conversation with a history of turns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
 from rekindle.chats.card import chat_html, chat_text
-from rekindle.chats.known import NOTHING, Known
+from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
 from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions, Turns, draw_results
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
@@ -23,34 +23,34 @@ from rekindle.results.tool_run import ToolRun
 from rekindle.tools.running import Rounds
 from rekindle.tools.tool import AnyTool, Tool, tools_of
 
-Said = str | Sequence[Mapping[str, Any]] | None
-"""What is said in a turn: a text of the user's, messages, or nothing where the conversation waits for an answer."""
+NewMessages = str | Sequence[Mapping[str, Any]] | None
+"""New messages of a turn: a str for a user message, messages, or None if the last message awaits an answer."""
 
 ROUNDS = 10
-"""How often the model is asked in one turn, if it calls functions."""
+"""Maximal number of answers in one turn with function calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A conversation at one time.
+    """State of a conversation between two turns.
 
     Attributes:
-        messages: oldest first.
-        known: what of it has been computed.
+        messages: the messages, oldest first.
+        turn_tokens: the tokens of earlier turns.
     """
 
     messages: tuple[Mapping[str, Any], ...]
-    known: Known = NOTHING
+    turn_tokens: TurnTokens = NO_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
-class Streamed:
-    """A turn whose answer is streamed.
+class StreamedTurn:
+    """Turn with a streamed answer.
 
     Attributes:
-        handle: its request.
-        messages: the conversation that it answers.
-        turns: what asked for it.
+        handle: the request of the answer.
+        messages: the conversation up to the answer.
+        turns: the turns, for recording the tokens of the answer.
     """
 
     handle: Handle
@@ -59,16 +59,16 @@ class Streamed:
 
 
 class Chat:
-    """A conversation, from `session.chat`. Each turn costs its new tokens alone, because the earlier are cached.
+    """Conversation from `session.chat`. Each turn computes only its new tokens, because earlier ones are cached.
 
-    A turn that fails or is interrupted leaves the conversation as it was. One turn at a time: `fork` gives another
-    conversation that begins the same.
+    A turn that fails or is interrupted leaves the conversation unchanged. Only one turn runs at a time; `fork` returns
+    an independent copy of the conversation.
 
     Args:
-        requests: makes the requests of the session.
-        messages: the conversation until now.
-        tools: what the model may call. Functions are called by `say` and `show`, which go on until there is an answer.
-        options: keywords of each turn that gives no others.
+        requests: the requests of the session.
+        messages: the conversation so far.
+        tools: the tools for the model. `say` and `show` call functions until the model answers without calls.
+        options: the default options of each turn.
     """
 
     def __init__(
@@ -76,93 +76,91 @@ class Chat:
         requests: Requests,
         messages: Sequence[Mapping[str, Any]] = (),
         tools: Sequence[AnyTool] | None = None,
-        options: TurnOptions = {},  # noqa: B006  # it is only read
+        options: TurnOptions = {},  # noqa: B006  # never modified
     ):
         self._requests = requests
         self._tools: tuple[Tool, ...] = () if tools is None else tools_of(tools)
         self._options = options
         self._states = [State(tuple(messages))]
-        self._turning = False
-        self._streamed: Streamed | None = None
+        self._in_turn = False
+        self._streamed: StreamedTurn | None = None
 
     @property
     def messages(self) -> list[Mapping[str, Any]]:
-        """The conversation, as `generate` takes it: a list of its own, with copies of the messages."""
+        """Messages of the conversation, as `generate` takes them: a new list of copies."""
         return copy_messages(self._now.messages)
 
     @awaitable('await chat.say("...")')
     @spelled_out(TurnOptions, TURN_DEFAULTS)
-    def say(self, said: Said = None, **ask: Unpack[TurnOptions]) -> Waits[Generation]:
-        """Say something, and return the answer, which is part of the conversation then.
+    def say(self, said: NewMessages = None, **options: Unpack[TurnOptions]) -> Waits[Generation]:
+        """Add messages to the conversation, and return the model's answer, which is added too.
 
-        Functions that the model calls are called, as in `session.run_tools`, until it answers; all that is in
-        `messages`. The model is asked at most 10 times; then its last answer is returned, with calls that nobody
-        answered. Calls of tools that were given as JSON schemas are for the caller to answer: say the messages
-        of the role "tool" with their results.
+        If the model calls functions, they are called as in `session.run_tools` until the model answers without calls;
+        `messages` has all steps. After 10 answers with calls, the last one is returned with its calls unanswered.
+        Calls of tools given as JSON schemas are for the caller to answer: pass the results as messages of role "tool".
 
         Args:
-            said: what the user says, or messages; nothing where the last message waits for an answer, as after `edit`.
-            **ask: sampling parameters of this turn, and variables of the chat template.
+            said: a str for a user message, or messages; None if the last message awaits an answer, as after `edit`.
+            **options: sampling parameters and chat template variables of this turn.
 
         Raises:
-            InvalidRequest: nothing is said and nothing waits for an answer, or a turn is under way, or as
-                `session.generate`.
-            Others: as `session.generate`. The conversation is as it was then.
+            InvalidRequest: no message awaits an answer, or another turn is running, or as `session.generate`.
+            Others: as `session.generate`. The conversation is unchanged after an error.
         """
-        return self._turn(said, ask, None)
+        return self._turn(said, options, None)
 
     say_sync = blocking(say)
 
     @awaitable('await chat.show("...")')
     @spelled_out(TurnOptions, TURN_DEFAULTS)
-    def show(self, said: Said = None, **ask: Unpack[TurnOptions]) -> Waits[Generation]:
-        """Say something, and show the answer in the output of the cell as it comes; in a terminal, print it.
+    def show(self, said: NewMessages = None, **options: Unpack[TurnOptions]) -> Waits[Generation]:
+        """Add messages, and show the answer in the notebook cell as it arrives. In a terminal, print it.
 
-        Pressing the button of an answer raises nothing: what had come is part of the conversation.
+        The cancel button raises no error: the partial answer is added to the conversation.
         """
-        return (yield from self._turn(said, ask, (yield from way())))
+        return (yield from self._turn(said, options, (yield from way())))
 
     show_sync = blocking(show)
 
     @spelled_out(TurnOptions, TURN_DEFAULTS)
-    def stream(self, said: Said = None, **ask: Unpack[TurnOptions]) -> Stream:
-        """Say something, and return the pieces of the answer as they come: `async for` or, blocking, `for`.
+    def stream(self, said: NewMessages = None, **options: Unpack[TurnOptions]) -> Stream:
+        """Add messages, and return the pieces of the answer as they arrive, for `async for` or a blocking `for`.
 
-        The answer is part of the conversation once it has ended; leaving the loop early cancels it, and the
-        conversation is as it was. Functions are not called here: `say` does that.
+        The answer is added to the conversation once it has ended. Leaving the loop early cancels the answer and leaves
+        the conversation unchanged. Function calls are not executed here; `say` does so.
         """
-        messages, turns = self._begin(said, ask)
-        self._streamed = Streamed(turns.ask(messages), messages, turns)
+        messages, turns = self._begin(said, options)
+        self._streamed = StreamedTurn(turns.ask(messages), messages, turns)
         return Stream(self._streamed.handle)
 
     def fork(self) -> "Chat":
-        """Return another conversation that is the same until now, and goes its own way. Nothing is computed for it."""
-        forked = Chat(self._requests, (), None, self._options)
-        forked._tools, forked._states = self._tools, [*self._states[:-1], self._now]
-        return forked
+        """Return an independent copy of the conversation. Nothing is computed: the copy shares cached pages."""
+        copy = Chat(self._requests, (), None, self._options)
+        copy._tools, copy._states = self._tools, [*self._states[:-1], self._now]
+        return copy
 
     def undo(self) -> None:
-        """Take back the last turn, or the last edit.
+        """Undo the last turn or edit.
 
         Raises:
-            InvalidRequest: there is none, or a turn is under way.
+            InvalidRequest: there is no turn or edit to undo, or a turn is running.
         """
         self._check_idle()
         if len(self._states) == 1:
-            raise InvalidRequest("there is no turn to take back")
+            raise InvalidRequest("there is no turn to undo")
         self._states.pop()
 
     def edit(self, index: int, text: str) -> None:
-        """Change the text of a message, and drop what came after it; then go on with `say`.
+        """Replace the text of a message, and drop all later messages.
 
-        After a message of the user's, `await chat.say()` has it answered. An answer loses its reasoning and its calls.
+        After editing a user message, `await chat.say()` answers it. An edited answer loses its reasoning and calls.
 
         Args:
-            index: the place of the message in `messages`; -1 is the last.
-            text: its new content.
+            index: the index of the message in `messages`; -1 is the last.
+            text: the new content.
 
         Raises:
-            InvalidRequest: there is no such message, or a turn is under way.
+            InvalidRequest: the message does not exist, or a turn is running.
         """
         self._check_idle()
         state = self._now
@@ -171,10 +169,10 @@ class Chat:
         if place is None:
             raise InvalidRequest("there is no message to edit")
         old = state.messages[place]
-        # The calls and the reasoning of an answer were of another text.
-        kept = {"role": "assistant"} if old["role"] == "assistant" else old
-        new = {**kept, "content": checks.text("text", text, len(str(text)))}
-        self._states.append(State((*state.messages[:place], new), state.known))
+        # Calls and reasoning of an answer belong to its old text.
+        fields = {"role": "assistant"} if old["role"] == "assistant" else old
+        new = {**fields, "content": checks.text("text", text, len(str(text)))}
+        self._states.append(State((*state.messages[:place], new), state.turn_tokens))
 
     def __len__(self) -> int:
         return len(self._now.messages)
@@ -183,82 +181,81 @@ class Chat:
         return True
 
     def __repr__(self) -> str:
-        said = markup.quantity(len(self), "message")
+        size = markup.quantity(len(self), "message")
         last = f", last {chat_text(self.messages[-1:])!r:.80}" if len(self) else ""
-        return f"<rekindle.Chat of {said}{last}>"
+        return f"<rekindle.Chat of {size}{last}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         html = markup.card("Chat", markup.quantity(len(self), "message"), chat_html(self.messages))
         return markup.bundle(chat_text(self.messages) or repr(self), html)
 
-    def _turn(self, said: Said, ask: TurnOptions, cell: Cell | None) -> Waits[Generation]:
-        __tracebackhide__ = True  # a cell shows errors without such frames
-        messages, turns = self._begin(said, ask)
-        self._turning = True
+    def _turn(self, new_messages: NewMessages, options: TurnOptions, cell: Cell | None) -> Waits[Generation]:
+        __tracebackhide__ = True  # hides this frame from notebook tracebacks
+        messages, turns = self._begin(new_messages, options)
+        self._in_turn = True
         try:
-            return self._ended((yield from self._rounds(messages, turns, cell).run()), turns)
+            return self._finish((yield from self._rounds(messages, turns, cell).run()), turns)
         finally:
-            self._turning = False
+            self._in_turn = False
 
     def _rounds(self, messages: Sequence[Mapping[str, Any]], turns: Turns, cell: Cell | None) -> Rounds:
-        """Return the rounds of a turn: one, unless functions are there that the model may call."""
-        told = (lambda step: None) if cell is None else draw_results
-        return Rounds(
-            messages, {tool.name: tool for tool in self._tools}, ROUNDS, lambda said: turns.answered(said, cell), told
-        )
+        """Return the rounds of a turn: a single one without functions to call."""
+        on_step = (lambda step: None) if cell is None else draw_results
+        tools = {tool.name: tool for tool in self._tools}
+        return Rounds(messages, tools, ROUNDS, lambda history: turns.answer(history, cell), on_step)
 
-    def _begin(self, said: Said, ask: TurnOptions) -> tuple[list[Mapping[str, Any]], Turns]:
-        """Return the conversation with what is said, and what asks for its next turn."""
-        check_keywords(ask, TURN_DEFAULTS)
+    def _begin(self, new_messages: NewMessages, options: TurnOptions) -> tuple[list[Mapping[str, Any]], Turns]:
+        """Return the conversation with the new messages, and the turns that request its next answer."""
+        check_keywords(options, TURN_DEFAULTS)
         self._check_idle()
         state = self._now
-        messages = [*state.messages, *_messages(said)]
-        if not messages or (said is None and messages[-1].get("role") == "assistant"):
+        messages = [*state.messages, *_messages(new_messages)]
+        if not messages or (new_messages is None and messages[-1].get("role") == "assistant"):
             raise InvalidRequest("nothing waits for an answer; say something: chat.say('...')")
-        options: Any = {**self._options, **ask}
-        return messages, Turns(self._requests, [tool.schema for tool in self._tools], options, state.known)
+        turn_options: Any = {**self._options, **options}
+        return messages, Turns(self._requests, [tool.schema for tool in self._tools], turn_options, state.turn_tokens)
 
-    def _ended(self, run: ToolRun, turns: Turns) -> Generation:
-        self._states.append(State(tuple(run.messages), turns.known))
+    def _finish(self, run: ToolRun, turns: Turns) -> Generation:
+        self._states.append(State(tuple(run.messages), turns.turn_tokens))
         return run.answer
 
     @property
     def _now(self) -> State:
-        """The conversation, with the answer of a stream that has ended."""
+        """State of the conversation, including the answer of an ended stream."""
         self._settle()
         return self._states[-1]
 
     def _settle(self) -> None:
-        """Take in the answer of a stream that has ended; that of one that was left is no part of the conversation."""
+        """Add the answer of an ended stream to the conversation; drop a cancelled one."""
         streamed = self._streamed
         if streamed is not None and (streamed.handle.done or streamed.handle.record.cancelling):
             self._streamed = None
             if (answer := streamed.handle.generation) is not None and not streamed.handle.record.cancelling:
                 streamed.turns.take(answer)
-                self._states.append(State((*streamed.messages, answer.message), streamed.turns.known))
+                self._states.append(State((*streamed.messages, answer.message), streamed.turns.turn_tokens))
 
     def _check_idle(self) -> None:
         self._settle()
-        if self._turning or self._streamed is not None:
+        if self._in_turn or self._streamed is not None:
             raise InvalidRequest("a turn of this conversation is under way; wait for it, or fork() the conversation")
 
 
-def _messages(said: Said) -> list[Mapping[str, Any]]:
-    """Return what is said as messages.
+def _messages(new_messages: NewMessages) -> list[Mapping[str, Any]]:
+    """Return the new messages of a turn as a list.
 
     Raises:
-        InvalidRequest: it is neither a text nor messages.
+        InvalidRequest: they are neither a str nor messages.
     """
-    if said is None:
+    if new_messages is None:
         return []
-    if isinstance(said, str):
-        if not said:
-            raise InvalidRequest("what is said is empty; it needs at least one character")
-        return [{"role": "user", "content": said}]
-    if not checks.is_sequence(said):
-        hint = "; put it in a list" if isinstance(said, Mapping) else ""
+    if isinstance(new_messages, str):
+        if not new_messages:
+            raise InvalidRequest("the user message is empty; it needs at least one character")
+        return [{"role": "user", "content": new_messages}]
+    if not checks.is_sequence(new_messages):
+        hint = "; put it in a list" if isinstance(new_messages, Mapping) else ""
         raise InvalidRequest(
-            f"what is said must be a str or a list of {{role, content}} mappings, got {checks.preview(said)}{hint}"
+            f"a turn takes a str or a list of {{role, content}} mappings, got {checks.preview(new_messages)}{hint}"
         )
-    check_messages(said)
-    return copy_messages(said)
+    check_messages(new_messages)
+    return copy_messages(new_messages)

@@ -1,4 +1,4 @@
-"""Conversations and runs of tools as a session begins them, with what they are given checked."""
+"""Session methods for conversations and tool runs: `chat` and `run_tools`, with checks of their arguments."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,9 +20,9 @@ from rekindle.tools.running import Rounds, callable_tools
 from rekindle.tools.tool import AnyTool
 
 LONGEST_SYSTEM = 10**7
-"""The most characters of a system message."""
+"""Maximal length of a system message in characters."""
 MOST_ROUNDS = 1000
-"""The most rounds of a run of tools."""
+"""Maximal number of rounds of a tool run."""
 
 
 @spelled_out(TurnOptions, TURN_DEFAULTS)
@@ -32,30 +32,30 @@ def chat(
     system: str | None = None,
     messages: Messages | None = None,
     tools: Sequence[AnyTool] | None = None,
-    **ask: Unpack[TurnOptions],
+    **options: Unpack[TurnOptions],
 ) -> Chat:
-    """Begin a conversation that remembers its turns: `chat = session.chat()`, then `await chat.say("...")`.
+    """Start a conversation with a history of turns: `chat = session.chat()`, then `await chat.say("...")`.
 
     Args:
-        system: the text of a system message, which comes first.
-        messages: how the conversation has begun, after the system message.
-        tools: what the model may call. Python functions are called as in `run_tools`; JSON schemas are for the
+        system: the text of a system message at the start.
+        messages: the first messages, after the system message.
+        tools: the tools for the model. Python functions are called as in `run_tools`; calls of JSON schemas are for the
             caller to answer.
-        **ask: sampling parameters and variables of the chat template, for each turn that gives no others.
+        **options: default sampling parameters and chat template variables of all turns.
 
     Raises:
-        InvalidRequest: the messages, the tools or the keywords cannot be served.
+        InvalidRequest: the messages, the tools or the options are invalid.
     """
-    check_keywords(ask, TURN_DEFAULTS)
-    begun: list[Mapping[str, Any]] = []
+    check_keywords(options, TURN_DEFAULTS)
+    history: list[Mapping[str, Any]] = []
     if system is not None:
-        begun.append({"role": "system", "content": checks.text("system", system, LONGEST_SYSTEM)})
+        history.append({"role": "system", "content": checks.text("system", system, LONGEST_SYSTEM)})
     if messages is not None:
         check_messages(messages)
-        begun += copy_messages(messages)
-    sampling = {name: value for name, value in ask.items() if name in SamplingOptions.__annotations__}
+        history += copy_messages(messages)
+    sampling = {name: value for name, value in options.items() if name in SamplingOptions.__annotations__}
     session._requests.params(sampling)  # type: ignore[arg-type]
-    return Chat(session._requests, begun, tools, ask)
+    return Chat(session._requests, history, tools, options)
 
 
 @spelled_out(TurnOptions, TURN_DEFAULTS)
@@ -66,42 +66,43 @@ def run_tools(
     *,
     limit: int = 10,
     show: bool | None = None,
-    **ask: Unpack[TurnOptions],
+    **options: Unpack[TurnOptions],
 ) -> Waits[ToolRun]:
-    """Have the model answer a conversation, calling the functions that it wants, until it wants none.
+    """Answer a conversation, executing the model's function calls until it answers without calls.
 
-    An async function is awaited in this cell's loop. Any other has a thread of its own, so that an interrupt ends
-    the wait even if the function never returns; what has to run in the cell's own thread is best made async. What
-    a function raises is told to the model as the result, and so is a call of an unknown function or with arguments
-    that its annotations do not allow. `run_tools_sync` calls functions on this thread, and async ones in an asyncio
-    loop on another.
+    Async functions are awaited in the caller's event loop. Other functions run in separate threads, so that an
+    interrupt ends the wait even if a function never returns; make a function async if it has to run in the caller's
+    thread. An error of a function is returned to the model as the call's result, as are calls of unknown functions and
+    arguments that violate the annotations. `run_tools_sync` calls functions in the caller's thread, and async functions
+    in an asyncio loop of another thread.
 
-    Leaving the await early cancels the request or leaves the function; an interrupt has the steps until then as its
-    attribute `steps`.
+    Leaving the await early cancels the request or abandons the running function. An interrupt has the steps so far as
+    its attribute `steps`.
 
     Args:
-        messages: as in `generate`.
-        tools: functions with annotations; the model is told of them by their docstrings too.
-        limit: how often the model is asked at most. If it calls functions even then, `stop` of the result is
-            "limit".
-        show: draw each answer and each result as it comes. The default is to do so in a notebook.
-        **ask: sampling parameters, and variables of the chat template.
+        messages: the conversation, as in `generate`.
+        tools: annotated functions; their docstrings are part of the prompt.
+        limit: the maximal number of answers. If the last one still has calls, `stop` of the result is "limit".
+        show: whether to draw each answer and result as it arrives. The default is True in a notebook.
+        **options: sampling parameters and chat template variables.
 
     Raises:
-        InvalidRequest: a function cannot be told to a model, such as one without annotations, or as `generate`.
+        InvalidRequest: a function cannot be described to the model, as one without annotations, or as `generate`.
         Others: as `generate`.
     """
-    __tracebackhide__ = True  # a cell shows errors without such frames
+    __tracebackhide__ = True  # hides this frame from notebook tracebacks
     cell = (yield from way()) if draws(show) else None
-    run = yield from _rounds(session._requests, messages, tools, limit, ask, cell).run()
-    return run if cell is None else replace(run, drawn_in=markup.cell())  # which is not shown a second time in its cell
+    run = yield from _rounds(session._requests, messages, tools, limit, options, cell).run()
+    return run if cell is None else replace(run, drawn_in=markup.cell())  # prevents a second display in the same cell
 
 
-def _rounds(requests: Requests, messages: Any, given: Any, limit: int, ask: TurnOptions, cell: Cell | None) -> Rounds:
-    check_keywords(ask, TURN_DEFAULTS)
+def _rounds(
+    requests: Requests, messages: Any, functions: Any, limit: int, options: TurnOptions, cell: Cell | None
+) -> Rounds:
+    check_keywords(options, TURN_DEFAULTS)
     check_messages(messages)
-    tools = callable_tools(given)
-    turns = Turns(requests, [tool.schema for tool in tools.values()], ask)
-    told = (lambda step: None) if cell is None else draw_results
+    tools = callable_tools(functions)
+    turns = Turns(requests, [tool.schema for tool in tools.values()], options)
+    on_step = (lambda step: None) if cell is None else draw_results
     rounds = checks.integer("limit", limit, 1, MOST_ROUNDS)
-    return Rounds(copy_messages(messages), tools, rounds, lambda said: turns.answered(said, cell), told)
+    return Rounds(copy_messages(messages), tools, rounds, lambda history: turns.answer(history, cell), on_step)

@@ -1,10 +1,10 @@
-"""The turns of a conversation, each of which costs its new tokens alone."""
+"""Turns of a conversation; each computes only its new tokens."""
 
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from rekindle.chats.known import NOTHING, Known
+from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import GENERATE_DEFAULTS, GenerateOptions, PromptOptions, one_chat
 from rekindle.client.requests import Requests
@@ -20,11 +20,11 @@ from rekindle.results.tool_run import ToolStep, results_html, results_text
 
 
 class TurnOptions(SamplingOptions, total=False):
-    """The keywords of a turn: sampling parameters, and what the chat template and the tools are told.
+    """Options of a turn: sampling parameters, and options for tools and the chat template.
 
     Attributes:
         tool_choice: as in `generate`, for the first answer of the turn.
-        chat_template_kwargs: further variables of the chat template, by name.
+        chat_template_kwargs: additional variables of the chat template, by name.
     """
 
     tool_choice: str
@@ -35,52 +35,56 @@ TURN_DEFAULTS: dict[str, Any] = {name: GENERATE_DEFAULTS[name] for name in TurnO
 
 
 class Turns:
-    """Asks a model for its next turn in a conversation, once or several times.
+    """Requests for the next answer in a conversation, once or several times.
 
     Args:
-        requests: makes the requests.
-        tools: the schemas of what the model may call.
-        options: keywords of each request.
-        known: what of the conversation is computed.
+        requests: the requests of the session.
+        tools: the JSON schemas of the tools for the model.
+        options: the options of each request.
+        turn_tokens: the tokens of earlier turns.
 
     Attributes:
-        known: as above, with every turn that was answered.
+        turn_tokens: as above, including all answers so far.
     """
 
     def __init__(
-        self, requests: Requests, tools: Sequence[Mapping[str, Any]], options: TurnOptions, known: Known = NOTHING
+        self,
+        requests: Requests,
+        tools: Sequence[Mapping[str, Any]],
+        options: TurnOptions,
+        turn_tokens: TurnTokens = NO_TOKENS,
     ):
         self._requests, self._tools, self._options = requests, tools, options
-        self.known = known
+        self.turn_tokens = turn_tokens
         self._rendered = ""
-        self._choice = options.get("tool_choice", "auto")  # of the first answer: later ones may have to be no call
+        self._choice = options.get("tool_choice", "auto")  # only for the first answer; later ones choose freely
 
     def ask(self, messages: Sequence[Mapping[str, Any]]) -> Handle:
-        """Make the request for the next turn.
+        """Submit the request for the next answer.
 
         Raises:
-            InvalidRequest: the messages or the keywords cannot be served.
+            InvalidRequest: the messages or the options are invalid.
         """
-        about: PromptOptions[Any] = {"chat_template_kwargs": self._options.get("chat_template_kwargs")}
+        prompt_options: PromptOptions[Any] = {"chat_template_kwargs": self._options.get("chat_template_kwargs")}
         if self._tools:
-            about["tools"] = self._tools
+            prompt_options["tools"] = self._tools
         choice, self._choice = self._choice, "auto"
-        about["tool_choice"] = choice
-        chat = one_chat(messages, about)
+        prompt_options["tool_choice"] = choice
+        chat = one_chat(messages, prompt_options)
         self._rendered = self._requests.render(chat)
-        prompt = self.known.prompt(self._rendered)
-        ask = cast(GenerateOptions[Any], {**self._options, "tool_choice": choice})
-        return self._requests.answer(chat, ask, prompt)
+        prompt = self.turn_tokens.prompt(self._rendered)
+        options = cast(GenerateOptions[Any], {**self._options, "tool_choice": choice})
+        return self._requests.answer(chat, options, prompt)
 
     def take(self, answer: Generation) -> None:
-        """Note the tokens of the turn that was asked for last."""
+        """Record the tokens of the latest answer."""
         tokenizer = self._requests.tokenizer
-        assert tokenizer is not None, "a conversation is rendered with a tokenizer"
-        self.known = self.known.after(self._rendered, answer, tokenizer)
+        assert tokenizer is not None, "rendering a conversation needs a tokenizer"
+        self.turn_tokens = self.turn_tokens.with_turn(self._rendered, answer, tokenizer)
 
-    def answered(self, messages: Sequence[Mapping[str, Any]], cell: Cell | None = None) -> Waits[Generation]:
-        """Wait for the next turn, and draw it meanwhile if it is said how the cell waits."""
-        __tracebackhide__ = True  # a cell shows errors without such frames
+    def answer(self, messages: Sequence[Mapping[str, Any]], cell: Cell | None = None) -> Waits[Generation]:
+        """Wait for the next answer; with `cell`, draw it as it arrives."""
+        __tracebackhide__ = True  # hides this frame from notebook tracebacks
         handle = self.ask(messages)
         answer = yield from handle.wait_ended() if cell is None else show_one(handle, cell)
         self.take(answer)
@@ -88,12 +92,12 @@ class Turns:
 
 
 def draws(show: bool | None) -> bool:
-    """Tell whether turns are drawn: by default, in a notebook."""
+    """Return whether turns are drawn; the default is True in a notebook."""
     return front_end.kernel() is not None if show is None else boolean("show", show)
 
 
 def draw_results(step: ToolStep) -> None:
-    """Draw what came of the calls of a step; in a terminal, print it."""
+    """Draw the results of a step's calls; in a terminal, print them."""
     if front_end.kernel() is not None:
         front_end.CellOutput().draw(markup.bundle(results_text(step.results), results_html(step.results)))
     elif sys.stdout is not None:

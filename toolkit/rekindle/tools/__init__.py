@@ -1,1 +1,1 @@
-"""Functions that a model may call: what they are told to the model as, and how they are called."""
+"""Tools: functions for the model to call, their JSON schemas, and their execution."""

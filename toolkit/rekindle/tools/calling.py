@@ -1,4 +1,4 @@
-"""Calls of the functions of tools, as steps of an operation."""
+"""Function calls as steps of an operation."""
 
 import asyncio
 import dataclasses
@@ -17,48 +17,48 @@ from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """A function to call: a step whose result is that of the function, or the error that it raised."""
+class FunctionCall:
+    """Call of a function: a step with the function's result, or its error, as outcome."""
 
     function: Callable[..., Any]
     arguments: dict[str, Any]
 
     async def awaited(self) -> Any:
-        """Call the function; an async one runs in the caller's loop.
+        """Call the function; an async function runs in the caller's event loop.
 
-        Another function may block, so it has a thread of its own, with the caller's context: the cell stays alive, and
-        an interrupt ends the wait even if the function never returns. The thread cannot be ended; it goes on for
-        nobody, and no process waits for it.
+        Other functions may block, so they run in separate threads with the caller's context. The cell stays responsive,
+        and an interrupt ends the wait even if the function never returns. The abandoned daemon thread continues without
+        delaying the process's exit.
         """
         try:
             if iscoroutinefunction(self.function) or iscoroutinefunction(type(self.function).__call__):
-                return await _turning(self._now())
+                return await _interruptible(self._now())
             result = await awaited(_in_a_thread(self._now, copy_context()))
-            return await _turning(result) if isawaitable(result) else result
+            return await _interruptible(result) if isawaitable(result) else result
         except Exception as error:
             return error
 
     def blocked(self) -> Any:
-        """Call the function on this thread.
+        """Call the function in this thread.
 
-        An async one runs in an asyncio loop of its own, on a thread of its own, because a loop may run here.
+        An async function runs in a new asyncio loop in another thread, because this thread may run a loop already.
         """
         try:
             result = self._now()
             if not isawaitable(result):
                 return result
-            # In the caller's context, it would seem to run in the loop that this thread may have.
+            # An empty context, because in the caller's context the function would appear to run in this thread's loop.
             return blocked(_in_a_thread(partial(asyncio.run, _result(result)), Context()))
         except Exception as error:
             return error
 
     def _now(self) -> Any:
-        """Call the function, and return its result, which may be awaitable."""
+        """Call the function; the result may be awaitable."""
         return self.function(**self.arguments)
 
 
-def in_words(value: Any) -> str:
-    """Return a result as the model is told it: a text as it is, all else as JSON."""
+def result_text(value: Any) -> str:
+    """Return the text of a result for the model: a str unchanged, and other values as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, Exception):
@@ -67,7 +67,7 @@ def in_words(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can hold of a value."""
+    """Return a JSON-compatible form of a value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     for method in ("model_dump", "tolist"):  # of pydantic and of arrays
@@ -76,8 +76,8 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, set | frozenset) else str(value)
 
 
-async def _turning(result: Awaitable[Any]) -> Any:
-    """Await a result so that an interrupt of the cell is heard meanwhile."""
+async def _interruptible(result: Awaitable[Any]) -> Any:
+    """Await a result, responding to interrupts of the cell meanwhile."""
     with turning():
         return await result
 
@@ -87,7 +87,7 @@ async def _result(result: Awaitable[Any]) -> Any:
 
 
 def _in_a_thread(work: Callable[[], Any], context: Context) -> Waits[Any]:
-    """Do work in a daemon thread and in a context, and return what it returns; raises what it raises."""
+    """Run work in a daemon thread with a context; return its result or raise its error."""
     done: Feed[tuple[Any, BaseException | None]] = Feed()
 
     def run() -> None:

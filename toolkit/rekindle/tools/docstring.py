@@ -1,4 +1,4 @@
-"""What a function's docstring says of it and of its parameters."""
+"""Descriptions of functions and parameters from docstrings."""
 
 import inspect
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """A docstring in parts.
+    """Parsed docstring.
 
     Attributes:
-        summary: what the function does.
-        parameters: what is said of each parameter, by name.
+        summary: the description of the function.
+        parameters: the description of each parameter, by name.
     """
 
     summary: str
@@ -20,20 +20,20 @@ class Docstring:
 
 
 def docstring_of(function: Callable[..., Any]) -> Docstring:
-    """Return what a function's docstring says, in Google's form, in NumPy's, by ":param name:", or as plain text."""
+    """Parse a function's docstring in Google, NumPy, reST (":param name:") or plain style."""
     from docstring_parser import ParseError, parse
 
     text = inspect.getdoc(function) if getattr(function, "__doc__", None) else None
     try:
         parsed = parse(text or "")
-    except ParseError:  # it is almost of one of these forms
-        return Docstring(_joined(text or ""), {})
+    except ParseError:  # resembles one of these styles, but is malformed
+        return Docstring(_join_lines(text or ""), {})
     summary = "\n\n".join(filter(None, (parsed.short_description, parsed.long_description)))
     return Docstring(
-        _joined(summary), {each.arg_name.lstrip("*"): _joined(each.description or "") for each in parsed.params}
+        _join_lines(summary), {each.arg_name.lstrip("*"): _join_lines(each.description or "") for each in parsed.params}
     )
 
 
-def _joined(text: str) -> str:
-    """Return a text with a line for each paragraph: a line that is empty parts them."""
+def _join_lines(text: str) -> str:
+    """Join the lines of each paragraph; an empty line separates paragraphs."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))

@@ -1,4 +1,4 @@
-"""What an annotation says of a value: the JSON schema that a model is told, and the value that its JSON becomes."""
+"""Kinds of values from annotations: their JSON schemas, and their parsers from JSON values."""
 
 import enum
 import types
@@ -11,34 +11,34 @@ from rekindle.core.request.checks import preview
 from rekindle.tools import records
 
 
-class Undescribed(TypeError):
-    """An annotation that JSON has no form for."""
+class UnsupportedAnnotation(TypeError):
+    """Annotation without an equivalent in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """A kind of value.
+    """Kind of a value.
 
     Attributes:
-        schema: what its JSON looks like.
-        read: makes the value of its JSON; raises ValueError if that is none.
+        schema: the JSON schema of the value.
+        parse: returns the value for a JSON value; raises ValueError for a mismatch.
     """
 
     schema: dict[str, Any]
-    read: Callable[[Any], Any]
+    parse: Callable[[Any], Any]
 
 
 def kind_of(annotation: Any) -> ValueKind:
-    """Return the kind of value that an annotation stands for.
+    """Return the kind of value for an annotation.
 
     Raises:
-        Undescribed: it stands for none that JSON has.
+        UnsupportedAnnotation: the annotation has no equivalent in JSON.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is Any:
         return ValueKind({}, lambda value: value)
     if origin is Annotated:
-        return _described(kind_of(arguments[0]), arguments[1:])
+        return _with_description(kind_of(arguments[0]), arguments[1:])
     if origin in (Union, types.UnionType):
         return _union(arguments)
     if origin is Literal:
@@ -47,38 +47,38 @@ def kind_of(annotation: Any) -> ValueKind:
         return kind_of(arguments[0])
     if annotation in _PLAIN or annotation is None:
         return _PLAIN[annotation or type(None)]
-    made = _collection(origin or annotation, arguments) or _named(annotation)
-    if made is None:
-        raise Undescribed(f"{preview(annotation)} has no form in JSON")
-    return made
+    kind = _collection(origin or annotation, arguments) or _class_kind(annotation)
+    if kind is None:
+        raise UnsupportedAnnotation(f"{preview(annotation)} has no form in JSON")
+    return kind
 
 
-def told(expected: str, value: Any) -> ValueError:
-    """Return the error for a value of another kind."""
+def mismatch(expected: str, value: Any) -> ValueError:
+    """Return the error for a value that does not match its kind."""
     return ValueError(f"expected {expected}, got {preview(value)}")
 
 
 def _exactly(name: str, *kinds: type) -> ValueKind:
-    def read(value: Any) -> Any:
+    def parse(value: Any) -> Any:
         if type(value) not in kinds:
-            raise told(name, value)
+            raise mismatch(name, value)
         return value
 
-    return ValueKind({"type": name}, read)
+    return ValueKind({"type": name}, parse)
 
 
 def _integer(value: Any) -> int:
-    """Read an integer; some models write one as 3.0."""
+    """Parse an integer; some models write integers as 3.0."""
     if type(value) is float and value.is_integer():
         return int(value)
     if type(value) is not int:
-        raise told("an integer", value)
+        raise mismatch("an integer", value)
     return value
 
 
 def _number(value: Any) -> float:
     if type(value) not in (int, float):
-        raise told("a number", value)
+        raise mismatch("a number", value)
     return float(value)
 
 
@@ -91,51 +91,51 @@ _PLAIN: Mapping[Any, ValueKind] = {
 }
 
 
-def _described(kind: ValueKind, notes: Sequence[Any]) -> ValueKind:
-    """Return a kind with the text that an annotation has beside it."""
+def _with_description(kind: ValueKind, notes: Sequence[Any]) -> ValueKind:
+    """Return a kind with the description from `Annotated`, if there is one."""
     texts = [note for note in notes if isinstance(note, str)]
-    return ValueKind({**kind.schema, "description": texts[0]}, kind.read) if texts else kind
+    return ValueKind({**kind.schema, "description": texts[0]}, kind.parse) if texts else kind
 
 
 def _union(alternatives: Sequence[Any]) -> ValueKind:
     kinds = [kind_of(each) for each in alternatives]
 
-    def read(value: Any) -> Any:
+    def parse(value: Any) -> Any:
         errors = []
         for kind in kinds:
             try:
-                return kind.read(value)
+                return kind.parse(value)
             except ValueError as error:
                 errors.append(str(error))
         raise ValueError("; or ".join(errors))
 
-    return ValueKind({"anyOf": [kind.schema for kind in kinds]}, read)
+    return ValueKind({"anyOf": [kind.schema for kind in kinds]}, parse)
 
 
 def _choice(allowed: Collection[Any], values: Mapping[Any, Any]) -> ValueKind:
-    """Return the kind of one of some values; `values` has what the JSON of each becomes."""
+    """Return the kind of an enumeration; `values` maps each JSON value to its Python value."""
     if len(values) < len(allowed) or not values:
-        raise Undescribed(f"one of {', '.join(map(repr, allowed))} has no form in JSON")
+        raise UnsupportedAnnotation(f"one of {', '.join(map(repr, allowed))} has no form in JSON")
     types_of = {type(each) for each in values}
     schema: dict[str, Any] = {"enum": list(values)}
     if len(types_of) == 1 and (only := types_of.pop()) in _PLAIN:
         schema = {**_PLAIN[only].schema, **schema}
 
-    def read(value: Any) -> Any:
-        for written, meant in values.items():
-            if type(written) is type(value) and written == value:
-                return meant
-        raise told(f"one of {', '.join(map(repr, values))}", value)
+    def parse(value: Any) -> Any:
+        for json_value, result in values.items():
+            if type(json_value) is type(value) and json_value == value:
+                return result
+        raise mismatch(f"one of {', '.join(map(repr, values))}", value)
 
-    return ValueKind(schema, read)
+    return ValueKind(schema, parse)
 
 
 def _collection(origin: Any, arguments: Sequence[Any]) -> ValueKind | None:
-    """Return the kind of a list, a tuple, a set or a mapping; None for anything else."""
+    """Return the kind of a list, tuple, set or mapping; None for other types."""
     if not isinstance(origin, type) or records.is_record(origin):
         return None
     if issubclass(origin, tuple) and arguments and arguments[-1] is not ...:
-        return _fixed(arguments)
+        return _tuple(arguments)
     if issubclass(origin, Mapping):
         return _mapping(arguments)
     if origin in _COLLECTIONS:
@@ -154,42 +154,42 @@ _COLLECTIONS: Mapping[Any, Callable[[list[Any]], Any]] = {
 }
 
 
-def _list(item: ValueKind, made: Callable[[list[Any]], Any]) -> ValueKind:
-    def read(value: Any) -> Any:
+def _list(item: ValueKind, collect: Callable[[list[Any]], Any]) -> ValueKind:
+    def parse(value: Any) -> Any:
         if not isinstance(value, list):
-            raise told("a list", value)
-        return made([_at(place, item, each) for place, each in enumerate(value)])
+            raise mismatch("a list", value)
+        return collect([_at(place, item, each) for place, each in enumerate(value)])
 
-    return ValueKind({"type": "array", "items": item.schema}, read)
+    return ValueKind({"type": "array", "items": item.schema}, parse)
 
 
-def _fixed(arguments: Sequence[Any]) -> ValueKind:
+def _tuple(arguments: Sequence[Any]) -> ValueKind:
     items = [kind_of(each) for each in arguments]
 
-    def read(value: Any) -> Any:
+    def parse(value: Any) -> Any:
         if not isinstance(value, list) or len(value) != len(items):
-            raise told(f"a list of {len(items)}", value)
+            raise mismatch(f"a list of {len(items)}", value)
         return tuple(_at(place, item, each) for place, (item, each) in enumerate(zip(items, value, strict=True)))
 
     schemas = [item.schema for item in items]
-    return ValueKind({"type": "array", "prefixItems": schemas, "minItems": len(items), "maxItems": len(items)}, read)
+    return ValueKind({"type": "array", "prefixItems": schemas, "minItems": len(items), "maxItems": len(items)}, parse)
 
 
 def _mapping(arguments: Sequence[Any]) -> ValueKind:
     if arguments and arguments[0] is not str:
-        raise Undescribed(f"keys of JSON are texts, not {preview(arguments[0])}")
+        raise UnsupportedAnnotation(f"keys of JSON are texts, not {preview(arguments[0])}")
     item = kind_of(arguments[1] if arguments else Any)
 
-    def read(value: Any) -> Any:
+    def parse(value: Any) -> Any:
         if not isinstance(value, dict):
-            raise told("an object", value)
+            raise mismatch("an object", value)
         return {name: _at(name, item, each) for name, each in value.items()}
 
-    return ValueKind({"type": "object", "additionalProperties": item.schema or True}, read)
+    return ValueKind({"type": "object", "additionalProperties": item.schema or True}, parse)
 
 
-def _named(annotation: Any) -> ValueKind | None:
-    """Return the kind of an enumeration or of a record; None for any other class."""
+def _class_kind(annotation: Any) -> ValueKind | None:
+    """Return the kind of an enumeration or a record; None for other classes."""
     if not isinstance(annotation, type):
         return None
     if issubclass(annotation, enum.Enum):
@@ -201,25 +201,25 @@ def _named(annotation: Any) -> ValueKind | None:
     fields = {name: (kind_of(kind), required) for name, kind, required in records.fields_of(annotation)}
     return ValueKind(
         object_schema({name: (kind.schema, required) for name, (kind, required) in fields.items()}),
-        lambda value: annotation(**read_object(fields, value)),
+        lambda value: annotation(**parse_object(fields, value)),
     )
 
 
 def object_schema(fields: Mapping[str, tuple[dict[str, Any], bool]]) -> dict[str, Any]:
-    """Return the schema of an object with these fields, each with whether it is required."""
+    """Return the JSON schema of an object; `fields` maps names to (schema, whether required)."""
     properties = {name: schema for name, (schema, _) in fields.items()}
     required = [name for name, (_, required) in fields.items() if required]
     return {"type": "object", "properties": properties, "required": required}
 
 
-def read_object(fields: Mapping[str, tuple[ValueKind, bool]], value: Any) -> dict[str, Any]:
-    """Return the fields of an object.
+def parse_object(fields: Mapping[str, tuple[ValueKind, bool]], value: Any) -> dict[str, Any]:
+    """Return the parsed fields of an object.
 
     Raises:
-        ValueError: one is missing, unknown, or of another kind; the message names it.
+        ValueError: a field is missing, unknown or of the wrong kind; the message names it.
     """
     if not isinstance(value, Mapping):
-        raise told("an object", value)
+        raise mismatch("an object", value)
     missing = [name for name, (_, required) in fields.items() if required and name not in value]
     unknown = [name for name in value if name not in fields]
     if missing or unknown:
@@ -230,6 +230,6 @@ def read_object(fields: Mapping[str, tuple[ValueKind, bool]], value: Any) -> dic
 
 def _at(place: str | int, kind: ValueKind, value: Any) -> Any:
     try:
-        return kind.read(value)
+        return kind.parse(value)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None

@@ -1,4 +1,4 @@
-"""Classes whose values are objects in JSON: typed dicts, dataclasses, and models of pydantic where it is installed."""
+"""Classes with JSON objects as values: typed dicts, dataclasses, and pydantic models if pydantic is installed."""
 
 import dataclasses
 import typing
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def is_record(kind: type) -> bool:
-    """Tell whether values of a class have named fields, each with an annotation."""
+    """Return whether a class is a typed dict or a dataclass."""
     return typing.is_typeddict(kind) or dataclasses.is_dataclass(kind)
 
 
 def fields_of(record: type) -> Iterator[tuple[str, Any, bool]]:
-    """Yield (name, annotation, whether it is required) of each field that is given when a value is made."""
+    """Yield (name, annotation, whether required) for each field of the constructor."""
     hints = typing.get_type_hints(record, include_extras=True)
     if typing.is_typeddict(record):
         required: frozenset[str] = getattr(record, "__required_keys__", frozenset())
@@ -26,22 +26,22 @@ def fields_of(record: type) -> Iterator[tuple[str, Any, bool]]:
 
 
 def is_pydantic(kind: type) -> bool:
-    """Tell whether a class is a model of pydantic, which need not be installed for that."""
+    """Return whether a class is a pydantic model, without importing pydantic."""
     return hasattr(kind, "model_json_schema") and hasattr(kind, "model_validate")
 
 
 def pydantic_kind(model: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """Return the schema of a model, without references, and what makes a value of JSON.
+    """Return the schema of a pydantic model without references, and its parser of JSON values.
 
-    The errors of that are of pydantic, and are ValueErrors.
+    The parser raises pydantic's ValidationError, a subclass of ValueError.
     """
-    written: dict[str, Any] = model.model_json_schema()
-    definitions = written.pop("$defs", {})
-    return _without_references(written, definitions, ()), model.model_validate
+    schema: dict[str, Any] = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+    return _without_references(schema, definitions, ()), model.model_validate
 
 
 def _without_references(schema: Any, definitions: dict[str, Any], within: tuple[str, ...]) -> Any:
-    """Return a schema with each reference replaced by what it refers to; one within itself is any object."""
+    """Return a schema with its references resolved; a recursive reference becomes any object."""
     if isinstance(schema, list):
         return [_without_references(each, definitions, within) for each in schema]
     if not isinstance(schema, dict):
