@@ -201,7 +201,7 @@ def test_the_bytes_of_half_a_character_come_with_the_end(byte_tokenizer: Tokeniz
         (Output(request, (), "cancelled"), Text(0, "", (), "cancelled", cut=b"\xc3")),
     ):
         assert said_by(detokenizer, Outputs((output,))) == [Texts((text,))]
-    assert not vars(detokenizer)["_followers"], "nothing is kept of a request that ended"
+    assert not vars(detokenizer)["_growing_texts"], "nothing is kept of a request that ended"
 
 
 # On a loop

@@ -149,6 +149,6 @@ async def test_an_order_that_fails_after_others_were_told_of_it_ends_the_session
     alone = Stepper(programs, state, fake_limits())
     assert await alone.handle(Offload(1, (2,), (3,))) == [Gathered(1, (3,), ())]
     leading = Stepper(programs, state, fake_limits(), send=sent.append)
-    with pytest.raises(EngineFailed, match="failed in this process and not in those that follow it"):
+    with pytest.raises(EngineFailed, match="failed in this process and not in its followers"):
         await leading.handle(Offload(1, (2,), (3,)))
     assert sent == [Gather(2)]

@@ -119,7 +119,7 @@ def test_an_output_of_several_tokens_is_cut_at_the_one_that_completes_a_stop(
         if end is None:
             later = replace(first, token_ids=(1,), logprobs=()), Output(first.request, (), "stop")
             assert said_by(detokenizer, Outputs(later)) == []
-        assert not vars(detokenizer)["_followers"]
+        assert not vars(detokenizer)["_growing_texts"]
 
 
 def test_an_output_of_several_tokens_without_a_stop_is_whole(byte_tokenizer: Tokenizer, detokenizer: Actor) -> None:
@@ -130,7 +130,7 @@ def test_an_output_of_several_tokens_without_a_stop_is_whole(byte_tokenizer: Tok
         scores = output.outputs[0].logprobs
         text = Text(0, "abcd", ids, end, by, scores, end_token=None if by is None else "d")
         assert said_by(detokenizer, output) == [Texts((text,))]
-        assert not vars(detokenizer)["_followers"]
+        assert not vars(detokenizer)["_growing_texts"]
 
 
 # Special tokens

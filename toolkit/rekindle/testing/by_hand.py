@@ -187,7 +187,7 @@ class ByHand:
         """Let the grammars handle the oldest message, with at most `most` masks; no plans if it expects no answer."""
         advance = self.advancing.popleft()
         remaining = iter(range(most - 1))
-        reply = self.grammars.advanced(advance, lambda: next(remaining, None) is None)
+        reply = self.grammars.advance(advance, lambda: next(remaining, None) is None)
         return self.say(reply) if advance.answer_ids else []
 
     def settle_offload(self, *, ok: bool = True) -> list[Plan]:

@@ -1,1 +1,1 @@
-"""One file an actor; the scheduler has a package of its own."""
+"""The actors of an engine, one per file; the scheduler has its own package."""

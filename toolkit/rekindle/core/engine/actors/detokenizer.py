@@ -1,4 +1,4 @@
-"""The detokenizer actor: token ids become text, piece by piece, with no character split and no stop string passed."""
+"""The detokenizer actor: turns token ids into text, piece by piece, without split characters or stop strings."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from rekindle.core.text.token_bytes import token_bytes
 from rekindle.core.text.tokenizer import Tokenizer
 
 SCORES_AT_ONCE = 512
-"""The texts of so many tokens in log-probabilities take half a millisecond; then other actors get a turn."""
+"""Tokens in log-probabilities per turn; their texts take half a millisecond. Other actors run between turns."""
 
 
 @dataclass(slots=True)
-class _Follower:
-    """The text of one request as it grows; `stopped` once its stop string was found."""
+class _GrowingText:
+    """The growing text of one request. `stopped` is True once a stop string is complete."""
 
     decoder: IncrementalDecoder
     matcher: StopMatcher
@@ -34,9 +34,9 @@ class _Follower:
         return self.matcher.push(text, self.tokens >= min_tokens, skipped)
 
     def finish(self, min_tokens: int, cancelled: bool) -> tuple[str, str | None, bytes]:
-        """Return the rest of the text, the stop string that it completes, and the bytes of an incomplete character."""
+        """Return the rest of the text, the stop string completed by it, and the bytes of an incomplete character."""
         rest, cut = self.decoder.finish()
-        # The last characters of a cancelled request are cut, so they stop nothing.
+        # The last characters of a cancelled request are cut, so they complete no stop string.
         return *self.matcher.finish(rest, not cancelled and self.tokens >= min_tokens), cut
 
 
@@ -44,18 +44,18 @@ class Detokenizer:
     """Turns outputs into text.
 
     Args:
-        tokenizer: None for a model that is asked by token ids alone; its text is always empty.
+        tokenizer: the tokenizer; None for a model that takes token ids only, with empty texts.
     """
 
     def __init__(self, tokenizer: Tokenizer | None):
         self._tokenizer = tokenizer
-        self._followers: dict[int, _Follower] = {}
+        self._growing_texts: dict[int, _GrowingText] = {}
         self._bytes_of = lru_cache(maxsize=65536)(lambda token: token_bytes(tokenizer, token) if tokenizer else b"")
 
     def handle(self, message: Message) -> list[Message] | Awaitable[list[Message]]:
-        """Turn Outputs into Texts. A complete stop string is answered with Stopped, and what follows it is dropped.
+        """Turn Outputs into Texts. At a complete stop string, send Stopped and drop further text.
 
-        The answer is awaitable if there are so many log-probabilities that other actors get turns meanwhile.
+        The answer is awaitable if there are enough log-probabilities to let other actors run in between.
         """
         if not isinstance(message, Outputs):
             raise TypeError(f"the detokenizer takes Outputs, got {message!r}")
@@ -63,13 +63,13 @@ class Detokenizer:
         texts = [text for output in message.outputs if (text := self._text(output, stopped)) is not None]
         if any(text.logprobs or text.prompt_logprobs for text in texts):
             if sum(map(_scores, texts)) > SCORES_AT_ONCE:
-                return self._scored_in_turns(texts, stopped)
-            texts = list(map(self._scored, texts))
+                return self._score_in_turns(texts, stopped)
+            texts = list(map(self._score, texts))
         return [Texts(tuple(texts)), *stopped] if texts else stopped
 
-    async def _scored_in_turns(self, texts: Sequence[Text], stopped: Sequence[Message]) -> list[Message]:
-        scored: list[Text] = []
-        turn = 0  # the tokens in log-probabilities since the other actors had a turn
+    async def _score_in_turns(self, texts: Sequence[Text], stopped: Sequence[Message]) -> list[Message]:
+        results: list[Text] = []
+        turn = 0  # tokens in log-probabilities since other actors could run
         for text in texts:
             done: list[TokenLogprob] = []
             for logprob in (*text.logprobs, *text.prompt_logprobs):
@@ -79,51 +79,51 @@ class Detokenizer:
                     await checkpoint()
                     turn = 0
             first = len(text.logprobs)
-            scored.append(replace(text, logprobs=tuple(done[:first]), prompt_logprobs=tuple(done[first:])))
-        return [Texts(tuple(scored)), *stopped]
+            results.append(replace(text, logprobs=tuple(done[:first]), prompt_logprobs=tuple(done[first:])))
+        return [Texts(tuple(results)), *stopped]
 
-    def _scored(self, text: Text) -> Text:
-        """Return a text with the texts of the tokens in its log-probabilities."""
+    def _score(self, text: Text) -> Text:
+        """Return a text with token texts added to its log-probabilities."""
         logprobs, prompt = map(self._with_text, text.logprobs), map(self._with_text, text.prompt_logprobs)
         return replace(text, logprobs=tuple(logprobs), prompt_logprobs=tuple(prompt))
 
     def _text(self, output: Output, stopped: list[Message]) -> Text | None:
         """Return the text of an output; None if a stop string ended the text before it."""
         if self._tokenizer is None:
-            return self._said(output, "", len(output.token_ids))
+            return self._piece(output, "", len(output.token_ids))
         request_id, params = output.request.id, output.request.params
-        follower = self._followers.get(request_id)
-        if follower is None:
+        growing_text = self._growing_texts.get(request_id)
+        if growing_text is None:
             decoder = IncrementalDecoder(self._tokenizer, params.skip_special_tokens, output.request.goes_on)
             matcher = StopMatcher(params.stop, params.keep_stop)
-            follower = self._followers[request_id] = _Follower(decoder, matcher, self._text_of)
-        text = None if follower.stopped else self._follow(output, follower)
-        if text is not None and follower.stopped:
-            stopped.append(Stopped(request_id, follower.tokens))
+            growing_text = self._growing_texts[request_id] = _GrowingText(decoder, matcher, self._text_of)
+        text = None if growing_text.stopped else self._follow(output, growing_text)
+        if text is not None and growing_text.stopped:
+            stopped.append(Stopped(request_id, growing_text.tokens))
         if output.end is not None:
-            del self._followers[request_id]
+            del self._growing_texts[request_id]
         return text
 
-    def _follow(self, output: Output, follower: _Follower) -> Text:
-        text, stop, taken, cut, earliest = "", None, 0, b"", output.request.params.min_tokens
+    def _follow(self, output: Output, growing_text: _GrowingText) -> Text:
+        text, stop, count, cut, earliest = "", None, 0, b"", output.request.params.min_tokens
         for token in output.token_ids:
-            shown, stop = follower.push(token, earliest)
-            text, taken = text + shown, taken + 1
+            more, stop = growing_text.push(token, earliest)
+            text, count = text + more, count + 1
             if stop is not None:
                 break
         if stop is None and output.end is not None:
-            shown, stop, cut = follower.finish(earliest, output.end == "cancelled")
-            text += shown
-        follower.stopped = stop is not None
-        return self._said(output, text, taken, stop, cut)
+            more, stop, cut = growing_text.finish(earliest, output.end == "cancelled")
+            text += more
+        growing_text.stopped = stop is not None
+        return self._piece(output, text, count, stop, cut)
 
-    def _said(self, output: Output, text: str, taken: int, stop: str | None = None, cut: bytes = b"") -> Text:
-        token_ids, end = output.token_ids[:taken], output.end
+    def _piece(self, output: Output, text: str, count: int, stop: str | None = None, cut: bytes = b"") -> Text:
+        token_ids, end = output.token_ids[:count], output.end
         by: str | int | None = stop
         end_token: str | None = None
         if stop is not None:
             end = "stop"
-        elif end == "stop" and token_ids:  # without one, it is complete, or a user's actor has stopped it
+        elif end == "stop" and token_ids:  # else a complete constraint or a user's actor ended it
             by, end_token = token_ids[-1], self._text_of(token_ids[-1])
         return Text(
             output.request.id,
@@ -131,7 +131,7 @@ class Detokenizer:
             token_ids,
             end,
             by,
-            output.logprobs[:taken],
+            output.logprobs[:count],
             output.prompt_logprobs,
             cut,
             end_token or None,
@@ -142,14 +142,14 @@ class Detokenizer:
         return self._bytes_of(token).decode("utf-8", "backslashreplace")
 
     def _with_text(self, logprob: TokenLogprob) -> TokenLogprob:
-        named = self._named
-        return named(logprob, tuple(named(each) for each in logprob.top))
+        complete = self._complete
+        return complete(logprob, tuple(complete(each) for each in logprob.top))
 
-    def _named(self, logprob: TokenLogprob, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+    def _complete(self, logprob: TokenLogprob, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
         token = logprob.token_id
         return TokenLogprob(token, self._text_of(token), logprob.logprob, logprob.rank, top, self._bytes_of(token))
 
 
 def _scores(text: Text) -> int:
-    """Return how many tokens are in the log-probabilities of a text."""
+    """Return the number of tokens in the log-probabilities of a text."""
     return sum(1 + len(logprob.top) for logprob in (*text.logprobs, *text.prompt_logprobs))

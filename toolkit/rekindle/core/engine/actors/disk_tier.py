@@ -1,4 +1,4 @@
-"""The disk tier: the actor that writes pages of the prefix cache to the snapshot store, beside the ticks."""
+"""The disk tier: the actor writing pages of the prefix cache to the snapshot store, concurrently with ticks."""
 
 import numpy as np
 from anyio import to_thread
@@ -11,15 +11,15 @@ from rekindle.core.store.snapshot_store import SnapshotStore
 
 
 class DiskTier:
-    """Writes what it is given, one batch after the other, in a worker thread.
+    """Writes batches of pages, one after the other, in a worker thread.
 
     Args:
-        store: where to; None keeps nothing.
+        store: destination of the pages; None discards them.
     """
 
     def __init__(self, store: SnapshotStore | None):
         self._store = store
-        self._told = False
+        self._warned = False
 
     async def handle(self, message: Message) -> list[Message]:
         """Answer Write with Written."""
@@ -27,22 +27,20 @@ class DiskTier:
             raise TypeError(f"the disk tier takes Write, got {message!r}")
         if self._store is None:
             return [_nothing_written(message)]
-        return [
-            await to_thread.run_sync(under_own_settings, self._written, self._store, message, abandon_on_cancel=True)
-        ]
+        return [await to_thread.run_sync(under_own_settings, self._write, self._store, message, abandon_on_cancel=True)]
 
-    def _written(self, store: SnapshotStore, message: Write) -> Written:
-        there = [place for place, content in enumerate(message.contents) if content is not None]
-        contents = [np.asarray(message.contents[place]) for place in there]
+    def _write(self, store: SnapshotStore, message: Write) -> Written:
+        places = [place for place, content in enumerate(message.contents) if content is not None]
+        contents = [np.asarray(message.contents[place]) for place in places]
         try:
             store.use(message.used_records)
-            outcome = store.write([message.pages[place] for place in there], contents)
+            outcome = store.write([message.pages[place] for place in places], contents)
         except StorageError as error:  # the directory has become unsafe since it was opened
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 warn(f"cached pages are not written to disk: {error}")
             return _nothing_written(message)
-        records = dict(zip(there, outcome.records, strict=True))
+        records = dict(zip(places, outcome.records, strict=True))
         return Written(tuple(records.get(place) for place in range(len(message.pages))), outcome.pruned)
 
 

@@ -1,4 +1,4 @@
-"""The grammars actor: it follows constrained requests in their grammars, in a worker thread."""
+"""The grammars actor: advances the matchers of constrained requests, in a worker thread."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,34 +16,34 @@ from rekindle.core.text.masks import MaskBatcher, Masks
 
 @dataclass(frozen=True, slots=True)
 class Jumps:
-    """The rule by which tokens that a constraint leaves no choice of are computed together rather than one by one.
+    """The rule for computing the forced tokens of a constraint in one chunk rather than one by one.
 
     Attributes:
-        fewest: so many of one request, at least.
-        each: and so many more for each request that runs, whose rows a processor computes beside for hardly more.
+        fewest: fewest forced tokens of one request for a chunk.
+        each: additional tokens per running request; the decode rows of these requests make single tokens cheap.
     """
 
     fewest: int
     each: int
 
     def of(self, running: int) -> int:
-        """Return how many tokens are computed together, at least, beside so many requests."""
+        """Return the fewest forced tokens for a chunk, given the number of running requests."""
         return self.fewest + self.each * running
 
 
 NEVER = Jumps(2**30, 0)
-"""For where tokens that were computed together would have other last digits."""
+"""No chunks, for devices on which they would change the last digits of results."""
 TOKENS_OF_A_ROW = 12
-"""Tokens of a prompt that a CPU computes in the time of a decode row alone: of that, most is reading the weights."""
+"""Prompt tokens computed by a CPU in the time of a single decode row, mostly spent on reading the weights."""
 ON_ACCELERATORS = Jumps(2, 0)
 """A chunk costs hardly more than a row."""
 
 
 def jumps_on(platform: str, limits: EngineLimits) -> Jumps:
-    """Return the rule for a platform, by its name in jax.
+    """Return the rule for a platform, by its name in JAX.
 
-    On a CPU, a chunk takes the time of some rows alone, as many as its bucket says. Measured with SmolLM2 and a bucket
-    of 16: where 4 tokens are enough, a request alone is faster by a quarter, and 32 together are slower by half.
+    On a CPU, a chunk takes the time of several single rows, depending on its bucket. With SmolLM2, a bucket of 16 and
+    chunks from 4 tokens, a single request was measured to be a quarter faster, and 32 requests together half slower.
     """
     if limits.one_shape:
         return NEVER
@@ -53,47 +53,47 @@ def jumps_on(platform: str, limits: EngineLimits) -> Jumps:
 
 
 SHARE_OF_A_TICK = 0.04
-"""For so much of the time between two ticks, the requests that are free wait for masks; asking takes a hundredth."""
+"""Longest wait of unconstrained requests for masks, as a part of the time between ticks; the call takes 0.01."""
 LONGEST_WAIT = 0.005
-"""And for so many seconds at most, since there may have been an hour between two ticks."""
+"""Longest wait in seconds, since there may have been an hour between two ticks."""
 
 
 class Grammars:
-    """The keeper of the places of constrained requests, each from its first generated token to its end.
+    """The matchers of constrained requests, each from the first generated token to the end.
 
     Args:
-        jumps: the rule for tokens that have to follow.
-        masks: computes them.
+        jumps: rule for forced tokens.
+        masks: computes the masks of allowed tokens.
     """
 
     def __init__(self, jumps: Jumps, masks: Masks):
         self._jumps = jumps
         self._together = MaskBatcher(masks)
-        self._places: dict[int, Matcher] = {}
+        self._matchers: dict[int, Matcher] = {}
         self._began = self._wait = 0.0
 
     async def handle(self, message: Message) -> list[Message]:
-        """Answer Advance with Advanced, if anything is asked in it."""
+        """Answer Advance with Advanced, if it has requests to answer."""
         if not isinstance(message, Advance):
             raise TypeError(f"the grammars take Advance, got {message!r}")
         if message.answer_ids:
-            return [await to_thread.run_sync(self.advanced, message, self._patience(message))]
+            return [await to_thread.run_sync(self.advance, message, self._patience(message))]
         self._forget(message)
         return []
 
-    def advanced(self, message: Advance, enough: Callable[[], bool]) -> Advanced:
-        """Go on with requests until it is enough; the others are late. No other message may be handled meanwhile."""
+    def advance(self, message: Advance, enough: Callable[[], bool]) -> Advanced:
+        """Advance requests until `enough` returns True; the rest is late. Must not run concurrently."""
         self._forget(message)
         fewest = self._jumps.of(message.running)
         for request, token in message.tokens:
-            self._together.begin(request.id, self._place(request).take(token, fewest))
+            self._together.begin(request.id, self._matcher(request).take(token, fewest))
         outcomes, late = self._together.advance(message.answer_ids, enough)
         return Advanced(tuple(outcomes), tuple(late))
 
     def _patience(self, message: Advance) -> Callable[[], bool]:
-        """Return what says when the free requests have waited for long enough, if there are any.
+        """Return a function for whether unconstrained requests have waited long enough, if there are any.
 
-        An answer for late requests does not hold them up by itself, but the next question may wait behind it.
+        An answer for late requests does not delay them by itself, but the next Advance may wait behind it.
         """
         began = perf_counter()
         if message.tokens:
@@ -112,13 +112,13 @@ class Grammars:
 
     def _forget(self, message: Advance) -> None:
         for request_id in message.ended:
-            self._places.pop(request_id, None)
+            self._matchers.pop(request_id, None)
             self._together.forget(request_id)
 
-    def _place(self, request: Request) -> Matcher:
-        place = self._places.get(request.id)
-        if place is None:
-            assert request.constrained is not None, "what is not constrained has no place in a grammar"
-            place = self._places[request.id] = request.constrained.grammar.matcher(request)
-            place.follow(request.constrained.first)  # to where its first token was chosen
-        return place
+    def _matcher(self, request: Request) -> Matcher:
+        matcher = self._matchers.get(request.id)
+        if matcher is None:
+            assert request.constrained is not None, "only constrained requests have matchers"
+            matcher = self._matchers[request.id] = request.constrained.grammar.matcher(request)
+            matcher.follow(request.constrained.first)  # up to the choice of the first token
+        return matcher

@@ -29,22 +29,22 @@ from rekindle.core.store.snapshot_store import SnapshotStore
 
 
 class Copies(Protocol):
-    """Copies pages from the device to the host and back. Both methods block, so they belong in a worker thread."""
+    """Copies of pages from the device to the host and back. Both methods block: call them in a worker thread."""
 
     def keep(self, pages: Sequence[Any]) -> list[Any]:
-        """Return device arrays as entries in host memory, each in memory of its own."""
+        """Copy device arrays to host memory, each to separate memory, and return the entries."""
 
     def stage(self, entries: Sequence[Any]) -> list[Any]:
-        """Return entries as device arrays."""
+        """Copy entries to the device, and return the arrays."""
 
 
 class DeviceCopies:
     """Copies between devices and their host.
 
     Args:
-        staged: where pages are staged.
-        host_memory: the kind of memory for entries, see `host_memory`; None keeps them in numpy arrays, which on CPU
-            takes no copy at all.
+        staged: sharding of staged pages.
+        host_memory: memory kind of entries, see `host_memory`; None keeps entries in numpy arrays, without a copy on
+            CPUs.
     """
 
     def __init__(self, staged: Sharding, host_memory: str | None):
@@ -61,7 +61,7 @@ class DeviceCopies:
 
 
 class SharedCopies:
-    """Copies of pages of which several processes have shares: whole, and on the host alone until they are sent."""
+    """Copies of pages sharded over several processes: whole, and on the host only until they are sent."""
 
     def keep(self, pages: Sequence[jax.Array]) -> list[Any]:
         """See `Copies`."""
@@ -73,8 +73,8 @@ class SharedCopies:
 
 
 def _put(arrays: Sequence[Any], where: Sharding) -> list[Any]:
-    there: list[Any] = jax.block_until_ready([jax.device_put(array, where) for array in arrays])
-    return there
+    copies: list[Any] = jax.block_until_ready([jax.device_put(array, where) for array in arrays])
+    return copies
 
 
 def _read(disk: SnapshotStore, records: Sequence[int]) -> Sequence[Any | None]:
@@ -86,22 +86,22 @@ def _read(disk: SnapshotStore, records: Sequence[int]) -> Sequence[Any | None]:
 
 
 def host_memory(device: jax.Device) -> str | None:
-    """Return the kind of memory to keep a device's pages in: "pinned_host" beside another device than a CPU.
+    """Return the memory kind for a device's pages on the host: "pinned_host" if supported, else None; None on CPUs.
 
-    A device reads pinned memory without help of the CPU.
+    A device reads pinned memory without the CPU's help.
     """
     kinds = {memory.kind for memory in device.addressable_memories()}
     return "pinned_host" if device.platform != "cpu" and "pinned_host" in kinds else None
 
 
 class HostTier:
-    """Owns the entries: pages in host memory, each with a number.
+    """The entries: numbered pages in host memory.
 
     Args:
-        capacity_bytes: the hard bound on all entries together.
-        page_bytes: the bytes of one entry.
-        copies: called in a worker thread.
-        disk: the records on disk, read in a worker thread; None without a disk tier.
+        capacity_bytes: hard limit for all entries together.
+        page_bytes: bytes of one entry.
+        copies: copies pages, in a worker thread.
+        disk: store of pages on disk, read in a worker thread; None without a disk tier.
     """
 
     def __init__(self, capacity_bytes: int, page_bytes: int, copies: Copies, disk: SnapshotStore | None = None):
@@ -115,16 +115,16 @@ class HostTier:
 
     @property
     def pages(self) -> int:
-        """The number of entries. Any thread may ask."""
+        """Number of entries. Thread-safe."""
         return len(self._entries)
 
     @property
     def bytes(self) -> int:
-        """The bytes that the entries take. Any thread may ask."""
+        """Bytes of all entries. Thread-safe."""
         return self.pages * self._page_bytes
 
     def free(self) -> None:
-        """Forget all entries."""
+        """Delete all entries."""
         self._entries.clear()
 
     async def handle(self, message: Message) -> list[Message]:
@@ -145,19 +145,19 @@ class HostTier:
         raise TypeError(f"the host tier takes Gathered, Fetch, Archive, Drop and StagePages, got {message!r}")
 
     async def _keep(self, entries: Sequence[int], pages: Sequence[Any]) -> bool:
-        """Keep all pages that are still wanted, or none if they exceed the bound or did not come."""
-        came = zip(entries, pages, strict=bool(pages))
-        wanted = {entry: page for entry, page in came if entry not in self._dropped_ahead}
+        """Keep all pages not dropped meanwhile; return False and keep none if they exceed the capacity."""
+        pairs = zip(entries, pages, strict=bool(pages))
+        by_entry = {entry: page for entry, page in pairs if entry not in self._dropped_ahead}
         self._newest = max((self._newest, *entries))
         self._dropped_ahead.difference_update(entries)
-        if not pages or self.pages + len(wanted) > self._capacity:
+        if not pages or self.pages + len(by_entry) > self._capacity:
             return False
         try:
-            keep, pages = self._copies.keep, list(wanted.values())
-            kept = await to_thread.run_sync(under_own_settings, keep, pages, abandon_on_cancel=True)
-        except jax.errors.JaxRuntimeError:  # no room in host memory: pages that are not kept are computed again
+            keep, pages = self._copies.keep, list(by_entry.values())
+            contents = await to_thread.run_sync(under_own_settings, keep, pages, abandon_on_cancel=True)
+        except jax.errors.JaxRuntimeError:  # no room in host memory: the pages will be computed again
             return False
-        self._entries.update(zip(wanted, kept, strict=True))
+        self._entries.update(zip(by_entry, contents, strict=True))
         return True
 
     def _drop(self, entries: Sequence[int]) -> None:
@@ -168,19 +168,21 @@ class HostTier:
 
     async def _fetch(self, request_id: int, copies: Sequence[Copy]) -> Fetched:
         records = [copy.record for copy in copies if copy.record is not None]
-        found: dict[Copy, Any] = {copy: self._entries.get(copy.entry) for copy in copies if copy.entry is not None}
+        contents_of: dict[Copy, Any] = {
+            copy: self._entries.get(copy.entry) for copy in copies if copy.entry is not None
+        }
         if records and self._disk is not None:
             contents = await to_thread.run_sync(_read, self._disk, records, abandon_on_cancel=True)
-            found |= {Copy(None, record): content for record, content in zip(records, contents, strict=True)}
-        bad = tuple(copy for copy in copies if found.get(copy) is None)
+            contents_of |= {Copy(None, record): content for record, content in zip(records, contents, strict=True)}
+        bad = tuple(copy for copy in copies if contents_of.get(copy) is None)
         if bad:
             return Fetched(request_id, None, bad)
-        return Fetched(request_id, await self._staged([found[copy] for copy in copies]))
+        return Fetched(request_id, await self._staged([contents_of[copy] for copy in copies]))
 
     async def _staged(self, contents: Sequence[Any]) -> tuple[Any, ...] | None:
-        """Return contents on the device, once they are there; None if it has no room for them."""
+        """Copy contents to the device; return None if it has no room."""
         try:
             stage = self._copies.stage
             return tuple(await to_thread.run_sync(under_own_settings, stage, contents, abandon_on_cancel=True))
-        except jax.errors.JaxRuntimeError:  # who wants them can still compute them
+        except jax.errors.JaxRuntimeError:  # the pages can still be computed
             return None

@@ -1,4 +1,4 @@
-"""The intake actor: it admits requests, each caller's in the order in which they came."""
+"""The intake actor: admits requests, each caller's in order of arrival."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -10,26 +10,26 @@ from rekindle.core.request.request import Request
 
 
 class Intake:
-    """Admits requests that can be served, and turns others away.
+    """Admits valid requests and rejects the others.
 
-    A request that is quick to make is made at once, others by the tokenizer. At most one of a caller is with the
-    tokenizer; what the caller submits meanwhile waits for its turn there, so that its requests keep their order. A
-    request that is cancelled stays with the tokenizer until it answers, and the answer is dropped.
+    Quick requests are prepared at once, others by the tokenizer. At most one request per caller is with the tokenizer;
+    later ones of the caller wait for their turn, so that a caller's requests keep their order. A cancelled request
+    stays with the tokenizer until its answer, and the answer is dropped.
 
     Args:
-        preparer: makes the quick ones.
-        at_once: how many requests may be with the tokenizer at once.
+        preparer: prepares quick requests.
+        at_once: largest number of requests with the tokenizer at once.
     """
 
     def __init__(self, preparer: Preparer, at_once: int):
         self._preparer = preparer
         self._at_once = at_once
-        # The requests of each caller that are not admitted, oldest first. The caller whose turn is next is the first.
+        # Requests not yet admitted, by caller, oldest first. The first caller has the next turn.
         self._queues: dict[int, deque[Submit]] = {}
-        self._away: set[int] = set()  # the requests that are with the tokenizer
+        self._away: set[int] = set()  # requests with the tokenizer
 
     def handle(self, message: Message) -> Iterator[Message]:
-        """Answer Submit with Admit or Rejected, in time, and Cancel with Rejected or, once it is admitted, Withdraw."""
+        """Answer Submit with Admit or Rejected, possibly later, and Cancel with Rejected, or Withdraw if admitted."""
         match message:
             case Submit(request_id, caller=caller):
                 if caller not in self._queues and self._preparer.is_quick(message):
@@ -54,7 +54,7 @@ class Intake:
         yield from self._go_on()
 
     def _waiting(self, request_id: int) -> Submit | None:
-        """Return a request that is neither admitted nor turned away; None if there is none of this id."""
+        """Return the request with this id if it is neither admitted nor rejected, else None."""
         waiting = (submit for queue in self._queues.values() for submit in queue)
         return next((submit for submit in waiting if submit.request_id == request_id), None)
 
@@ -65,13 +65,13 @@ class Intake:
             del self._queues[submit.caller]
 
     def _go_on(self) -> Iterator[Message]:
-        """Give the tokenizer as much as it may have, of all callers in turns."""
+        """Fill the tokenizer with requests of all callers in turn."""
         for caller, queue in tuple(self._queues.items()):
             if len(self._away) == self._at_once:
                 return
             if queue[0].request_id not in self._away:
                 self._away.add(queue[0].request_id)
-                self._queues[caller] = self._queues.pop(caller)  # the others' turn comes first now
+                self._queues[caller] = self._queues.pop(caller)  # now behind all other callers
                 yield Tokenize(queue[0])
 
 

@@ -1,4 +1,4 @@
-"""The settler actor: it reads the outputs of dispatched ticks back."""
+"""The settler actor: reads back the outputs of dispatched ticks."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -50,9 +50,9 @@ def _read(tick: Dispatched) -> Settled:
     return Settled(tick.tick, sampled, logprobs, prompt_logprobs, tick.losses, sums, failures)
 
 
-def _failure_of(sign: int) -> RekindleError:
-    """Return the error of a request that got a sign in place of its token."""
-    if sign == NOT_FINITE:
+def _failure_of(code: int) -> RekindleError:
+    """Return the error of a request with an error code in place of its token."""
+    if code == NOT_FINITE:
         return _not_finite("logits of the next token")
     return ConstraintFailed(
         "no token is left to choose: all are banned by allowed_token_ids, bad_words, logit_bias, min_tokens or the "

@@ -1,4 +1,4 @@
-"""The stepper actor: puts plans to the device."""
+"""The stepper actor: runs plans on the device."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,17 +44,17 @@ from rekindle.core.messages import (
 from rekindle.core.scheduler.limits import EngineLimits
 
 Send = Callable[[Order | Use], None]
-"""Tells other processes of an order before it is run here; it must not block."""
+"""A function that sends an order to other processes before it runs here; it must not block."""
 
 
 class Stepper:
-    """The owner of the device state, who turns plans into orders and runs them without waiting for their results.
+    """The owner of the device state. It turns plans into orders and runs them without waiting for results.
 
     Args:
-        programs: the compiled programs.
+        programs: compiled programs.
         state: the weights, and the state of an idle engine.
         limits: resolved settings.
-        send: where other processes have shares of the state; None where there are none.
+        send: sends orders to other processes with shards of the state; None without any.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Stepper:
         self._state = state
         self._limits = limits
         self._send = send
-        self._losses = 0  # of the device state
+        self._losses = 0  # number of losses of the device state
 
     async def handle(self, message: Message) -> list[Message]:
         """Turn Plan into Dispatched, Offload into Gathered, Collect into Collected, UseWeights into WeightsUsed."""
@@ -87,7 +87,7 @@ class Stepper:
                 if isinstance(weights, SharedWeights):
                     self._tell(Use(weights.number))
                 old, self._state.weights = [self._state.weights], list(weights)
-                await to_thread.run_sync(_forget, old)  # which may free gigabytes
+                await to_thread.run_sync(_forget, old)  # in a worker thread, as it may free gigabytes
                 return [WeightsUsed(ticket)]
         raise TypeError(f"the stepper takes Plan, Offload, Collect, PutPages and UseWeights, got {message!r}")
 
@@ -101,7 +101,7 @@ class Stepper:
         return Dispatched(plan.tick, (), (), None, self._losses)
 
     async def _begin_anew(self) -> None:
-        """Make the state of an idle engine in place of what is left of the one that was lost."""
+        """Replace a lost state by the state of an idle engine."""
         self._losses += 1
         self._state.delete_state()
         await self._programs.ready(EMPTY)
@@ -129,17 +129,17 @@ class Stepper:
         return Gathered(offload.offload_id, offload.entries, await self._copies(offload.pages, offload.losses))
 
     async def _copies(self, pages: Sequence[int], losses: int) -> tuple[Any, ...]:
-        """Return copies of pages; none if the state that had them is lost, or there is no room for them."""
+        """Return copies of pages; () if their state is lost, or the device has no room."""
         if losses < self._losses:
             return ()
         try:
             return tuple(await self._run_all([Gather(page) for page in pages]))
-        except jax.errors.JaxRuntimeError as error:  # no room beside the pool
+        except jax.errors.JaxRuntimeError as error:  # no room outside the pool
             self._require_alone(error)
-            return ()  # what is not copied is computed again
+            return ()  # the pages will be computed again
 
     async def _put(self, onload: Onload) -> None:
-        """Copy pages into the pool beside any plan; of a state that is lost with them, the next plan tells."""
+        """Copy pages into the pool outside of a plan. The next plan reports a state lost here."""
         try:
             await self._scatter(onload)
         except ArgumentsLost as error:
@@ -158,7 +158,7 @@ class Stepper:
         await self._run(Enter(chunk.slot, packed), program)
 
     async def _allow(self, plan: Plan) -> None:
-        """Set which tokens may be sampled for constrained requests."""
+        """Write the allowed-token masks of constrained requests."""
         both: list[Chunk | Row] = [*plan.chunks, *plan.rows]
         constrained = [each for each in both if each.allowed is not None]
         program = await self._programs.ready(Allow.key) if constrained else None
@@ -168,12 +168,12 @@ class Stepper:
 
     async def _run(self, order: Order, program: Program) -> Any:
         self._tell(order)
-        with CancelScope(shield=self._send is not None):  # what others were told is done here too
+        with CancelScope(shield=self._send is not None):  # an order sent to others must run here too
             results = await self._programs.call(order.key, program, *self._state.arguments(order))
         return self._state.take(order, results)
 
     async def _run_all(self, orders: Sequence[Order]) -> list[Any]:
-        """Run orders of one kind in a worker thread: on CPU, a program that only copies may be run within its call."""
+        """Run orders of one kind in a worker thread: on CPUs, a copying program may run within its call."""
         for key in {order.key for order in orders}:
             await self._programs.ready(key)
         return await to_thread.run_sync(under_own_settings, lambda: [self._run_here(order) for order in orders])
@@ -187,14 +187,14 @@ class Stepper:
             self._send(order)
 
     def _require_alone(self, error: Exception) -> None:
-        """Check that no other process has a share of the state, which would be another than this one's from now on.
+        """Require this process to have the whole state; the state of others would differ from now on.
 
         Raises:
-            EngineFailed: there are others.
+            EngineFailed: other processes have shards of the state.
         """
         if self._send is not None:
             raise EngineFailed(
-                "the engine stopped because a program failed in this process and not in those that follow it "
+                "the engine stopped because a program failed in this process and not in its followers "
                 f"({type(error).__name__}: {error}). Open another session"
             ) from error
 
@@ -209,7 +209,7 @@ def _forget(weights: list[list[jax.Array]]) -> None:
 
 
 def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, steps: int) -> Bucket:
-    """Return the smallest bucket that holds what each group computes."""
+    """Return the smallest bucket with room for each group's part of a tick."""
     return Bucket(
         buckets.smallest(limits.prefill_buckets, max(part.blocks for part in parts) * QUERY_BLOCK),
         buckets.smallest(limits.decode_buckets, max(len(part.rows) for part in parts)),

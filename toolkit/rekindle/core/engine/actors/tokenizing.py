@@ -1,4 +1,4 @@
-"""The tokenizing actor: it turns text into token ids in worker threads, because that may take seconds."""
+"""The tokenizing actor: tokenizes in worker threads, since that may take seconds."""
 
 from anyio import to_thread
 
@@ -10,8 +10,8 @@ class Tokenizing:
     """Tokenizes and validates requests, several at once.
 
     Args:
-        preparer: makes the requests.
-        at_once: how many requests, each in a worker thread.
+        preparer: prepares the requests.
+        at_once: number of requests at once, each in a worker thread.
     """
 
     def __init__(self, preparer: Preparer, at_once: int):
