@@ -11,11 +11,11 @@ from pathlib import Path
 
 def write_cases(path: Path) -> None:
     """Write the cases with their response templates as JSON."""
-    from rekindle.core.text.responses.families import written_for
+    from rekindle.core.text.responses.families import template_for
     from tests.unit.response_cases import CASES
 
     cases = [
-        {"name": name, "template": case.own or written_for(case.marks, None), "prompt": case.prompt, "text": case.text}
+        {"name": name, "template": case.own or template_for(case.marks, None), "prompt": case.prompt, "text": case.text}
         for name, case in CASES.items()
     ]
     path.write_text(json.dumps(cases), encoding="utf-8")

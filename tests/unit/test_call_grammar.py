@@ -10,10 +10,10 @@ from llguidance import LLMatcher, LLTokenizer
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.responses.call_grammar import call_grammar, form_of
 from rekindle.core.text.responses.calls import calls_of
-from rekindle.core.text.responses.choosing import grammar_of_choice
-from rekindle.core.text.responses.families import calls_for, marks_of_thought, written_for
+from rekindle.core.text.responses.families import call_field_for, template_for, thought_marks
 from rekindle.core.text.responses.parser import ResponseParser
 from rekindle.core.text.responses.template import load
+from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.tools.tool import schemas_of
 from tests.unit.response_cases import CODER, GRANITE, HARMONY, LLAMA, MISTRAL, NEWER_MISTRAL, QWEN, R1, V31
@@ -67,7 +67,7 @@ def written(grammar: str, vocabulary: LLTokenizer, text: Tokenizer, seed: int) -
 def test_what_the_grammar_allows_is_read_as_calls(
     marks: str, choice: str, vocabulary: LLTokenizer, text: Tokenizer
 ) -> None:
-    form, template = form_of(calls_for(marks)), load(written_for(marks, None))
+    form, template = form_of(call_field_for(marks)), load(template_for(marks, None))
     assert form is not None
     grammar = call_grammar(form, TOOLS, choice, special={})
     assert not LLMatcher.validate_grammar_with_warnings(LLMatcher.grammar_from_lark(grammar), vocabulary)[0]
@@ -89,10 +89,10 @@ def test_what_the_grammar_allows_is_read_as_calls(
 @pytest.mark.parametrize("marks", [QWEN, R1, NEWER_MISTRAL, HARMONY])
 @pytest.mark.parametrize("begun", [True, False])
 def test_reasoning_may_come_before(marks: str, begun: bool, vocabulary: LLTokenizer) -> None:
-    form, thinks = form_of(calls_for(marks)), marks_of_thought(marks)
+    form, thinks = form_of(call_field_for(marks)), thought_marks(marks)
     assert form is not None
     assert thinks is not None
-    grammar = call_grammar(form, TOOLS, "now", special={}, thinks=thinks, thinking=begun)
+    grammar = call_grammar(form, TOOLS, "now", special={}, reasoning=thinks, in_reasoning=begun)
     call = f"{form.begin}{form.before}now{form.between}{{}}{form.after}{form.end}"
     for answer, fits in (
         (f"{'' if begun else thinks[0]}so\nit is{thinks[1]}{call}", True),
@@ -105,7 +105,7 @@ def test_reasoning_may_come_before(marks: str, begun: bool, vocabulary: LLTokeni
 
 
 def test_special_tokens_are_named_by_their_ids(vocabulary: LLTokenizer) -> None:
-    form = form_of(calls_for(MISTRAL))
+    form = form_of(call_field_for(MISTRAL))
     assert form is not None
     grammar = call_grammar(form, TOOLS, "now", special={"[TOOL_CALLS]": 7})
     assert grammar.startswith('start: <[7]> " [" call "]"')
@@ -114,15 +114,15 @@ def test_special_tokens_are_named_by_their_ids(vocabulary: LLTokenizer) -> None:
 def test_a_prompt_says_whether_reasoning_has_begun_or_is_passed_over() -> None:
     model = Tokenizer(tokenizer().backend, chat_template=QWEN)
     prompt = "<|im_start|>user\n</think><|im_end|>\n<|im_start|>assistant\n"
-    assert "thought: (" in grammar_of_choice("now", TOOLS, prompt, model)
-    assert "thought: thoughts" in grammar_of_choice("now", TOOLS, f"{prompt}<think>\n", model)
-    assert "thought" not in grammar_of_choice("now", TOOLS, f"{prompt}<think>\n\n</think>\n\n", model)
+    assert "thought: (" in tool_choice_grammar("now", TOOLS, prompt, model)
+    assert "thought: thoughts" in tool_choice_grammar("now", TOOLS, f"{prompt}<think>\n", model)
+    assert "thought" not in tool_choice_grammar("now", TOOLS, f"{prompt}<think>\n\n</think>\n\n", model)
 
 
 def test_what_cannot_be_chosen_is_refused_in_words() -> None:
     with pytest.raises(
         InvalidRequest, match='must be "auto", "required", "none" or the name of a tool, which are weather'
     ):
-        grammar_of_choice("nothing", TOOLS, "", Tokenizer(tokenizer().backend, chat_template=QWEN))
+        tool_choice_grammar("nothing", TOOLS, "", Tokenizer(tokenizer().backend, chat_template=QWEN))
     with pytest.raises(InvalidRequest, match="needs a model whose chat template shows how it writes calls"):
-        grammar_of_choice("required", TOOLS, "", Tokenizer(tokenizer().backend, chat_template="{{ tools }}"))
+        tool_choice_grammar("required", TOOLS, "", Tokenizer(tokenizer().backend, chat_template="{{ tools }}"))

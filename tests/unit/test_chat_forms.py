@@ -14,9 +14,9 @@ from tokenizers import Tokenizer as Backend
 from rekindle.core.text.chat import render
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import Part, Response
-from rekindle.core.text.responses.choosing import grammar_of_choice
 from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.reading import TemplateReading
+from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from rekindle.core.text.tokenizer import Tokenizer
 from tests.unit.chat_forms import FORMS, MARKS, Form
 
@@ -167,7 +167,7 @@ def test_what_a_choice_of_tools_allows_is_read(name: str) -> None:
     prompt, tokens = written(name, message_of(form, [WEATHER], None, ""))
     (end,) = tokenizer.encode_chat(form.end)
     rendered = tokenizer.decode(prompt, skip_special_tokens=False)
-    grammar = grammar_of_choice("weather", TOOLS, rendered, tokenizer)
+    grammar = tool_choice_grammar("weather", TOOLS, rendered, tokenizer)
     ll = LLTokenizer(tokenizer.backend.to_str(), n_vocab=tokenizer.vocab_size, eos_token=[end])
     for inside in (
         "Rome",

@@ -10,7 +10,7 @@ from rekindle.core.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.core.text.chat import render
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import MessageForm, Response, ToolCall
-from rekindle.core.text.responses.families import written_for
+from rekindle.core.text.responses.families import template_for
 from rekindle.core.text.responses.formats import PLAIN, format_of
 from rekindle.core.text.responses.reading import TemplateReading
 from rekindle.core.text.tokenizer import Tokenizer
@@ -57,15 +57,15 @@ def test_a_model_that_marks_nothing_answers_in_plain_text() -> None:
 
 
 def test_a_checkpoints_own_template_comes_first_unless_it_cannot_be_read(tmp_path: Path) -> None:
-    assert of(HERMES, OWN).written == OWN
+    assert of(HERMES, OWN).source == OWN
     with pytest.warns(RuntimeWarning, match="own response template is not used: .* version 9"):
-        assert of(HERMES + " ", {"version": 9}).written == written_for(HERMES + " ", None)
+        assert of(HERMES + " ", {"version": 9}).source == template_for(HERMES + " ", None)
     tokenizer().backend.save(str(tmp_path / "tokenizer.json"))
     settings = {"chat_template": HERMES, "response_template": OWN}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     read = load_tokenizer(tmp_path)
     assert read is not None
-    assert format_of(read).written == OWN
+    assert format_of(read).source == OWN
 
 
 def test_an_answer_that_does_not_keep_to_its_format_is_not_lost() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.core.errors import CheckpointError
-from rekindle.core.text.responses.families import written_for
-from rekindle.core.text.responses.parser import Closed, Grown, ResponseParser
+from rekindle.core.text.responses.families import template_for
+from rekindle.core.text.responses.parser import FieldEnd, FieldText, ResponseParser
 from rekindle.core.text.responses.template import ResponseTemplate, load
 from tests.unit.response_cases import CASES, QWEN, Case
 
@@ -18,21 +18,21 @@ GOLDENS = json.loads((Path(__file__).parents[1] / "goldens" / "responses.json").
 
 
 def template_of(case: Case) -> ResponseTemplate:
-    return load(case.own or written_for(case.marks, None))
+    return load(case.own or template_for(case.marks, None))
 
 
-def read(case: Case, pieces: list[str]) -> tuple[dict[str, Any], list[Closed], dict[str, str]]:
+def read(case: Case, pieces: list[str]) -> tuple[dict[str, Any], list[FieldEnd], dict[str, str]]:
     """Return the message, the parts that closed, and the texts that grew, by field."""
     parser = ResponseParser(template_of(case), case.prompt)
-    events = [*parser.events_of_prompt]
+    events = [*parser.prompt_events]
     for piece in pieces:
         events += parser.feed(piece)
     message, last = parser.finish()
     grown: dict[str, str] = {}
     for event in [*events, *last]:
-        if isinstance(event, Grown):
+        if isinstance(event, FieldText):
             grown[event.field] = grown.get(event.field, "") + event.text
-    return message, [event for event in [*events, *last] if isinstance(event, Closed)], grown
+    return message, [event for event in [*events, *last] if isinstance(event, FieldEnd)], grown
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -104,7 +104,7 @@ FIELDS: dict[str, Any] = {"content": {}}
         ({"start_anchor": "A", "fields": {"a": {}, "b": {}}}, "at most one field"),
         ({"start_anchor": "A", "fields": {"a": {"content": "yaml"}}}, "content must be one of"),
         ({"start_anchor": "A", "fields": {"a": {"content": "xml-inline"}}}, "tag_pattern"),
-        ({"start_anchor": "A", "fields": {"a": {"join": " "}}}, "beside repeats"),
+        ({"start_anchor": "A", "fields": {"a": {"join": " "}}}, "needs repeats"),
         ({"start_anchor": "A", "fields": {"a": {"transform_each": True}}}, "needs a transform"),
         ({"start_anchor": "A", "fields": {"a": {"transform": "x {content}"}}}, "placeholder as a whole"),
     ],

@@ -37,9 +37,9 @@ from rekindle.core.request.checks import boolean
 from rekindle.core.request.constraint import Kind
 from rekindle.core.request.params import SamplingOptions, SamplingParams, check_draws, draws
 from rekindle.core.request.request import Pooling, check_length
-from rekindle.core.text.responses.choosing import grammar_of_choice
 from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.reading import TemplateReading
+from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from rekindle.core.text.tokenizer import Tokenizer
 
 
@@ -280,7 +280,7 @@ class Requests:
             raise InvalidRequest(f"tool_choice={choice!r} constrains the output: leave out {others[0]}")
         if chat.tools is None:
             raise InvalidRequest(f"tool_choice={choice!r} needs tools, and the call has none")
-        grammar = grammar_of_choice(choice, chat.tools, self.render(chat), self.tokenizer)
+        grammar = tool_choice_grammar(choice, chat.tools, self.render(chat), self.tokenizer)
         return cast(GenerateOptions[Any], {**options, "grammar": grammar})
 
     def prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt | InvalidRequest], bool]:

@@ -1,1 +1,1 @@
-"""Answers taken apart into reasoning, content and tool calls, by response templates."""
+"""Incremental parsing of answers into reasoning, content and tool calls, by response templates."""

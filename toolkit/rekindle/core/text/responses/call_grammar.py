@@ -1,4 +1,4 @@
-"""The grammar that holds an answer to calls of tools, in the form of llguidance's Lark."""
+"""Grammar of answers with required tool calls, in llguidance's Lark syntax."""
 
 import json
 import re
@@ -9,24 +9,24 @@ from typing import Any, Final
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.responses import families
 from rekindle.core.text.responses.calls import allows
-from rekindle.core.text.responses.families import Written
+from rekindle.core.text.responses.families import TemplateData
 
 JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""How the arguments are written: as in the JSON that chat templates write."""
+"""Style of JSON arguments, as in the JSON of chat templates."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """The text that stands around the calls of an answer.
+    """The text around the tool calls of an answer.
 
     Attributes:
-        before: what each call begins with, up to its name.
-        between: what is between its name and its arguments.
-        after: what it ends with.
-        begin, end: what is around all calls.
-        separator: what is between two calls; None where an answer has one call alone.
-        tags: whether arguments are tags with values, and no JSON.
-        edge: what is between a tag and its value.
+        before: text before the name of each call.
+        between: text between a call's name and its arguments.
+        after: text after a call's arguments.
+        begin, end: text around the whole list of calls.
+        separator: text between two calls, or None if an answer has a single call.
+        tags: whether arguments are tags with values instead of JSON.
+        edge: text between a tag and its value.
     """
 
     before: str
@@ -40,7 +40,7 @@ class CallForm:
 
 
 _NAME, _ARGUMENTS = '{"name": "', '", "arguments": '
-_FORMS: Final[Sequence[tuple[Written, CallForm]]] = (
+_FORMS: Final[Sequence[tuple[TemplateData, CallForm]]] = (
     (families.HERMES, CallForm(f"<tool_call>\n{_NAME}", _ARGUMENTS, "}\n</tool_call>", separator="\n")),
     (
         families.PARAMETERS,
@@ -100,9 +100,9 @@ _FORMS: Final[Sequence[tuple[Written, CallForm]]] = (
 )
 
 
-def form_of(calls: Written | None) -> CallForm | None:
-    """Return what stands around calls that are read in one of our ways; None for another."""
-    return next((form for written, form in _FORMS if written == calls), None)
+def form_of(calls: TemplateData | None) -> CallForm | None:
+    """Return the form of calls parsed by a known field definition, or None for an unknown definition."""
+    return next((form for template_data, form in _FORMS if template_data == calls), None)
 
 
 def call_grammar(
@@ -111,22 +111,22 @@ def call_grammar(
     choice: str,
     *,
     special: Mapping[str, int],
-    thinks: tuple[str, str] | None = None,
-    thinking: bool = False,
+    reasoning: tuple[str, str] | None = None,
+    in_reasoning: bool = False,
 ) -> str:
-    """Return the grammar of answers that are calls, after reasoning where the model reasons.
+    """Return the grammar of answers with tool calls, after reasoning if the model reasons.
 
     Args:
-        form: what stands around calls.
-        tools: their JSON schemas.
-        choice: "required" for one or more calls of any, or the name of the one that is to be called once.
-        special: the tokens that may be marks by their text. A grammar has to name special ones by their ids, and
-            answers are read by them.
-        thinks: what reasoning begins and ends with; None for a model that does not reason.
-        thinking: whether the prompt has begun the reasoning.
+        form: the text around calls.
+        tools: JSON schemas of the tools.
+        choice: "required" for one or more calls of any tool, or the name of a tool to call exactly once.
+        special: ids of the possible delimiter tokens by text. A grammar must name special tokens by id, and the parser
+            expects delimiters as tokens.
+        reasoning: the delimiters of reasoning, or None for a model without reasoning.
+        in_reasoning: whether the prompt has already begun the reasoning.
 
     Raises:
-        InvalidRequest: there is no tool of this name, or a tool has none.
+        InvalidRequest: no tool has this name, or a tool has no name.
     """
     functions = dict(map(_function, tools))
     if choice != "required" and choice not in functions:
@@ -134,44 +134,44 @@ def call_grammar(
             f'tool_choice must be "auto", "required", "none" or the name of a tool, which are '
             f"{', '.join(functions)}; got {choice!r:.80}"
         )
-    chosen = functions if choice == "required" else {choice: functions[choice]}
-    write = _Writer(special)
+    candidates = functions if choice == "required" else {choice: functions[choice]}
+    writer = _Writer(special)
     rules = [
-        f"start: {'thought ' if thinks else ''}{write.text(form.begin)} {_calls(form, choice, write)} "
-        f"{write.text(form.end)}"
+        f"start: {'reasoning ' if reasoning else ''}{writer.text(form.begin)} {_calls(form, choice, writer)} "
+        f"{writer.text(form.end)}"
     ]
-    if thinks:
-        rules += _thought(*thinks, thinking, write)
-    rules.append(f"call: {' | '.join(f'call_{place}' for place in range(len(chosen)))}")
-    for place, (name, schema) in enumerate(chosen.items()):
+    if reasoning:
+        rules += _reasoning_rules(*reasoning, in_reasoning, writer)
+    rules.append(f"call: {' | '.join(f'call_{place}' for place in range(len(candidates)))}")
+    for place, (name, schema) in enumerate(candidates.items()):
         arguments = f"arguments_{place}"
-        parts = (write.text(form.before + name + form.between), arguments, write.text(form.after))
+        parts = (writer.text(form.before + name + form.between), arguments, writer.text(form.after))
         rules.append(f"call_{place}: {' '.join(filter(None, parts))}")
         rules += _tags(arguments, schema, form.edge) if form.tags else [f"{arguments}: {_json(schema)}"]
     return "\n".join(rules) + "\n"
 
 
-def _calls(form: CallForm, choice: str, write: "_Writer") -> str:
+def _calls(form: CallForm, choice: str, writer: "_Writer") -> str:
     if choice != "required" or form.separator is None:
         return "call"
-    return f"call ({' '.join(filter(None, (write.text(form.separator), 'call')))})*"
+    return f"call ({' '.join(filter(None, (writer.text(form.separator), 'call')))})*"
 
 
-def _thought(begin: str, end: str, begun: bool, write: "_Writer") -> Iterator[str]:
-    """Yield the rules of reasoning, which the model may leave out unless the prompt has begun it."""
-    closing = max((mark for mark in write.special if mark and end.startswith(mark)), key=len, default=None)
+def _reasoning_rules(begin: str, end: str, in_reasoning: bool, writer: "_Writer") -> Iterator[str]:
+    """Yield the rules for reasoning. It is optional, unless the prompt has already begun it."""
+    closing = max((mark for mark in writer.special if mark and end.startswith(mark)), key=len, default=None)
     if closing is None:
         yield f"thoughts[suffix={json.dumps(end)}]: /(.|\\n)*/"
     else:
         yield f"THOUGHTS: {_without(closing)}"
-        yield f"thoughts: THOUGHTS? {write.text(end)}"
-    yield "thought: thoughts /\\s*/" if begun else f"thought: ({write.text(begin)} thoughts /\\s*/)?"
+        yield f"thoughts: THOUGHTS? {writer.text(end)}"
+    yield "thought: thoughts /\\s*/" if in_reasoning else f"thought: ({writer.text(begin)} thoughts /\\s*/)?"
 
 
 def _tags(name: str, schema: Mapping[str, Any], edge: str) -> Iterator[str]:
-    """Yield the rules of arguments that are tags, in the order of the schema.
+    """Yield the rules for arguments as tags, in the order of the schema.
 
-    A text is written without quotes, and without tags of arguments, which would be read as such.
+    Strings are written without quotes. They cannot contain argument tags, which the parser would match.
     """
     end = json.dumps(f"{edge}</parameter>\n")
     tags = []
@@ -191,20 +191,20 @@ def _tags(name: str, schema: Mapping[str, Any], edge: str) -> Iterator[str]:
 
 
 def _without(*texts: str) -> str:
-    """Return the terminal of a text that has none of some others in it, and is not empty."""
-    others = "|".join(re.escape(text).replace("/", "\\/") for text in texts)
-    return f"/(.|\\n)+/ & ~/(.|\\n)*({others})(.|\\n)*/"
+    """Return a terminal for nonempty text without any of the given texts."""
+    forbidden = "|".join(re.escape(text).replace("/", "\\/") for text in texts)
+    return f"/(.|\\n)+/ & ~/(.|\\n)*({forbidden})(.|\\n)*/"
 
 
 def _json(schema: Any) -> str:
-    """Return the rule of the JSON of a schema. No part of a schema is passed over."""
-    written = dict(schema) if isinstance(schema, Mapping) else {}
+    """Return the rule for JSON of a schema. llguidance must enforce every part of the schema."""
+    rule_schema = dict(schema) if isinstance(schema, Mapping) else {}
     options = {**JSON_STYLE, "lenient": False, "coerce_one_of": False}
-    return f"%json {json.dumps({**written, 'x-guidance': options}, ensure_ascii=False)}"
+    return f"%json {json.dumps({**rule_schema, 'x-guidance': options}, ensure_ascii=False)}"
 
 
 def _function(tool: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the name and the parameters of a tool."""
+    """Return the name and the parameter schema of a tool."""
     function = tool.get("function", tool)
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str) or not name:
@@ -217,19 +217,19 @@ def _function(tool: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Writes texts into a grammar."""
+    """Converter of texts to grammar terms."""
 
     special: Mapping[str, int]
 
     def text(self, text: str) -> str:
-        """Return a text as a grammar has it: special tokens by their ids, and what is between them."""
-        known = sorted((mark for mark in self.special if mark and mark in text), key=len, reverse=True)
-        if not known:
+        """Return the grammar terms of a text, with special tokens by id."""
+        present = sorted((mark for mark in self.special if mark and mark in text), key=len, reverse=True)
+        if not present:
             return json.dumps(text, ensure_ascii=False) if text else ""
-        pieces = re.split("(" + "|".join(map(re.escape, known)) + ")", text)
-        written = (
+        pieces = re.split("(" + "|".join(map(re.escape, present)) + ")", text)
+        terms = (
             f"<[{self.special[each]}]>" if each in self.special else json.dumps(each, ensure_ascii=False)
             for each in pieces
             if each
         )
-        return " ".join(written)
+        return " ".join(terms)

@@ -1,4 +1,4 @@
-"""Tool calls in the values of a message, which models and templates write in several shapes."""
+"""Tool calls in parsed values, in the shapes used by models and chat templates."""
 
 import json
 import string
@@ -13,13 +13,13 @@ _LETTERS = string.ascii_letters + string.digits
 
 
 def calls_of(value: Any, raw: str, salt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Iterator[ToolCall]:
-    """Yield the calls of a part of an answer: one, or a list of them.
+    """Yield the calls in a parsed value: a single call, or a list of calls.
 
     Args:
-        value: each with a name and arguments, or with both in a "function"; arguments may be JSON as text.
-        raw: the part as it was written.
-        salt: what makes the ids of equal calls differ.
-        tools: the JSON schemas of the tools, for arguments that are written as text whatever they mean.
+        value: calls with a name and arguments, possibly nested in "function"; arguments may be serialized JSON.
+        raw: the text of the value as the model wrote it.
+        salt: a text that makes the ids of equal calls distinct.
+        tools: JSON schemas of the tools, to convert arguments written as untyped text.
     """
     for place, each in enumerate(value if isinstance(value, list) else [value]):
         function = each.get("function", each) if isinstance(each, Mapping) else None
@@ -35,17 +35,17 @@ def calls_of(value: Any, raw: str, salt: str, tools: Sequence[Mapping[str, Any]]
                 name, {}, raw, identity, f"expected arguments by name, got {function.get('arguments')!r:.200}"
             )
         else:
-            yield ToolCall(name, _meant(arguments, _parameters(name, tools)), raw, identity)
+            yield ToolCall(name, _typed_arguments(arguments, _parameters(name, tools)), raw, identity)
 
 
 def call_id(text: str) -> str:
-    """Return nine letters and digits, which is the form that Mistral's chat templates insist on."""
+    """Return an id of nine letters and digits, the format required by Mistral's chat templates."""
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=9).digest()
     return "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest)
 
 
 def _parameters(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the schema of a tool's parameters; nothing for a tool that is not known."""
+    """Return the parameter schema of a tool, or an empty one for an unknown tool."""
     for tool in tools:
         function = tool.get("function", tool)
         if isinstance(function, Mapping) and function.get("name") == name:
@@ -54,29 +54,29 @@ def _parameters(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, A
     return {}
 
 
-def _meant(arguments: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments in which a text is the JSON that it is, where the schema allows that and no text."""
+def _typed_arguments(arguments: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert text arguments to JSON values, if the schema allows the value and does not allow a string."""
     properties = schema.get("properties")
     properties = properties if isinstance(properties, Mapping) else {}
     return {
-        name: _of_text(value, properties.get(name), schema) if isinstance(value, str) else value
+        name: _parse_text(value, properties.get(name), schema) if isinstance(value, str) else value
         for name, value in arguments.items()
     }
 
 
-def _of_text(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
+def _parse_text(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
     if text.strip() in ("null", "None") and allows("null", schema, root):
         return None
     if allows("string", schema, root):
         return text
     try:
-        return json.loads(_PYTHON.get(text.strip(), text))
+        return json.loads(_PYTHON_LITERALS.get(text.strip(), text))
     except ValueError:
-        return _of_python(text)
+        return _parse_python(text)
 
 
-def _of_python(text: str) -> Any:
-    """Return the value of a Python literal, if JSON can have it; else the text itself."""
+def _parse_python(text: str) -> Any:
+    """Return the value of a Python literal, if JSON can represent it, or else the text itself."""
     try:
         value = literal_eval(text.strip())
         json.dumps(value, allow_nan=False)
@@ -86,31 +86,31 @@ def _of_python(text: str) -> Any:
 
 
 def allows(kind: str, schema: Any, root: Mapping[str, Any]) -> bool:
-    """Tell whether a schema allows a kind of JSON, as far as it says; a text where it does not say.
+    """Return whether a schema allows a JSON type. A schema without type information allows only strings.
 
     Args:
-        kind: such as "string".
-        root: the schema that it is a part of, for its references.
+        kind: the JSON type: "string" or "null".
+        root: the schema that contains this one, for resolving references.
     """
     for _ in range(_MOST_REFERENCES):
         if not isinstance(schema, Mapping):
             return kind == "string"
         if "$ref" not in schema:
             break
-        schema = _referred(schema["$ref"], root)
+        schema = _resolve(schema["$ref"], root)
     if "const" in schema or "enum" in schema:
-        return any(isinstance(each, _PYTHONS[kind]) for each in schema.get("enum", [schema.get("const")]))
-    for several in ("anyOf", "oneOf"):
-        if several in schema:
-            return any(allows(kind, each, root) for each in schema[several])
+        return any(isinstance(each, _TYPES[kind]) for each in schema.get("enum", [schema.get("const")]))
+    for keyword in ("anyOf", "oneOf"):
+        if keyword in schema:
+            return any(allows(kind, each, root) for each in schema[keyword])
     if "allOf" in schema:
         return all(allows(kind, each, root) for each in schema["allOf"])
     kinds = schema.get("type", "string")
     return kind in ([kinds] if isinstance(kinds, str) else kinds)
 
 
-def _referred(reference: Any, root: Mapping[str, Any]) -> Any:
-    """Return the part of a schema that a reference such as "#/$defs/Place" is to; None if there is none."""
+def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
+    """Return the target of a schema reference such as "#/$defs/Place", or None if it does not exist."""
     part: Any = root
     for name in str(reference).removeprefix("#").split("/")[1:]:
         part = part.get(name) if isinstance(part, Mapping) else None
@@ -118,13 +118,13 @@ def _referred(reference: Any, root: Mapping[str, Any]) -> Any:
 
 
 _MOST_REFERENCES: Final = 16
-_PYTHONS: Final[Mapping[str, type]] = {"string": str, "null": type(None)}
-_PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
-"""What models write that were trained on code."""
+_TYPES: Final[Mapping[str, type]] = {"string": str, "null": type(None)}
+_PYTHON_LITERALS: Final = {"True": "true", "False": "false", "None": "null"}
+"""Literals written by models trained on code, and their JSON equivalents."""
 
 
 def _arguments(value: Any) -> dict[str, Any] | None:
-    """Return arguments by name; None if the value has none. A call without any may leave them out."""
+    """Return arguments by name, or None for a malformed value. A call without arguments may omit them."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -1,4 +1,4 @@
-"""The marks in a text at which a part of an answer begins or ends, found in text that comes in pieces."""
+"""Delimiters of the parts of an answer, matched in a text stream."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 NO_CAPTURES: Mapping[str, str] = {}
 GROWS_BY = 64
-"""By how many characters the optional end of a pattern may make a match longer."""
+"""Number of characters by which the optional end of a pattern may extend a match."""
 
 
 @dataclass(frozen=True, slots=True)
-class FoundMark:
-    """A mark in a text.
+class MarkMatch:
+    """Match of a delimiter in a text.
 
     Attributes:
-        start, end: its place.
-        captures: the texts of the named groups of a pattern.
+        start, end: position of the match.
+        captures: texts of the pattern's named groups.
     """
 
     start: int
@@ -29,47 +29,47 @@ class FoundMark:
 
 
 class Delimiter(Protocol):
-    """A kind of mark."""
+    """A delimiter of an answer's parts."""
 
-    def find(self, text: str, start: int, final: bool) -> tuple[FoundMark | None, int]:
-        """Look for the first mark.
+    def find(self, text: str, start: int, final: bool) -> tuple[MarkMatch | None, int]:
+        """Find the first match.
 
         Args:
-            text: all of what has come; what is before `start` is context alone.
-            start: where to begin.
-            final: whether nothing more will come.
+            text: all text received so far; text before `start` is context only.
+            start: position to search from.
+            final: whether the text is complete.
 
         Returns:
-            The mark, or None; and from where on the text may be a mark that is not complete, or that could be a longer
-            one: the length of the text if it is not.
+            The match, or None; and the position from which the text may be an incomplete match or part of a longer
+            match. This is the length of the text if there is no such position.
         """
         ...
 
     def last_end(self, text: str) -> int | None:
-        """Return where the last mark of a whole text ends."""
+        """Return the end of the last match in a complete text, or None."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Literals:
-    """Marks that are texts, of which the longest counts where several begin at one place.
+    """Literal delimiters. The longest match wins at each position.
 
     Attributes:
-        texts: the longest first.
+        texts: the literals, longest first.
     """
 
     texts: tuple[str, ...]
 
-    def find(self, text: str, start: int, final: bool) -> tuple[FoundMark | None, int]:
+    def find(self, text: str, start: int, final: bool) -> tuple[MarkMatch | None, int]:
         """See `Delimiter.find`."""
-        best: FoundMark | None = None
+        best: MarkMatch | None = None
         for literal in self.texts:
             place = text.find(literal, start)
             if place >= 0 and (best is None or place < best.start):
-                best = FoundMark(place, place + len(literal))
+                best = MarkMatch(place, place + len(literal))
         pending = len(text)
         if not final:
-            pending = min(self._begun(text, start, literal) for literal in self.texts)
+            pending = min(self._partial_start(text, start, literal) for literal in self.texts)
         return best, pending
 
     def last_end(self, text: str) -> int | None:
@@ -77,8 +77,8 @@ class Literals:
         ends = [text.rfind(literal) + len(literal) for literal in self.texts if literal in text]
         return max(ends, default=None)
 
-    def _begun(self, text: str, start: int, literal: str) -> int:
-        """Return from where on the end of a text is the beginning of a literal, but not all of it."""
+    def _partial_start(self, text: str, start: int, literal: str) -> int:
+        """Return the start of an incomplete literal at the end of the text, or the text's length."""
         for length in range(min(len(literal) - 1, len(text) - start), 0, -1):
             if text.endswith(literal[:length]):
                 return len(text) - length
@@ -87,36 +87,36 @@ class Literals:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression, whose named groups are captured.
+    """A regular expression as a delimiter. Its named groups are captured.
 
     Attributes:
-        compiled: of the `regex` library, which knows of a match that the end of the text cuts.
+        expression: a pattern of the `regex` library, because partial matches at the end of a text are needed.
     """
 
-    compiled: regex.Pattern[str]
+    expression: regex.Pattern[str]
 
-    def find(self, text: str, start: int, final: bool) -> tuple[FoundMark | None, int]:
+    def find(self, text: str, start: int, final: bool) -> tuple[MarkMatch | None, int]:
         """See `Delimiter.find`."""
-        match = self.compiled.search(text, start, partial=not final)
+        match = self.expression.search(text, start, partial=not final)
         if match is None:
             return None, len(text)
         if not final and (match.partial or self._may_grow(text, match.start(), match.end())):
             return None, match.start()
         captures = {name: value for name, value in match.groupdict().items() if value is not None}
-        return FoundMark(match.start(), match.end(), captures), len(text)
+        return MarkMatch(match.start(), match.end(), captures), len(text)
 
     def _may_grow(self, text: str, start: int, end: int) -> bool:
-        """Tell whether more text could make a match longer, as where it may end with one more mark.
+        """Return whether more text could extend a match, for example by an optional end.
 
-        A pattern such as `.*?x` could take any text; it has its match all the same, once so much has come.
+        Patterns like `.*?x` could always be extended, so a match is accepted after `GROWS_BY` more characters.
         """
         if len(text) - end > GROWS_BY:
             return False
-        return end == len(text) or self.compiled.fullmatch(text, start, partial=True) is not None
+        return end == len(text) or self.expression.fullmatch(text, start, partial=True) is not None
 
     def last_end(self, text: str) -> int | None:
         """See `Delimiter.last_end`."""
         last = None
-        for match in self.compiled.finditer(text):
+        for match in self.expression.finditer(text):
             last = match.end()
         return last

@@ -1,6 +1,6 @@
-"""The response templates of model families whose checkpoints have none, put together from what a chat template shows.
+"""Response templates of model families, for checkpoints without a response template. Chosen by the chat template.
 
-They are data in transformers' form; see `template`. Content is one text, whatever is written between its parts.
+The templates are data in transformers' format; see `template`. Content is a single text, whatever separates its parts.
 """
 
 import re
@@ -19,30 +19,30 @@ ANCHORS: Final = (
     *("<|assistant|>\n", "<|assistant|>"),
     *("<start_of_turn>model\n", "<|turn>model\n"),
 )
-"""What an answer begins after."""
+"""Texts directly before an answer."""
 
-Written = Mapping[str, Any]
+TemplateData = Mapping[str, Any]
 
-# A model thinks before it answers: behind the beginning of the answer, the same letters are part of it.
-THINK: Final[Written] = {"open_pattern": r"\A\s*<think>", "close": "</think>"}
-THOUGHT_BEFORE: Final[Written] = {"open_pattern": r"\A\s*(?:<think>|(?=</think>))", "close": "</think>"}
-"""As `THINK`, where the prompt may end with a closing mark to have the model think nothing."""
-THINK_RESPOND: Final[Written] = {
+# Reasoning precedes the answer, so these delimiters are plain text after its start.
+THINK: Final[TemplateData] = {"open_pattern": r"\A\s*<think>", "close": "</think>"}
+THOUGHT_BEFORE: Final[TemplateData] = {"open_pattern": r"\A\s*(?:<think>|(?=</think>))", "close": "</think>"}
+"""As `THINK`, but the prompt may end with a closing delimiter to disable reasoning."""
+THINK_RESPOND: Final[TemplateData] = {
     "open_pattern": r"\A\s*<think>",
     "close_pattern": r"</think>(?:\s*<response>)?",
 }
-THINK_ANSWER: Final[Written] = {"open_pattern": r"\A\s*<think>", "close_pattern": r"</think>(?:\s*<answer>)?"}
-SEED_THINK: Final[Written] = {"open_pattern": r"\A\s*<seed:think>", "close": "</seed:think>"}
-COMMAND_THINK: Final[Written] = {
+THINK_ANSWER: Final[TemplateData] = {"open_pattern": r"\A\s*<think>", "close_pattern": r"</think>(?:\s*<answer>)?"}
+SEED_THINK: Final[TemplateData] = {"open_pattern": r"\A\s*<seed:think>", "close": "</seed:think>"}
+COMMAND_THINK: Final[TemplateData] = {
     "open_pattern": r"\A\s*<\|START_THINKING\|>",
     "close_pattern": r"<\|END_THINKING\|>(?:\s*<\|START_RESPONSE\|>)?",
 }
-BRACKETS: Final[Written] = {"open_pattern": r"\A\s*\[THINK\]", "close": "[/THINK]"}
+BRACKETS: Final[TemplateData] = {"open_pattern": r"\A\s*\[THINK\]", "close": "[/THINK]"}
 
-NAMED: Final[Written] = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
-LISTED: Final[Written] = {"type": "function", "function": {"name": "{name}", "arguments": "{arguments}"}}
+CALL_BY_NAME: Final[TemplateData] = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
+CALL_IN_LIST: Final[TemplateData] = {"type": "function", "function": {"name": "{name}", "arguments": "{arguments}"}}
 
-HERMES: Final[Written] = {
+HERMES: Final[TemplateData] = {
     "open": "<tool_call>",
     "close": "</tool_call>",
     "repeats": True,
@@ -51,11 +51,11 @@ HERMES: Final[Written] = {
 }
 
 
-def _parameters(mark: str) -> Written:
-    """Return the field of calls whose arguments are tags, within marks of a name.
+def _parameters(mark: str) -> TemplateData:
+    """Return the field of calls with tagged arguments, inside delimiters of the given name.
 
-    A value ends at a closing tag that another tag or the end of the call follows; others are part of it. Values stay
-    text: what they mean is known from the schema of the tool alone.
+    A value ends at a closing tag before another tag or the end of the call; other closing tags belong to the value.
+    Values stay text, because only the tool's schema determines their types.
     """
     begin, end = "<parameter=[^>\n]+>", rf"</parameter>(?=\s*(?:<parameter=[^>\n]+>|</function>|</{mark}>|\Z))"
     return {
@@ -69,84 +69,84 @@ def _parameters(mark: str) -> Written:
             "value_end": end,
             "whole_pattern": rf"\s*(?:</function>(?:\s*</{mark}>)?|</{mark}>)\s*",
         },
-        "transform": NAMED,
+        "transform": CALL_BY_NAME,
     }
 
 
 PARAMETERS: Final = _parameters("tool_call")
 SEED_PARAMETERS: Final = _parameters("seed:tool_call")
-MISTRAL_LIST: Final[Written] = {
+MISTRAL_LIST: Final[TemplateData] = {
     "open": "[TOOL_CALLS]",
     "close": "</s>",
     "content": "json",
-    "transform": LISTED,
+    "transform": CALL_IN_LIST,
     "transform_each": True,
 }
-MISTRAL_NAMED: Final[Written] = {
+MISTRAL_NAMED: Final[TemplateData] = {
     "open_pattern": r"\[TOOL_CALLS\]\s*(?P<name>[\w.-]+)(?:\[CALL_ID\][\w-]*)?\[ARGS\]",
     "close_pattern": r"(?=\[TOOL_CALLS\])|</s>",
     "repeats": True,
     "content": "json",
-    "transform": NAMED,
+    "transform": CALL_BY_NAME,
 }
 _DEEPSEEK_CALL = r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>"
 _DEEPSEEK_END = r"<｜tool▁call▁end｜>(?:\s*<｜tool▁calls▁end｜>)?"
-DEEPSEEK_FENCED: Final[Written] = {
+DEEPSEEK_FENCED: Final[TemplateData] = {
     "open_pattern": rf"{_DEEPSEEK_CALL}function<｜tool▁sep｜>(?P<name>[^\n<]+)\n```json\n",
     "close_pattern": rf"\s*```\s*{_DEEPSEEK_END}",
     "repeats": True,
     "content": "json",
-    "transform": NAMED,
+    "transform": CALL_BY_NAME,
 }
-DEEPSEEK: Final[Written] = {
+DEEPSEEK: Final[TemplateData] = {
     "open_pattern": rf"{_DEEPSEEK_CALL}(?P<name>[^\n<]+)<｜tool▁sep｜>",
     "close_pattern": _DEEPSEEK_END,
     "repeats": True,
     "content": "json",
-    "transform": NAMED,
+    "transform": CALL_BY_NAME,
 }
-LLAMA3: Final[Written] = {
-    # Without a mark of its own, a call is an answer that begins as its object does.
+LLAMA3: Final[TemplateData] = {
+    # Without a delimiter, an answer is a call if it starts with a call's JSON object.
     "open_pattern": r'(?:<\|python_tag\|>|\A)\s*(?=\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*")',
     "close": ["<|eot_id|>", "<|eom_id|>"],
     "content": "json",
     "repeats": True,
     "transform": {"type": "function", "function": "{content}"},
 }
-GRANITE: Final[Written] = {
+GRANITE: Final[TemplateData] = {
     "open": "<|tool_call|>",
     "close": ["<|/tool_call|>", "<|end_of_text|>"],
     "content": "json",
-    "transform": LISTED,
+    "transform": CALL_IN_LIST,
     "transform_each": True,
 }
-"""Of Granite, and of Phi-4-mini, which has a closing mark."""
-NEMOTRON: Final[Written] = {
+"""Calls of Granite and of Phi-4-mini. The latter has a closing delimiter."""
+NEMOTRON: Final[TemplateData] = {
     "open": "<TOOLCALL>",
     "close": "</TOOLCALL>",
     "content": "json",
-    "transform": LISTED,
+    "transform": CALL_IN_LIST,
     "transform_each": True,
 }
-COMMAND: Final[Written] = {
+COMMAND: Final[TemplateData] = {
     "open": "<|START_ACTION|>",
     "close": "<|END_ACTION|>",
     "content": "json",
     "transform": {"type": "function", "function": {"name": "{tool_name}", "arguments": "{parameters}"}},
     "transform_each": True,
 }
-HUNYUAN: Final[Written] = {
+HUNYUAN: Final[TemplateData] = {
     "open_pattern": r"(?:<tool_calls>\s*)?<tool_call>(?P<name>[^\n<]+)\n```json\n",
     "close_pattern": r"\s*```\s*</tool_call>(?:\s*</tool_calls>)?",
     "repeats": True,
     "content": "json",
-    "transform": NAMED,
+    "transform": CALL_BY_NAME,
 }
 
 _TURN = r"(?:<\|start\|>assistant)?"
 _TO = r" to=functions\.(?P<name>[\w.-]+)"
 _KIND = r"[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>"
-HARMONY: Final[Mapping[str, Written]] = {
+HARMONY: Final[Mapping[str, TemplateData]] = {
     "thinking": {
         "open_pattern": rf"{_TURN}<\|channel\|>analysis<\|message\|>",
         "close": ["<|end|>", "<|return|>"],
@@ -158,10 +158,10 @@ HARMONY: Final[Mapping[str, Written]] = {
         "close": "<|call|>",
         "repeats": True,
         "content": "json",
-        "transform": NAMED,
+        "transform": CALL_BY_NAME,
     },
     "content": {
-        # What is said on the way to a call is on the channel of calls, and is for the user to read.
+        # Messages before a call use the commentary channel, and are part of the user's answer.
         "open_pattern": rf"{_TURN}<\|channel\|>(?:final|commentary)\s*(?:<\|constrain\|>[^<]*)?<\|message\|>",
         "close": ["<|end|>", "<|return|>"],
         "repeats": True,
@@ -170,26 +170,26 @@ HARMONY: Final[Mapping[str, Written]] = {
 }
 
 
-def written_for(chat_template: str, eos_token: str | None) -> Written | None:
-    """Return the response template that fits a chat template; None if answers to that are plain text.
+def template_for(chat_template: str, eos_token: str | None) -> TemplateData | None:
+    """Return the response template for a chat template, or None if its answers are plain text.
 
-    What a model was trained to write around its calls and its reasoning stands in its chat template, which writes the
-    same for earlier turns and tells the model of it. So the marks are looked for there, the rarer before the more
-    common; names of models and architectures, which fine-tunes keep and change at will, are not looked at.
+    A chat template contains the delimiters of calls and reasoning, because it renders them in earlier turns. They are
+    matched from rare to common. Names of models and architectures are ignored, because fine-tunes reuse and change
+    names freely.
     """
     if "<|channel|>" in chat_template and "<|message|>" in chat_template:
         return _answer(HARMONY)
-    fields = {"thinking": _thinking(chat_template), "tool_calls": calls_for(chat_template)}
-    found = {name: field for name, field in fields.items() if field is not None}
-    if not found:
+    candidates = {"thinking": _thinking(chat_template), "tool_calls": call_field_for(chat_template)}
+    fields = {name: field for name, field in candidates.items() if field is not None}
+    if not fields:
         return None
     ends = [end for end in (*END_TOKENS, eos_token) if end and (end in chat_template or end == eos_token)]
     for begin, end in _AROUND_CONTENT.items():
         if begin in chat_template:
             ends.append(end)
-            found["begin"] = {"open_pattern": rf"\A\s*{re.escape(begin)}", "close_pattern": ""}
+            fields["begin"] = {"open_pattern": rf"\A\s*{re.escape(begin)}", "close_pattern": ""}
     content: dict[str, Any] = {"repeats": True, "join": "", "content_args": {"strip": False}}
-    return _answer({**found, "content": {**content, "close": ends} if ends else content})
+    return _answer({**fields, "content": {**content, "close": ends} if ends else content})
 
 
 _AROUND_CONTENT: Final = {
@@ -197,13 +197,13 @@ _AROUND_CONTENT: Final = {
     "<answer>": "</answer>",
     "<|START_RESPONSE|>": "<|END_RESPONSE|>",
 }
-"""What some families write before their content, and behind it."""
+"""Delimiters around the content, in some families."""
 
 
-def marks_of_thought(chat_template: str) -> tuple[str, str] | None:
-    """Return what reasoning is written between; None for a chat template that has none.
+def thought_marks(chat_template: str) -> tuple[str, str] | None:
+    """Return the delimiters of reasoning, or None for a chat template without reasoning.
 
-    Where an answer has channels, the second is all that leads on to another channel.
+    For answers with channels, the second delimiter includes the start of the next message.
     """
     if "<|channel|>" in chat_template:
         return "<|channel|>analysis<|message|>", "<|end|><|start|>assistant"
@@ -216,7 +216,7 @@ def marks_of_thought(chat_template: str) -> tuple[str, str] | None:
     return ("<think>", "</think>") if "think>" in chat_template else None
 
 
-def _thinking(chat_template: str) -> Written | None:
+def _thinking(chat_template: str) -> TemplateData | None:
     if "[THINK]" in chat_template:
         return BRACKETS
     if "<seed:think>" in chat_template:
@@ -234,8 +234,8 @@ def _thinking(chat_template: str) -> Written | None:
     return THINK
 
 
-def calls_for(chat_template: str) -> Written | None:
-    """Return how calls are read that are written as in a chat template; None if it has none."""
+def call_field_for(chat_template: str) -> TemplateData | None:
+    """Return the field that parses the calls of a chat template's format, or None if it has no calls."""
     if "<|channel|>" in chat_template and "<|message|>" in chat_template:
         return HARMONY["tool_calls"]
     if "<｜tool▁call▁begin｜>" in chat_template:
@@ -258,5 +258,5 @@ def calls_for(chat_template: str) -> Written | None:
     return LLAMA3 if llama or "<|python_tag|>" in chat_template else None
 
 
-def _answer(fields: Mapping[str, Written]) -> Written:
+def _answer(fields: Mapping[str, TemplateData]) -> TemplateData:
     return {"defaults": {"role": "assistant"}, "start_anchor": list(ANCHORS), "fields": fields}

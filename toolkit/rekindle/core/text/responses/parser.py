@@ -1,37 +1,37 @@
-"""An answer read by a response template while it comes: events for what is new, and the message at the end."""
+"""Incremental parser of an answer by a response template: events for new text, and a message at the end."""
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.text.responses.contents import Malformed, TrimmedText, is_inside, values_of
-from rekindle.core.text.responses.delimiters import NO_CAPTURES, Delimiter, FoundMark
-from rekindle.core.text.responses.marks import unsigned
+from rekindle.core.text.responses.contents import Malformed, TrimmedText, is_inside, parse_values
+from rekindle.core.text.responses.delimiters import NO_CAPTURES, Delimiter, MarkMatch
+from rekindle.core.text.responses.marks import remove_signs
 from rekindle.core.text.responses.template import Field, ResponseTemplate
-from rekindle.core.text.responses.transforms import transformed
+from rekindle.core.text.responses.transforms import transform_value
 
 CONTEXT = 64
-"""How many characters of what was read are kept, for patterns that look back."""
+"""Number of parsed characters retained for lookbehind in patterns."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
-    """More text of a part. The texts of a part that is text, joined, are its value; those of others are as written."""
+class FieldText:
+    """More text of a field. For text fields, the joined texts are the value; for other fields, they are raw."""
 
     field: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
-    """A part that is complete.
+class FieldEnd:
+    """The end of a field's value.
 
     Attributes:
-        field: its name.
-        value: what it means; None if that cannot be said.
-        raw: all of it as it was written, what it begins and ends with included.
-        error: why its meaning cannot be said; None if it can.
+        field: name of the field.
+        value: the parsed value, or None if it is malformed.
+        raw: the raw text with its delimiters.
+        error: the reason for a malformed value, or None.
     """
 
     field: str
@@ -40,12 +40,12 @@ class Closed:
     error: str | None = None
 
 
-Event = Grown | Closed
+Event = FieldText | FieldEnd
 
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:
-    """The place of a part's text among all that was read, without its marks."""
+    """Position of a field's text in the parsed text, without delimiters."""
 
     field: str
     start: int
@@ -53,129 +53,129 @@ class TextSpan:
 
 
 class ResponseParser:
-    """The reader of one answer. How the answer is cut into pieces changes nothing but the pieces of `Grown`.
+    """Incremental parser of one answer. Piece boundaries affect only the pieces of `FieldText`.
 
-    A part whose text is malformed is told in its `Closed`, and is not in the message; transformers raises there. A mark
-    in a string or a value belongs to that, unless the part is malformed with it: then the mark ended the part.
+    A malformed value is reported by its `FieldEnd` and left out of the message; transformers raises an error instead.
+    A delimiter inside a string or value belongs to it, unless this makes the value malformed: the delimiter then ends
+    the field.
 
     Args:
-        template: how the answer is read.
-        prompt: what the answer follows, or the end of it: what a chat template has written behind the last anchor
-            belongs to the answer.
-        shows_special: whether special tokens that are no marks in their place are shown.
+        template: the response template.
+        prompt: the prompt, or its end. Text after the last anchor belongs to the answer.
+        shows_special: whether to keep special tokens that are not delimiters at their position.
 
     Attributes:
-        events_of_prompt: what the prompt had of the answer.
-        spans: of the parts that are complete, counted from where the prompt's part of the answer begins.
+        prompt_events: events for the prompt's part of the answer.
+        spans: positions of complete fields, from the start of the prompt's part of the answer.
     """
 
     def __init__(self, template: ResponseTemplate, prompt: str = "", shows_special: bool = False) -> None:
         self._template = template
-        self._shown = unsigned if shows_special else template.marks.shown
+        self._visible = remove_signs if shows_special else template.marks.visible
         self._message: dict[str, Any] = deepcopy(dict(template.defaults))
         self.spans: list[TextSpan] = []
         self._text = ""
-        self._dropped = 0  # characters that were before those of _text
+        self._dropped = 0  # number of characters removed before `_text`
         self._place = 0
-        self._empty_at: int | None = None  # where a mark without any text began a part, which it may do once
-        self._region = _Region(template.implicit, "", NO_CAPTURES, 0, self._shown, begun=False)
-        self.events_of_prompt = tuple(self.feed(prompt[template.anchor.last_end(prompt) or 0 :]))
+        self._empty_at: int | None = None  # position of an empty match; it may begin a field only once
+        self._region = _Region(template.implicit, "", NO_CAPTURES, 0, self._visible, has_begun=False)
+        self.prompt_events = tuple(self.feed(prompt[template.anchor.last_end(prompt) or 0 :]))
 
     @property
     def message(self) -> Mapping[str, Any]:
-        """The message of the parts that are complete."""
+        """The message from all complete fields."""
         return self._message
 
     @property
     def length(self) -> int:
-        """The number of characters that were read, those of the prompt's part of the answer included."""
+        """Number of parsed characters, including the prompt's part of the answer."""
         return self._dropped + len(self._text)
 
     def feed(self, text: str) -> list[Event]:
-        """Take more of the answer, and return what it tells."""
-        gone = max(0, self._place - CONTEXT)
-        self._text = self._text[gone:] + text
-        self._place -= gone
-        self._dropped += gone
-        self._empty_at = None if self._empty_at is None else self._empty_at - gone
+        """Parse more of the answer, and return its events."""
+        dropped = max(0, self._place - CONTEXT)
+        self._text = self._text[dropped:] + text
+        self._place -= dropped
+        self._dropped += dropped
+        self._empty_at = None if self._empty_at is None else self._empty_at - dropped
         return list(self._read(final=False))
 
     def finish(self) -> tuple[dict[str, Any], list[Event]]:
-        """Take the end of the answer, and return the message without what is empty, and what the end tells."""
+        """End the answer, and return the message without empty values, and the last events."""
         events = list(self._read(final=True))
-        kept = {
+        message = {
             name: value
             for name, value in self._message.items()
             if name in self._template.defaults or value not in (None, "", [], {})
         }
-        return kept, events
+        return message, events
 
     def _read(self, final: bool) -> Iterator[Event]:
         while True:
-            found, pending = self._next_mark(final)
-            if found is None:
+            match, pending = self._next_mark(final)
+            if match is None:
                 yield from self._take(len(self._text) if final else pending)
                 if not final:
                     return
-                if not self._region.misread(""):
+                if not self._region.is_misread(""):
                     yield from self._close("")
                     return
-                yield from self._close(self._back_to_mark(len(self._text)))
+                yield from self._close(self._rewind(len(self._text)))
                 continue
-            field, mark = found
+            field, mark = match
             yield from self._take(mark.start)
-            written, self._place = self._text[mark.start : mark.end], mark.end
-            if self._region.misread(written):
-                yield from self._close(self._back_to_mark(mark.start))
+            mark_text, self._place = self._text[mark.start : mark.end], mark.end
+            if self._region.is_misread(mark_text):
+                yield from self._close(self._rewind(mark.start))
                 continue
             implicit = self._region.field is self._template.implicit
             if not implicit or field is self._template.implicit:
-                anything = self._region.begun
-                yield from self._close(written)
-                if not written and not anything:
+                had_text = self._region.has_begun
+                yield from self._close(mark_text)
+                if not mark_text and not had_text:
                     self._empty_at = mark.start
                 continue
             yield from self._close("")
-            if not written:
+            if not mark_text:
                 self._empty_at = mark.start
-            yield from self._open(field, written, mark.captures)
+            yield from self._open(field, mark_text, mark.captures)
 
-    def _next_mark(self, final: bool) -> tuple[tuple[Field, FoundMark] | None, int]:
-        """Return the first mark that ends this part or begins another, and from where on nothing is sure yet."""
-        first: tuple[Field, FoundMark] | None = None
+    def _next_mark(self, final: bool) -> tuple[tuple[Field, MarkMatch] | None, int]:
+        """Return the first match that ends this field or begins another, and the start of uncertain text."""
+        first: tuple[Field, MarkMatch] | None = None
         pending = len(self._text)
         for field, delimiter in self._watched():
-            found, unsure = self._find(field, delimiter, final)
-            pending = min(pending, unsure)
-            if found is None or (found.end == found.start == self._empty_at):
+            match, unsure_from = self._find(field, delimiter, final)
+            pending = min(pending, unsure_from)
+            if match is None or (match.end == match.start == self._empty_at):
                 continue
-            if first is None or _rank(field, found) < _rank(*first):
-                first = field, found
+            if first is None or _rank(field, match) < _rank(*first):
+                first = field, match
         if first is not None and first[1].start >= pending:
             first = None
         return first, max(pending, self._place)
 
-    def _find(self, field: Field, delimiter: Delimiter, final: bool) -> tuple[FoundMark | None, int]:
-        """Look for a mark as `Delimiter.find` does, but for those inside a string or a value of the region."""
+    def _find(self, field: Field, delimiter: Delimiter, final: bool) -> tuple[MarkMatch | None, int]:
+        """Find a match with `Delimiter.find`, ignoring matches inside a string or value of the region."""
         region, start = self._region, self._place
         while True:
-            found, unsure = delimiter.find(self._text, start, final)
-            if found is None or region.field is not field or region.is_text:
-                return found, unsure
-            if not region.holds(self._text[self._place : found.start], found.end - found.start):
-                return found, unsure
-            start = max(found.end, found.start + 1)
+            match, unsure_from = delimiter.find(self._text, start, final)
+            if match is None or region.field is not field or region.is_text:
+                return match, unsure_from
+            if not region.is_inside_value(self._text[self._place : match.start], match.end - match.start):
+                return match, unsure_from
+            start = max(match.end, match.start + 1)
 
-    def _back_to_mark(self, end: int) -> str:
-        """Return to the first mark that was taken for a part of a string, in a part that ends at a place; return it."""
-        written, rest = self._region.cut()
-        self._dropped += end - len(rest) - len(written)
-        self._text, self._place = f"{written}{rest}{self._text[end:]}", len(written)
+    def _rewind(self, end: int) -> str:
+        """Return to the first delimiter taken for part of a string, in a malformed field; return its text."""
+        mark_text, remainder = self._region.cut_at_inner_mark()
+        self._dropped += end - len(remainder) - len(mark_text)
+        self._text, self._place = f"{mark_text}{remainder}{self._text[end:]}", len(mark_text)
         self._empty_at = None
-        return written
+        return mark_text
 
     def _watched(self) -> Iterator[tuple[Field, Delimiter]]:
-        """Yield what may come next, by the field that it is about."""
+        """Yield the possible next delimiters with their fields."""
         field, implicit = self._region.field, self._template.implicit
         if field is not None and field is not implicit:
             if field.close is not None:
@@ -188,39 +188,39 @@ class ResponseParser:
             yield implicit, implicit.close
 
     def _take(self, end: int) -> Iterator[Event]:
-        """Take the text up to a place as part of the region."""
+        """Append the text up to a position to the region."""
         text, self._place = self._text[self._place : end], max(self._place, end)
         if text and self._region.field is not None:
-            if not self._region.begun:
+            if not self._region.has_begun:
                 yield from self._begin()
-            yield from self._region.grow(text)
+            yield from self._region.append(text)
 
-    def _open(self, field: Field, written: str, captures: Mapping[str, str]) -> Iterator[Event]:
-        self._region = _Region(field, written, captures, self._dropped + self._place, self._shown, begun=False)
+    def _open(self, field: Field, mark_text: str, captures: Mapping[str, str]) -> Iterator[Event]:
+        self._region = _Region(field, mark_text, captures, self._dropped + self._place, self._visible, has_begun=False)
         yield from self._begin()
 
     def _begin(self) -> Iterator[Event]:
-        """Begin a region: one that is joined to a former of its name begins with what is between them."""
-        region, self._region.begun = self._region, True
+        """Begin a region. If it is joined to an earlier value of its field, emit the joining text."""
+        region, self._region.has_begun = self._region, True
         field = region.field
         if field is not None and field.join and isinstance(self._message.get(field.name), str):
-            yield Grown(field.name, field.join)
+            yield FieldText(field.name, field.join)
 
-    def _close(self, written: str) -> Iterator[Event]:
-        """End the region, and go back to the field that has what is in no other."""
+    def _close(self, mark_text: str) -> Iterator[Event]:
+        """End the region, and return to the implicit field."""
         place = self._dropped + self._place
         implicit = self._template.implicit
-        region, self._region = self._region, _Region(implicit, "", NO_CAPTURES, place, self._shown, begun=False)
+        region, self._region = self._region, _Region(implicit, "", NO_CAPTURES, place, self._visible, has_begun=False)
         field = region.field
-        if field is None or not region.begun:
+        if field is None or not region.has_begun:
             return
         self.spans.append(TextSpan(field.name, region.start, region.start + len(region.body)))
-        opened_by, closed_by = map(self._template.marks.without_ends, (region.opened_by, written))
-        raw = f"{opened_by}{self._shown(region.body)}{closed_by}"
+        opening, closing = map(self._template.marks.without_ends, (region.opening, mark_text))
+        raw = f"{opening}{self._visible(region.body)}{closing}"
         try:
-            values, others = region.values(written)
+            values, other_text = region.values(mark_text)
         except Malformed as error:
-            yield Closed(field.name, None, raw, str(error))
+            yield FieldEnd(field.name, None, raw, str(error))
             return
         for value in values:
             if field.join is not None and field.name in self._message:
@@ -229,125 +229,125 @@ class ResponseParser:
                 self._message.setdefault(field.name, []).append(value)
             else:
                 self._message[field.name] = value
-        yield Closed(field.name, values[0] if len(values) == 1 else values, raw)
-        if others and implicit is not None and implicit is not field:
+        yield FieldEnd(field.name, values[0] if len(values) == 1 else values, raw)
+        if other_text and implicit is not None and implicit is not field:
             yield from self._begin()
-            yield from self._region.grow(others)
+            yield from self._region.append(other_text)
 
 
-def _rank(field: Field, found: FoundMark) -> tuple[int, int, bool, str]:
-    """Return what the next mark is the least by: its place; then the longest, one that begins a part, and the name."""
-    return found.start, found.start - found.end, field.open is None, field.name
+def _rank(field: Field, match: MarkMatch) -> tuple[int, int, bool, str]:
+    """Return the sort key of matches: position, then longest, then closing before opening, then name."""
+    return match.start, match.start - match.end, field.open is None, field.name
 
 
 class _Region:
-    """A part of the answer that is being written.
+    """A part of the answer in progress.
 
     Args:
-        field: what it is a part of; None for text that no field has.
-        opened_by: the mark that it began with.
-        captures: the texts of the named groups of that mark.
-        start: the place of its first character among all that was read.
-        shown: returns a text without the signs of marks, and without special tokens.
-        begun: whether it has begun, which the field without a mark does with its first character.
+        field: field of the region, or None for text outside all fields.
+        opening: text of the opening delimiter.
+        captures: texts of the named groups of the opening delimiter.
+        start: position of the first character in the parsed text.
+        visible: function that removes signs and special tokens from a text.
+        has_begun: whether the region has begun. The implicit field begins with its first character.
     """
 
     def __init__(
         self,
         field: Field | None,
-        opened_by: str,
+        opening: str,
         captures: Mapping[str, str],
         start: int,
-        shown: Callable[[str], str],
+        visible: Callable[[str], str],
         *,
-        begun: bool,
+        has_begun: bool,
     ) -> None:
         self.field = field
-        self.opened_by = opened_by
+        self.opening = opening
         self.start = start
-        self.begun = begun
-        self._shown = shown
+        self.has_begun = has_begun
+        self._visible = visible
         self._captures = captures
-        self._held_mark: tuple[int, int] | None = None  # where the first mark in a string begins in the body, and ends
+        self._inner_mark: tuple[int, int] | None = None  # position of the first delimiter inside a string of the body
         self._pieces: list[str] = []
         self._trimmed = TrimmedText()
 
     @property
     def body(self) -> str:
-        """All of its text, without marks."""
+        """The raw text, without delimiters."""
         return "".join(self._pieces)
 
-    def grow(self, text: str) -> Iterator[Event]:
-        """Take more text, and yield what of it is sure to be part of the value."""
+    def append(self, text: str) -> Iterator[Event]:
+        """Append text, and yield the newly final text of the value."""
         assert self.field is not None
         self._pieces.append(text)
-        text = self._shown(text)
+        text = self._visible(text)
         if self.field.content == "text" and self.field.content_args.get("strip", True):
             text = self._trimmed.push(text)
         if text:
-            yield Grown(self.field.name, text)
+            yield FieldText(self.field.name, text)
 
     @property
     def is_text(self) -> bool:
-        """Tell whether its text is its value, which has no strings."""
+        """Whether the value is the text itself, without strings."""
         return self.field is None or self.field.content == "text"
 
-    def holds(self, further: str, length: int) -> bool:
-        """Tell whether a mark of a length that comes after further text is inside a string or a value."""
+    def is_inside_value(self, more: str, length: int) -> bool:
+        """Return whether a delimiter of the given length, after more text, would be inside a string or value."""
         assert self.field is not None
-        whole = self.body + further
+        whole = self.body + more
         if not is_inside(self.field.content, whole, self.field.content_args):
             return False
-        self._held_mark = self._held_mark or (len(whole), len(whole) + length)
+        self._inner_mark = self._inner_mark or (len(whole), len(whole) + length)
         return True
 
-    def misread(self, written: str) -> bool:
-        """Tell whether a mark was taken for a part of a string, and what came of that means nothing.
+    def is_misread(self, mark_text: str) -> bool:
+        """Return whether the value is malformed because a delimiter was taken for part of a string.
 
         Args:
-            written: the mark that would end it.
+            mark_text: the possible closing delimiter.
         """
-        if self._held_mark is None:
+        if self._inner_mark is None:
             return False
         try:
-            self.values(written)
+            self.values(mark_text)
         except Malformed:
             return True
         return False
 
-    def cut(self) -> tuple[str, str]:
-        """End its text before the first mark in a string; return the mark, and what followed it."""
-        assert self._held_mark is not None
-        begin, end = self._held_mark
-        body, self._held_mark = self.body, None
+    def cut_at_inner_mark(self) -> tuple[str, str]:
+        """Truncate the text before the first delimiter inside a string. Return this delimiter and the text after it."""
+        assert self._inner_mark is not None
+        begin, end = self._inner_mark
+        body, self._inner_mark = self.body, None
         self._pieces = [body[:begin]]
         return body[begin:end], body[end:]
 
-    def values(self, written: str) -> tuple[list[Any], str]:
-        """Return the values of its text, as a rule one, and the other text in it.
+    def values(self, mark_text: str) -> tuple[list[Any], str]:
+        """Return the values of the text (usually one), and the text between them.
 
         Args:
-            written: the mark that it ended with.
+            mark_text: the closing delimiter.
 
         Raises:
-            Malformed: that cannot be said.
+            Malformed: the text does not have the field's format.
         """
         field = self.field
         assert field is not None
-        text = self._shown(self.body)
-        if "whole_pattern" in field.content_args:  # which tells by its end whether it is whole
-            text += unsigned(written)
-        values, others = values_of(field.content, text, field.content_args)
-        return [self._value(field, value) for value in values], others
+        text = self._visible(self.body)
+        if "whole_pattern" in field.content_args:  # it also matches the closing delimiter
+            text += remove_signs(mark_text)
+        values, other_text = parse_values(field.content, text, field.content_args)
+        return [self._value(field, value) for value in values], other_text
 
     def _value(self, field: Field, value: Any) -> Any:
         if field.join is not None and not isinstance(value, str):
-            raise Malformed(f"expected a text that can be joined to another, got {value!r:.80}")
+            raise Malformed(f"expected a text to join, got {value!r:.80}")
         if field.transform is None:
             return value
         if not field.transform_each:
-            return transformed(field.transform, {**self._captures, "content": value})
+            return transform_value(field.transform, {**self._captures, "content": value})
         value = [value] if isinstance(value, Mapping) else value
         if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
             raise Malformed(f"expected a list of objects, got {value!r:.200}")
-        return [transformed(field.transform, {**self._captures, **each}) for each in value]
+        return [transform_value(field.transform, {**self._captures, **each}) for each in value]

@@ -1,8 +1,8 @@
-"""Response templates: which parts an answer has, and what they begin and end with.
+"""Response templates: the fields of an answer and their delimiters.
 
-The form is that of transformers' response templates, version 1, which checkpoints have in their tokenizer_config.json
-under "response_template". Where a chat template says how a conversation is written, a response template says how an
-answer is read.
+The format is version 1 of transformers' response templates, stored by checkpoints in tokenizer_config.json under
+"response_template". A chat template describes how to render a conversation; a response template describes how to
+parse an answer.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from rekindle.core.errors import CheckpointError
 from rekindle.core.text.responses.contents import NAMES
 from rekindle.core.text.responses.delimiters import Delimiter, Literals, Pattern
 from rekindle.core.text.responses.marks import NO_MARKS, Marks
-from rekindle.core.text.responses.transforms import mixed
+from rekindle.core.text.responses.transforms import mixed_texts
 
 _TEMPLATE_KEYS = {"version", "defaults", "fields", "start_anchor", "start_anchor_pattern"}
 _FIELD_KEYS = {
@@ -24,18 +24,18 @@ _FIELD_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A part of an answer, which becomes a key of the message.
+    """A field of an answer, and the message key for its value.
 
     Attributes:
-        name: the key.
-        open: what it begins with; None for the one that has all that is in no other.
-        close: what it ends with; None if only the end of the answer ends it.
-        content: what its text means; see `contents`.
-        content_args: further settings of that.
-        repeats: whether it is a list, with an item each time.
-        join: what is between the texts of several that make one text; None for a list, or the last.
-        transform: the shape that its value gets; None for the value itself.
-        transform_each: whether the value is a list, each item of which gets that shape.
+        name: the message key.
+        open: opening delimiter, or None for the implicit field with all text outside other fields.
+        close: closing delimiter, or None if the field extends to the end of the answer.
+        content: format of the text; see `contents`.
+        content_args: settings of the format.
+        repeats: whether the value is a list with an item for each occurrence.
+        join: text between joined occurrences, or None to collect a list or keep the last value.
+        transform: shape of the value, or None to leave it unchanged.
+        transform_each: whether the value is a list with the shape applied to each item.
     """
 
     name: str
@@ -51,13 +51,13 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class ResponseTemplate:
-    """The description of how an answer is read.
+    """Description of an answer's fields.
 
     Attributes:
-        defaults: what the message has in any case.
-        fields: its parts by name.
-        anchor: what an answer begins after, in the prompt.
-        marks: the tokens that its delimiters are looked for as.
+        defaults: initial content of the message.
+        fields: fields by name.
+        anchor: delimiter in the prompt directly before the answer.
+        marks: tokens to match as tokens instead of text.
     """
 
     defaults: Mapping[str, Any]
@@ -66,95 +66,95 @@ class ResponseTemplate:
     marks: Marks = NO_MARKS
 
     def without(self, name: str) -> "ResponseTemplate":
-        """Return the same template without a field, if it has it."""
+        """Return the template without a field, if it exists."""
         return replace(self, fields={other: field for other, field in self.fields.items() if other != name})
 
     @property
     def implicit(self) -> Field | None:
-        """The field that has all that is in no other."""
+        """The field for all text outside other fields, or None."""
         return next((field for field in self.fields.values() if field.open is None), None)
 
 
-def load(written: Any, marks: Marks = NO_MARKS) -> ResponseTemplate:
-    """Return a response template that was written as JSON.
+def load(source: Any, marks: Marks = NO_MARKS) -> ResponseTemplate:
+    """Load a response template from parsed JSON.
 
-    A field's "optional" is read and means nothing here: an answer may end at any token, so any field may be missing.
+    A field's "optional" key is accepted and ignored: an answer may end at any token, so every field may be missing.
 
     Args:
-        written: the template.
-        marks: the tokens of the vocabulary whose texts are no delimiters where they are written as text.
+        source: the template.
+        marks: vocabulary tokens to match only as tokens, not as equal text.
 
     Raises:
-        CheckpointError: it is none of version 1; the message says where.
+        CheckpointError: the template is not valid in version 1; the message names the place.
     """
-    top = _mapping("response_template", written)
+    top = _mapping("response_template", source)
     if top.get("version", 1) != 1:
         raise CheckpointError(f"response_template must be of version 1, got version {top['version']!r:.40}")
     _check_keys("response_template", top, _TEMPLATE_KEYS)
     fields = _mapping("response_template.fields", top.get("fields"))
     if not fields:
         raise CheckpointError("response_template.fields must have at least one field")
-    made = {name: _field(f"response_template.fields[{name!r}]", name, field, marks) for name, field in fields.items()}
-    leftover = [name for name, field in made.items() if field.open is None]
-    if len(leftover) > 1:
-        raise CheckpointError(f"at most one field may have neither open nor open_pattern, got {', '.join(leftover)}")
+    parts = {name: _field(f"response_template.fields[{name!r}]", name, field, marks) for name, field in fields.items()}
+    implicit = [name for name, field in parts.items() if field.open is None]
+    if len(implicit) > 1:
+        raise CheckpointError(f"at most one field may have neither open nor open_pattern, got {', '.join(implicit)}")
     anchor = _delimiter("response_template", top, "start_anchor", marks)
     if anchor is None:
         raise CheckpointError("response_template must have start_anchor or start_anchor_pattern")
-    return ResponseTemplate(_mapping("response_template.defaults", top.get("defaults", {})), made, anchor, marks)
+    return ResponseTemplate(_mapping("response_template.defaults", top.get("defaults", {})), parts, anchor, marks)
 
 
-def _field(place: str, name: str, written: Any, marks: Marks) -> Field:
-    given = _mapping(place, written)
-    _check_keys(place, given, _FIELD_KEYS)
-    content, join, shape = given.get("content", "text"), given.get("join"), given.get("transform")
+def _field(place: str, name: str, source: Any, marks: Marks) -> Field:
+    options = _mapping(place, source)
+    _check_keys(place, options, _FIELD_KEYS)
+    content, join, shape = options.get("content", "text"), options.get("join"), options.get("transform")
     if content not in NAMES:
         raise CheckpointError(f"{place}: content must be one of {', '.join(sorted(NAMES))}, got {content!r:.80}")
-    arguments = _mapping(f"{place}.content_args", given.get("content_args", {}))
+    arguments = _mapping(f"{place}.content_args", options.get("content_args", {}))
     if (
         content == "xml-inline"
-        and "key" not in _pattern(f"{place}: tag_pattern", arguments.get("tag_pattern")).compiled.groupindex
+        and "key" not in _pattern(f"{place}: tag_pattern", arguments.get("tag_pattern")).expression.groupindex
     ):
         raise CheckpointError(f"{place}: the tag_pattern of xml-inline must have a group named key")
-    if join is not None and not (isinstance(join, str) and given.get("repeats")):
-        raise CheckpointError(f"{place}: join must be a text, beside repeats that is true")
-    if given.get("transform_each") and shape is None:
+    if join is not None and not (isinstance(join, str) and options.get("repeats")):
+        raise CheckpointError(f"{place}: join must be a text, and needs repeats to be true")
+    if options.get("transform_each") and shape is None:
         raise CheckpointError(f"{place}: transform_each needs a transform")
-    for text in mixed(shape):
-        raise CheckpointError(f"{place}: a text of transform is a placeholder as a whole or not at all, got {text!r}")
+    for text in mixed_texts(shape):
+        raise CheckpointError(f"{place}: a text in transform must be one placeholder or contain none, got {text!r}")
     return Field(
         name,
-        _delimiter(place, given, "open", marks),
-        _delimiter(place, given, "close", marks),
+        _delimiter(place, options, "open", marks),
+        _delimiter(place, options, "close", marks),
         content,
         arguments,
-        bool(given.get("repeats", False)),
+        bool(options.get("repeats", False)),
         join,
         shape,
-        bool(given.get("transform_each", False)),
+        bool(options.get("transform_each", False)),
     )
 
 
-def _delimiter(place: str, given: Mapping[str, Any], key: str, marks: Marks) -> Delimiter | None:
-    """Return what is written as a text or a list of texts under a key, or as a regular expression under its twin."""
-    pattern = given.get(f"{key}_pattern")
-    if key not in given:
+def _delimiter(place: str, options: Mapping[str, Any], key: str, marks: Marks) -> Delimiter | None:
+    """Return the delimiter under a key (a text or list of texts) or its "_pattern" variant (a regular expression)."""
+    pattern = options.get(f"{key}_pattern")
+    if key not in options:
         return None if pattern is None else _pattern(f"{place}: {key}_pattern", pattern, marks)
     if pattern is not None:
         raise CheckpointError(f"{place}: give {key} or {key}_pattern, and not both")
-    texts = [given[key]] if isinstance(given[key], str) else given[key]
+    texts = [options[key]] if isinstance(options[key], str) else options[key]
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) and text for text in texts):
-        raise CheckpointError(f"{place}: {key} must be a text or a list of texts, none empty, got {given[key]!r:.80}")
-    return Literals(tuple(sorted(dict.fromkeys(map(marks.signed, texts)), key=len, reverse=True)))
+        raise CheckpointError(f"{place}: {key} must be a text or a list of texts, none empty, got {options[key]!r:.80}")
+    return Literals(tuple(sorted(dict.fromkeys(map(marks.with_signs, texts)), key=len, reverse=True)))
 
 
-def _pattern(place: str, written: Any, marks: Marks = NO_MARKS) -> Pattern:
+def _pattern(place: str, source: Any, marks: Marks = NO_MARKS) -> Pattern:
     import regex
 
     try:
-        return Pattern(regex.compile(marks.signed_pattern(written), regex.DOTALL))
+        return Pattern(regex.compile(marks.pattern_with_signs(source), regex.DOTALL))
     except (TypeError, regex.error) as error:
-        raise CheckpointError(f"{place} must be a regular expression, got {written!r:.80}: {error}") from error
+        raise CheckpointError(f"{place} must be a regular expression, got {source!r:.80}: {error}") from error
 
 
 def _mapping(place: str, value: Any) -> Mapping[str, Any]:
@@ -163,9 +163,9 @@ def _mapping(place: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _check_keys(place: str, given: Mapping[str, Any], known: set[str]) -> None:
-    unknown = sorted(set(given) - known)
+def _check_keys(place: str, options: Mapping[str, Any], allowed: set[str]) -> None:
+    unknown = sorted(set(options) - allowed)
     if unknown:
         raise CheckpointError(
-            f"{place} has the unknown keys {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+            f"{place} has the unknown keys {', '.join(unknown)}; supported are {', '.join(sorted(allowed))}"
         )

@@ -1,4 +1,4 @@
-"""The shape that the parts of an answer get, written as a value with placeholders such as "{content.name}"."""
+"""Transforms of parsed values: shapes with placeholders like "{content.name}"."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,46 +9,46 @@ from rekindle.core.text.responses.contents import Malformed
 _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 
-def transformed(shape: Any, known: Mapping[str, Any]) -> Any:
-    """Return a shape with the value of each placeholder in its place.
+def transform_value(shape: Any, context: Mapping[str, Any]) -> Any:
+    """Return a shape with its placeholders replaced by values.
 
     Args:
-        shape: of dicts, lists and plain values. A text is a placeholder as a whole, or no placeholder.
-        known: values by name; a dot in a placeholder looks into one of them.
+        shape: a value of dicts, lists and plain values. A text is one placeholder, or contains none.
+        context: values by name. A dot in a placeholder accesses a key of a value.
 
     Raises:
-        Malformed: there is no such value.
+        Malformed: a value does not exist.
     """
     match shape:
         case Mapping():
-            return {name: transformed(each, known) for name, each in shape.items()}
+            return {name: transform_value(each, context) for name, each in shape.items()}
         case list():
-            return [transformed(each, known) for each in shape]
+            return [transform_value(each, context) for each in shape]
         case str() if place := _PLACEHOLDER.fullmatch(shape):
-            return _looked_up(place[1], known)
+            return _look_up(place[1], context)
     return shape
 
 
-def mixed(shape: Any) -> Iterator[str]:
-    """Yield the texts of a shape in which a placeholder stands beside other text, for which nothing can be put."""
+def mixed_texts(shape: Any) -> Iterator[str]:
+    """Yield the texts of a shape with an unsupported mix of a placeholder and other text."""
     match shape:
         case Mapping():
             for each in shape.values():
-                yield from mixed(each)
+                yield from mixed_texts(each)
         case list():
             for each in shape:
-                yield from mixed(each)
+                yield from mixed_texts(each)
         case str() if _PLACEHOLDER.search(shape) and not _PLACEHOLDER.fullmatch(shape):
             yield shape
 
 
-def _looked_up(path: str, known: Mapping[str, Any]) -> Any:
-    value: Any = known
+def _look_up(path: str, context: Mapping[str, Any]) -> Any:
+    value: Any = context
     for name in path.split("."):
         if not isinstance(value, Mapping) or name not in value:
-            has = (
+            description = (
                 f"has {', '.join(map(str, value)) or 'nothing'}" if isinstance(value, Mapping) else f"is {value!r:.80}"
             )
-            raise Malformed(f"expected {path!r}, and there is no {name!r} in what {has}")
+            raise Malformed(f"expected {path!r}, found no {name!r}: the value {description}")
         value = value[name]
     return value

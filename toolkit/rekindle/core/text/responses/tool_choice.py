@@ -1,0 +1,40 @@
+"""Grammar for a choice of tools (`tool_choice`)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.text.responses.call_grammar import call_grammar, form_of
+from rekindle.core.text.responses.families import ANCHORS, call_field_for, thought_marks
+from rekindle.core.text.responses.marks import marks_of
+from rekindle.core.text.tokenizer import Tokenizer
+
+
+def tool_choice_grammar(choice: str, tools: Sequence[Mapping[str, Any]], rendered: str, tokenizer: Tokenizer) -> str:
+    """Return the grammar of answers that obey a tool choice.
+
+    Args:
+        choice: "required", or the name of a tool.
+        tools: JSON schemas of the tools.
+        rendered: the rendered prompt. It may have begun or closed the reasoning.
+
+    Raises:
+        InvalidRequest: the tool does not exist, or the model's format of calls is unknown.
+    """
+    template = tokenizer.answer_template or ""
+    form = form_of(call_field_for(template))
+    if form is None:
+        raise InvalidRequest(
+            f"tool_choice={choice!r} needs a model whose chat template shows how it writes calls, and this template "
+            "does not; omit tool_choice"
+        )
+    added, marks = tokenizer.backend.get_added_tokens_decoder(), marks_of(tokenizer).texts
+    special = {entry.content: token for token, entry in added.items() if entry.special or entry.content in marks}
+    reasoning, in_reasoning = thought_marks(template), False
+    if reasoning is not None:
+        ends = (rendered.rfind(anchor) + len(anchor) for anchor in ANCHORS if anchor in rendered)
+        answer = rendered[max(ends, default=len(rendered)) :]
+        in_reasoning = answer.rfind(reasoning[0]) > answer.rfind(reasoning[1])
+        if reasoning[1] in answer and not in_reasoning:
+            reasoning = None
+    return call_grammar(form, tools, choice, special=special, reasoning=reasoning, in_reasoning=in_reasoning)
