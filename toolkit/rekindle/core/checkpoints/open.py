@@ -1,4 +1,4 @@
-"""Opening a model by its name or path."""
+"""Opening of a model by name or path."""
 
 import os
 from pathlib import Path
@@ -25,43 +25,43 @@ def open_checkpoint(
     family: Family | None = None,
     revision: str | None = None,
 ) -> Checkpoint:
-    """Open a model: its config, tokenizer and end tokens now, its weights as they are looked up.
+    """Open a model: read its config, tokenizer and end tokens now, and its weights on lookup.
 
     Args:
-        model: "smollm2-135m-instruct" in upper or lower case, the path of a Hugging Face directory or of a GGUF file,
-            or the `owner/name` of a model on the hub, or `owner/name/file.gguf` of a file in it; tried in this order.
-        report: called while something is downloaded, on the calling thread or on one of the hub library's threads.
-        family: how to read a directory or hub model, instead of as one of the supported families.
-        revision: a branch, a tag or a commit of a model on the hub, which `@` in its name says too.
+        model: "smollm2-135m-instruct" (case-insensitive), the path of a Hugging Face directory or of a GGUF file, the
+            `owner/name` of a model on the hub, or `owner/name/file.gguf` for a file in it; tried in this order.
+        report: called during downloads, on the calling thread or on a thread of the hub library.
+        family: reader for a directory or hub model, instead of the supported families.
+        revision: a branch, a tag or a commit of a model on the hub; the same as `@revision` in the name.
 
     Raises:
-        ConfigError: a revision is given for a model that is not on the hub, or two are given.
-        ModelNotFound: there is no such model.
-        UnsupportedModel: the model's architecture or an option of it is not implemented, or `family` is not for it.
+        ConfigError: a revision was passed for a local model, or two different revisions.
+        ModelNotFound: the model does not exist.
+        UnsupportedModel: the model's architecture or an option of it is not implemented, or `family` does not match it.
         CheckpointError: a file is truncated, corrupt or incomplete.
         StorageError: the cache directory cannot be used.
     """
     name = os.fspath(model)
     path = Path(name).expanduser()
     if revision is not None and (name.lower() == NAME or path.exists()):
-        raise ConfigError(f"revision is for a model on the Hugging Face hub, and {name!r} is here: leave it out")
+        raise ConfigError(f"revision is for a model on the Hugging Face hub, and {name!r} is local: omit it")
     if name.lower() == NAME:
         return _open_gguf(embedded_path(report), family)
     if name and path.is_dir():
         return open_directory(path, family)
     if path.is_file():
         if path.suffix.lower() != ".gguf":
-            hint = "; give the directory that it is in" if path.suffix == ".safetensors" else ""
-            raise ModelNotFound(f"{path} is a file, but no .gguf file{hint}. {_ACCEPTED}")
+            hint = "; pass its directory instead" if path.suffix == ".safetensors" else ""
+            raise ModelNotFound(f"{path} is a file, but not a .gguf file{hint}. {_ACCEPTED}")
         return _open_gguf(path, family)
     if (on_hub := HubModel.of(name, revision)) is not None:
-        found = download(on_hub, report)
-        return _open_gguf(found, family) if on_hub.file else open_directory(found, family)
-    raise ModelNotFound(f"no model {name!r}: there is no such directory or file, and it is no hub id. {_ACCEPTED}")
+        path = download(on_hub, report)
+        return _open_gguf(path, family) if on_hub.file else open_directory(path, family)
+    raise ModelNotFound(f"no model {name!r}: there is no such directory or file, and it is not a hub id. {_ACCEPTED}")
 
 
 def _open_gguf(path: Path, family: Family | None) -> Checkpoint:
     if family is not None:
-        raise UnsupportedModel(f"{path} is a GGUF file, which says by itself how to read it: leave out family")
-    with collector_paused():  # a tokenizer is made of a hundred thousand objects
+        raise UnsupportedModel(f"{path} is a GGUF file, which declares its architecture: leave out family")
+    with collector_paused():  # a tokenizer consists of a hundred thousand objects
         return open_gguf(path)

@@ -1,4 +1,4 @@
-"""Heads that a checkpoint has, whatever its config says of them."""
+"""Detection of separate output heads, in checkpoints with tied embeddings by their config."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -8,27 +8,29 @@ import numpy as np
 from rekindle.core.models.config import ModelConfig
 
 _ROWS: Final = 4096
-"""Rows that are compared at a time, so that host memory holds little of both matrices."""
+"""Number of rows to compare at a time, to limit host memory."""
 
 
 def head_and_embedding(config: ModelConfig) -> tuple[str, str]:
-    """Return the names of the two tensors that are one where embeddings are tied."""
+    """Return the names of the head and the embedding, the same tensor in models with tied embeddings."""
     return f"{config.names.head}.weight", f"{config.names.embedding}.weight"
 
 
 def has_own_head(config: ModelConfig, tensors: Mapping[str, Any]) -> bool:
-    """Tell whether tensors have a head that is another than the embedding, though their config says it is the same.
+    """Return whether the head differs from the embedding although the config declares tied embeddings.
 
-    transformers and llama.cpp use such a head too. Checkpoints have one after their head alone was changed.
+    transformers and llama.cpp use a separate head, too. It results from fine-tuning the head alone.
     """
     head, embedding = head_and_embedding(config)
     if not config.tied_embeddings or head not in tensors or embedding not in tensors:
         return False
-    one, other = tensors[head], tensors[embedding]
-    if np.shape(one) != np.shape(other):
+    head_rows, embedding_rows = tensors[head], tensors[embedding]
+    if np.shape(head_rows) != np.shape(embedding_rows):
         return True
-    starts = range(0, np.shape(one)[0], _ROWS)
-    return any(_bytes(one[start : start + _ROWS]) != _bytes(other[start : start + _ROWS]) for start in starts)
+    starts = range(0, np.shape(head_rows)[0], _ROWS)
+    return any(
+        _bytes(head_rows[start : start + _ROWS]) != _bytes(embedding_rows[start : start + _ROWS]) for start in starts
+    )
 
 
 def _bytes(rows: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""The uses of a model other than generating text, as its files describe them."""
+"""Uses of a model other than text generation, as described by its files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from rekindle.core.request.request import Pooling
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """The way in which a model's authors make embeddings of its hidden states.
+    """A model's method of computing embeddings from hidden states.
 
     Attributes:
-        pooling: None if they do not say.
-        normalize: whether embeddings have length 1; None if they do not say.
-        prompts: texts to put before a text, by name.
-        default_prompt: the name of the one that is put there if a call names none; None for none.
-        unserved: why these embeddings cannot be computed; empty if they can.
+        pooling: the pooling, or None if the files do not specify it.
+        normalize: whether embeddings are scaled to length 1, or None if the files do not specify it.
+        prompts: named texts to prepend to an input.
+        default_prompt: name of the prompt used by default, or None.
+        unserved: reason for unsupported embeddings; empty if they are supported.
     """
 
     pooling: Pooling | None = None
@@ -30,12 +30,12 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classifier:
-    """A head that classifies a text by the hidden state of its last token.
+    """A classification head on the last token's hidden state.
 
     Attributes:
         weight: (labels, hidden) float32.
-        labels: the names of the classes.
-        independent: whether each class is likely or not by itself, rather than one of all.
+        labels: the class names.
+        independent: whether classes have independent probabilities (sigmoid) instead of a joint distribution (softmax).
     """
 
     weight: np.ndarray[Any, np.dtype[np.float32]]
@@ -48,8 +48,9 @@ class Uses:
     """The uses of a model.
 
     Attributes:
-        generates: whether it has a head that predicts the next token.
-        classifier: the head that classifies texts; None if it has none.
+        generates: whether the model has a language-model head.
+        embedding: the method of computing embeddings.
+        classifier: the classification head, or None.
     """
 
     generates: bool = True

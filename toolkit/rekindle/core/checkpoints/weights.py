@@ -1,4 +1,4 @@
-"""New weights for an open model, which must be of the same structure."""
+"""New weights for an open model of the same structure."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -16,33 +16,33 @@ from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.families.reading import Family
 
 Weights = str | PathLike[str] | Mapping[str, Any]
-"""A model as `open` takes it, or arrays by their Hugging Face names, with projections (out, in)."""
+"""A model as accepted by `open`, or arrays by Hugging Face name, with projections (out, in)."""
 
 
 def tensors_of(weights: Weights, config: ModelConfig, family: Family | None = None) -> Mapping[str, Any]:
-    """Return the tensors of new weights by their names.
+    """Return the new weights by tensor name.
 
     Args:
-        weights: the model to read them from, or the arrays.
-        config: the model that is open.
-        family: as `rekindle.open` takes it.
+        weights: a model to read, or the arrays.
+        config: config of the open model.
+        family: reader of the model, as in `rekindle.open`.
 
     Raises:
         InvalidRequest: `weights` is neither a model nor a mapping.
         UnsupportedModel: the model has another structure.
         CheckpointError: a tensor is missing or has a wrong shape.
-        ModelNotFound: there is no such model.
+        ModelNotFound: the model does not exist.
     """
     if not isinstance(weights, Mapping | str | PathLike):
-        raise InvalidRequest(f"weights must be a model as open() takes it, or a mapping of arrays; got {weights!r:.80}")
+        raise InvalidRequest(f"weights must be a model as in open(), or a mapping of arrays; got {weights!r:.80}")
     if isinstance(weights, Mapping):
         check_shapes(
             {name: np.shape(array) for name, array in weights.items()}, config, "the given weights", "Give all of them"
         )
         if has_own_head(config, weights):
             raise UnsupportedModel(
-                "update_weights takes a model of the same structure: the open one has its embedding as its head, and "
-                "the given weights have another head. Open that model instead"
+                "update_weights needs a model of the same structure: the open model uses its embedding as its head, "
+                "and the given weights have a separate head. Open that model instead"
             )
         return {name: np.asarray(weights[name]) for name in expected_shapes(config)}
     checkpoint = open_checkpoint(weights, family=family)
@@ -52,9 +52,9 @@ def tensors_of(weights: Weights, config: ModelConfig, family: Family | None = No
 
 def _check_same(config: ModelConfig, other: ModelConfig, source: str) -> None:
     for field in fields(config):
-        mine, theirs = getattr(config, field.name), getattr(other, field.name)
-        if mine != theirs:
+        expected, actual = getattr(config, field.name), getattr(other, field.name)
+        if expected != actual:
             raise UnsupportedModel(
-                f"update_weights takes a model of the same structure: expected {field.name} {mine!r}, and {source} has "
-                f"{theirs!r}. Open it instead"
+                f"update_weights needs a model of the same structure: expected {field.name} {expected!r}, and "
+                f"{source} has {actual!r}. Open it instead"
             )

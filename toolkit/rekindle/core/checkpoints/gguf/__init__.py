@@ -1,1 +1,1 @@
-"""Reading GGUF files, the format of llama.cpp."""
+"""Reader of GGUF files, the format of llama.cpp."""

@@ -1,4 +1,4 @@
-"""A file's metadata, turned into what a `config.json` says, which the families read."""
+"""Conversion of a GGUF file's metadata to the settings of a `config.json`, as input for the model families."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ _NUMBERS: Final = {
     "head_dim": "attention.key_length",
     "max_position_embeddings": "context_length",
 }
-"""Keys of every architecture, by the key of `config.json` that says the same."""
+"""Metadata keys of every architecture, by the equivalent key of `config.json`."""
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "attention.causal": (True,),
     "attention.clamp_kqv": (0.0,),
@@ -50,7 +50,7 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "rope.scaling.yarn_ext_factor": (-1.0, 1.0),
     "rope.scaling.yarn_log_multiplier": (0.0,),
 }
-"""Keys that some architectures have, each with the values that change nothing where it is not read."""
+"""Metadata keys of some architectures, each with its neutral values for architectures without support."""
 _WITHOUT_EFFECT: Final = frozenset(
     {
         "attention.layer_norm_epsilon",
@@ -65,57 +65,57 @@ _WITHOUT_EFFECT: Final = frozenset(
         "vocab_size",
     }
 )
-"""Keys that say what the tensors say too, or that count only where another one does."""
+"""Keys without an effect: they repeat information from the tensors, or depend on another key."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileMetadata:
-    """The words of a file about its model.
+    """A file's metadata about its model.
 
     Attributes:
-        keys: its metadata below the architecture's name.
-        file: its tensors.
+        keys: the metadata below the architecture's name.
+        file: the file with the tensors.
     """
 
     keys: Keys
     file: GGUFFile
 
     def has(self, part: str) -> bool:
-        """Tell whether the first block has a tensor."""
+        """Return whether the first block has a tensor."""
         return f"blk.0.{part}" in self.file.shapes
 
     @property
     def attention_bias(self) -> bool:
-        """Tell whether queries, which may be joined with keys and values, have a bias in the first block."""
+        """Whether the query projection, possibly fused with keys and values, has a bias in the first block."""
         return self.has("attn_q.bias") or self.has("attn_qkv.bias")
 
     @property
     def latent(self) -> bool:
-        """Tell whether keys and values are made of latents."""
+        """Whether keys and values are computed from latents."""
         return self.keys.has("attention.kv_lora_rank")
 
     @property
     def head_dim(self) -> int:
-        """The numbers of a head's queries."""
+        """Size of a head's queries."""
         keys = self.keys
         return keys.size("attention.key_length", keys.size("embedding_length") // keys.size("attention.head_count"))
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One of llama.cpp's architectures, and what tells its files from those of a family of ours.
+    """A llama.cpp architecture, and the differences of its files from the corresponding model family.
 
     Attributes:
-        name: in files, of the architecture and before the keys of its metadata.
+        name: the architecture's name in files, also the prefix of its metadata keys.
         family: the "model_type" of the family.
-        special: returns what `config.json` says besides the numbers and the rope, which all have.
-        eps: the key of `config.json` for what norms add.
-        permuted: whether rows of queries and keys are stored in the order of a rope that turns neighbours, though the
-            family's rope turns halves.
-        shifted: whether the weights of norms are stored with the 1 that the family adds.
-        parts: names in a block, such as "ffn_up", for the names in a layer that the gguf library does not know; tensors
-            of several parts are joined along their outputs.
-        truncated: whether the ramp of YaRN, of which files say nothing, begins and ends at whole pairs.
+        special: function for additional `config.json` settings, besides the common numbers and rope.
+        eps: the `config.json` key of the norm epsilon.
+        permuted: whether query and key rows are stored for a rope over neighbouring pairs, though the family's rope
+            pairs the two halves.
+        shifted: whether norm weights are stored with the family's added 1.
+        parts: file names of a block, such as "ffn_up", for layer names unknown to the gguf library. Several parts are
+            concatenated along their outputs.
+        truncated: whether the YaRN ramp is rounded to whole pairs, because files do not specify it.
     """
 
     name: str
@@ -128,38 +128,43 @@ class Architecture:
     truncated: bool = True
 
 
-def said_by(file: GGUFFile, architecture: str, source: str) -> FileMetadata:
-    """Return what a file says of its architecture.
+def read_metadata(file: GGUFFile, architecture: str, source: str) -> FileMetadata:
+    """Read a file's metadata for its architecture.
 
     Raises:
-        UnsupportedModel: layers have different numbers of something.
+        UnsupportedModel: a number differs between layers.
     """
     prefix = f"{architecture}."
     values = {key.removeprefix(prefix): _plain(value) for key, value in file.metadata.items() if key.startswith(prefix)}
     for key in ("attention.head_count", "attention.head_count_kv", "feed_forward_length", "expert_feed_forward_length"):
         value = values.get(key)
-        if isinstance(value, list):  # one number for each layer
+        if isinstance(value, list):  # a list with a number for each layer
             if len(set(value)) != 1:
                 raise UnsupportedModel(f"{source}: {prefix}{key} differs between layers, which is not supported")
             values[key] = value[0]
     return FileMetadata(Keys(values, f"{source}: {architecture}"), file)
 
 
-def settings_of(said: FileMetadata, architecture: Architecture, rope: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return what the model's `config.json` would say.
+def settings_of(
+    metadata: FileMetadata, architecture: Architecture, rope: Mapping[str, Any], source: str
+) -> dict[str, Any]:
+    """Return the settings of the model's `config.json`.
 
     Args:
-        rope: its "rope_parameters".
+        metadata: the file's metadata.
+        architecture: the architecture of the file.
+        rope: the "rope_parameters" setting.
+        source: path of the file, for error messages.
 
     Raises:
-        UnsupportedModel: the file asks for something that is not implemented.
+        UnsupportedModel: the file requires an unsupported feature.
         CheckpointError: a number is missing or wrong.
     """
-    keys, shapes = said.keys, said.file.shapes
+    keys, shapes = metadata.keys, metadata.file.shapes
     if "token_embd.weight" not in shapes:
         raise CheckpointError(f"{source}: missing token_embd.weight. Fetch the file again")
     rms = architecture.eps == "rms_norm_eps"
-    numbers = {key: keys.get(own) for key, own in _NUMBERS.items()}
+    numbers = {key: keys.get(gguf_key) for key, gguf_key in _NUMBERS.items()}
     settings = {key: value for key, value in numbers.items() if value is not None} | {
         "model_type": architecture.family,
         "vocab_size": shapes["token_embd.weight"][0],
@@ -167,17 +172,17 @@ def settings_of(said: FileMetadata, architecture: Architecture, rope: Mapping[st
         "rope_parameters": dict(rope),
         architecture.eps: keys.number(f"attention.layer_norm_{'rms_' if rms else ''}epsilon"),
     }
-    settings |= architecture.special(said)
-    _refuse_others(said)
+    settings |= architecture.special(metadata)
+    _check_unread(metadata)
     return settings
 
 
-def _refuse_others(said: FileMetadata) -> None:
-    """Refuse what was not read and would change what the model computes; warn of keys that are not known."""
-    keys = said.keys
+def _check_unread(metadata: FileMetadata) -> None:
+    """Reject unread keys with an effect on the results, and warn about unknown keys."""
+    keys = metadata.keys
     neutral = {
         **_NEUTRAL,
-        "attention.value_length": (said.head_dim,),
+        "attention.value_length": (metadata.head_dim,),
         "rope.freq_base_swa": (keys.get("rope.freq_base", 10_000.0),),
     }
     unread = [key for key in keys.unread() if key not in _WITHOUT_EFFECT]
@@ -185,11 +190,11 @@ def _refuse_others(said: FileMetadata) -> None:
         if key in neutral:
             keys.refuse(key, *neutral[key])
     if unknown := ", ".join(key for key in unread if key not in neutral):
-        warn(f"{keys.source} has keys that are not known, and may change what the model computes: {unknown}")
+        warn(f"{keys.source} has unknown keys that may change the results of the model: {unknown}")
 
 
 def _plain(value: Any) -> Any:
-    """Return a value; for a float32 number the shortest decimal fraction, which is what its author wrote."""
+    """Return a value. A float32 number becomes its shortest decimal fraction, as written by its author."""
     if not isinstance(value, float) or not math.isfinite(value):
         return value
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Byte-level BPE in a GGUF file: its merges, and how text is cut before them, of which the file has only a name."""
+"""Byte-level BPE of GGUF files: merges, and pre-tokenizers. A file contains only the name of its pre-tokenizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import tokenizers
     from tokenizers.pre_tokenizers import PreTokenizer
 
-# Regular expressions that cut text into pieces before merging; the pieces are the matches.
+# Regular expressions for splitting text before merging. Each match is a piece.
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -21,7 +21,7 @@ _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*" + _SPACES
 _LLAMA3 = _ENDINGS + _WORDS + r"\p{N}{1,3}" + _REST
 _QWEN2 = _ENDINGS + _WORDS + r"\p{N}" + _REST
 _SEED = _ENDINGS + _WORDS + r"\p{N}| ?[^\s\p{L}\p{N}\r\n]+" + _SPACES
-# Words of tekken and GPT-4o end where small letters are followed by a capital.
+# In tekken and GPT-4o, a word ends between a lowercase letter and a capital.
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*")
 _CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPACES
@@ -33,7 +33,7 @@ _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*" + _SPACES,
 )
-# The letters with a case, but for those that DeepSeek's list lacks: small Armenian, newer Georgian, mathematical.
+# Cased letters, except the ones missing from DeepSeek's list: small Armenian, newer Georgian, mathematical.
 _OLD_CASED = (
     r"[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}-\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c88}\x{2d00}-\x{2d2d}\x{a790}-\x{a7ff}"
     r"\x{ab30}-\x{ab68}\x{10570}-\x{105bf}\x{16e40}-\x{16e7f}\x{1d400}-\x{1d7ff}\x{1df00}-\x{1dfff}]]"
@@ -49,14 +49,14 @@ _DEEPSEEK = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Cutting:
-    """The pre-tokenizer of one value of "tokenizer.ggml.pre".
+class _PreTokenizer:
+    """The pre-tokenizer for one value of "tokenizer.ggml.pre".
 
     Attributes:
-        patterns: applied one after the other, each to the pieces of the previous one.
-        ignore_merges: whether a piece that is a token is taken whole, without merging.
-        nfc: whether the text is normalised to Unicode's form C first.
-        adds_bos: whether a prompt starts with the bos token if the metadata does not say.
+        patterns: split patterns, each applied to the pieces of the previous one.
+        ignore_merges: whether a piece in the vocabulary becomes one token without merging.
+        nfc: whether text is first normalised to Unicode form C.
+        adds_bos: whether a prompt starts with the bos token by default.
     """
 
     patterns: tuple[str, ...]
@@ -65,40 +65,40 @@ class _Cutting:
     adds_bos: bool = False
 
 
-_BY_WORDS = _Cutting((_GPT2,))
-_BY_DIGITS = _Cutting((r"\p{N}", _GPT2))
-_OF_LLAMA3 = _Cutting((_LLAMA3,), ignore_merges=True, adds_bos=True)
-_OF_GPT4 = _Cutting((_LLAMA3,))
-_OF_QWEN2 = _Cutting((_QWEN2,), nfc=True)
-_CUTTINGS: Final[Mapping[str, _Cutting]] = {
-    "gpt-2": _BY_WORDS,
-    "phi-2": _BY_WORDS,
-    "granite-docling": _BY_WORDS,
-    "smollm": _BY_DIGITS,
-    "starcoder": _BY_DIGITS,
-    "refact": _BY_DIGITS,
-    "codeshell": _BY_DIGITS,
-    "command-r": replace(_BY_DIGITS, nfc=True),
-    "llama-bpe": _OF_LLAMA3,
-    "llama3": _OF_LLAMA3,
-    "llama-v3": _OF_LLAMA3,
-    "pixtral": _OF_LLAMA3,
-    "dbrx": _OF_GPT4,
-    "smaug-bpe": _OF_GPT4,
-    "chatglm-bpe": _OF_GPT4,
-    "glm4": replace(_OF_GPT4, ignore_merges=True),
-    "qwen2": _OF_QWEN2,
-    "deepseek-r1-qwen": _OF_QWEN2,
-    "stablelm2": _OF_QWEN2,
-    "hunyuan": replace(_OF_QWEN2, nfc=False),
-    "hunyuan-dense": _Cutting(_DEEPSEEK3),
-    "deepseek-llm": _Cutting(_DEEPSEEK),
-    "deepseek-v3": _Cutting(_DEEPSEEK3),
-    "seed-coder": _Cutting((_SEED,)),
-    "tekken": _Cutting((_TEKKEN,), ignore_merges=True, adds_bos=True),
-    "gpt-4o": _Cutting((_GPT4O,)),
-    "llama4": _Cutting((_GPT4O,)),
-    "default": _Cutting((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
+_GPT2_WORDS = _PreTokenizer((_GPT2,))
+_SINGLE_DIGITS = _PreTokenizer((r"\p{N}", _GPT2))
+_LLAMA3_BPE = _PreTokenizer((_LLAMA3,), ignore_merges=True, adds_bos=True)
+_GPT4_BPE = _PreTokenizer((_LLAMA3,))
+_QWEN2_BPE = _PreTokenizer((_QWEN2,), nfc=True)
+_PRE_TOKENIZERS: Final[Mapping[str, _PreTokenizer]] = {
+    "gpt-2": _GPT2_WORDS,
+    "phi-2": _GPT2_WORDS,
+    "granite-docling": _GPT2_WORDS,
+    "smollm": _SINGLE_DIGITS,
+    "starcoder": _SINGLE_DIGITS,
+    "refact": _SINGLE_DIGITS,
+    "codeshell": _SINGLE_DIGITS,
+    "command-r": replace(_SINGLE_DIGITS, nfc=True),
+    "llama-bpe": _LLAMA3_BPE,
+    "llama3": _LLAMA3_BPE,
+    "llama-v3": _LLAMA3_BPE,
+    "pixtral": _LLAMA3_BPE,
+    "dbrx": _GPT4_BPE,
+    "smaug-bpe": _GPT4_BPE,
+    "chatglm-bpe": _GPT4_BPE,
+    "glm4": replace(_GPT4_BPE, ignore_merges=True),
+    "qwen2": _QWEN2_BPE,
+    "deepseek-r1-qwen": _QWEN2_BPE,
+    "stablelm2": _QWEN2_BPE,
+    "hunyuan": replace(_QWEN2_BPE, nfc=False),
+    "hunyuan-dense": _PreTokenizer(_DEEPSEEK3),
+    "deepseek-llm": _PreTokenizer(_DEEPSEEK),
+    "deepseek-v3": _PreTokenizer(_DEEPSEEK3),
+    "seed-coder": _PreTokenizer((_SEED,)),
+    "tekken": _PreTokenizer((_TEKKEN,), ignore_merges=True, adds_bos=True),
+    "gpt-4o": _PreTokenizer((_GPT4O,)),
+    "llama4": _PreTokenizer((_GPT4O,)),
+    "default": _PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
 }
 
 
@@ -107,8 +107,13 @@ def byte_level_backend(
 ) -> tuple[tokenizers.Tokenizer, bool]:
     """Build the tokenizer of a file, without special tokens.
 
+    Args:
+        metadata: the file's metadata.
+        tokens: the vocabulary.
+        source: path of the file, for error messages.
+
     Returns:
-        The tokenizer, and whether a prompt starts with the bos token if the metadata does not say.
+        The tokenizer, and whether a prompt starts with the bos token by default.
 
     Raises:
         UnsupportedModel: the pre-tokenizer is unknown.
@@ -118,32 +123,34 @@ def byte_level_backend(
     from tokenizers import Tokenizer as Backend
 
     name = metadata.get("tokenizer.ggml.pre", "default")
-    cutting = _CUTTINGS.get(name)
-    if cutting is None:
+    pre_tokenizer = _PRE_TOKENIZERS.get(name)
+    if pre_tokenizer is None:
         raise UnsupportedModel(
-            f"{source}: its pre-tokenizer is {name!r}, but only {', '.join(_CUTTINGS)} are supported. "
+            f"{source}: its pre-tokenizer is {name!r}, but only {', '.join(_PRE_TOKENIZERS)} are supported. "
             "Open the model's Hugging Face directory instead"
         )
     merges = metadata.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise CheckpointError(f"{source}: missing tokenizer.ggml.merges, which its tokenizer needs. Fetch it again")
-    vocab = {token: place for place, token in enumerate(tokens)}
+    vocab = {token: index for index, token in enumerate(tokens)}
     pairs = [_pair(merge, source) for merge in merges]
     try:
-        backend = Backend(models.BPE(vocab=vocab, merges=pairs, ignore_merges=cutting.ignore_merges))
+        backend = Backend(models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre_tokenizer.ignore_merges))
     except Exception as error:  # the library raises plain Exception for everything
         raise CheckpointError(f"{source}: its tokens and merges do not fit together ({error})") from error
-    if cutting.nfc:
+    if pre_tokenizer.nfc:
         backend.normalizer = normalizers.NFC()
-    cuts: list[PreTokenizer] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cutting.patterns]
+    splits: list[PreTokenizer] = [
+        pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pre_tokenizer.patterns
+    ]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*cuts, byte_level])
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
     backend.decoder = decoders.ByteLevel()
-    return backend, cutting.adds_bos
+    return backend, pre_tokenizer.adds_bos
 
 
 def _pair(merge: str, source: str) -> tuple[str, str]:
-    left, space, right = merge.partition(" ")
-    if not (left and space and right):
+    first, space, second = merge.partition(" ")
+    if not (first and space and second):
         raise CheckpointError(f"{source}: a merge must be two tokens with a space between, got {merge!r}")
-    return left, right
+    return first, second

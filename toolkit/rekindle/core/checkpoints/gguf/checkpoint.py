@@ -1,10 +1,10 @@
-"""Opening a GGUF file: llama.cpp's names and conventions are turned back into Hugging Face's."""
+"""Opening of a GGUF file, with conversion of llama.cpp's names and conventions to Hugging Face's."""
 
 from pathlib import Path
 from typing import Any
 
 from rekindle.core.checkpoints.checkpoint import Checkpoint, LazyTensors, check_shapes
-from rekindle.core.checkpoints.gguf.architecture import said_by, settings_of
+from rekindle.core.checkpoints.gguf.architecture import read_metadata, settings_of
 from rekindle.core.checkpoints.gguf.architectures import ARCHITECTURES
 from rekindle.core.checkpoints.gguf.places import find_places, loaders
 from rekindle.core.checkpoints.gguf.rope import rope_parameters
@@ -20,7 +20,7 @@ def open_gguf(path: Path) -> Checkpoint:
     """Open a GGUF file: read its header and tokenizer, and leave the weights on disk.
 
     Args:
-        path: of the file; if the model was split, of any of its files.
+        path: path of the file, or of any part of a split model.
 
     Raises:
         UnsupportedModel: the model's architecture, tokenizer, or an option is not implemented.
@@ -35,9 +35,9 @@ def open_gguf(path: Path) -> Checkpoint:
             f"{source}: the architecture {name!r} is not supported in GGUF files. Supported are: "
             f"{', '.join(ARCHITECTURES)}"
         )
-    said = said_by(file, architecture.name, source)
-    rope = rope_parameters(said, source, truncated=architecture.truncated)
-    config = parse_config(settings_of(said, architecture, rope, source), source)
+    metadata = read_metadata(file, architecture.name, source)
+    rope = rope_parameters(metadata, source, truncated=architecture.truncated)
+    config = parse_config(settings_of(metadata, architecture, rope, source), source)
     shapes, tensors = loaders(file, find_places(file, architecture, config, source), config)
     check_shapes(shapes, config, source)
     tokenizer = gguf_tokenizer(file.metadata, source)
@@ -46,10 +46,10 @@ def open_gguf(path: Path) -> Checkpoint:
 
 
 def _embedding(pooling: Any) -> Embedding:
-    """Return how a file makes embeddings, by llama.cpp's number of a pooling; a file that makes none has 0, or none."""
+    """Return the embedding method for llama.cpp's pooling number. 0 and None mean an unspecified method."""
     if pooling in (None, 0):
         return Embedding()
-    served: dict[Any, Pooling] = {1: "mean", 3: "last"}
-    if pooling in served:
-        return Embedding(served[pooling])
-    return Embedding(unserved=f"its pooling has the number {pooling}; those that are served are 1 (mean) and 3 (last)")
+    supported: dict[Any, Pooling] = {1: "mean", 3: "last"}
+    if pooling in supported:
+        return Embedding(supported[pooling])
+    return Embedding(unserved=f"its pooling has the number {pooling}; supported are 1 (mean) and 3 (last)")

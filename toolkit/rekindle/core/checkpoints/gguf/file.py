@@ -1,7 +1,7 @@
-"""Reading GGUF files: opening reads only metadata and header, and each tensor is read on request.
+"""Reader of GGUF files. Opening reads only metadata and header, and each tensor is read on request.
 
-The gguf library's own reader is not used: it makes several numpy arrays of every string, which takes a large part of a
-second for 49,000 tokens and as many merges.
+The gguf library's reader is not used: it creates several numpy arrays for every string, and takes a large part of a
+second for a vocabulary of 49,000 tokens with its merges.
 """
 
 import math
@@ -24,7 +24,7 @@ T = TypeVar("T")
 _MAGIC = b"GGUF"
 _UINT32, _UINT64 = Struct("<I"), Struct("<Q")
 _STRING, _ARRAY = 8, 9
-# The types of numbers in metadata, by their code.
+# Number formats in metadata, by type code.
 _NUMBERS = {code: Struct(f"<{form}") for code, form in enumerate("BbHhIif?")} | {
     code: Struct(f"<{form}") for code, form in zip((10, 11, 12), "Qqd", strict=True)
 }
@@ -32,8 +32,8 @@ _MOST_DIMENSIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """The kind and place of one tensor, in bytes."""
+class _TensorLocation:
+    """Position, size (in bytes) and kind of one tensor."""
 
     shape: tuple[int, ...]
     kind: Kind
@@ -44,58 +44,60 @@ class _Stored:
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """A memory-mapped file, or the files that a model was split into.
+    """A memory-mapped file, or all files of a split model.
 
     Attributes:
-        paths: of the files; the metadata are those of the first.
-        shapes: of every tensor, slowest axis first.
+        paths: paths of the files.
+        metadata: metadata of the first file.
+        shapes: shapes of all tensors, slowest axis first.
     """
 
     paths: tuple[Path, ...]
     metadata: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
-    _tensors: Mapping[str, _Stored]
+    _tensors: Mapping[str, _TensorLocation]
 
     def read(self, name: str, rows: range | None = None) -> Tensor:
-        """Return a tensor, from any thread, as a read-only view of the file.
+        """Return a tensor as a read-only view of the file. Any thread may call this.
 
         Args:
-            rows: the part of it to read, along its first axis; None for all.
+            name: name of the tensor.
+            rows: rows to read, along the first axis; None for all.
 
         Raises:
             UnsupportedModel: neither Rekindle nor the gguf library can read the tensor's kind.
         """
-        stored = self._tensors[name]
-        shape, begin, size = stored.shape, stored.begin, stored.size
+        location = self._tensors[name]
+        shape, begin, size = location.shape, location.begin, location.size
         if rows is not None:
             begin, size = begin + size * rows.start // shape[0], size * len(rows) // shape[0]
             shape = (len(rows), *shape[1:])
-        data, kind = np.frombuffer(stored.data, np.uint8, size, begin), stored.kind
+        data, kind = np.frombuffer(location.data, np.uint8, size, begin), location.kind
         try:
             if kind.numbers == 1:
                 return kind.dequantize(data).reshape(shape)
-            kind.dequantize(data[: kind.size])  # what cannot be read is refused here, where its name is known
+            kind.dequantize(data[: kind.size])  # detect unreadable kinds here, where the tensor's name is known
         except NotImplementedError as error:
             raise UnsupportedModel(
                 f"{self.paths[0]}: {name} is {kind.name}, which the gguf library cannot read"
             ) from error
         return Blocks(data.reshape(*shape[:-1], shape[-1] // kind.numbers * kind.size), kind)
 
-    def joined(self, others: Iterable["GGUFFile"]) -> "GGUFFile":
-        """Return this file with the tensors of others.
+    def join(self, others: Iterable["GGUFFile"]) -> "GGUFFile":
+        """Return this file with the tensors of other files.
 
         Raises:
-            CheckpointError: a tensor is in two of them.
+            CheckpointError: two files contain the same tensor.
         """
         paths, tensors = list(self.paths), dict(self._tensors)
         for other in others:
-            if twice := tensors.keys() & other._tensors.keys():
+            if duplicates := tensors.keys() & other._tensors.keys():
                 raise CheckpointError(
-                    f"{other.paths[0]}: {min(twice)} is in another of the files too. Fetch them again"
+                    f"{other.paths[0]}: {min(duplicates)} is in another of the files too. Fetch them again"
                 )
             tensors |= other._tensors
             paths += other.paths
-        return GGUFFile(tuple(paths), self.metadata, {name: each.shape for name, each in tensors.items()}, tensors)
+        return GGUFFile(tuple(paths), self.metadata, {name: tensor.shape for name, tensor in tensors.items()}, tensors)
 
 
 def open_gguf_file(path: Path) -> GGUFFile:
@@ -103,7 +105,7 @@ def open_gguf_file(path: Path) -> GGUFFile:
 
     Raises:
         CheckpointError: the file is truncated or corrupt, or newer than the installed gguf library.
-        UnsupportedModel: the file is big-endian, or of an unknown version.
+        UnsupportedModel: the file is big-endian, or has an unsupported version.
     """
     try:
         with path.open("rb") as file:
@@ -120,13 +122,11 @@ def open_gguf_file(path: Path) -> GGUFFile:
             f"{path}: the file cannot be read ({error}). It is truncated or corrupt: fetch it again; or it is newer "
             "than the installed gguf library: upgrade gguf"
         ) from error
-    return GGUFFile((path,), metadata, {name: stored.shape for name, stored in tensors.items()}, tensors)
+    return GGUFFile((path,), metadata, {name: location.shape for name, location in tensors.items()}, tensors)
 
 
 class _Header:
-    """A reader that goes through a header from its start; past the end of the file it raises a ValueError or
-    `struct.error`.
-    """
+    """Sequential reader of a header. It raises ValueError or `struct.error` past the end of the file."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
@@ -140,37 +140,41 @@ class _Header:
         version: int = self._number(_UINT32)
         return version
 
-    def contents(self) -> tuple[dict[str, Any], dict[str, _Stored]]:
-        """Read what follows the version: the metadata, and the tensors by name."""
+    def contents(self) -> tuple[dict[str, Any], dict[str, _TensorLocation]]:
+        """Read the rest of the header: the metadata, and the tensors by name."""
         num_tensors, num_keys = self._number(_UINT64), self._number(_UINT64)
-        metadata = self._named("key", num_keys, self._value)
-        places = self._named("tensor", num_tensors, self._tensor)
+        metadata = self._read_named("key", num_keys, self._value)
+        places = self._read_named("tensor", num_tensors, self._tensor)
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment <= 0:
             raise ValueError(f"general.alignment must be a positive integer, got {alignment!r}")
         begin = -(-self._place // alignment) * alignment
-        return metadata, {name: self._stored(name, begin, *place) for name, place in places.items()}
+        return metadata, {name: self._location(name, begin, *place) for name, place in places.items()}
 
-    def _named(self, what: str, count: int, read: Callable[[], T]) -> dict[str, T]:
-        found: dict[str, T] = {}
+    def _read_named(self, noun: str, count: int, read_item: Callable[[], T]) -> dict[str, T]:
+        items: dict[str, T] = {}
         for _ in range(count):
             name = self._string()
-            if name in found:
-                raise ValueError(f"the {what} {name!r} occurs twice")
-            found[name] = read()
-        return found
+            if name in items:
+                raise ValueError(f"the {noun} {name!r} occurs twice")
+            items[name] = read_item()
+        return items
 
-    def _stored(self, name: str, begin: int, shape: tuple[int, ...], code: int, offset: int) -> _Stored:
+    def _location(self, name: str, begin: int, shape: tuple[int, ...], code: int, offset: int) -> _TensorLocation:
         kind = kind_of(code)
         if shape[-1] % kind.numbers:
             raise ValueError(f"{name} has rows of {shape[-1]} numbers, not a multiple of blocks of {kind.numbers}")
-        stored = _Stored(shape, kind, begin + offset, math.prod(shape) // kind.numbers * kind.size, self._data)
-        if stored.begin + stored.size > len(self._data):
-            raise ValueError(f"{name} ends at byte {stored.begin + stored.size}, the file at byte {len(self._data)}")
-        return stored
+        location = _TensorLocation(
+            shape, kind, begin + offset, math.prod(shape) // kind.numbers * kind.size, self._data
+        )
+        if location.begin + location.size > len(self._data):
+            raise ValueError(
+                f"{name} ends at byte {location.begin + location.size}, the file at byte {len(self._data)}"
+            )
+        return location
 
     def _tensor(self) -> tuple[tuple[int, ...], int, int]:
-        """Read a tensor's shape, the code of its kind, and its offset among the tensors in bytes."""
+        """Read a tensor's shape, the code of its kind, and its byte offset in the tensor data."""
         dimensions = self._number(_UINT32)
         if not 0 < dimensions <= _MOST_DIMENSIONS:
             raise ValueError(f"a tensor must have 1 to {_MOST_DIMENSIONS} dimensions, got {dimensions}")
@@ -189,14 +193,14 @@ class _Header:
             raise ValueError(f"an array has {count} elements, more than there are bytes")
         if kind == _STRING:
             return self._strings(count)
-        form = _NUMBERS[kind]
-        values: list[Any] = np.frombuffer(self._data, np.dtype(form.format), count, self._place).tolist()
-        self._place += count * form.size
+        number_format = _NUMBERS[kind]
+        values: list[Any] = np.frombuffer(self._data, np.dtype(number_format.format), count, self._place).tolist()
+        self._place += count * number_format.size
         return values
 
-    def _number(self, form: Struct) -> Any:
-        (value,) = form.unpack_from(self._data, self._place)
-        self._place += form.size
+    def _number(self, number_format: Struct) -> Any:
+        (value,) = number_format.unpack_from(self._data, self._place)
+        self._place += number_format.size
         return value
 
     def _string(self) -> str:
@@ -204,7 +208,7 @@ class _Header:
         return text
 
     def _strings(self, count: int) -> list[str]:
-        """Read strings. The loop calls no other method, because there are a hundred thousand strings."""
+        """Read strings. The loop inlines everything, because there are a hundred thousand strings."""
         data, place, unpack = self._data, self._place, _UINT64.unpack_from
         texts = []
         for _ in range(count):

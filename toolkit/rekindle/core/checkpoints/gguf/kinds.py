@@ -1,8 +1,8 @@
-"""The kinds of numbers in GGUF tensors: floats, and blocks of quantized numbers.
+"""Number kinds of GGUF tensors: floats, and blocks of quantized numbers.
 
-The common kinds are dequantized here, in few passes over all of them: the result equals the gguf library's bit for bit,
-in a quarter of its time, and other threads can run during each pass. The library dequantizes the other kinds. The CPU's
-kernels read blocks themselves.
+The common kinds are dequantized here, in a few vectorized passes. The results equal the gguf library's bit for bit, in
+a quarter of the time, and other threads can run during each pass. The library dequantizes all other kinds. CPU kernels
+read blocks directly.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def kind_of(code: int) -> Kind:
-    """Return the kind of a code in a file. Its `read` raises NotImplementedError where the library cannot read it.
+    """Return the kind for a code. Its `dequantize` raises NotImplementedError for kinds unsupported by the gguf library.
 
     Raises:
         ValueError: the installed gguf library does not know the code.
     """
-    if code in _OURS:
-        return _OURS[code]
+    if code in _KINDS:
+        return _KINDS[code]
     import gguf
 
     kind = gguf.GGMLQuantizationType(code)
@@ -63,7 +63,7 @@ def _mxfp4(data: Bytes) -> Array:
 
 
 def _nibbles(packed: Bytes) -> Floats:
-    """Unpack (block, 16) bytes to (block, 32) numbers: the low halves of a block come before the high ones."""
+    """Unpack (block, 16) bytes to (block, 32) numbers: first the low nibbles of a block, then the high nibbles."""
     numbers = np.empty((len(packed), 32), np.float32)
     numbers[:, :16] = packed & np.uint8(15)
     numbers[:, 16:] = packed >> np.uint8(4)
@@ -71,13 +71,13 @@ def _nibbles(packed: Bytes) -> Floats:
 
 
 def _float16(blocks: Bytes, place: int) -> Floats:
-    """Return the float16 number at a byte of each block, as (block, 1) float32."""
+    """Return the float16 number at a byte offset of each block, as (block, 1) float32."""
     return blocks[:, place : place + 2].view(np.float16).astype(np.float32)
 
 
 _TWICE_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
-"""Twice the numbers of 4 bits; half the scale, a power of two, is 2^(byte - 128)."""
-_OURS: Mapping[int, Kind] = {
+"""Twice the E2M1 values; the halved scale, a power of two, is 2^(byte - 128)."""
+_KINDS: Mapping[int, Kind] = {
     0: Kind("F32", 1, 4, methodcaller("view", np.float32)),
     1: Kind("F16", 1, 2, methodcaller("view", np.float16)),
     2: Kind("Q4_0", 32, 18, _q4_0),

@@ -1,4 +1,4 @@
-"""A model that was split into several files, each of which has some of its tensors."""
+"""Opening of split models, with tensors in several files."""
 
 import re
 from pathlib import Path
@@ -10,37 +10,38 @@ _NAME = re.compile(r"(?P<name>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", 
 
 
 def open_gguf_files(path: Path) -> GGUFFile:
-    """Map a file, and all others of its model if it was split.
+    """Map a file, and all other files of a split model.
 
     Args:
-        path: of the file, or of any of the files.
+        path: path of the file, or of any part of the model.
 
     Raises:
-        CheckpointError: a file is missing, truncated or corrupt, or they are not of one model.
-        UnsupportedModel: a file is big-endian, or of an unknown version.
+        CheckpointError: a file is missing, truncated or corrupt, or the files belong to different models.
+        UnsupportedModel: a file is big-endian, or has an unsupported version.
     """
-    opened = open_gguf_file(path)
-    count = opened.metadata.get("split.count", 0)
+    file = open_gguf_file(path)
+    count = file.metadata.get("split.count", 0)
     if count <= 1:
-        return opened
-    found = _NAME.fullmatch(path.name)
-    if found is None or int(found["count"]) != count:
+        return file
+    match = _NAME.fullmatch(path.name)
+    if match is None or int(match["count"]) != count:
         raise CheckpointError(
-            f"{path}: it is one of {count} files of a model, and the others are found by its name, which must be "
-            f"NAME-00001-of-{count:05}.gguf: rename all of them"
+            f"{path}: it is one of {count} files of a model. The other files are found by name, which must be "
+            f"NAME-00001-of-{count:05}.gguf: rename all files"
         )
-    paths = [path.with_name(f"{found['name']}-{place + 1:05}-of-{count:05}{path.suffix}") for place in range(count)]
+    paths = [path.with_name(f"{match['name']}-{place + 1:05}-of-{count:05}{path.suffix}") for place in range(count)]
     missing = [each.name for each in paths if not each.is_file()]
     if missing:
         raise CheckpointError(f"{path}: the model was split into {count} files. Missing are {', '.join(missing)}")
-    files = [opened if each == path else open_gguf_file(each) for each in paths]
-    for place, file in enumerate(files):
-        number, of = (file.metadata.get(f"split.{key}") for key in ("no", "count"))
-        if (number, of) != (place, count):
+    files = [file if each == path else open_gguf_file(each) for each in paths]
+    for place, part_file in enumerate(files):
+        number, total = (part_file.metadata.get(f"split.{key}") for key in ("no", "count"))
+        if (number, total) != (place, count):
             raise CheckpointError(
-                f"{paths[place]}: expected part {place} of {count} by its name, it is {number} of {of}. Fetch it again"
+                f"{paths[place]}: expected part {place} of {count} by its name, it is {number} of {total}. Fetch it "
+                "again"
             )
-    whole = files[0].joined(files[1:])
+    whole = files[0].join(files[1:])
     expected = whole.metadata.get("split.tensors.count", len(whole.shapes))
     if len(whole.shapes) != expected:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""SentencePiece's BPE in a GGUF file, which has a score for each token in place of merges."""
+"""SentencePiece BPE of GGUF files, with a score for each token instead of merges."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rekindle.core.errors import CheckpointError
 if TYPE_CHECKING:
     import tokenizers
 
-_SPACE: Final = "\u2581"  # stands for a space in tokens
-_NORMAL: Final = 1  # the type of tokens that are made by merging; there is a token for each byte of other characters
+_SPACE: Final = "\u2581"  # character for a space in tokens
+_NORMAL: Final = 1  # type of tokens produced by merging; byte tokens cover all other characters
 
 
 def sentencepiece_backend(
@@ -20,7 +20,10 @@ def sentencepiece_backend(
     """Build the tokenizer of a file, without special tokens.
 
     Args:
-        types: of the tokens; None if all are normal.
+        metadata: the file's metadata.
+        tokens: the vocabulary.
+        types: types of the tokens, or None if all are normal.
+        source: path of the file, for error messages.
 
     Raises:
         CheckpointError: tokens and scores do not fit together.
@@ -30,11 +33,11 @@ def sentencepiece_backend(
 
     scores = metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
-        came = len(scores) if isinstance(scores, list) else "none"
+        received = len(scores) if isinstance(scores, list) else "none"
         raise CheckpointError(
-            f"{source}: its tokenizer needs {len(tokens)} scores in tokenizer.ggml.scores, got {came}"
+            f"{source}: its tokenizer needs {len(tokens)} scores in tokenizer.ggml.scores, got {received}"
         )
-    vocab = {token: place for place, token in enumerate(tokens)}
+    vocab = {token: index for index, token in enumerate(tokens)}
     unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
     model = models.BPE(
         vocab=vocab,
@@ -55,15 +58,15 @@ def sentencepiece_backend(
 
 
 def _merges(vocab: Mapping[str, int], scores: Sequence[float], types: Sequence[int] | None) -> list[tuple[str, str]]:
-    """Return all pairs of tokens that together are a token, the one of the highest score first.
+    """Return the pairs of tokens that merge into a token, by descending score of the merged token.
 
-    SentencePiece merges the neighbours that give the token of the highest score, again and again.
+    SentencePiece repeatedly merges the neighbours with the highest-scoring result.
     """
-    made = [
-        (-scores[whole], vocab[left], vocab[right], left, right)
-        for token, whole in vocab.items()
-        if types is None or types[whole] == _NORMAL
-        for cut in range(1, len(token))
-        if (left := token[:cut]) in vocab and (right := token[cut:]) in vocab
+    merges = [
+        (-scores[merged_id], vocab[first], vocab[second], first, second)
+        for token, merged_id in vocab.items()
+        if types is None or types[merged_id] == _NORMAL
+        for index in range(1, len(token))
+        if (first := token[:index]) in vocab and (second := token[index:]) in vocab
     ]
-    return [(left, right) for *_, left, right in sorted(made)]
+    return [(first, second) for *_, first, second in sorted(merges)]

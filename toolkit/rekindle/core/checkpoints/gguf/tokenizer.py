@@ -1,4 +1,4 @@
-"""Rebuilding the tokenizer in a GGUF file's metadata."""
+"""Reconstruction of a tokenizer from a GGUF file's metadata."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ BYTE_LEVEL: Final = "gpt2"
 SENTENCEPIECE: Final = "llama"
 _OTHERS: Final = {"bert": "WordPiece", "t5": "Unigram", "rwkv": "RWKV's", "plamo2": "PLaMo 2's", "gemma4": "Gemma 4's"}
 _ENDS: Final = {"bos": 1, "eos": 2}
-"""Tokens of SentencePiece where a file does not say."""
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # types of tokens that are not plain text
+"""Default token ids for SentencePiece, for files without them."""
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # types of tokens other than plain text
 
 
 def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer | None:
-    """Rebuild the tokenizer from a file's metadata; None if it has none: the model is then served by token ids alone.
+    """Rebuild the tokenizer from a file's metadata. None means a model served by token ids alone.
 
     Raises:
-        UnsupportedModel: the tokenizer is neither byte-level BPE nor SentencePiece's, or its pre-tokenizer is unknown.
+        UnsupportedModel: the tokenizer is neither byte-level nor SentencePiece BPE, or its pre-tokenizer is unknown.
         CheckpointError: tokens, types, merges and scores do not fit together.
     """
     kind = metadata.get("tokenizer.ggml.model")
     if kind in (None, "none", "no_vocab"):
         return None
     if kind not in (BYTE_LEVEL, SENTENCEPIECE):
-        named = f" ({_OTHERS[kind]})" if kind in _OTHERS else ""
+        description = f" ({_OTHERS[kind]})" if kind in _OTHERS else ""
         raise UnsupportedModel(
-            f"{source}: its tokenizer is of the kind {kind!r}{named}, but only {BYTE_LEVEL!r} (byte-level BPE) and "
-            f"{SENTENCEPIECE!r} (SentencePiece's BPE) are supported. Open the model's Hugging Face directory instead"
+            f"{source}: its tokenizer is of the kind {kind!r}{description}, but only {BYTE_LEVEL!r} (byte-level BPE) "
+            f"and {SENTENCEPIECE!r} (SentencePiece's BPE) are supported. Open the model's Hugging Face directory "
+            "instead"
         )
     tokens, types = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
     if not isinstance(tokens, list):
@@ -50,44 +51,44 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer | None
     if types is not None:
         _add_special(backend, tokens, types)
     bos, eos = (_token(metadata, end, tokens, _ENDS if kind == SENTENCEPIECE else {}, source) for end in ("bos", "eos"))
-    before = bos if metadata.get("tokenizer.ggml.add_bos_token", adds_bos) else None
-    wrap(backend, before, eos if metadata.get("tokenizer.ggml.add_eos_token") else None)
+    prefix = bos if metadata.get("tokenizer.ggml.add_bos_token", adds_bos) else None
+    wrap(backend, prefix, eos if metadata.get("tokenizer.ggml.add_eos_token") else None)
     names = ("tokenizer.chat_template", "tokenizer.chat_template.tool_use")
     template, for_tools = (text if isinstance(text := metadata.get(name), str) else None for name in names)
     return Tokenizer(backend, template, bos, eos, tool_template=for_tools)
 
 
 def eos_ids(metadata: Mapping[str, Any]) -> frozenset[int]:
-    """Return the tokens that end an answer: those that the file names, and those that are known by their texts."""
+    """Return the end tokens of an answer: the tokens declared by the file, and known end tokens by text."""
     ids = [metadata.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom")]
     if ids[0] is None and metadata.get("tokenizer.ggml.model") == SENTENCEPIECE:
         ids.append(_ENDS["eos"])
     ids += metadata.get("tokenizer.ggml.eos_token_ids", ())
     tokens = metadata.get("tokenizer.ggml.tokens", ())
-    known = end_ids({token: place for place, token in enumerate(tokens)})
-    return known | {token for token in ids if token is not None}
+    ids_by_text = end_ids({token: index for index, token in enumerate(tokens)})
+    return ids_by_text | {token for token in ids if token is not None}
 
 
 def _add_special(backend: tokenizers.Tokenizer, tokens: Sequence[str], types: Sequence[int]) -> None:
-    """Add the tokens that are found in text before it is cut: special ones, and those of the model's authors."""
+    """Add the tokens to match before text is split: special tokens and user-defined tokens."""
     from tokenizers import AddedToken
 
-    for special, kinds in ((True, (_CONTROL, _UNKNOWN)), (False, (_USER_DEFINED,))):
-        added = [
-            AddedToken(token, special=special, normalized=False)
+    for is_special, kinds in ((True, (_CONTROL, _UNKNOWN)), (False, (_USER_DEFINED,))):
+        added_tokens = [
+            AddedToken(token, special=is_special, normalized=False)
             for token, kind in zip(tokens, types, strict=True)
             if token and kind in kinds
         ]
-        (backend.add_special_tokens if special else backend.add_tokens)(added)
+        (backend.add_special_tokens if is_special else backend.add_tokens)(added_tokens)
 
 
 def _token(
     metadata: Mapping[str, Any], end: str, tokens: Sequence[str], default: Mapping[str, int], source: str
 ) -> str | None:
     key = f"tokenizer.ggml.{end}_token_id"
-    place = metadata.get(key, default.get(end))
-    if place is None:
+    token_id = metadata.get(key, default.get(end))
+    if token_id is None:
         return None
-    if not isinstance(place, int) or not 0 <= place < len(tokens):
-        raise CheckpointError(f"{source}: {key} must be one of {len(tokens)} tokens, got {place}")
-    return tokens[place]
+    if not isinstance(token_id, int) or not 0 <= token_id < len(tokens):
+        raise CheckpointError(f"{source}: {key} must be one of {len(tokens)} tokens, got {token_id}")
+    return tokens[token_id]

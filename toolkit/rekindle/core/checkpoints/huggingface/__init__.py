@@ -1,1 +1,1 @@
-"""Reading a model directory of the Hugging Face format."""
+"""Reader of model directories in the Hugging Face format."""

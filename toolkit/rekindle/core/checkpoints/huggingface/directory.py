@@ -1,4 +1,4 @@
-"""Opening a Hugging Face model directory: config.json, safetensors, and perhaps a tokenizer."""
+"""Opening of a Hugging Face model directory: config.json, safetensors, and an optional tokenizer."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -30,10 +30,11 @@ _SINGLE = "model.safetensors"
 
 
 def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
-    """Open a model directory: read its headers and tokenizer, and leave the weights on disk.
+    """Open a model directory: read headers and tokenizer, and leave the weights on disk.
 
     Args:
-        family: how to read it, instead of as one of the supported families.
+        directory: the model directory.
+        family: reader of the model, instead of the supported families.
 
     Raises:
         ModelNotFound: the directory has no config.json.
@@ -42,20 +43,20 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     """
     source = str(directory)
     if not (directory / "config.json").is_file():
-        held = sorted(directory.glob("*.gguf"))
-        hint = f"; to open the GGUF in it, give its path: {held[0]}" if held else ""
-        raise ModelNotFound(f"{source} is no model directory: it has no config.json{hint}")
+        gguf_files = sorted(directory.glob("*.gguf"))
+        hint = f"; to open the GGUF file in it, pass its path: {gguf_files[0]}" if gguf_files else ""
+        raise ModelNotFound(f"{source} is not a model directory: it has no config.json{hint}")
     settings = read_json(directory / "config.json")
     config = parse_config(settings, f"{source}/config.json", family)
     files = _weight_files(directory)
     owners = _owners(files)
     generates = _generates(settings, owners, config)
-    if not generates:  # a decoder without a head reads none
+    if not generates:  # without a head, the config must not require one
         config = replace(config, tied_embeddings=True)
     elif has_own_head(config, LazyTensors(_loaders(owners, head_and_embedding(config)))):
-        warn(f"{source}: its config says tie_word_embeddings, but the file has a head of its own, which is used")
+        warn(f"{source}: its config says tie_word_embeddings, but the file has a separate head, which is used")
         config = replace(config, tied_embeddings=False)
-    shapes = {name: file.shapes[own] for name, (file, own) in owners.items()}
+    shapes = {name: file.shapes[stored_name] for name, (file, stored_name) in owners.items()}
     loaders = _loaders(owners, expected_shapes(config))
     for name, shape, loader in mxfp4_tensors({name: file for name, (file, _) in owners.items()}):
         shapes[name], loaders[name] = shape, loader
@@ -82,20 +83,20 @@ def _classifier(
 def _generates(
     settings: Mapping[str, Any], owners: Mapping[str, tuple[SafetensorsFile, str]], config: ModelConfig
 ) -> bool:
-    """Tell whether a model has a head that predicts tokens: one that classifies has none, and a base model may not."""
+    """Return whether a model has a head for next tokens. Classifiers have none, and base models may have none."""
     if is_classifier(settings):
         return False
-    base = not any(own.startswith("model.") for _, own in owners.values())
+    base = not any(stored_name.startswith("model.") for _, stored_name in owners.values())
     return config.tied_embeddings or f"{config.names.head}.weight" in owners or not base
 
 
 def _loaders(owners: Mapping[str, tuple[SafetensorsFile, str]], names: Collection[str]) -> dict[str, Loader]:
-    """Return the loaders of some tensors, of those that the files have."""
-    return {name: file.loader(own) for name, (file, own) in owners.items() if name in names}
+    """Return loaders for the given tensors, as far as the files contain them."""
+    return {name: file.loader(stored_name) for name, (file, stored_name) in owners.items() if name in names}
 
 
 def _owners(files: Sequence[SafetensorsFile]) -> dict[str, tuple[SafetensorsFile, str]]:
-    """Return the file of each tensor, and its name there. Names in a base model have no "model." before them."""
+    """Return each tensor's file and its name in the file. Base models omit the prefix "model." in files."""
     owners = {name: (file, name) for file in files for name in file.shapes}
     if any(name.startswith("model.") for name in owners):
         return owners
@@ -114,7 +115,7 @@ def _weight_files(directory: Path) -> list[SafetensorsFile]:
 
 
 def _shards(directory: Path) -> list[SafetensorsFile]:
-    """Open every file that the index names, and check that each holds the tensors that the index places there."""
+    """Open all files in the index, and check that each contains its tensors."""
     index = directory / _INDEX
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
@@ -122,20 +123,20 @@ def _shards(directory: Path) -> list[SafetensorsFile]:
     files = {}
     for shard in sorted(set(places.values())):
         if not (directory / shard).is_file():
-            raise CheckpointError(f"{directory}: the shard {shard} is missing, which {_INDEX} names. Fetch it again")
+            raise CheckpointError(f"{directory}: the shard {shard} of {_INDEX} is missing. Fetch it again")
         files[shard] = open_safetensors(directory / shard)
     for name, shard in places.items():
         if name not in files[shard].shapes:
-            raise CheckpointError(f"{directory / shard}: missing {name}, which {_INDEX} places there")
+            raise CheckpointError(f"{directory / shard}: missing {name}, expected there by {_INDEX}")
     return list(files.values())
 
 
 def _eos_ids(
     generation: Mapping[str, Any], settings: Mapping[str, Any], tokenizer: Tokenizer | None, source: str
 ) -> frozenset[int]:
-    """Return the ids that end an answer: those of generation_config.json, or else of config.json, and the tokenizer's.
+    """Return the end-token ids from generation_config.json, or else config.json, and from the tokenizer.
 
-    A checkpoint tuned for chats may name the end of its turns in its tokenizer alone.
+    Chat-tuned checkpoints may declare their end-of-turn token only in the tokenizer.
     """
     eos = generation.get("eos_token_id")
     if eos is None:
@@ -143,5 +144,7 @@ def _eos_ids(
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
     if not all(isinstance(token, int) for token in ids):
         raise CheckpointError(f"{source}: eos_token_id must be a token id or a list of them, got {eos!r}")
-    own = None if tokenizer is None or not tokenizer.eos_token else tokenizer.backend.token_to_id(tokenizer.eos_token)
-    return frozenset(ids if own is None else [*ids, own])
+    tokenizer_eos = (
+        None if tokenizer is None or not tokenizer.eos_token else tokenizer.backend.token_to_id(tokenizer.eos_token)
+    )
+    return frozenset(ids if tokenizer_eos is None else [*ids, tokenizer_eos])

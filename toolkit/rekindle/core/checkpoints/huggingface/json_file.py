@@ -1,4 +1,4 @@
-"""The JSON files of a model directory."""
+"""JSON files of a model directory."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,10 @@ from rekindle.core.errors import CheckpointError
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object that a file holds; an empty one where there is no such file.
+    """Return the JSON object in a file, or an empty dict if the file does not exist.
 
     Raises:
-        CheckpointError: the file is not valid JSON, or holds something other than an object.
+        CheckpointError: the file is not valid JSON, or not an object.
     """
     if not path.is_file():
         return {}

@@ -1,7 +1,7 @@
-"""MXFP4 tensors (Open Compute Project, Microscaling Formats, 2023): blocks of 32 numbers of 4 bits with one scale.
+"""MXFP4 tensors (Open Compute Project, Microscaling Formats, 2023): blocks of 32 4-bit numbers with a common scale.
 
-A checkpoint has `NAME_blocks`, (experts, out, in / 32, 16) bytes of two numbers each, the lower four bits first, and
-`NAME_scales`, (experts, out, in / 32) powers of two, for a tensor NAME of (experts, in, out).
+For a tensor NAME of shape (experts, in, out), a checkpoint contains `NAME_blocks`, (experts, out, in / 32, 16) bytes
+with two numbers each, low nibble first, and `NAME_scales`, (experts, out, in / 32) powers of two.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,10 +21,10 @@ _BLOCK = 32
 
 
 def mxfp4_tensors(files: dict[str, SafetensorsFile]) -> Iterator[tuple[str, tuple[int, ...], Loader]]:
-    """Yield the name, the shape and the loader of each tensor that is stored in this way.
+    """Yield the name, shape and loader of each MXFP4 tensor.
 
     Args:
-        files: the file of each stored tensor, by its name there.
+        files: the file of each stored tensor, by name.
     """
     for name, file in files.items():
         whole = name.removesuffix(_BLOCKS)
@@ -36,13 +36,13 @@ def mxfp4_tensors(files: dict[str, SafetensorsFile]) -> Iterator[tuple[str, tupl
 
 
 def _load(blocks: Loader, scales: Loader) -> Array:
-    """Return (experts, in, out) bfloat16, which holds these numbers exactly."""
+    """Return the tensor as (experts, in, out) bfloat16. The conversion is exact."""
     pairs, powers = blocks(), scales()
     experts, outputs, count, _ = pairs.shape
     numbers = np.empty((experts, outputs, count * _BLOCK), ml_dtypes.bfloat16)
     for expert in range(experts):
-        fours = np.stack([pairs[expert] & 0xF, pairs[expert] >> 4], axis=-1).reshape(outputs, count, _BLOCK)
+        codes = np.stack([pairs[expert] & 0xF, pairs[expert] >> 4], axis=-1).reshape(outputs, count, _BLOCK)
         scale = powers[expert].view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
-        scaled = fours.view(ml_dtypes.float4_e2m1fn).astype(np.float32) * scale[:, :, None]
+        scaled = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32) * scale[:, :, None]
         numbers[expert] = scaled.reshape(outputs, -1)
     return numbers.transpose(0, 2, 1)

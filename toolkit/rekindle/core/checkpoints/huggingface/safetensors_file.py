@@ -1,4 +1,4 @@
-"""Reading safetensors: opening reads only the header, and each tensor is a view of the file."""
+"""Reader of safetensors files. Opening reads only the header, and each tensor is a view of the file."""
 
 import json
 import math
@@ -23,7 +23,7 @@ _DTYPES: Final = {
 }
 _FLOATS: Final = ("F32", "F16", "BF16")
 _LENGTH_BYTES: Final = 8
-"""The file begins with the length of its header, which says at which bytes after it each tensor lies."""
+"""Size of the header's length, at the start of the file. The header has each tensor's offset after the header."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class SafetensorsFile:
     """One memory-mapped file.
 
     Attributes:
-        shapes: of every tensor in the file.
+        path: path of the file.
+        shapes: shapes of all tensors in the file.
     """
 
     path: Path
@@ -40,13 +41,14 @@ class SafetensorsFile:
     _data: Array
 
     def loader(self, name: str, *dtypes: str) -> Callable[[], Array]:
-        """Return a function that returns the tensor as a view of the file, from any thread.
+        """Return a thread-safe function that returns the tensor as a view of the file.
 
         Args:
-            dtypes: what the format calls those that it may have; none for F32, F16 and BF16.
+            name: name of the tensor.
+            dtypes: supported dtypes, by the format's names; F32, F16 and BF16 by default.
 
         Raises:
-            UnsupportedModel: it has another.
+            UnsupportedModel: the tensor has another dtype.
         """
         dtype, supported = self._header[name]["dtype"], dtypes or _FLOATS
         if dtype not in supported:
@@ -59,7 +61,7 @@ class SafetensorsFile:
 
 
 def open_safetensors(path: Path) -> SafetensorsFile:
-    """Map a file. The library checks the header, and that the tensors fill the file.
+    """Map a file. The safetensors library checks the header and that the tensors fill the file.
 
     Raises:
         CheckpointError: the file is truncated or corrupt.
@@ -75,6 +77,6 @@ def open_safetensors(path: Path) -> SafetensorsFile:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         header = json.loads(file.read(length))
     header.pop("__metadata__", None)
-    shapes = {name: tuple(about["shape"]) for name, about in header.items()}
+    shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
     data = np.memmap(path, np.uint8, "r")[_LENGTH_BYTES + length :]
     return SafetensorsFile(path, shapes, header, data)

@@ -1,4 +1,4 @@
-"""How embeddings are made by a directory of the sentence-transformers library."""
+"""Embedding settings of a sentence-transformers directory."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -21,13 +21,13 @@ _BOOLEANS: Final = "pooling_mode_"
 
 
 def read_embedding(directory: Path) -> Embedding:
-    """Read modules.json, the config of its pooling, and config_sentence_transformers.json, as far as they are there.
+    """Read modules.json, its pooling config, and config_sentence_transformers.json. Missing files are skipped.
 
     Raises:
-        CheckpointError: a file is no valid JSON, or not of the library's form.
+        CheckpointError: a file is not valid JSON, or does not have the library's format.
     """
-    about = read_json(directory / "config_sentence_transformers.json")
-    prompts, default = about.get("prompts") or {}, about.get("default_prompt_name")
+    options = read_json(directory / "config_sentence_transformers.json")
+    prompts, default = options.get("prompts") or {}, options.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise CheckpointError(f"{directory}/config_sentence_transformers.json: prompts must be texts by name")
     if not (directory / _MODULES).is_file():
@@ -36,14 +36,14 @@ def read_embedding(directory: Path) -> Embedding:
     kinds = dict(_modules(directory / _MODULES))
     settings = read_json(directory / kinds["Pooling"] / "config.json") if "Pooling" in kinds else {}
     pooling, unserved = _pooling(settings)
-    further = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
-    if further:
-        unserved = f"{_MODULES} has further layers after the model: {', '.join(further)}"
+    extra_layers = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
+    if extra_layers:
+        unserved = f"{_MODULES} has further layers after the model: {', '.join(extra_layers)}"
     return Embedding(pooling, "Normalize" in kinds, prompts, default, unserved)
 
 
 def _modules(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the folder of each module, in order."""
+    """Yield the type and folder of each module, in order."""
     try:
         modules = json.loads(path.read_text(encoding="utf-8"))
         for module in modules:
@@ -53,15 +53,15 @@ def _modules(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _pooling(settings: Mapping[str, Any]) -> tuple[Pooling | None, str]:
-    """Return the pooling that a config names, and why it cannot be computed if it cannot."""
-    named = settings.get("pooling_mode")
-    modes = [named] if isinstance(named, str) else list(named or ())
+    """Return the pooling of a config, and the reason if it is not supported."""
+    mode = settings.get("pooling_mode")
+    modes = [mode] if isinstance(mode, str) else list(mode or ())
     modes += [key for key, on in settings.items() if key.startswith(_BOOLEANS) and on is True]
     if not modes:
         return None, ""
-    shown = ", ".join(mode.removeprefix(_BOOLEANS) for mode in modes)
+    names = ", ".join(mode.removeprefix(_BOOLEANS) for mode in modes)
     if len(modes) > 1 or modes[0] not in _TOKENS:
-        return None, f"its pooling is {shown}; those that are served are lasttoken and mean_tokens"
+        return None, f"its pooling is {names}; supported are lasttoken and mean_tokens"
     if settings.get("include_prompt", True) is False:
         return _TOKENS[modes[0]], "its pooling leaves the instruction's tokens out (include_prompt is false)"
     return _TOKENS[modes[0]], ""

@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face model directory."""
+"""Tokenizer of a Hugging Face model directory."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,25 +10,25 @@ from rekindle.core.errors import CheckpointError
 from rekindle.core.text.tokenizer import Tokenizer, wrap
 
 DEFAULT, FOR_TOOLS = "default", "tool_use"
-"""The names of chat templates, where there are several."""
+"""Names of chat templates in a list of several."""
 
 
 def load_tokenizer(directory: Path) -> Tokenizer | None:
     """Read tokenizer.json, or else tokenizer.model, with tokenizer_config.json and chat_template.jinja.
 
     Returns:
-        The tokenizer, or None if there is neither: the model is then served by token ids alone.
+        The tokenizer, or None if neither file exists. The model is then served by token ids alone.
 
     Raises:
         CheckpointError: a file cannot be parsed.
-        UnsupportedModel: there is a tokenizer.model alone, and what reads it is not installed.
+        UnsupportedModel: a library for reading tokenizer.model is not installed.
     """
     settings = read_json(directory / "tokenizer_config.json")
     bos, eos = _token_text(settings.get("bos_token")), _token_text(settings.get("eos_token"))
     if (directory / "tokenizer.json").is_file():
         backend = _from_json(directory / "tokenizer.json")
     elif (directory / "tokenizer.model").is_file():
-        # As in transformers, where this is the default, and what is called legacy too.
+        # As in transformers: the default is the legacy behaviour.
         prefix_once = settings.get("legacy") is False
         backend, own_bos, own_eos = read_sentencepiece(directory / "tokenizer.model", prefix_once)
         bos, eos = bos or own_bos, eos or own_eos
@@ -39,12 +39,12 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
     backend.no_truncation()
     backend.no_padding()
     if "add_bos_token" in settings or "add_eos_token" in settings:
-        # As in transformers, these entries overrule the tokens that tokenizer.json would add.
+        # As in transformers, these entries override the post-processor of tokenizer.json.
         wrap(backend, bos if settings.get("add_bos_token") else None, eos if settings.get("add_eos_token") else None)
     response = settings.get("response_template")
-    own = response if isinstance(response, Mapping) else None
+    response_template = response if isinstance(response, Mapping) else None
     templates = _chat_templates(directory, settings)
-    return Tokenizer(backend, templates.get(DEFAULT), bos, eos, own, templates.get(FOR_TOOLS))
+    return Tokenizer(backend, templates.get(DEFAULT), bos, eos, response_template, templates.get(FOR_TOOLS))
 
 
 def _from_json(path: Path) -> Any:
@@ -57,46 +57,46 @@ def _from_json(path: Path) -> Any:
 
 
 def _add_later_tokens(backend: Any, directory: Path, settings: Mapping[str, Any]) -> None:
-    """Add the tokens that a model got after its SentencePiece model was made, under the ids that they have.
+    """Add the tokens missing from the SentencePiece model, under their declared ids.
 
     Raises:
-        CheckpointError: there is no token for an id between two of them.
+        CheckpointError: the ids are not contiguous.
     """
     from tokenizers import AddedToken
 
-    later = {token: (place, False) for token, place in read_json(directory / "added_tokens.json").items()}
-    for place, entry in settings.get("added_tokens_decoder", {}).items():
-        later[entry["content"]] = int(place), bool(entry.get("special"))
-    for token, (place, special) in sorted(later.items(), key=lambda item: item[1]):
-        added = AddedToken(token, special=special, normalized=False)
-        (backend.add_special_tokens if special else backend.add_tokens)([added])
-        if backend.token_to_id(token) != place:
+    added_tokens = {token: (token_id, False) for token, token_id in read_json(directory / "added_tokens.json").items()}
+    for token_id, entry in settings.get("added_tokens_decoder", {}).items():
+        added_tokens[entry["content"]] = int(token_id), bool(entry.get("special"))
+    for token, (token_id, special) in sorted(added_tokens.items(), key=lambda item: item[1]):
+        added_token = AddedToken(token, special=special, normalized=False)
+        (backend.add_special_tokens if special else backend.add_tokens)([added_token])
+        if backend.token_to_id(token) != token_id:
             raise CheckpointError(
-                f"{directory}: the added token {token!r} should have the id {place}, and the tokens before it end at "
-                f"{backend.token_to_id(token) - 1}. Fetch the model again, or save its tokenizer as tokenizer.json"
+                f"{directory}: the added token {token!r} should have the id {token_id}, and the tokens before it end "
+                f"at {backend.token_to_id(token) - 1}. Fetch the model again, or save its tokenizer as tokenizer.json"
             )
 
 
 def _token_text(token: Any) -> str | None:
-    """Return a special token's text, which is written as it is or as "content" of an object."""
+    """Return the text of a special token, stored as a string or in "content" of an object."""
     if isinstance(token, Mapping):
         token = token.get("content")
     return token if isinstance(token, str) else None
 
 
 def _chat_templates(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the chat templates by name: those of files, and of the config where there is no file of the name.
+    """Return the chat templates by name. Template files override the config's templates.
 
-    As in transformers, the files are chat_template.jinja and those of the folder additional_chat_templates.
+    As in transformers, the files are chat_template.jinja and additional_chat_templates/*.jinja.
     """
-    named = settings.get("chat_template")
-    if not isinstance(named, list):
-        named = [{"name": DEFAULT, "template": named}]
-    entries = [entry for entry in named if isinstance(entry, Mapping)]
-    found = {entry["name"]: entry["template"] for entry in entries if isinstance(entry.get("template"), str)}
+    templates = settings.get("chat_template")
+    if not isinstance(templates, list):
+        templates = [{"name": DEFAULT, "template": templates}]
+    entries = [entry for entry in templates if isinstance(entry, Mapping)]
+    by_name = {entry["name"]: entry["template"] for entry in entries if isinstance(entry.get("template"), str)}
     for path in (directory / "additional_chat_templates").glob("*.jinja"):
-        found[path.stem] = path.read_text(encoding="utf-8")
+        by_name[path.stem] = path.read_text(encoding="utf-8")
     path = directory / "chat_template.jinja"
     if path.is_file():
-        found[DEFAULT] = path.read_text(encoding="utf-8")
-    return found
+        by_name[DEFAULT] = path.read_text(encoding="utf-8")
+    return by_name
