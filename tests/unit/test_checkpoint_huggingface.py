@@ -148,7 +148,7 @@ def test_a_head_of_its_own_is_used_whatever_the_config_says(copy: Copy) -> None:
     assert open_checkpoint(directory).config.tied_embeddings, "an equal head is no other"
     head = embedding[::-1].copy()
     save_file({**tensors, "lm_head.weight": head}, directory / "model.safetensors")
-    with pytest.warns(RuntimeWarning, match="head of its own"):
+    with pytest.warns(RuntimeWarning, match="separate head"):
         checkpoint = open_checkpoint(directory)
     assert not checkpoint.config.tied_embeddings
     np.testing.assert_array_equal(checkpoint.tensors["lm_head.weight"], head)
@@ -251,7 +251,7 @@ def test_a_directory_without_weights_says_what_is_read(copy: Copy) -> None:
 
 def test_a_directory_without_config_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"")
-    with pytest.raises(ModelNotFound, match=r"it has no config\.json; .*give its path: .*model\.gguf"):
+    with pytest.raises(ModelNotFound, match=r"it has no config\.json; .*pass its path: .*model\.gguf"):
         open_checkpoint(tmp_path)
 
 
@@ -440,5 +440,5 @@ def test_a_name_of_nothing_says_what_is_accepted(model: str) -> None:
 
 
 def test_a_weight_file_alone_says_to_give_its_directory(families: Path) -> None:
-    with pytest.raises(ModelNotFound, match="give the directory that it is in"):
+    with pytest.raises(ModelNotFound, match="pass its directory instead"):
         open_checkpoint(families / "qwen2" / "model.safetensors")

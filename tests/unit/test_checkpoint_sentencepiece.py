@@ -138,5 +138,5 @@ def test_a_damaged_file_is_named(content: bytes, tmp_path: Path) -> None:
 
 def test_other_types_of_models_are_refused(tmp_path: Path) -> None:
     train(tmp_path, "char", vocab_size=60)
-    with pytest.raises(UnsupportedModel, match="types BPE and unigram"):
+    with pytest.raises(UnsupportedModel, match="type BPE or unigram"):
         load_tokenizer(tmp_path)

@@ -106,7 +106,10 @@ FIELDS: dict[str, Any] = {"content": {}}
         ({"start_anchor": "A", "fields": {"a": {"content": "xml-inline"}}}, "tag_pattern"),
         ({"start_anchor": "A", "fields": {"a": {"join": " "}}}, "needs repeats"),
         ({"start_anchor": "A", "fields": {"a": {"transform_each": True}}}, "needs a transform"),
-        ({"start_anchor": "A", "fields": {"a": {"transform": "x {content}"}}}, "placeholder as a whole"),
+        (
+            {"start_anchor": "A", "fields": {"a": {"transform": "x {content}"}}},
+            "must be one placeholder or contain none",
+        ),
     ],
 )
 def test_a_template_of_another_form_says_where(written: Any, message: str) -> None:

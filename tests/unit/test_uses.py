@@ -127,8 +127,8 @@ def test_a_head_of_another_form_is_refused(families: Path, tmp_path: Path) -> No
     for others, error, said in (
         ({"score.weight": head[:2]}, CheckpointError, r"score.weight must have the shape \(3, 64\) by the config"),
         ({"score.weight": head, "score.bias": head[:, 0]}, CheckpointError, "and no bias"),
-        ({"classifier.dense.weight": head}, UnsupportedModel, "this one's is classifier.dense.weight"),
-        ({}, UnsupportedModel, "this one's is none"),
+        ({"classifier.dense.weight": head}, UnsupportedModel, "supported, got classifier.dense.weight"),
+        ({}, UnsupportedModel, "supported, got none"),
     ):
         kept = {name: np.ascontiguousarray(tensor) for name, tensor in {**tensors, **others}.items()}
         save_file(kept, tmp_path / "model" / "model.safetensors")

@@ -86,12 +86,12 @@ class FileMetadata:
 
     @property
     def attention_bias(self) -> bool:
-        """Whether the query projection, possibly fused with keys and values, has a bias in the first block."""
+        """True if the query projection, possibly fused with keys and values, has a bias in the first block."""
         return self.has("attn_q.bias") or self.has("attn_qkv.bias")
 
     @property
     def latent(self) -> bool:
-        """Whether keys and values are computed from latents."""
+        """True if keys and values are computed from latents."""
         return self.keys.has("attention.kv_lora_rank")
 
     @property

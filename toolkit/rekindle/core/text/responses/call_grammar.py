@@ -137,7 +137,7 @@ def call_grammar(
     candidates = functions if choice == "required" else {choice: functions[choice]}
     writer = _Writer(special)
     rules = [
-        f"start: {'reasoning ' if reasoning else ''}{writer.text(form.begin)} {_calls(form, choice, writer)} "
+        f"start: {'thought ' if reasoning else ''}{writer.text(form.begin)} {_calls(form, choice, writer)} "
         f"{writer.text(form.end)}"
     ]
     if reasoning:

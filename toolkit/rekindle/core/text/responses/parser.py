@@ -289,7 +289,7 @@ class _Region:
 
     @property
     def is_text(self) -> bool:
-        """Whether the value is the text itself, without strings."""
+        """True if the value is the text itself, without strings."""
         return self.field is None or self.field.content == "text"
 
     def is_inside_value(self, more: str, length: int) -> bool:
