@@ -19,7 +19,7 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def kind_of(code: int) -> Kind:
-    """Return the kind for a code. Its `dequantize` raises NotImplementedError for kinds unsupported by the gguf library.
+    """Return the kind for a code. Its `dequantize` raises NotImplementedError if the gguf library cannot read it.
 
     Raises:
         ValueError: the installed gguf library does not know the code.
