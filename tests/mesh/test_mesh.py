@@ -146,7 +146,7 @@ def test_the_program_of_one_device_is_that_of_the_step_alone(families: Path) -> 
     def alone(weights: list[jax.Array], pages: Any, slots: Any, packed: jax.Array) -> Any:
         return step(abstract.with_weights(weights), pages, slots, packed, bucket, 5, "xla")
 
-    with programs.jax_settings.applied():
+    with programs.jax_settings.apply():
         expected = jax.jit(alone, donate_argnums=(1, 2)).lower(*programs.arguments(bucket).values())
     one, other = (computed(lowered.as_text()) for lowered in (programs.lowered(bucket), expected))
     assert len(one) > 500

@@ -24,7 +24,7 @@ Function = Callable[[jax.Array, rekindle.LogitsRow], jax.Array]
 
 def drawn(function: Function, logits: np.ndarray[Any, Any], asked: list[SamplingOptions]) -> list[int]:
     """Draw a token for each row of logits, all at the same place of the same prompt and output."""
-    processor = LogitsProcessor.traced(function, VOCABULARY)
+    processor = LogitsProcessor.trace(function, VOCABULARY)
     packed, slots = batch_of([request_of(dict(each)) for each in asked], [OUTPUT] * len(asked), VOCABULARY)
     positions = jnp.full(len(asked), len(PROMPT) + len(OUTPUT), jnp.int32)
     owners = jnp.arange(len(asked), dtype=jnp.int32)
@@ -101,9 +101,9 @@ def test_its_name_says_all_that_it_computes() -> None:
         return lambda logits, row: inner(logits)
 
     zeros, other = np.zeros(VOCABULARY, np.float32), np.eye(1, VOCABULARY, 33, dtype=np.float32)[0]
-    names = [LogitsProcessor.traced(scaled(by, table), VOCABULARY).name for by in (2, 3) for table in (zeros, other)]
+    names = [LogitsProcessor.trace(scaled(by, table), VOCABULARY).name for by in (2, 3) for table in (zeros, other)]
     assert len({*names}) == 4
-    assert LogitsProcessor.traced(scaled(2, zeros.copy()), VOCABULARY).name == names[0]
+    assert LogitsProcessor.trace(scaled(2, zeros.copy()), VOCABULARY).name == names[0]
 
 
 def prints(logits: jax.Array, row: rekindle.LogitsRow) -> jax.Array:
@@ -130,7 +130,7 @@ def calls_back(logits: jax.Array, row: rekindle.LogitsRow) -> jax.Array:
 )
 def test_what_cannot_be_compiled_and_stored_is_refused(function: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        LogitsProcessor.traced(function, VOCABULARY)
+        LogitsProcessor.trace(function, VOCABULARY)
 
 
 def test_what_is_no_function_is_refused_when_the_session_is_opened() -> None:

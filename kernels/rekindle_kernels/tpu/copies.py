@@ -171,7 +171,7 @@ def read_page(pages: jax.Array, page_id: jax.Array) -> jax.Array:
             out_specs=HBM,
             scratch_shapes=[pltpu.SemaphoreType.DMA(())],
         ),
-        cost_estimate=_moved(2 * page_bytes(pages)),
+        cost_estimate=_copy_cost(2 * page_bytes(pages)),
         name="rekindle_read_page",
     )(page_id[None], pages)
     return content
@@ -183,9 +183,9 @@ def _read_kernel(page_id: Ref, pages: Ref, content: Ref, done: Ref) -> None:
 
 def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.Array:
     """See `api.write_page`. Cost: one page is read and written; nothing is computed."""
-    moved = 2 * page_bytes(pages)
+    moved_bytes = 2 * page_bytes(pages)
     semaphores = [pltpu.SemaphoreType.DMA(())]
-    return _in_place(_write_kernel, (page_id[None],), (content, pages), semaphores, moved, "rekindle_write_page")
+    return _in_place(_write_kernel, (page_id[None],), (content, pages), semaphores, moved_bytes, "rekindle_write_page")
 
 
 def _write_kernel(page_id: Ref, content: Ref, _: Ref, pages: Ref, done: Ref) -> None:
@@ -197,7 +197,7 @@ def _in_place(
     scalars: tuple[jax.Array, ...],
     arrays: tuple[jax.Array, jax.Array],
     scratch: list[Any],
-    moved: int,
+    moved_bytes: int,
     name: str,
 ) -> jax.Array:
     """Run a kernel on two arrays in HBM, the second of which is the pool; return the pool, in the same memory."""
@@ -209,12 +209,12 @@ def _in_place(
             num_scalar_prefetch=len(scalars), grid=(1,), in_specs=[HBM, HBM], out_specs=HBM, scratch_shapes=scratch
         ),
         input_output_aliases={len(scalars) + len(arrays) - 1: 0},
-        cost_estimate=_moved(moved),
+        cost_estimate=_copy_cost(moved_bytes),
         compiler_params=pltpu.CompilerParams(vmem_limit_bytes=tuning().vmem_limit_bytes),
         name=name,
     )(*scalars, *arrays)
     return result
 
 
-def _moved(size: int) -> pl.CostEstimate:
+def _copy_cost(size: int) -> pl.CostEstimate:
     return pl.CostEstimate(flops=0, transcendentals=0, bytes_accessed=size)

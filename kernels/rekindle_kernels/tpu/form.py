@@ -30,12 +30,12 @@ def pack(kv: jax.Array, pages: Pool) -> jax.Array:
     kv = kv.astype(pages.dtype)
     if kv.shape[1] > pages.shape[1]:
         kv = jnp.concatenate([kv[:, :1], kv[:, 1:]], axis=-1)
-    return _padded(kv, pages.shape[-1])
+    return _pad(kv, pages.shape[-1])
 
 
 def widen(q: jax.Array, pages: jax.Array) -> jax.Array:
     """Pad queries to the width of stored rows, with zeros against the padding and against values in shared rows."""
-    return _padded(q, pages.shape[-1])
+    return _pad(q, pages.shape[-1])
 
 
 def narrow(out: jax.Array, pages: jax.Array, head_dim: int) -> jax.Array:
@@ -54,5 +54,5 @@ def sublanes(dtype: jnp.dtype) -> int:
     return 32 // jnp.dtype(dtype).itemsize
 
 
-def _padded(x: jax.Array, width: int) -> jax.Array:
+def _pad(x: jax.Array, width: int) -> jax.Array:
     return jnp.pad(x, (*((0, 0),) * (x.ndim - 1), (0, width - x.shape[-1])))

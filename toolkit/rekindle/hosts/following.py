@@ -116,7 +116,7 @@ def _serve(frames: SimpleQueue[Frame], link: Link, model: str | None, say: Say) 
         header = frames.get().header
         match header["say"]:
             case "open":
-                with settings_of(header).applied():
+                with settings_of(header).apply():
                     shard = _open(header, link, model, say)
                     if shard is not None:
                         with shard.resources:

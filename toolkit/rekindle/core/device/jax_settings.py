@@ -79,7 +79,7 @@ class JaxSettings:
         return cls(values, default_device())
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def apply(self) -> Iterator[None]:
         """Apply these settings and Rekindle's overrides to this thread, within a `with` block."""
         with _set(self.values), jax.default_device(self.default_device), own_settings():
             yield

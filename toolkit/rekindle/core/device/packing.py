@@ -64,11 +64,11 @@ def parts_of(plan: Plan, groups: int, slots: int, pages: int) -> list[GroupPart]
 
 def pack_plan(parts: Sequence[GroupPart], layout: InputLayout) -> Array:
     """Pack a plan into a new input array for the step: the device may still be reading the previous one."""
-    packed = [_packed(part, layout) for part in parts]
+    packed = [_pack(part, layout) for part in parts]
     return packed[0] if len(packed) == 1 else np.concatenate(packed)
 
 
-def _packed(part: GroupPart, layout: InputLayout) -> Array:
+def _pack(part: GroupPart, layout: InputLayout) -> Array:
     packed = layout.padding()
     inputs = layout.unpack(packed)
     block = sample = 0

@@ -123,7 +123,7 @@ class EngineThread:
 
     def _main(self) -> None:
         try:
-            with self._jax_settings.applied():
+            with self._jax_settings.apply():
                 self.loaded_engine = self._build(self._report)
                 self._engine = self.loaded_engine.engine(self._deliver)
                 anyio.run(self._serve)

@@ -76,7 +76,7 @@ class Experts(nnx.Module, pytree=False):
         self.gate_up_bias = nnx.Param(weights.get(bias)) if config.each.bias else None
         bias = JoinedTensors({f"{prefix}.{names.expert_down_bias}": (count, hidden)}, False)
         self.down_bias = nnx.Param(weights.get(bias)) if config.each.bias else None
-        self.shared = None if config.shared is None else _shared(config.shared, model, weights, prefix)
+        self.shared = None if config.shared is None else _shared_expert(config.shared, model, weights, prefix)
         gate = {f"{prefix}.{names.shared_gate}": 1}
         self.shared_gate = Linear(weights, hidden, gate) if config.shared_gate else None
 
@@ -151,7 +151,7 @@ def feed_forward_of(
     return FeedForward(model.feed_forward, model.hidden_size, weights, gate_up, f"{prefix}.{model.names.down}")
 
 
-def _shared(config: FeedForwardConfig, model: ModelConfig, weights: WeightSource, prefix: str) -> FeedForward:
+def _shared_expert(config: FeedForwardConfig, model: ModelConfig, weights: WeightSource, prefix: str) -> FeedForward:
     gate_up = tuple(f"{prefix}.{name}" for name in model.names.shared_gate_up)
     return FeedForward(config, model.hidden_size, weights, gate_up, f"{prefix}.{model.names.shared_down}")
 

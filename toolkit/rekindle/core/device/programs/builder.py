@@ -45,11 +45,11 @@ class ProgramBuilder:
 
     def is_stored(self, key: Key) -> bool:
         """Return whether a program is in the store. The entry may still turn out to be damaged."""
-        return bool(self._stored(lambda store: not store.missing([key])))
+        return bool(self._use_store(lambda store: not store.missing([key])))
 
     def load(self, key: Key) -> Program | None:
         """Load a program from the store; return None if it is absent."""
-        program = self._stored(lambda store: store.load(key))
+        program = self._use_store(lambda store: store.load(key))
         if program is not None:
             with self._lock:
                 self.loads += 1
@@ -58,12 +58,12 @@ class ProgramBuilder:
     def compile(self, key: Key) -> tuple[Program, Serialized | None]:
         """Compile a program and, if there is a store, serialize it before its first call."""
         if self._store is not None:
-            self.misses[key] = self._stored(lambda store: store.explain(key))
+            self.misses[key] = self._use_store(lambda store: store.explain(key))
         began = monotonic()
         with compiling:
             program = self._programs.compiled(key)
         seconds = monotonic() - began
-        serialized = self._stored(lambda store: store.serialize(program, seconds))
+        serialized = self._use_store(lambda store: store.serialize(program, seconds))
         with self._lock:
             self.compilations += 1
         return program, serialized
@@ -92,13 +92,13 @@ class ProgramBuilder:
         """Store a compiled program; warn if this fails. None is ignored."""
         if serialized is not None:
             try:
-                self._stored(lambda store: store.save(key, serialized))
+                self._use_store(lambda store: store.save(key, serialized))
             except Exception as error:  # the program itself works, so requests go on
                 warn(f"cannot store the program {program_name(key)!r}: {error}")
 
     def drop(self, key: Key, error: Exception) -> None:
         """Remove a loaded program from the store because it cannot run, and warn."""
-        self._stored(lambda store: store.drop(key, error))
+        self._use_store(lambda store: store.drop(key, error))
 
     def tell(self, key: Key, reason: str) -> None:
         """Warn of an unplanned compilation. Its number keeps Python from hiding it as a repeated warning."""
@@ -107,7 +107,7 @@ class ProgramBuilder:
             number = self.unexpected
         warn(f"unexpected compilation {number}: requests wait for the program {program_name(key)!r}: {reason}")
 
-    def _stored(self, use: Callable[[ProgramStore], T]) -> T | None:
+    def _use_store(self, use: Callable[[ProgramStore], T]) -> T | None:
         """Return `use(store)`, or None without a store. A store is dropped as soon as it becomes unsafe."""
         store = self._store
         if store is None:

@@ -71,7 +71,7 @@ class Programs:
         dtype: the dtype of weights and pages.
         place: the devices of the programs and of all arguments; they need not be attached.
         implementation: the kernel implementation; None is the best for the device.
-        logits_processor: a function for `LogitsProcessor.traced`, compiled into each step; None for no processor.
+        logits_processor: a function for `LogitsProcessor.trace`, compiled into each step; None for no processor.
 
     Raises:
         ValueError: the implementation does not support these pages on the device, or the processor cannot be traced.
@@ -104,11 +104,11 @@ class Programs:
             "tensor": place.tensor,
             "data": place.data,
         }
-        processor = self._traced(logits_processor, config.vocab_size)
+        processor = self._trace(logits_processor, config.vocab_size)
         if processor is not None:
             self.statics["logits_processor"] = processor.name
         empty = partial(empty_state, config, sizes, dtype, kernels, place.tensor)
-        with self.jax_settings.applied():
+        with self.jax_settings.apply():
             pages, slots = jax.eval_shape(empty)
         self._group_slots = slots
         self._slots = jax.tree.map(lambda rows: place.global_shape(rows, ROWS), slots)
@@ -200,21 +200,21 @@ class Programs:
             arguments = [
                 self._with_sharding(each, kind) for each, kind in zip(self.arguments(key).values(), into, strict=True)
             ]
-        with self.jax_settings.applied():
-            return self._jitted(key).lower(*arguments)
+        with self.jax_settings.apply():
+            return self._jit(key).lower(*arguments)
 
     def compiled(self, key: Key, arguments: Sequence[Any] | None = None) -> Program:
         """Lower a program and compile it, which can take many seconds; see `lowered`."""
-        with self.jax_settings.applied():
+        with self.jax_settings.apply():
             return self.lowered(key, arguments).compile()
 
-    def _traced(self, logits_processor: Callable[[Any, Any], Any] | None, vocab_size: int) -> LogitsProcessor | None:
+    def _trace(self, logits_processor: Callable[[Any, Any], Any] | None, vocab_size: int) -> LogitsProcessor | None:
         if logits_processor is None:
             return None
-        with self.jax_settings.applied():
-            return LogitsProcessor.traced(logits_processor, vocab_size)
+        with self.jax_settings.apply():
+            return LogitsProcessor.trace(logits_processor, vocab_size)
 
-    def _jitted(self, key: Key) -> jax.stages.Wrapped:
+    def _jit(self, key: Key) -> jax.stages.Wrapped:
         about = self._function(key)
         function = partial(about.function, bucket=key) if isinstance(key, Bucket) else about.function
         # Several processes compile parts of one program under one name.

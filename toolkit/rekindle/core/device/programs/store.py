@@ -165,7 +165,7 @@ class ProgramStore:
             program: a program from this process's compiler.
             seconds: its compile time, stored for `compile_seconds`.
         """
-        arrays = self._catalog.write(partial(_serialized, cast(jax.stages.Compiled, program), self._platform))
+        arrays = self._catalog.write(partial(_serialize, cast(jax.stages.Compiled, program), self._platform))
         return None if arrays is None else Serialized(arrays, seconds, temporary_bytes(program))
 
     def save(self, key: Key, program: Serialized) -> bool:
@@ -184,7 +184,7 @@ class ProgramStore:
             raise disk.Damaged("it is another program")
         arrays = disk.arrays_of(entry, ("program", "trees"))
         _require_code(arrays, self._platform)
-        return _deserialized(arrays, self._devices)
+        return _deserialize(arrays, self._devices)
 
     @property
     def _platform(self) -> str:
@@ -214,7 +214,7 @@ class ProgramStore:
         return True
 
 
-def _serialized(program: jax.stages.Compiled, platform: str) -> Arrays:
+def _serialize(program: jax.stages.Compiled, platform: str) -> Arrays:
     payload, in_tree, out_tree = serialize(program)
     trees = pickle.dumps((in_tree, out_tree))
     arrays = {"program": np.frombuffer(payload, np.uint8), "trees": np.frombuffer(trees, np.uint8)}
@@ -235,7 +235,7 @@ def _require_code(arrays: Arrays, platform: str) -> None:
         raise disk.Damaged("its kernels have no code: it was serialized by a process that had not compiled it itself")
 
 
-def _deserialized(arrays: Arrays, devices: Sequence[jax.Device]) -> Program:
+def _deserialize(arrays: Arrays, devices: Sequence[jax.Device]) -> Program:
     in_tree, out_tree = pickle.loads(arrays["trees"].tobytes())
     # Without execution_devices, jax uses all devices.
     payload = arrays["program"].tobytes()

@@ -77,7 +77,7 @@ def _deepest_of_top_p(
 ) -> jax.Array:
     """Return the depth of each row's least likely token within `top_p`, (rows,); infinity for no bound.
 
-    It is the least depth at which the mass of all likelier tokens reaches `top_p` of the mass within `bound`.
+    It is the least depth whose tokens together reach `top_p` of the mass within `bound`.
 
     Args:
         heights: (vocabulary, rows) float32, the negative depths.

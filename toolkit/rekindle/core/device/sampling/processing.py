@@ -56,7 +56,7 @@ class LogitsProcessor:
     _jaxpr: ClosedJaxpr
 
     @classmethod
-    def traced(cls, function: Callable[[Any, Any], Any], vocabulary: int) -> "LogitsProcessor":
+    def trace(cls, function: Callable[[Any, Any], Any], vocabulary: int) -> "LogitsProcessor":
         """Trace `function(logits, row)` by calling it once.
 
         Raises:
