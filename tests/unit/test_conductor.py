@@ -141,7 +141,7 @@ async def test_a_step_pauses_first_and_takes_nothing_where_nothing_waits() -> No
         assert (handled.actor, type(handled.message)) == ("intake", Submit)
         assert [*map(type, handled.answers)] == [Admit]
         assert one.waiting() == [*handled.answers]
-        assert [*map(type, ((await one.stepped()) or handled).said)] == [Plan, Started]
+        assert [*map(type, ((await one.stepped()) or handled).answers)] == [Plan, Started]
         assert not isinstance(one.said[-1], Texts)
 
 

@@ -1,4 +1,4 @@
-"""Actors, and the stages that run them: the only dispatch loop in the package."""
+"""Actors and their stages: the only dispatch loop in the package."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from time import perf_counter
@@ -44,7 +44,7 @@ class Stage:
 
     Attributes:
         name: name of the actor.
-        at_once: number of messages handled at a time, each by a task that must `run` the stage.
+        at_once: number of messages handled at a time, each in a task calling `run`.
         mailbox: queue of messages to the actor.
     """
 
