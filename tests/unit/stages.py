@@ -84,10 +84,10 @@ class Stages:
             pass
 
     def assert_nothing_is_left(self) -> SchedulerStats:
-        """Check that every page and slot is free, and that no follower or handle is left."""
+        """Check that every page and slot is free, and that no text or handle is left."""
         stats = self._loaded_engine.stats().scheduler
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
-        assert not vars(self._loaded_engine.lanes[0].actors.detokenizer)["_followers"]
+        assert not vars(self._loaded_engine.lanes[0].actors.detokenizer)["_growing_texts"]
         assert not self._client._handles
         assert not self._client._gate._inside
         return stats

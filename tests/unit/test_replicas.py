@@ -302,7 +302,7 @@ def test_a_session_that_is_not_heard_of_is_detached_and_attaches_itself_again(
         handle = session.submit(token_ids=[1] * 20, max_tokens=200, ignore_eos=True)
         until_blocking(lambda: handle.record.pieces.items, "it has begun")
         monkeypatch.setattr(replica, "SILENCE_SECONDS", 0.0)
-        until_blocking(lambda: session._loaded_engine.schedulers[0]._lost, "it is detached")  # type: ignore[attr-defined]
+        until_blocking(lambda: session._loaded_engine.schedulers[0]._loss, "it is detached")  # type: ignore[attr-defined]
         monkeypatch.undo()
         assert handle.result().token_ids == expected_tokens([1] * 20, 200)
         assert actors(ray, session)[0].deaths == 0

@@ -15,7 +15,7 @@ Pooling = Literal["last", "mean"]
 """Hidden states for an embedding: the state of the prompt's last token, or the mean over the prompt."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Request:
     """One prompt with its sampling parameters, ready to be scheduled.
 

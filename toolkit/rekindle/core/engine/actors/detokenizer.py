@@ -3,10 +3,12 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from weakref import ref
 
 from anyio.lowlevel import checkpoint
 
 from rekindle.core.messages import Message, Output, Outputs, Stopped, Text, Texts
+from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.stops import StopMatcher
@@ -21,6 +23,7 @@ SCORES_AT_ONCE = 512
 class _GrowingText:
     """The growing text of one request. `stopped` is True once a stop string is complete."""
 
+    request: ref[Request]
     decoder: IncrementalDecoder
     matcher: StopMatcher
     text_of: Callable[[int], str]
@@ -94,15 +97,24 @@ class Detokenizer:
         request_id, params = output.request.id, output.request.params
         growing_text = self._growing_texts.get(request_id)
         if growing_text is None:
+            self._drop_failed()
             decoder = IncrementalDecoder(self._tokenizer, params.skip_special_tokens, output.request.goes_on)
             matcher = StopMatcher(params.stop, params.keep_stop)
-            growing_text = self._growing_texts[request_id] = _GrowingText(decoder, matcher, self._text_of)
+            growing_text = self._growing_texts[request_id] = _GrowingText(
+                ref(output.request), decoder, matcher, self._text_of
+            )
+        growing_text.request = ref(output.request)  # a request that moves to another lane is another object
         text = None if growing_text.stopped else self._follow(output, growing_text)
         if text is not None and growing_text.stopped:
             stopped.append(Stopped(request_id, growing_text.tokens))
         if output.end is not None:
             del self._growing_texts[request_id]
         return text
+
+    def _drop_failed(self) -> None:
+        """Drop the texts of failed requests: no output tells their end, but only running ones are held anywhere."""
+        for request_id in [id_ for id_, text in self._growing_texts.items() if text.request() is None]:
+            del self._growing_texts[request_id]
 
     def _follow(self, output: Output, growing_text: _GrowingText) -> Text:
         text, stop, count, cut, earliest = "", None, 0, b"", output.request.params.min_tokens
