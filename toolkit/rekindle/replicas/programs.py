@@ -44,7 +44,7 @@ class ReplicaPrograms:
 
     @property
     def unexpected(self) -> int:
-        """The number of programs compiled although planned ahead of need."""
+        """The number of programs compiled on demand that should have been ready."""
         return sum(status.unexpected for status in self._statuses)
 
     def restored(self) -> RestoreReport:

@@ -34,7 +34,7 @@ class Fields:
 
     Args:
         values: the object.
-        where: the prefix of its fields in errors, such as "stream_options."; empty for the body itself.
+        prefix: the prefix of its fields in errors, such as "stream_options."; empty for the body itself.
     """
 
     def __init__(self, values: Mapping[str, Any], prefix: str = ""):
