@@ -15,7 +15,7 @@ class LaneView(Protocol):
     """The router's view of a lane's scheduler, on the engine's loop."""
 
     def uncached(self, request: Request) -> int:
-        """Return the number of a request's known tokens to compute now."""
+        """Return the number of a request's initial tokens to compute now."""
 
     def remaining(self, request_id: int) -> int | None:
         """Return the number of tokens to compute before a running request's next one; None for others."""
@@ -27,7 +27,7 @@ class RouterEntry:
 
     Attributes:
         admit: the message to its lane.
-        pages: the page hashes of its known tokens; see `pages_of`.
+        pages: the page hashes of its initial tokens; see `pages_of`.
         lane: the number of its lane; None while it waits for one.
         tokens: the estimated tokens to compute; 0 after its first token.
         ending: the end reason, once it is asked to end.
@@ -78,7 +78,7 @@ class LaneRequests:
         return LaneLoad(self._number, pending, uncached, self.in_flight, self.total_given, slots)
 
     def is_computing(self, request_id: int) -> bool:
-        """Return whether known tokens of a request remain to compute, though some of its output is out."""
+        """Return whether initial tokens of a request remain to compute, though some of its output is out."""
         return bool(self._view.remaining(request_id))
 
     def take(self, entry: RouterEntry, uncached: int) -> None:
@@ -89,7 +89,7 @@ class LaneRequests:
         self.pending[entry.id] = entry
         self.coming.add(entry.pages)
 
-    def computed(self, entry: RouterEntry) -> None:
+    def mark_computed(self, entry: RouterEntry) -> None:
         """Mark the prompt of a request as computed."""
         if entry.tokens:
             entry.tokens = 0
@@ -98,7 +98,7 @@ class LaneRequests:
 
     def leave(self, entry: RouterEntry) -> None:
         """Remove a request."""
-        self.computed(entry)
+        self.mark_computed(entry)
         self.in_flight -= 1
 
     def _remaining(self, entry: RouterEntry) -> int:

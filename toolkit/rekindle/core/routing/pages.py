@@ -9,7 +9,7 @@ from rekindle.core.request.request import Request
 
 
 def pages_of(request: Request, page_size: int) -> tuple[int, ...]:
-    """Return a hash for each whole page of a request's known tokens, made of all tokens up to the page's end."""
+    """Return a hash for each whole page of a request's initial tokens, made of all tokens up to the page's end."""
     tokens, page = request.initial_tokens, hash(request.namespace)
     pages = []
     for start in range(0, len(tokens) // page_size * page_size, page_size):

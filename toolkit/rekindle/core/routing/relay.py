@@ -43,7 +43,7 @@ class DecodeView(LaneView, Protocol):
     """The relay's view of the decode lane's scheduler."""
 
     def pages_on_device(self, request: Request) -> int:
-        """Return the number of device pages with a request's known tokens."""
+        """Return the number of device pages with a request's initial tokens."""
 
 
 @dataclass(slots=True)
@@ -224,7 +224,7 @@ class Relay:
                 visible = None if constrained else replace(output, request=transfer.request, end=None)
                 return visible, list(self._move(transfer))
             if output.end is None and constrained:
-                return None, []  # the given tokens of its output; the decode lane outputs these too
+                return None, []  # the initial output; the decode lane outputs it too
         if output.end is not None:
             del self._transfers[output.request.id]
             if output.end == "held" and transfer.ending is None:

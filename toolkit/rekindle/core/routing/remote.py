@@ -86,7 +86,7 @@ class _RemoteRequest:
     scores: int = 0
     early: list[RemoteOutput] = field(default_factory=list)
 
-    def again(self) -> Admit:
+    def readmit(self) -> Admit:
         """Return the request for another lane to continue."""
         if not self.tokens:
             return Admit(self.request, self.started)
@@ -183,7 +183,7 @@ class RemoteLane:
         return self._link.look(at)
 
     def uncached(self, request: Request) -> int:
-        """Return the estimated number of a request's known tokens to compute now."""
+        """Return the estimated number of a request's initial tokens to compute now."""
         pages = pages_of(request, self._page_size)[: (len(request.initial_tokens) - 1) // self._page_size]
         return len(request.initial_tokens) - self._pages.prefix(pages) * self._page_size
 
@@ -288,7 +288,7 @@ class RemoteLane:
             yield each.output(entry.request)
         if output.end is not None:
             del self._requests[output.request_id]
-            self._pages.add(pages_of(entry.again().request, self._page_size))
+            self._pages.add(pages_of(entry.readmit().request, self._page_size))
 
     # Loss
 
@@ -308,7 +308,7 @@ class RemoteLane:
         """Return all requests for other lanes, and forget these and the cached pages."""
         entry, self._requests = self._requests, {}
         self._pages.clear()
-        return tuple(each.again() for each in entry.values())
+        return tuple(each.readmit() for each in entry.values())
 
     def _answers(self) -> Iterator[Message]:
         """Answer all questions for a lost lane: it will return with the new weights, and saves no pages."""

@@ -33,7 +33,7 @@ from rekindle.core.routing.tickets import Tickets
 from rekindle.core.scheduler.limits import EngineLimits
 
 MOST_LOSSES = 3
-"""Losses of its lane after which a request fails at the next one."""
+"""Lane losses survived by a request; it fails at the next one."""
 
 
 class Router:
@@ -98,7 +98,7 @@ class Router:
         """Assign a request to a lane, if one serves."""
         serving = [lane for lane in self._lanes if lane.loss is None]
         if not serving:
-            return [self._failed(entry, "and no other replica is left")] if self._over else []
+            return [self._fail_unassigned(entry, "and no other replica is left")] if self._over else []
         request, pages = entry.admit.request, entry.pages
         loads = [lane.load(request, pages, self._page_size, self._slots) for lane in serving]
         holding = self._holding(pages)
@@ -123,7 +123,7 @@ class Router:
             return [] if holder is None or holder.lane is None else [ToLane(holder.lane, message)]
         if entry.ending is None or isinstance(message, Withdraw):
             entry.ending = "cancelled" if isinstance(message, Withdraw) else "stop"
-        return [self._ended(entry)] if entry.lane is None else [ToLane(entry.lane, message)]
+        return [self._end_unassigned(entry)] if entry.lane is None else [ToLane(entry.lane, message)]
 
     def _take(self, lane: int, message: Message) -> Iterator[Message]:
         match message:
@@ -137,7 +137,7 @@ class Router:
                         if output.end == "held" and entry.ending != "cancelled":
                             self._held_prefixes[entry.id] = entry
                     elif output.token_ids and not self._lanes[lane].is_computing(entry.id):
-                        self._lanes[lane].computed(entry)
+                        self._lanes[lane].mark_computed(entry)
                 yield message
             case Started(request_id):
                 entry = self._entries.get(request_id)
@@ -188,7 +188,7 @@ class Router:
                 yield from self._place_again(admit)
         if self._over:
             for entry in [entry for entry in self._entries.values() if entry.lane is None]:
-                yield self._failed(entry, "and no other replica is left")
+                yield self._fail_unassigned(entry, "and no other replica is left")
 
     def _place_again(self, admit: Admit) -> Iterator[Message]:
         """Assign a request of a lost lane to another, unless it is asked to end or lost too many lanes."""
@@ -199,18 +199,18 @@ class Router:
             self._lanes[entry.lane].leave(entry)
         entry.admit, entry.pages, entry.lane = admit, pages_of(admit.request, self._page_size), None
         if entry.ending is not None:
-            yield self._ended(entry)
+            yield self._end_unassigned(entry)
         elif entry.losses > MOST_LOSSES:
-            yield self._failed(entry, f"as were {quantity(entry.losses - 1, 'replica')} with it before")
+            yield self._fail_unassigned(entry, f"as were {quantity(entry.losses - 1, 'replica')} with it before")
         else:
             yield from self._place(entry)
 
-    def _ended(self, entry: RouterEntry) -> Message:
+    def _end_unassigned(self, entry: RouterEntry) -> Message:
         """End a request without a lane, as requested."""
         self._end(entry)
         return Outputs((Output(entry.admit.request, (), entry.ending),))
 
-    def _failed(self, entry: RouterEntry, more: str) -> Message:
+    def _fail_unassigned(self, entry: RouterEntry, more: str) -> Message:
         """Fail a request without a lane."""
         self._end(entry)
         errors = [lane.loss for lane in self._lanes if lane.loss is not None]

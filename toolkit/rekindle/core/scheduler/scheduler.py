@@ -88,12 +88,12 @@ class Scheduler:
             return at([group.cache.tree for group in self.table.groups])
 
     def uncached(self, request: Request) -> int:
-        """Return the number of a request's known tokens to compute, in the group with the most cached."""
+        """Return the number of a request's initial tokens to compute, in the group with the most cached."""
         state = RequestState.of(request, self._limits)
         return min(group.uncached(state) for group in self.table.groups)
 
     def pages_on_device(self, request: Request) -> int:
-        """Return the number of device pages with a request's known tokens."""
+        """Return the number of device pages with a request's initial tokens."""
         state = RequestState.of(request, self._limits)
         return len(self.table.group_of(state).cache.on_device(state.namespace, state.tokens))
 
@@ -201,7 +201,7 @@ class Scheduler:
                 self._in_flight += 1
                 table.counts.ticks += 1
                 yield from self._outbox.drain()
-                yield builder.plan(table.counts.ticks, table.preempted(), table.losses)
+                yield builder.plan(table.counts.ticks, table.drain_preempted(), table.losses)
             yield from builder.messages
             # After the plan, so that only later ticks find a page of this tick.
             for state in builder.computing:

@@ -4,14 +4,14 @@ from heapq import heapify, heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
 
-class Used(Protocol):
+class Member(Protocol):
     """A member of the queue, hashable by identity, with the time of its last use."""
 
     last_used: int
     depth: int
 
 
-T = TypeVar("T", bound=Used)
+T = TypeVar("T", bound=Member)
 
 _SLACK = 64
 """Stale entries allowed in a heap of any size."""

@@ -147,7 +147,7 @@ class PrefixCache:
         if node.page is not None:
             self._free(self.tree.drop_host(node))
 
-    def unreadable(self, nodes: Iterable[Node]) -> None:
+    def forget_unreadable(self, nodes: Iterable[Node]) -> None:
         """Forget unreadable copies, and their dependents."""
         for node in nodes:
             self._free(self.tree.drop_disk(node) if node.host is None else self.tree.drop_host(node))

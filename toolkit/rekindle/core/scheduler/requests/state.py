@@ -23,8 +23,7 @@ class RequestState:
     """The state of one request in the scheduler.
 
     Attributes:
-        tokens: the prompt, the given tokens of its output, and every settled token; for a prefix to hold, its whole
-            pages.
+        tokens: the initial tokens, and every settled token; for a prefix to hold, its whole pages.
         final_length: the most tokens of the request, prompt and output together.
         publishable: the number of its first tokens that may be published.
         computed: positions written by dispatched ticks, or found in the cache.

@@ -97,7 +97,7 @@ class RequestTable:
         self.waiting.join(state, first=True)
         self.counts.preemptions += 1
 
-    def preempted(self) -> tuple[int, ...]:
+    def drain_preempted(self) -> tuple[int, ...]:
         """Return the requests preempted since the last call, for the next plan."""
         preempted = tuple(request_id for group in self.groups for request_id in group.running.preempted)
         for group in self.groups:

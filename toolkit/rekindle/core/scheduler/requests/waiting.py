@@ -142,7 +142,7 @@ class WaitingQueue:
             return
         nodes, state.queued.fetchable = state.queued.fetching.nodes, bool(message.bad)
         self._give_up(state)
-        self._groups[state.group].cache.unreadable(node for node in nodes if _copy_of(node) in message.bad)
+        self._groups[state.group].cache.forget_unreadable(node for node in nodes if _copy_of(node) in message.bad)
 
     def onload(self, state: RequestState, nodes: Sequence[Node], lease: Lease) -> Onload | None:
         """Return the onload of the staged copies of these nodes into the lease of a request; None without copies."""
