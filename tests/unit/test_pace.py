@@ -124,7 +124,7 @@ def _held(session: Session, settler: FakeSettler) -> Any:
 
 async def test_progress_is_of_lists(session: Session) -> None:
     generate: Any = session.generate
-    with pytest.raises(InvalidRequest, match="progress=True draws how many answers of a list have ended"):
+    with pytest.raises(InvalidRequest, match="progress=True draws the number of finished answers of a list"):
         await generate(token_ids=[1], progress=True)
     with pytest.raises(InvalidRequest, match="progress must be True or False, got 1"):
         await generate(token_ids=PROMPTS, progress=1)

@@ -87,7 +87,7 @@ def test_exactly_one_of_the_two_is_given() -> None:
         (7, "a prompt is a str, a list of .* or a list of either; got 7"),
         (b"hi", "a prompt is a str, a list of .* or a list of either; got b'hi'$"),
         (USER, "a prompt is a str, a list of .* or a list of either; got {'role'"),
-        ([1, 2], "a prompt is a str, .* or a list of either; got 1; token ids are given as token_ids="),
+        ([1, 2], "a prompt is a str, .* or a list of either; got 1; pass token ids as token_ids="),
         (["a", None], "a prompt is a str, a list of .* or a list of either; got None"),
         ([{"role": "user"}], r"messages\[0\] has no 'content'; it has \['role'\]"),
         ([USER, "b"], r"messages\[1\] must be a mapping with role and content, got str"),

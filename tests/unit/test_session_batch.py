@@ -179,7 +179,7 @@ async def test_errors_may_be_returned_in_their_places(texts: Session, tokenizer:
 async def test_errors_are_returned_or_raised_and_only_a_list_has_places_for_them(session: Session) -> None:
     with pytest.raises(InvalidRequest, match='errors must be "raise" or "return", got \'ignore\''):
         await session.generate(token_ids=[PROMPT], errors="ignore")  # type: ignore[call-overload]
-    with pytest.raises(InvalidRequest, match='errors="return" puts an error in its place in a list'):
+    with pytest.raises(InvalidRequest, match='errors="return" puts each error in its place in a list'):
         await session.generate(token_ids=PROMPT, errors="return")  # type: ignore[call-overload]
 
 

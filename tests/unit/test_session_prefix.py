@@ -162,7 +162,7 @@ async def test_text_follows_text_and_a_message_or_the_users_words_follow_message
 async def test_what_cannot_follow_is_said_at_once(texts: Session) -> None:
     messages = [{"role": "user", "content": "Hello there, how are you?"}]
     async with texts.prefix("A text.") as text, texts.prefix(messages) as chat:
-        with pytest.raises(InvalidRequest, match="messages cannot follow a text; give a str or token_ids"):
+        with pytest.raises(InvalidRequest, match="messages cannot follow text or token ids; give a str or token_ids"):
             await text.generate(messages)
         with pytest.raises(InvalidRequest, match="token ids cannot follow messages; give messages, or a str"):
             await chat.generate(token_ids=[1])

@@ -114,7 +114,7 @@ async def test_all_are_checked_before_anything_is_computed(texts: Session) -> No
         with pytest.raises(InvalidBatch, match=r"2 of 3 prompts .*\n  prompt 1: .*\n  prompt 2: "):
             await anext(loop)
     assert texts.stats.scheduler.prompt_tokens == 0
-    with pytest.raises(InvalidRequest, match="takes a list of prompts, and got one"):
+    with pytest.raises(InvalidRequest, match="takes a list of prompts, but got one"):
         texts.as_completed("a")  # type: ignore[call-overload]
     with pytest.raises(InvalidRequest, match="temperature"):
         texts.as_completed(["a"], temperature=-1)

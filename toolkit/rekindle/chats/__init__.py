@@ -1,1 +1,1 @@
-"""Conversations of several turns, with functions for the model to call."""
+"""Conversations of several turns, and runs of tools."""

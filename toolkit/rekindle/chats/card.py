@@ -7,11 +7,11 @@ from typing import Any
 from rekindle.core import markup
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Keys of messages for reasoning, by chat template."""
+"""Message keys for reasoning, in the order of lookup; chat templates use different keys."""
 
 
 def chat_text(messages: Iterable[Mapping[str, Any]]) -> str:
-    """Return messages as text, each on separate lines."""
+    """Return messages as text, each beginning on a new line with its role."""
     return "\n".join(f"{message.get('role')}: {_content(message)}" for message in messages)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 from rekindle.chats.card import chat_html, chat_text
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
-from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions, Turns, draw_results
+from rekindle.chats.turns import TURN_DEFAULTS, Turn, TurnOptions, draw_results
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
 from rekindle.core import markup
@@ -24,10 +24,10 @@ from rekindle.tools.running import Rounds
 from rekindle.tools.tool import AnyTool, Tool, tools_of
 
 NewMessages = str | Sequence[Mapping[str, Any]] | None
-"""New messages of a turn: a str for a user message, messages, or None if the last message awaits an answer."""
+"""New messages of a turn: a user message as a str, a list of messages, or None if the last message awaits an answer."""
 
 ROUNDS = 10
-"""Maximal number of answers in one turn with function calls."""
+"""Maximum number of answers in one turn with tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +50,24 @@ class StreamedTurn:
     Attributes:
         handle: the request of the answer.
         messages: the conversation up to the answer.
-        turns: the turns, for recording the tokens of the answer.
+        turn: the requester of the answer, which records its tokens.
     """
 
     handle: Handle
     messages: Sequence[Mapping[str, Any]]
-    turns: Turns
+    turn: Turn
 
 
 class Chat:
-    """Conversation from `session.chat`. Each turn computes only its new tokens, because earlier ones are cached.
+    """Conversation from `session.chat`. Each turn computes only its new tokens, because earlier tokens are cached.
 
     A turn that fails or is interrupted leaves the conversation unchanged. Only one turn runs at a time; `fork` returns
-    an independent copy of the conversation.
+    an independent copy of the conversation for another.
 
     Args:
         requests: the requests of the session.
         messages: the conversation so far.
-        tools: the tools for the model. `say` and `show` call functions until the model answers without calls.
+        tools: the tools for the model. `say` and `show` execute its calls of Python functions.
         options: the default options of each turn.
     """
 
@@ -87,25 +87,30 @@ class Chat:
 
     @property
     def messages(self) -> list[Mapping[str, Any]]:
-        """Messages of the conversation, as `generate` takes them: a new list of copies."""
+        """Messages of the conversation, in the format of `generate`: a new list of copies."""
         return copy_messages(self._now.messages)
 
     @awaitable('await chat.say("...")')
     @spelled_out(TurnOptions, TURN_DEFAULTS)
     def say(self, said: NewMessages = None, **options: Unpack[TurnOptions]) -> Waits[Generation]:
-        """Add messages to the conversation, and return the model's answer, which is added too.
+        """Add messages to the conversation, wait for the model's answer, and add the answer too.
 
-        If the model calls functions, they are called as in `session.run_tools` until the model answers without calls;
-        `messages` has all steps. After 10 answers with calls, the last one is returned with its calls unanswered.
-        Calls of tools given as JSON schemas are for the caller to answer: pass the results as messages of role "tool".
+        Calls of Python functions are executed as in `session.run_tools`, until the model answers without calls;
+        `messages` has all steps. After 10 answers with calls, the last one is returned with its calls unanswered. A
+        call of a tool passed as a JSON schema ends the turn: execute it, and pass its result to the next `say` as a
+        message with the role "tool". Leaving the wait early cancels the turn.
 
         Args:
-            said: a str for a user message, or messages; None if the last message awaits an answer, as after `edit`.
+            said: a user message as a str, or a list of messages; None if the last message awaits an answer, such as
+                after `edit`.
             **options: sampling parameters and chat template variables of this turn.
 
+        Returns:
+            The last answer of the turn.
+
         Raises:
-            InvalidRequest: no message awaits an answer, or another turn is running, or as `session.generate`.
-            Others: as `session.generate`. The conversation is unchanged after an error.
+            InvalidRequest: no message awaits an answer, or another turn is running, or as in `session.generate`.
+            Others: as in `session.generate`. After an error, the conversation is unchanged.
         """
         return self._turn(said, options, None)
 
@@ -114,9 +119,10 @@ class Chat:
     @awaitable('await chat.show("...")')
     @spelled_out(TurnOptions, TURN_DEFAULTS)
     def show(self, said: NewMessages = None, **options: Unpack[TurnOptions]) -> Waits[Generation]:
-        """Add messages, and show the answer in the notebook cell as it arrives. In a terminal, print it.
+        """Run a turn as `say` does, and show the answer in the notebook cell as it arrives. In a terminal, print it.
 
-        The cancel button raises no error: the partial answer is added to the conversation.
+        The cancel button raises no error: the partial answer is added to the conversation, and returned. Arguments and
+        errors are as in `say`.
         """
         return (yield from self._turn(said, options, (yield from way())))
 
@@ -124,17 +130,25 @@ class Chat:
 
     @spelled_out(TurnOptions, TURN_DEFAULTS)
     def stream(self, said: NewMessages = None, **options: Unpack[TurnOptions]) -> Stream:
-        """Add messages, and return the pieces of the answer as they arrive, for `async for` or a blocking `for`.
+        """Submit the request of a turn, and return the stream of the answer, for `async for` or a blocking `for`.
 
-        The answer is added to the conversation once it has ended. Leaving the loop early cancels the answer and leaves
-        the conversation unchanged. Function calls are not executed here; `say` does so.
+        The messages and the answer are added to the conversation once the answer has ended. Leaving the loop early
+        cancels the answer and leaves the conversation unchanged. Function calls are not executed; `say` executes them.
+
+        Args:
+            said: as in `say`.
+            **options: as in `say`.
+
+        Raises:
+            InvalidRequest: as in `say`.
+            Others: as in `session.generate`, raised by the loop.
         """
-        messages, turns = self._begin(said, options)
-        self._streamed = StreamedTurn(turns.ask(messages), messages, turns)
+        messages, turn = self._begin(said, options)
+        self._streamed = StreamedTurn(turn.ask(messages), messages, turn)
         return Stream(self._streamed.handle)
 
     def fork(self) -> "Chat":
-        """Return an independent copy of the conversation. Nothing is computed: the copy shares cached pages."""
+        """Return an independent copy of the conversation. Nothing is computed, because the copy shares cached pages."""
         copy = Chat(self._requests, (), None, self._options)
         copy._tools, copy._states = self._tools, [*self._states[:-1], self._now]
         return copy
@@ -151,16 +165,16 @@ class Chat:
         self._states.pop()
 
     def edit(self, index: int, text: str) -> None:
-        """Replace the text of a message, and drop all later messages.
+        """Replace the text of a message, and drop all later messages. `undo` restores them.
 
-        After editing a user message, `await chat.say()` answers it. An edited answer loses its reasoning and calls.
+        After the edit of a user message, `await chat.say()` answers it. An edited answer loses its reasoning and calls.
 
         Args:
             index: the index of the message in `messages`; -1 is the last.
             text: the new content.
 
         Raises:
-            InvalidRequest: the message does not exist, or a turn is running.
+            InvalidRequest: the message does not exist, `text` is not a str, or a turn is running.
         """
         self._check_idle()
         state = self._now
@@ -191,21 +205,21 @@ class Chat:
 
     def _turn(self, new_messages: NewMessages, options: TurnOptions, cell: Cell | None) -> Waits[Generation]:
         __tracebackhide__ = True  # hides this frame from notebook tracebacks
-        messages, turns = self._begin(new_messages, options)
+        messages, turn = self._begin(new_messages, options)
         self._in_turn = True
         try:
-            return self._finish((yield from self._rounds(messages, turns, cell).run()), turns)
+            return self._finish((yield from self._rounds(messages, turn, cell).run()), turn)
         finally:
             self._in_turn = False
 
-    def _rounds(self, messages: Sequence[Mapping[str, Any]], turns: Turns, cell: Cell | None) -> Rounds:
-        """Return the rounds of a turn: a single one without functions to call."""
+    def _rounds(self, messages: Sequence[Mapping[str, Any]], turn: Turn, cell: Cell | None) -> Rounds:
+        """Return the rounds of a turn; without functions to call there is a single round."""
         on_step = (lambda step: None) if cell is None else draw_results
         tools = {tool.name: tool for tool in self._tools}
-        return Rounds(messages, tools, ROUNDS, lambda history: turns.answer(history, cell), on_step)
+        return Rounds(messages, tools, ROUNDS, lambda history: turn.answer(history, cell), on_step)
 
-    def _begin(self, new_messages: NewMessages, options: TurnOptions) -> tuple[list[Mapping[str, Any]], Turns]:
-        """Return the conversation with the new messages, and the turns that request its next answer."""
+    def _begin(self, new_messages: NewMessages, options: TurnOptions) -> tuple[list[Mapping[str, Any]], Turn]:
+        """Return the conversation with the new messages, and the turn that requests its next answer."""
         check_keywords(options, TURN_DEFAULTS)
         self._check_idle()
         state = self._now
@@ -213,10 +227,10 @@ class Chat:
         if not messages or (new_messages is None and messages[-1].get("role") == "assistant"):
             raise InvalidRequest("nothing waits for an answer; say something: chat.say('...')")
         turn_options: Any = {**self._options, **options}
-        return messages, Turns(self._requests, [tool.schema for tool in self._tools], turn_options, state.turn_tokens)
+        return messages, Turn(self._requests, [tool.schema for tool in self._tools], turn_options, state.turn_tokens)
 
-    def _finish(self, run: ToolRun, turns: Turns) -> Generation:
-        self._states.append(State(tuple(run.messages), turns.turn_tokens))
+    def _finish(self, run: ToolRun, turn: Turn) -> Generation:
+        self._states.append(State(tuple(run.messages), turn.turn_tokens))
         return run.answer
 
     @property
@@ -231,20 +245,20 @@ class Chat:
         if streamed is not None and (streamed.handle.done or streamed.handle.record.cancelling):
             self._streamed = None
             if (answer := streamed.handle.generation) is not None and not streamed.handle.record.cancelling:
-                streamed.turns.take(answer)
-                self._states.append(State((*streamed.messages, answer.message), streamed.turns.turn_tokens))
+                streamed.turn.take(answer)
+                self._states.append(State((*streamed.messages, answer.message), streamed.turn.turn_tokens))
 
     def _check_idle(self) -> None:
         self._settle()
         if self._in_turn or self._streamed is not None:
-            raise InvalidRequest("a turn of this conversation is under way; wait for it, or fork() the conversation")
+            raise InvalidRequest("a turn of this conversation is under way; wait for its end, or fork() the conversation")
 
 
 def _messages(new_messages: NewMessages) -> list[Mapping[str, Any]]:
     """Return the new messages of a turn as a list.
 
     Raises:
-        InvalidRequest: they are neither a str nor messages.
+        InvalidRequest: `new_messages` is neither a str nor a list of messages.
     """
     if new_messages is None:
         return []

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from rekindle.chats.chat import Chat
-from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions, Turns, draw_results, draws
+from rekindle.chats.turns import TURN_DEFAULTS, Turn, TurnOptions, draw_results, draws
 from rekindle.client.prompts import Messages
-from rekindle.client.requests import Asker, Requests
+from rekindle.client.requests import HasRequests, Requests
 from rekindle.core import markup
 from rekindle.core.concurrency.waits import Waits, way
 from rekindle.core.keywords import spelled_out
@@ -20,14 +20,14 @@ from rekindle.tools.running import Rounds, callable_tools
 from rekindle.tools.tool import AnyTool
 
 LONGEST_SYSTEM = 10**7
-"""Maximal length of a system message in characters."""
+"""Maximum length of a system message in characters."""
 MOST_ROUNDS = 1000
-"""Maximal number of rounds of a tool run."""
+"""Maximum number of rounds of a tool run."""
 
 
 @spelled_out(TurnOptions, TURN_DEFAULTS)
 def chat(
-    session: Asker,
+    session: HasRequests,
     *,
     system: str | None = None,
     messages: Messages | None = None,
@@ -39,9 +39,12 @@ def chat(
     Args:
         system: the text of a system message at the start.
         messages: the first messages, after the system message.
-        tools: the tools for the model. Python functions are called as in `run_tools`; calls of JSON schemas are for the
-            caller to answer.
+        tools: the tools for the model. Calls of Python functions are executed as in `run_tools`; calls of tools passed
+            as JSON schemas are left to the caller.
         **options: default sampling parameters and chat template variables of all turns.
+
+    Returns:
+        A `rekindle.Chat`. Nothing is computed before the first turn.
 
     Raises:
         InvalidRequest: the messages, the tools or the options are invalid.
@@ -60,7 +63,7 @@ def chat(
 
 @spelled_out(TurnOptions, TURN_DEFAULTS)
 def run_tools(
-    session: Asker,
+    session: HasRequests,
     messages: Messages,
     tools: Sequence[Callable[..., Any]],
     *,
@@ -68,27 +71,33 @@ def run_tools(
     show: bool | None = None,
     **options: Unpack[TurnOptions],
 ) -> Waits[ToolRun]:
-    """Answer a conversation, executing the model's function calls until it answers without calls.
+    """Answer a conversation: execute the model's function calls until it answers without calls.
 
     Async functions are awaited in the caller's event loop. Other functions run in separate threads, so that an
     interrupt ends the wait even if a function never returns; make a function async if it has to run in the caller's
-    thread. An error of a function is returned to the model as the call's result, as are calls of unknown functions and
-    arguments that violate the annotations. `run_tools_sync` calls functions in the caller's thread, and async functions
-    in an asyncio loop of another thread.
+    thread. `run_tools_sync` calls functions in the caller's thread, and async functions in an asyncio loop of another
+    thread.
 
-    Leaving the await early cancels the request or abandons the running function. An interrupt has the steps so far as
-    its attribute `steps`.
+    If a function raises an error, the error becomes the result of the call for the model. The same applies to calls of
+    unknown functions, and to arguments that do not match the annotations.
+
+    Leaving the wait early cancels the request or abandons the running function. An interrupt carries the finished steps
+    as its attribute `steps`.
 
     Args:
         messages: the conversation, as in `generate`.
         tools: annotated functions; their docstrings are part of the prompt.
-        limit: the maximal number of answers. If the last one still has calls, `stop` of the result is "limit".
+        limit: the maximum number of answers. If the last one still has calls, `stop` of the result is "limit".
         show: whether to draw each answer and result as it arrives. The default is True in a notebook.
         **options: sampling parameters and chat template variables.
 
+    Returns:
+        A `rekindle.ToolRun` with all answers, calls and results.
+
     Raises:
-        InvalidRequest: a function cannot be described to the model, as one without annotations, or as `generate`.
-        Others: as `generate`.
+        InvalidRequest: a function cannot be described to the model, such as one without annotations, or as in
+            `generate`.
+        Others: as in `generate`.
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
     cell = (yield from way()) if draws(show) else None
@@ -102,7 +111,7 @@ def _rounds(
     check_keywords(options, TURN_DEFAULTS)
     check_messages(messages)
     tools = callable_tools(functions)
-    turns = Turns(requests, [tool.schema for tool in tools.values()], options)
+    turn = Turn(requests, [tool.schema for tool in tools.values()], options)
     on_step = (lambda step: None) if cell is None else draw_results
     rounds = checks.integer("limit", limit, 1, MOST_ROUNDS)
-    return Rounds(copy_messages(messages), tools, rounds, lambda history: turns.answer(history, cell), on_step)
+    return Rounds(copy_messages(messages), tools, rounds, lambda history: turn.answer(history, cell), on_step)

@@ -1,4 +1,4 @@
-"""Turns of a conversation; each computes only its new tokens."""
+"""Turns of a conversation: their options, the requests for their answers, and the drawing of tool results."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,8 +34,8 @@ class TurnOptions(SamplingOptions, total=False):
 TURN_DEFAULTS: dict[str, Any] = {name: GENERATE_DEFAULTS[name] for name in TurnOptions.__annotations__}
 
 
-class Turns:
-    """Requests for the next answer in a conversation, once or several times.
+class Turn:
+    """Turn of a conversation: requests its answer, or several answers with tool calls between them.
 
     Args:
         requests: the requests of the session.

@@ -1,1 +1,1 @@
-"""Prompts and options of calls, their requests, and the handles and records of those requests."""
+"""Client of the engine: options and prompts of calls, their requests, and the handles and records of requests."""

@@ -16,8 +16,8 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.generation import Generation
 
 
-class Maker(Protocol):
-    """Interface of `Requests` as branches use it: checks the options of a call and submits its request."""
+class BranchRequests(Protocol):
+    """Interface of `Requests` for branches: checks the options of a call and submits its request."""
 
     @property
     def tokenizer(self) -> Tokenizer | None: ...
@@ -39,13 +39,13 @@ class Branches:
     """Submitter of the branches of a generation. It keeps neither the session nor its memory alive.
 
     Attributes:
-        maker: returns the session's `Requests`, or raises SessionClosed.
+        factory: returns the session's `Requests`, or raises SessionClosed.
         options: the sampling options of the call that produced the generation.
-        meanwhile: progress of the compilation at submission; empty if no program was being compiled.
-        tools: the tools of the conversation; None if the prompt is no conversation.
+        meanwhile: the progress of the compilation at submission, as text; empty if no program was being compiled.
+        tools: the tools of the conversation; None if the prompt is not a conversation.
     """
 
-    maker: Callable[[], Maker]
+    factory: Callable[[], BranchRequests]
     options: SamplingOptions
     meanwhile: str
     tools: ToolSchemas | None
@@ -55,19 +55,19 @@ class Branches:
         if not generation.token_ids:
             raise InvalidRequest("the generation has no tokens, so it has no position to branch at")
         checks.integer("at", at, 0, len(generation.token_ids) - 1)
-        maker, call_options = self.maker(), self._call_options(generation, options)
-        params = maker.params(call_options)
+        requests, call_options = self.factory(), self._call_options(generation, options)
+        params = requests.params(call_options)
         if params.max_tokens is not None and params.max_tokens <= at:
             raise InvalidRequest(
                 f"max_tokens counts all tokens of a branch, including the {at + 1} up to the branch; "
                 f"got {params.max_tokens}"
             )
         logprobs = generation.logprobs or ()
-        token_id = _token_id(token, logprobs[at : at + 1], maker)
+        token_id = _token_id(token, logprobs[at : at + 1], requests)
         output_prefix = OutputPrefix((*generation.token_ids[:at], token_id))
         if params.logprobs is not None:
             output_prefix = replace(output_prefix, logprobs=(*logprobs[:at], _logprob(token_id, at, logprobs)))
-        return maker.begin(generation.prompt_token_ids, params, call_options, output_prefix, self.tools)
+        return requests.begin(generation.prompt_token_ids, params, call_options, output_prefix, self.tools)
 
     def _call_options(self, generation: Generation, options: SamplingOptions) -> GenerateOptions[Any]:
         """Return the options of a branch: the generation's options and seed, overridden by `options`."""
@@ -79,20 +79,24 @@ class Branches:
         )
 
 
-def _token_id(token: int | str, logprobs: tuple[TokenLogprob, ...], maker: Maker) -> int:
-    """Return the id of a token, given as an id or as text; the logged alternatives at its position are tried first."""
+def _token_id(token: int | str, logprobs: tuple[TokenLogprob, ...], requests: BranchRequests) -> int:
+    """Return the id of a token, given as an id or as text. A text is compared with `logprobs` before it is tokenized.
+
+    Args:
+        logprobs: the log-probability at the token's position, if it was requested.
+    """
     if not isinstance(token, str):
-        return checks.integer("token", token, 0, maker.vocab_size - 1)
+        return checks.integer("token", token, 0, requests.vocab_size - 1)
     for logprob in logprobs:
         for each in (logprob, *logprob.top):
             if each.text == token:
                 return each.token_id
-    if maker.tokenizer is None:
+    if requests.tokenizer is None:
         raise InvalidRequest(f"the model has no tokenizer, so token must be a token id; got {token!r:.60}")
-    ids = maker.tokenizer.encode_chat(token)
+    ids = requests.tokenizer.encode_chat(token)
     if len(ids) != 1:
         raise InvalidRequest(
-            f"token must be a token id or the text of one token, and {token!r:.60} is {quantity(len(ids), 'token')}: "
+            f"token must be a token id or the text of one token, but {token!r:.60} is {quantity(len(ids), 'token')}: "
             f"{ids[:8]}"
         )
     return ids[0]

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from rekindle.client.handle import Handle
 
 Report = Callable[[], Progress | None]
-"""Returns the program awaited by the engine and the number of ready programs; None if the engine is not waiting."""
+"""Reports the program awaited by the engine and the number of ready programs; None if the engine is not waiting."""
 Watch = Callable[["BatchRun"], Waits[None]]
-"""Returns the operation of waiting for the end of a batch."""
+"""Returns the operation that waits for the end of a batch."""
 
 
 class Drawer(Protocol):

@@ -26,7 +26,7 @@ from rekindle.core.messages import (
 )
 
 FIRST_TOKENS = 256
-"""Maximal number of recent first tokens kept for the dashboard."""
+"""Maximum number of recent first tokens kept for the dashboard."""
 
 
 class EngineClient:
@@ -51,7 +51,7 @@ class EngineClient:
 
     @property
     def under_way(self) -> dict[int, Handle]:
-        """Handles of all requests in progress, by request id, oldest first. Thread-safe."""
+        """Handles of all unfinished requests, by request id, oldest first. Thread-safe."""
         return {number: handle for number, handle in self._handles.copy().items() if not handle.done}
 
     def submit(self, submission: Submission, post: Post, *, wait: bool) -> Handle:
@@ -83,14 +83,14 @@ class EngineClient:
         self._gate.check_room()
 
     def ask(self, question: Callable[[int], Message], post: Post) -> tuple[int, Feed[Any]]:
-        """Send the engine a command other than a generation.
+        """Send the engine a command other than a request.
 
         Args:
-            question: returns the command for a ticket; answers carry the same ticket.
+            question: returns the command for a ticket; the engine's answers carry the same ticket.
             post: sends a message to the engine.
 
         Returns:
-            (the ticket, a feed of the answers). The feed closes after the last answer, or when the engine stops.
+            (ticket, feed of the answers). The feed closes after the last answer, or when the engine stops.
         """
         ticket = next(self._ids)
         answers = self._answers[ticket] = Feed()

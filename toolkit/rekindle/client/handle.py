@@ -24,8 +24,11 @@ Post = Callable[[Message], None]
 class Handle:
     """Submitted request: `await` it, stream it, block for its `result`, or cancel it.
 
-    Leaving a wait early cancels the request: an interrupt, a timeout scope, or a `break` in a loop. Only a timeout of
-    `result` leaves the request running. After an interrupt, the attribute `generation` of the KeyboardInterrupt or
+    An `await` returns the generation of the finished request, and raises the errors of `result`. `async for` and `for`
+    yield its pieces from the first one on.
+
+    Leaving a wait early, by an interrupt, a timeout scope or a `break` in a loop, cancels the request. Only a timeout
+    of `result` leaves the request running. After an interrupt, the attribute `generation` of the KeyboardInterrupt or
     asyncio.CancelledError is the partial generation.
 
     Attributes:
@@ -37,7 +40,7 @@ class Handle:
         self._submission, self._post = submission, post
         self._request = submission.message(request_id)
         self._is_sent = False
-        self._entered: Feed[None] = Feed()  # closed once the request was sent, or ended before
+        self._entered: Feed[None] = Feed()  # closed once the request was sent, or ended unsent
         self.record.pieces.when_closed(self._entered.close)
         self._lock = threading.RLock()  # the garbage collector may drop a stream, and so cancel, at any instruction
 
@@ -69,7 +72,7 @@ class Handle:
                 raise
 
     def leave(self, error: BaseException) -> None:
-        """Cancel the request after a wait was left with an error; attach the partial generation to an interrupt."""
+        """Cancel the request because an error ended a wait for it; attach the partial generation to an interrupt."""
         self.cancel()
         generation = self.record.so_far()
         tokens = markup.quantity(len(generation.token_ids), "token")
@@ -99,10 +102,13 @@ class Handle:
         Args:
             timeout: the longest wait in seconds; None waits without limit. The request continues after a timeout.
 
+        Returns:
+            The generation; every call returns the same object.
+
         Raises:
             TimeoutError: the request did not end within `timeout`.
             RequestCancelled: the request was cancelled.
-            RekindleError: the request failed; the class of the error gives the reason.
+            RekindleError: the request failed; the class of the error gives the reason, as in `Session.generate`.
         """
         __tracebackhide__ = True  # hides this frame from notebook tracebacks
         return blocked(self.wait_ended(timeout))
@@ -120,7 +126,7 @@ class Handle:
         """Show the request in the current notebook cell, with a button that cancels it; return at once.
 
         The output is updated as text arrives, even while later cells run or block, and ends as the card of the
-        generation. Outside a notebook the request is printed.
+        generation. Outside a notebook the answer is printed.
         """
         if self._submission.drawing is not None:
             self._submission.drawing.display(self)
@@ -149,7 +155,7 @@ class Handle:
         return self
 
     def wait_ended(self, timeout: float | None = None) -> Waits[Generation]:
-        """Wait for the end of the request as `result` does. Leaving the wait cancels the request."""
+        """Wait for the end of the request, as in `result`. Leaving the wait cancels the request."""
         __tracebackhide__ = True
         try:
             if timeout is None:
@@ -163,7 +169,7 @@ class Handle:
         return self.record.result()
 
     def draw_first_tokens(self, count: int) -> Waits[None]:
-        """Draw awaited compilations until there are more than `count` pieces; no-op without progress display."""
+        """Wait for more than `count` pieces, drawing awaited compilations; no-op without progress display."""
         __tracebackhide__ = True
         if self._submission.progress and self._submission.drawing is not None:
             yield from self._submission.drawing.first_tokens(self.record.pieces, count)
@@ -188,19 +194,17 @@ class Stream(Loop[Piece]):
         self._closed = False
 
     def close(self) -> None:
-        """Cancel the request, if it has not ended, and stop the iteration.
-
-        Returns at once; thread-safe and idempotent.
-        """
+        """Cancel the request, if it has not ended, and stop the iteration. Thread-safe and idempotent."""
         self._closed = True
         self._handle.cancel()
 
     def parts(self) -> Parts:
-        """Return the answer parsed into parts: `async for part in session.stream(messages).parts()`, or with `for`.
+        """Return an iterator over the parsed parts of the answer, for `async for` or a blocking `for`.
 
-        The `kind` of a part is "reasoning", "content" or "tool_call". Text arrives piece by piece; a complete tool
-        call comes last, as `part.call`. Iterate either the stream or its parts, not both. If the prompt is no
-        conversation, all text is content.
+        For example: `async for part in session.stream(messages).parts()`. The `kind` of a part is "reasoning",
+        "content" or "tool_call". Text arrives piece by piece, also that of a tool call; the last part of a call has the
+        parsed call as `part.call`. If the prompt is not a conversation, all text is content. Iterate over either the
+        stream or its parts, not both.
         """
         return Parts(self, self._handle.record)
 

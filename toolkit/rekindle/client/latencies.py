@@ -8,9 +8,9 @@ from itertools import accumulate
 from rekindle.client.record import Record
 from rekindle.core.messages import Rejected, Started, Text
 
-QUICK = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
+TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds in seconds of buckets for times per token."""
-LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
+REQUEST_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 """Upper bounds in seconds of buckets for times per request."""
 
 
@@ -36,7 +36,7 @@ class Histogram:
 
     @property
     def up_to(self) -> Iterator[tuple[float, int]]:
-        """Cumulative counts: (upper bound, number of times up to the bound). The last bound is infinite."""
+        """Cumulative counts, as (upper bound, number of times up to the bound). The last bound is infinite."""
         return zip((*self._bounds, float("inf")), accumulate(tuple(self._counts)), strict=True)
 
 
@@ -52,12 +52,12 @@ class Latencies:
     """
 
     def __init__(self) -> None:
-        self.queued, self.first_token, self.total = Histogram(LONG), Histogram(LONG), Histogram(LONG)
-        self.between_tokens = Histogram(QUICK)
+        self.queued, self.first_token, self.total = (Histogram(REQUEST_BOUNDS) for _ in range(3))
+        self.between_tokens = Histogram(TOKEN_BOUNDS)
         self.ended = Counter[str]()
 
     def take(self, message: Started | Rejected | Text, record: Record) -> None:
-        """Count a message of the engine about a request, before the request's record takes it in."""
+        """Count a message of the engine about a request. Call this before the message changes the request's record."""
         now = record.elapsed()
         match message:
             case Started():
@@ -65,14 +65,15 @@ class Latencies:
             case Rejected():
                 self.ended["failed"] += 1
             case Text(token_ids=tokens, end=end):
-                if tokens and not record.begins:
-                    self._tokens(len(tokens), now, record.last_token)
+                if tokens and not record.repeats_prefix:
+                    self._count_tokens(len(tokens), now, record.last_token)
                 if end is not None:
                     self.ended[end] += 1
                     self.total.add(now)
 
-    def _tokens(self, count: int, came: float, before: float | None) -> None:
-        if before is None:
-            self.first_token.add(came)
+    def _count_tokens(self, count: int, now: float, previous: float | None) -> None:
+        """Count the time to the first token, or the times between tokens; `previous` is the time of the last token."""
+        if previous is None:
+            self.first_token.add(now)
         else:
-            self.between_tokens.add((came - before) / count, count)
+            self.between_tokens.add((now - previous) / count, count)

@@ -22,9 +22,13 @@ from rekindle.results.answer_table import PromptLabel
 from rekindle.tools.tool import AnyTool, schemas_of
 
 Messages = Sequence[Mapping[str, Any]]
+"""Conversation: messages with the keys role and content, oldest first."""
 TokenIds = Sequence[int]
+"""Token ids of one prompt."""
 OnePrompt = str | Messages | None
+"""Text or a conversation; None if the call has `token_ids` instead."""
 Prompts = list[str] | list[Messages] | None
+"""List of prompts; None if the call has `token_ids` instead."""
 ToolSchemas = Sequence[Mapping[str, Any]]
 """JSON schemas of the tools in a conversation's prompt."""
 
@@ -33,7 +37,7 @@ Ids = TypeVar("Ids")
 
 
 class PromptOptions(TypedDict, Generic[Ids], total=False):
-    """Prompt options of a call.
+    """Options of a call for its prompts.
 
     Attributes:
         token_ids: the token ids of the prompt, in place of text; or a list of the ids of several prompts.
@@ -58,13 +62,13 @@ class GenerateOptions(PromptOptions[Ids], SamplingOptions, total=False):
 
 
 class Raising(GenerateOptions[Ids], total=False):
-    """Options of a call that raises the first error of a batch."""
+    """Options of a call that raises the first error of its batch."""
 
     errors: Literal["raise"]
 
 
 class Returning(GenerateOptions[Ids], total=False):
-    """Options of a call that returns each error in the place of its generation."""
+    """Options of a call for a batch with each error in the place of its generation."""
 
     errors: Required[Literal["return"]]
 
@@ -79,7 +83,7 @@ GENERATE_DEFAULTS: dict[str, Any] = {
     **PROMPT_DEFAULTS,
     **{field.name: field.default for field in fields(SamplingParams)},
 }
-"""Defaults of the options for models without recommended sampling parameters."""
+"""Defaults of all options, for models without recommended sampling parameters."""
 
 OnePromptOptions = GenerateOptions[TokenIds]
 RaisingOne = Raising[TokenIds]
@@ -100,7 +104,7 @@ def all_prompts(
         vocab_size: the exclusive upper bound of token ids.
 
     Raises:
-        InvalidRequest: a single prompt is empty, has an unsupported type, or is no conversation although tools or
+        InvalidRequest: a single prompt is empty, has an unsupported type, or is not a conversation although tools or
             template variables were passed; both or neither of prompt and token ids were passed; or tools or variables
             are malformed.
     """
@@ -115,10 +119,15 @@ def all_prompts(
 
 
 def each_of(items: Iterable[Any], make: Callable[[Any], Prompt], batch: bool) -> list[Prompt | InvalidRequest]:
-    """Return `make(item)` for each item, or its error in a batch. Error items are kept.
+    """Return `make(item)` for each item; in a batch, the error of a failing item replaces its prompt.
+
+    Args:
+        items: the items; an item may be the error of an earlier step, which is returned unchanged.
+        make: returns the prompt of an item, or raises InvalidRequest.
+        batch: whether the call is a batch.
 
     Raises:
-        InvalidRequest: `make` failed, and the call is no batch.
+        InvalidRequest: `make` failed, and the call is not a batch.
     """
     prompts: list[Prompt | InvalidRequest] = []
     for item in items:
@@ -132,10 +141,10 @@ def each_of(items: Iterable[Any], make: Callable[[Any], Prompt], batch: bool) ->
 
 
 def one_chat(messages: Any, options: PromptOptions[Any]) -> Conversation:
-    """Return the checked conversation of a call that takes one.
+    """Return the conversation of a call for a single conversation.
 
     Raises:
-        InvalidRequest: `messages` is no conversation, or the tools or variables are malformed.
+        InvalidRequest: `messages` is not a conversation, or the tools or variables are malformed.
     """
     if isinstance(messages, str) or not _is_list(messages):
         raise InvalidRequest(f"messages must be a list of {{role, content}} mappings, got {preview(messages)}")
@@ -143,7 +152,7 @@ def one_chat(messages: Any, options: PromptOptions[Any]) -> Conversation:
 
 
 def one_prompt(prompts: Sequence[Prompt | Exception], batch: bool) -> Prompt:
-    """Return the only prompt of a call that accepts no batch.
+    """Return the prompt of a call for a single prompt.
 
     Raises:
         InvalidRequest: the call is a batch.
@@ -155,15 +164,15 @@ def one_prompt(prompts: Sequence[Prompt | Exception], batch: bool) -> Prompt:
     return prompt
 
 
-def as_it_is(prefix: Prompt, options: PromptOptions[Any]) -> Prompt:
-    """Return a prefix as a prompt to generate from; its last message is left open if the options ask for it.
+def prefix_prompt(prefix: Prompt, options: PromptOptions[Any]) -> Prompt:
+    """Return the prompt of a call that generates from a prefix alone, with its `continue_final_message`.
 
     Raises:
-        InvalidRequest: `continue_final_message` was set for a prefix that is no conversation, or whose last message has
+        InvalidRequest: `continue_final_message` was set, and the prefix is not a conversation, or its last message has
             no content.
     """
     extras = _extras(options)
-    if not extras.open:
+    if not extras.continues_last:
         return prefix
     if not isinstance(prefix, Conversation):
         raise _no_chat(prefix, "continue_final_message=")
@@ -172,17 +181,20 @@ def as_it_is(prefix: Prompt, options: PromptOptions[Any]) -> Prompt:
 
 
 def unfinished(prompt: Prompt) -> Prompt:
-    """Return a prompt with a continuable end: conversations lose the template's start of an answer."""
+    """Return a prompt to be continued: a conversation is rendered without the template's start of an answer."""
     if isinstance(prompt, Conversation):
         return replace(prompt, variables={"add_generation_prompt": False, **prompt.variables})
     return prompt
 
 
 def continuation(prefix: Prompt, more: Prompt) -> Prompt:
-    """Return the prefix followed by another prompt. Text after an open last message is appended to the message.
+    """Return a prefix followed by another prompt.
+
+    Text after a conversation is a user message, or the continuation of its last message if `continue_final_message` was
+    set for the prefix.
 
     Raises:
-        InvalidRequest: the kinds do not fit together: messages after text or token ids, or token ids after messages.
+        InvalidRequest: messages follow text or token ids, or token ids follow messages.
     """
     match prefix, more:
         case Conversation(continue_final_message=True), str():
@@ -193,14 +205,14 @@ def continuation(prefix: Prompt, more: Prompt) -> Prompt:
             messages = [*prefix.messages, *more.messages]
             return replace(prefix, messages=messages, continue_final_message=more.continue_final_message)
         case Conversation(), _:
-            raise InvalidRequest("token ids cannot follow messages; give messages, or a str for one of the user's")
+            raise InvalidRequest("token ids cannot follow messages; give messages, or a str for a user message")
         case _, Conversation():
-            raise InvalidRequest("messages cannot follow a text; give a str or token_ids")
+            raise InvalidRequest("messages cannot follow text or token ids; give a str or token_ids")
     return Continued(prefix, more)
 
 
 def tools_in(prompt: Prompt | Exception) -> ToolSchemas | None:
-    """Return the tools of a conversation; None if the prompt is no conversation."""
+    """Return the tools of a conversation; None if the prompt is not a conversation."""
     match prompt:
         case Conversation(tools=tools):
             return tools or ()
@@ -242,19 +254,26 @@ def label_of(prompt: Prompt | Exception, value: Any) -> PromptLabel:
 
 @dataclass(frozen=True, slots=True)
 class _Extras:
-    """Checked options for conversations and special tokens."""
+    """Checked prompt options of a call.
+
+    Attributes:
+        tools: the JSON schemas of the tools; None without tools in the prompt.
+        variables: the variables of the chat template.
+        continues_last: whether the model continues the last message.
+        adds_special: whether the tokenizer adds its special tokens to text.
+    """
 
     tools: list[Mapping[str, Any]] | None
     variables: dict[str, Any]
-    open: bool
-    special: bool
+    continues_last: bool
+    adds_special: bool
 
     @property
     def chat_option(self) -> str:
-        """Name of a passed option for conversations, as in messages; empty if none was passed."""
+        """Name of a passed option for conversations, for error messages; empty if none was passed."""
         if self.tools is not None:
             return "tools="
-        return "chat_template_kwargs=" if self.variables else "continue_final_message=" if self.open else ""
+        return "chat_template_kwargs=" if self.variables else "continue_final_message=" if self.continues_last else ""
 
 
 def _extras(options: PromptOptions[Any]) -> _Extras:
@@ -269,9 +288,9 @@ def _extras(options: PromptOptions[Any]) -> _Extras:
         tools = None
     if variables is not None:
         check_variables(variables)
-    stays_open = boolean("continue_final_message", options.get("continue_final_message", False))
-    special = boolean("add_special_tokens", options.get("add_special_tokens", True))
-    return _Extras(tools, dict(variables or {}), stays_open, special)
+    continues_last = boolean("continue_final_message", options.get("continue_final_message", False))
+    adds_special = boolean("add_special_tokens", options.get("add_special_tokens", True))
+    return _Extras(tools, dict(variables or {}), continues_last, adds_special)
 
 
 def _ids(extras: _Extras, vocab_size: int, token_ids: Any) -> Prompt:
@@ -287,9 +306,9 @@ def _text_or_chat(extras: _Extras, prompt: Any) -> Prompt:
             raise InvalidRequest("the prompt is empty; it needs at least one character")
         if extras.chat_option:
             raise _no_chat(prompt, extras.chat_option)
-        return prompt if extras.special else Verbatim(prompt)
+        return prompt if extras.adds_special else Verbatim(prompt)
     if not _is_list(prompt):
-        hint = "; token ids are given as token_ids=" if isinstance(prompt, Integral) else ""
+        hint = "; pass token ids as token_ids=" if isinstance(prompt, Integral) else ""
         hint = "; put a message into a list" if isinstance(prompt, Mapping) else hint
         raise InvalidRequest(
             f"a prompt is a str, a list of {{role, content}} messages, or a list of either; got {preview(prompt)}{hint}"
@@ -299,22 +318,22 @@ def _text_or_chat(extras: _Extras, prompt: Any) -> Prompt:
 
 def _chat(messages: Any, extras: _Extras) -> Conversation:
     check_messages(messages)
-    if extras.open:
+    if extras.continues_last:
         check_continuable(messages, extras.variables)
     # A copy, because the intake reads the messages on another thread while the caller may change the conversation.
-    return Conversation(copy_messages(messages), extras.tools, extras.variables, extras.open)
+    return Conversation(copy_messages(messages), extras.tools, extras.variables, extras.continues_last)
 
 
 def _no_chat(prompt: Prompt, option: str) -> InvalidRequest:
     kind = "text" if isinstance(prompt, str) else "token ids"
     return InvalidRequest(
-        f"{option} needs a chat template, and a prompt of {kind} uses none: give a list of {{role, content}} messages "
+        f"{option} needs a chat template, but a prompt of {kind} uses none: give a list of {{role, content}} messages "
         "as the prompt"
     )
 
 
 def _is_list(value: Any) -> bool:
-    """Return whether a value is a list. Arrays are lists; numpy integers are not, although they have `ndim` too."""
+    """Return whether a value is a list or an array. NumPy integers are neither, although they have `ndim` too."""
     if isinstance(value, Sequence):
         return not isinstance(value, str | bytes)
     return getattr(value, "ndim", 0) > 0

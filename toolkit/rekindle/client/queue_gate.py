@@ -50,7 +50,7 @@ class QueueGate:
             return self._outside.pop(request_id, self) is None
 
     def leave(self, request_id: int) -> int | None:
-        """Remove a request from the queue, and return the next request admitted in its place, if any."""
+        """Remove a request from the queue; return the request admitted in its place, or None."""
         with self._lock:
             if request_id not in self._inside:
                 return None

@@ -78,8 +78,8 @@ class Record:
         return self.pieces.closed
 
     @property
-    def begins(self) -> bool:
-        """Return whether the next tokens repeat the prefix of a branch, before any token is generated."""
+    def repeats_prefix(self) -> bool:
+        """Return whether the next tokens repeat the output prefix of a branch, before any token is generated."""
         return self._generated < len(self._submission.output_prefix.token_ids)
 
     @property
@@ -89,7 +89,7 @@ class Record:
 
     @property
     def outcome(self) -> Generation | Exception | None:
-        """Generation of a finished request, or the error of a failed one; None while the request runs."""
+        """Generation of a finished request, or the error of a failed or cancelled one; None before the end."""
         reader = self._submission.reader
         if reader is not None and isinstance(self._outcome, Generation) and self._outcome.response is None:
             with self._reading:
@@ -116,10 +116,10 @@ class Record:
 
     def so_far(self) -> Generation:
         """Return the generation, or the partial generation of an unfinished request with finish reason "cancelled"."""
-        return self.generation or self._with_response(self._with_meaning(self._generation_so_far("cancelled")))
+        return self.generation or self._with_response(self._with_parsed(self._generation_so_far("cancelled")))
 
     def reading(self) -> Reading | None:
-        """Return a new parser of the answer; None before the prompt is known, or for an answer of plain text."""
+        """Return a new parser of the answer; None before the request starts, or for an answer of plain text."""
         reader = self._submission.reader
         return None if reader is None or self._started is None else reader(self._started[0].prompt)
 
@@ -134,13 +134,13 @@ class Record:
 
     @property
     def standing(self) -> Standing:
-        """Current state in numbers, at constant cost in the length of the request."""
+        """Current progress in numbers, at a cost independent of the request's length."""
         prompt_tokens = len(self._started[0].prompt) if self._started else None
         return Standing(self._word(), prompt_tokens, self._generated, self.elapsed())
 
     @property
     def state(self) -> str:
-        """Current state in words, with the error of a failed request."""
+        """Current progress as text, with the error of a failed request."""
         failure = self._failure()
         return self._progress() if failure is None else f"{self._progress()}: {failure}"
 
@@ -164,7 +164,7 @@ class Record:
         return markup.bundle(f"{text}\n[{self.state}]" if text else f"[{self.state}]", self.card("Generation"))
 
     def card(self, kind: str) -> str:
-        """Return the HTML card of the request, titled with the kind of object."""
+        """Return the HTML card of the request, with `kind` as the name of the object in its title."""
         if (generation := self.generation) is not None:
             return markup.card(kind, self.state, generation_html(generation))
         failure = self._failure()
@@ -206,7 +206,7 @@ class Record:
         )
 
     def _with_response(self, generation: Generation) -> Generation:
-        """Return a generation with the parsed answer of the pieces so far."""
+        """Return a generation with the response parsed from the pieces so far."""
         reading = self.reading()
         if reading is None:
             return generation
@@ -217,7 +217,7 @@ class Record:
         return replace(generation, response=response, usage=usage)
 
     def _grow(self, more: Text) -> None:
-        is_prefix = self.begins  # the tokens of a branch's prefix arrive in one message
+        is_prefix = self.repeats_prefix  # the tokens of a branch's prefix arrive in one message
         if not is_prefix:
             self.last_token = self.elapsed()
             self.first_token = self.first_token or self.last_token
@@ -233,7 +233,7 @@ class Record:
         generation = replace(
             self._generation_so_far(last.end), stopped_by=last.stopped_by, cut=last.cut, end_token=last.end_token
         )
-        self._outcome = self._with_meaning(generation)
+        self._outcome = self._with_parsed(generation)
         self.pieces.close()
 
     def _generation_so_far(self, end: EndReason) -> Generation:
@@ -256,8 +256,8 @@ class Record:
             origin=self._submission.origin,
         )
 
-    def _with_meaning(self, generation: Generation) -> Generation:
-        """Return a generation with the parsed value of a constrained output."""
+    def _with_parsed(self, generation: Generation) -> Generation:
+        """Return a generation with `parsed` or `unparsed` set, if its output is constrained."""
         constraint = self._submission.params.constraint
         if constraint is None:
             return generation

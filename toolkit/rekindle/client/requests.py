@@ -1,4 +1,4 @@
-"""Requests of a session or a prefix: checked, submitted to the engine, and awaited alone or together."""
+"""Requests of a session or a prefix: their checks, their submission to the engine, and the waits for them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +19,11 @@ from rekindle.client.prompts import (
     PromptOptions,
     ToolSchemas,
     all_prompts,
-    as_it_is,
     continuation,
     each_of,
     label_of,
     one_prompt,
+    prefix_prompt,
     tools_in,
     unfinished,
 )
@@ -43,20 +43,20 @@ from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from rekindle.core.text.tokenizer import Tokenizer
 
 
-class Asker(Protocol):
-    """Interface of a session as used by operations in other packages."""
+class HasRequests(Protocol):
+    """Interface of a session for its methods defined in other packages."""
 
     _requests: "Requests"
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Checked call for generations.
+    """Call for generations, with checked options and prompts.
 
     Attributes:
         options: the options of the call.
         params: the sampling parameters of the call.
-        prompts: the checked prompts; errors replace bad prompts.
+        prompts: the prompts; errors replace bad prompts.
         inputs: the caller's value for each prompt.
         shape: the shape of the result.
     """
@@ -73,8 +73,8 @@ class Requests:
 
     Args:
         options: the session's default sampling options.
-        draw: returns the drawer of requests, from a function that reports awaited compilations.
-        progress: whether calls show progress by default.
+        draw: returns the drawer of requests for a function that reports awaited compilations.
+        progress: whether calls draw their progress by default.
         prefix: the prefix of all prompts; None for the session itself.
 
     Attributes:
@@ -116,7 +116,7 @@ class Requests:
         return self.loaded_engine.model.vocab_size
 
     def draws_progress(self, progress: bool | None) -> bool:
-        """Return whether a call shows its progress; None selects the session's default.
+        """Return whether a call draws its progress; None selects the session's default.
 
         Raises:
             InvalidRequest: `progress` is neither None nor a bool.
@@ -131,15 +131,15 @@ class Requests:
         output_prefix: OutputPrefix,
         tools: ToolSchemas | None,
     ) -> Handle:
-        """Submit a request with a prescribed beginning of its output.
+        """Submit a request whose output begins with given tokens, for a branch.
 
         Args:
-            tools: the tools of the conversation; None if the prompt is no conversation.
+            tools: the tools of the conversation; None if the prompt is not a conversation.
         """
         return self._submit(replace(self._submission(prompt, params, options, tools), output_prefix=output_prefix))
 
     def compute(self, prompt: Prompt, params: SamplingParams, pooling: Pooling | None = None) -> Handle:
-        """Submit a request for prompt logprobs or hidden states, whose text is not parsed."""
+        """Submit a request for prompt logprobs or hidden states; its output is not parsed."""
         return self._submit(replace(self._submission(prompt, params, {}, None), pooling=pooling))
 
     def hold(self, prefix: Prompt) -> Handle:
@@ -147,12 +147,19 @@ class Requests:
         return self._submit(replace(self._submission(unfinished(prefix), self.params({}), {}, None), hold=True))
 
     def prompt(self, prompt: Any, options: PromptOptions[Any]) -> Prompt:
-        """Return the prompt of a call that accepts no batch; raises as `all_prompts` and `one_prompt` do."""
+        """Return the prompt of a call for a single prompt; raises as `all_prompts` and `one_prompt` do."""
         return one_prompt(*self.prompts(prompt, options))
 
     def submit_one(self, prompt: Any, options: GenerateOptions[Any], *, wait: bool) -> Handle:
-        """Submit one request; with `wait`, queue it on the client's side while the waiting queue is full."""
-        params = self.params(options)  # report a misspelt option before a missing prompt
+        """Submit the request of a call for a single prompt.
+
+        Args:
+            wait: whether to queue the request on the client's side while the waiting queue is full.
+
+        Raises:
+            QueueFull: the waiting queue is full, and `wait` is False.
+        """
+        params = self.params(options)  # reports a misspelt option before a missing prompt
         return self.submit(self.prompt(prompt, options), params, options, wait=wait)
 
     def submit(
@@ -170,7 +177,11 @@ class Requests:
         return self._submit(self._submission(prompt, params, call_options, tools_in(prompt), progress), wait=wait)
 
     def answer(self, chat: Conversation, options: GenerateOptions[Any], prompt: Prompt | None) -> Handle:
-        """Submit a request for the answer to a conversation; `prompt` has its partly tokenized prompt, if known."""
+        """Submit a request for the answer to a conversation.
+
+        Args:
+            prompt: the prompt of the conversation with the tokens of earlier turns; None without them.
+        """
         call_options = self._with_tool_grammar(options, [chat])
         return self._submit(self._submission(prompt or chat, self.params(call_options), call_options, chat.tools or ()))
 
@@ -187,7 +198,7 @@ class Requests:
         errors: Errors = "raise",
         progress: bool | None = None,
     ) -> Handle | Batch:
-        """Check a call for generations; return the submitted request of one prompt, or an unstarted batch."""
+        """Check a call for generations; return the submitted request of a single prompt, or a batch to start."""
         call = self._call(prompt, options, n)
         check_errors(errors, call.shape)
         check_progress(progress, call.shape)
@@ -198,7 +209,7 @@ class Requests:
     def all(
         self, prompt: Any, options: GenerateOptions[Any], n: int | None, errors: Errors, progress: bool | None
     ) -> Waits[Any]:
-        """Check a call for generations now; return the operation that waits for them, and for room in the queue."""
+        """Check a call for generations now; return the operation that waits for room in the queue and the answers."""
         work = self.call(prompt, options, n=n, errors=errors, progress=progress)
         if isinstance(work, Handle):
             return work.wait_ended()
@@ -211,7 +222,7 @@ class Requests:
         return Stream(work) if isinstance(work, Handle) else Streams(work)
 
     def submit_all(self, prompt: Any, options: GenerateOptions[Any], n: int | None) -> Waits[list[Handle]]:
-        """Check a call for generations now; return the operation of submitting them. See `Session.submit_all`."""
+        """Check a call for generations now; return the operation that submits them. See `Session.submit_all`."""
         batch = self._batch(self._call(prompt, options, n), "raise", progress=False)
         self._client.check_room()
         return batch.submit_all()
@@ -221,18 +232,18 @@ class Requests:
         call = self._call(prompt, options)
         check_errors(errors, call.shape)
         if not call.shape.is_list:
-            raise InvalidRequest("as_completed() takes a list of prompts, and got one prompt; generate() takes one")
+            raise InvalidRequest("as_completed() takes a list of prompts, but got one prompt; generate() takes one")
         return AsCompleted(self._batch(call, errors, None))
 
     def _call(self, prompt: Any, options: GenerateOptions[Any], n: int | None = None) -> "_Call":
         """Check the options and the prompts of a call."""
-        params = self.params(options, 1 if n is None else check_draws(n))  # report a misspelt option before the prompt
+        params = self.params(options, 1 if n is None else check_draws(n))  # reports a misspelt option before the prompt
         prompts, several = self.prompts(prompt, options)
         inputs: Any = (prompt if options.get("token_ids") is None else options["token_ids"]) if several else [prompt]
         return _Call(options, params, prompts, inputs, Shape(several, n))
 
     def _batch(self, call: "_Call", errors: Errors, progress: bool | None) -> Batch:
-        """Return the batch of a call; it checks its prompts further once it starts."""
+        """Return the batch of a call. Once started, it tokenizes its prompts and checks their lengths."""
         options, count = self._with_tool_grammar(call.options, call.prompts), call.shape.n or 1
         variants = draws(call.params if options is call.options else self.params(options, count), count)
         self.check_engine()
@@ -244,22 +255,22 @@ class Requests:
         return Batch(call.prompts, labels, variants, call.shape, errors, self.loaded_engine.preparer, submit)
 
     def params(self, options: GenerateOptions[Any], n: int = 1) -> SamplingParams:
-        """Return the sampling parameters of a call; raises as `SamplingParams.from_options`."""
+        """Return the sampling parameters of a call, checked for the model; raises as `SamplingParams.from_options`."""
         params = SamplingParams.from_options(options, self._options, n=n, beside=PromptOptions.__annotations__)
         limits = self.loaded_engine.limits
         self.check_predicts()
         params.check_against(self.vocab_size, limits.max_logprobs)
         if params.processor_args is not None and not limits.processes_logits:
-            raise InvalidRequest("processor_args are for a logits processor, and open() was given no logits_processor")
+            raise InvalidRequest("processor_args need a logits processor, and this session was opened without one")
         return params
 
     def _with_tool_grammar(
         self, options: GenerateOptions[Any], prompts: Sequence[Prompt | Exception]
     ) -> GenerateOptions[Any]:
-        """Return the options of a call, with the grammar of the tool calls required by its `tool_choice`.
+        """Return the options of a call. A `tool_choice` that requires a call adds the grammar of the tool calls.
 
         Raises:
-            InvalidRequest: the tool does not exist, or the call has another constraint too.
+            InvalidRequest: the tool does not exist, the prompts have no tools, or the call has another constraint too.
         """
         choice = options.get("tool_choice", "auto")
         chat = next((each for each in prompts if isinstance(each, Conversation)), None)
@@ -288,23 +299,19 @@ class Requests:
         if self._prefix is None:
             return all_prompts(prompt, options, self.vocab_size)
         if prompt is None and options.get("token_ids") is None:
-            return [as_it_is(self._prefix, options)], False
+            return [prefix_prompt(self._prefix, options)], False
         prompts, batch = all_prompts(prompt, options, self.vocab_size)
         return each_of(prompts, partial(continuation, self._prefix), batch), batch
 
     def check_predicts(self) -> None:
-        """Raise InvalidRequest if the model has no language-model head.
-
-        Raises:
-            InvalidRequest: the model has no head that predicts tokens.
-        """
+        """Raise InvalidRequest if the model has no language-model head."""
         uses = self.loaded_engine.checkpoint.uses
         if not uses.generates:
             labels = 0 if uses.classifier is None else len(uses.classifier.labels)
-            others = {0: "", 1: ", classify() and rerank()"}.get(labels, " and classify()")
+            others = {0: "", 1: ", classify() or rerank()"}.get(labels, " or classify()")
             raise InvalidRequest(
-                f"{self.loaded_engine.source} has no head that predicts tokens, so it generates and scores nothing: it "
-                f"is for embed(){others}"
+                f"{self.loaded_engine.source} has no head that predicts tokens, so it generates and scores nothing: "
+                f"use embed(){others}"
             )
 
     def check_engine(self) -> None:
@@ -320,7 +327,11 @@ class Requests:
         tools: ToolSchemas | None,
         progress: bool | None = None,
     ) -> Submission:
-        """Return a checked request. Answers to conversations, with or without `tools`, are parsed."""
+        """Return the submission of a request.
+
+        Args:
+            tools: the tools of the conversation; None if the prompt is not a conversation, so its answer is not parsed.
+        """
         reader = (
             None if tools is None else self._reader(params, tools, goes_on(prompt) or params.constraint is not None)
         )
@@ -335,13 +346,13 @@ class Requests:
 
     def _submit(self, submission: Submission, *, wait: bool = True) -> Handle:
         self.check_engine()
-        if isinstance(submission.prompt, tuple):  # the intake checks text after tokenizing it
+        if isinstance(submission.prompt, tuple):  # the intake checks the length of text after tokenizing it
             tokens = submission.prompt + submission.output_prefix.token_ids
             check_length(tokens, self.loaded_engine.limits.max_context, submission.params.max_tokens != 0)
         return self._client.submit(submission, self._engine.post, wait=wait)
 
     def _reader(self, params: SamplingParams, tools: ToolSchemas, goes_on: bool) -> Reader | None:
-        """Return the function that creates parsers of answers; None if the text itself is the answer.
+        """Return the function that creates parsers of answers; None for an answer of plain text.
 
         Schemas, regular expressions and choices leave no room for reasoning and calls in an answer.
         """
@@ -364,7 +375,7 @@ class Requests:
         engine, client, defaults = ref(self._engine), self._client, self._options
         draw, progress = self._draw, self._progress
 
-        def maker() -> Requests:
+        def factory() -> Requests:
             thread = engine()
             if thread is None or thread.loaded_engine is None:
                 raise SessionClosed("the session of this generation is closed; open it again and generate again")
@@ -372,4 +383,4 @@ class Requests:
 
         programs, names = self.loaded_engine.programs.readiness(), SamplingOptions.__annotations__
         sampling = cast(SamplingOptions, {name: value for name, value in options.items() if name in names})
-        return Branches(maker, sampling, programs.summary if programs.compiled else "", tools)
+        return Branches(factory, sampling, programs.summary if programs.compiled else "", tools)

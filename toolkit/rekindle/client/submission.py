@@ -1,4 +1,4 @@
-"""Request as its caller submits it."""
+"""Submission of a request: the message for the engine, and the caller's options for the answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from rekindle.client.batches.run import Errors, Outcome
 from rekindle.client.prompts import GENERATE_DEFAULTS, EachPromptOptions, GenerateOptions, Messages
-from rekindle.client.requests import Asker
+from rekindle.client.requests import HasRequests
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Waits, awaited, blocked, in_a_thread
@@ -189,7 +189,7 @@ class PendingMap(Loop[tuple[int, Outcome]]):
 
 @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
 def map(  # noqa: A001
-    session: Asker,
+    session: HasRequests,
     items: Iterable[Any] | None = None,
     *,
     template: str | Messages | None = None,

@@ -9,7 +9,7 @@ import numpy as np
 from rekindle.client.batches.batch import Batch
 from rekindle.client.batches.run import Shape
 from rekindle.client.prompts import OnePrompt, Prompts, TokenIds, label_of
-from rekindle.client.requests import Asker, Requests
+from rekindle.client.requests import HasRequests, Requests
 from rekindle.core.checkpoints.uses import Embedding
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.engine.loaded_engine import LoadedEngine
@@ -88,7 +88,7 @@ def prompt_prefix(own: Embedding, instruction: Any) -> str:
 
 
 def embed(
-    session: Asker,
+    session: HasRequests,
     texts: OnePrompt | Prompts = None,
     *,
     pooling: Pooling | None = None,

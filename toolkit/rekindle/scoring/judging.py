@@ -7,7 +7,7 @@ from typing import Any, Final, overload
 import numpy as np
 
 from rekindle.client.prompts import Messages, TokenIds
-from rekindle.client.requests import Asker, Requests
+from rekindle.client.requests import HasRequests, Requests
 from rekindle.core.checkpoints.uses import Classifier
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.engine.preparing import Preparer
@@ -32,16 +32,18 @@ _SYSTEM: Final = (
 
 
 @overload
-def classify(session: Asker, texts: str | Messages, *, progress: bool | None = None) -> Waits[Classification]: ...
+def classify(session: HasRequests, texts: str | Messages, *, progress: bool | None = None) -> Waits[Classification]: ...
 @overload
 def classify(
-    session: Asker, texts: list[str] | Sequence[Messages], *, progress: bool | None = None
+    session: HasRequests, texts: list[str] | Sequence[Messages], *, progress: bool | None = None
 ) -> Waits[list[Classification]]: ...
 @overload
 def classify(
-    session: Asker, *, token_ids: TokenIds | Sequence[TokenIds], progress: bool | None = None
+    session: HasRequests, *, token_ids: TokenIds | Sequence[TokenIds], progress: bool | None = None
 ) -> Waits[Classification | list[Classification]]: ...
-def classify(session: Asker, texts: Any = None, *, token_ids: Any = None, progress: bool | None = None) -> Waits[Any]:
+def classify(
+    session: HasRequests, texts: Any = None, *, token_ids: Any = None, progress: bool | None = None
+) -> Waits[Any]:
     """Return the class of a text, or of each text of a list, from the model's sequence-classification head.
 
     The head comes from the opened checkpoint and is not replaced by `update_weights`.
@@ -73,7 +75,7 @@ def classify(session: Asker, texts: Any = None, *, token_ids: Any = None, progre
 
 
 def rerank(
-    session: Asker,
+    session: HasRequests,
     query: str,
     documents: Sequence[str],
     *,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from rekindle.client.prompts import OnePrompt, TokenIds
-from rekindle.client.requests import Asker
+from rekindle.client.requests import HasRequests
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import InvalidRequest
@@ -19,7 +19,7 @@ from rekindle.scoring.computing import ScoredSequence, ScoringBar, score_all, sc
 
 
 def score(
-    session: Asker,
+    session: HasRequests,
     prompt: OnePrompt = None,
     options: str | Sequence[str] = (),
     *,
@@ -96,7 +96,7 @@ def together(tokenizer: Tokenizer, prompt: str, option: str) -> ScoredSequence:
 
 
 def perplexity(
-    session: Asker,
+    session: HasRequests,
     text: OnePrompt = None,
     *,
     window: int | None = None,

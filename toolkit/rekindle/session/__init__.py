@@ -1,1 +1,1 @@
-"""What you hold: a session, its requests, its prefixes."""
+"""Sessions: opening, operations, prefixes, display and metrics."""

@@ -14,13 +14,14 @@ class Memory:
 
     Attributes:
         weights: the weights on all devices.
-        workspace: the scratch memory of the largest step, as reported by the compiler; a bound until it is compiled.
+        workspace: the scratch memory of the largest step, as reported by the compiler; an upper bound until this step
+            is compiled.
         pool: all pages on all devices, in use or free.
         devices: the number of devices; each holds an equal part of weights, workspace and pool.
         token: the pool memory per token of context.
         tokens: the capacity of the pool, in tokens of context.
-        host: copies of cached pages in host memory; `host_limit` is their limit.
-        disk: cached pages of this model on disk; `disk_limit` is the limit for the pages of all models.
+        host, host_limit: the copies of cached pages in host memory, and their limit.
+        disk, disk_limit: the cached pages of this model on disk, and the limit for the pages of all models.
     """
 
     weights: int
@@ -53,15 +54,15 @@ class Memory:
         )
 
     def facts(self) -> dict[str, str | None]:
-        """Return the memory in words for cards, by label; None for an absent tier."""
+        """Return the memory as text for cards, by label; None for an absent tier."""
         on_each = ", ".join(f"{markup.size_text(size)} for {name}" for name, size in self.on_each.items())
         return {
             "weights": markup.size_text(self.weights),
             "a step": markup.size_text(self.workspace),
             "pages": f"{markup.size_text(self.pool)} for {markup.quantity(self.tokens, 'token')}",
             f"on each of {self.devices} devices": on_each if self.devices > 1 else None,
-            "in host memory": self._share(self.host, self.host_limit),
-            "on disk": self._share(self.disk, self.disk_limit),
+            "in host memory": self._of_limit(self.host, self.host_limit),
+            "on disk": self._of_limit(self.disk, self.disk_limit),
         }
 
     @property
@@ -70,7 +71,7 @@ class Memory:
         sizes = {"weights": self.weights, "workspace": self.workspace, "pool": self.pool}
         return {name: size // self.devices for name, size in sizes.items()}
 
-    def _share(self, used: int, limit: int) -> str | None:
+    def _of_limit(self, used: int, limit: int) -> str | None:
         return f"{markup.size_text(used)} of {markup.size_text(limit)}" if limit else None
 
     def __repr__(self) -> str:
@@ -109,11 +110,11 @@ class About:
         )
 
     def text(self) -> str:
-        """Return the line, followed by the model and the memory."""
+        """Return the session as text: its line, the model and the memory."""
         if self.error is not None:
             return self.line()
         rows = {"model": self._model(), "memory": Memory.of(self.loaded_engine).facts()}
-        return "\n".join([self.line(), *(f"  {name:8}{_in_words(facts)}" for name, facts in rows.items())])
+        return "\n".join([self.line(), *(f"  {name:8}{_joined(facts)}" for name, facts in rows.items())])
 
     def html(self) -> str:
         """Return the HTML card."""
@@ -137,11 +138,11 @@ class About:
         return self.loaded_engine.stats().scheduler
 
     def _free(self) -> str:
-        """Return the number of free pages, of all pages, in words."""
+        """Return the numbers of free pages and of all pages as text."""
         return f"{self._counts.free_pages:,} of {self._counts.pages:,}"
 
     def _model(self) -> dict[str, str | None]:
-        """Return the devices, dtype, limits and programs in words, by label."""
+        """Return the devices, dtype, limits and programs as text, by label."""
         loaded_engine = self.loaded_engine
         limits = loaded_engine.limits
         programs, wire = (
@@ -162,5 +163,5 @@ class About:
         }
 
 
-def _in_words(facts: dict[str, str | None]) -> str:
+def _joined(facts: dict[str, str | None]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)

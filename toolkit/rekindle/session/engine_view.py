@@ -11,7 +11,7 @@ from rekindle.notebook.board.board import Facts, Source
 from rekindle.notebook.board.rates import SECONDS
 
 LISTED = 8
-"""Maximal number of requests listed individually."""
+"""Maximum number of requests listed individually."""
 
 
 class EngineView(Source):
@@ -27,7 +27,7 @@ class EngineView(Source):
         first_tokens = tuple(self._client.first_tokens)
         return Facts(
             name=self._name,
-            dtype=self._computes(),
+            dtype=self._dtype(),
             state=self._state(),
             has_ended=self._engine.error is not None,
             stats=self._loaded_engine.stats(),
@@ -54,8 +54,8 @@ class EngineView(Source):
         if handle is not None:
             handle.cancel()
 
-    def _computes(self) -> str:
-        """Return the dtype, with the devices if there are several."""
+    def _dtype(self) -> str:
+        """Return the dtype of computation, followed by the devices if there are several."""
         deployment = self._loaded_engine.deployment
         several = deployment.devices > 1 or self._loaded_engine.limits.lanes > 1
         return deployment.dtype + (f" on {deployment}" if several else "")

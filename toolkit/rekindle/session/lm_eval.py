@@ -42,11 +42,11 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
         batch_size: an lm-eval option. A number above 1 sets `max_running`; other values leave batching to the engine.
         max_batch_size: an lm-eval option without effect.
         max_gen_toks: the default maximum of generated tokens per request.
-        prefix_token_id: the token in front of a text without context; the default is the tokenizer's first special
-            token, or else its last.
+        prefix_token_id: the id of the token in front of a text without context; the default is the tokenizer's BOS
+            token, or its EOS token if it has no BOS token.
         session: an open session in place of a model; it stays open.
-        **settings: as in `rekindle.open`. Torch's device names are translated: "cuda:1" becomes "gpu:1", and lm-eval's
-            default, "cuda:0", leaves the choice to JAX.
+        **settings: as in `rekindle.open`. Device names of PyTorch are translated: "cuda:1" becomes "gpu:1". lm-eval's
+            defaults, "cuda" and "cuda:0", leave the choice to JAX.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
 
     @property
     def eot_token_id(self) -> int:
-        """Id of the token at the end of a text."""
+        """Id of the EOS token."""
         return self._token(self._tokens.eos_token)
 
     @property
@@ -90,7 +90,7 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
 
     @property
     def max_length(self) -> int:
-        """Maximal context in tokens before a scored token; a request also needs room for it and one output token."""
+        """Maximum tokens of context before a scored token; a request has room for it and one output token too."""
         return self._session._loaded_engine.limits.max_context - 2
 
     @property
@@ -111,8 +111,8 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
 
         Args:
             add_special_tokens: whether to add the tokenizer's leading special tokens; None adds them unless the text
-                starts with its own.
-            further: ignored options of other lm-eval models.
+                begins with the BOS token.
+            **further: ignored options of other lm-eval models.
         """
         tokenizer = self._tokens
         has_bos = tokenizer.bos_token is not None and string.startswith(tokenizer.bos_token)
@@ -165,7 +165,7 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
         return texts
 
     def _options(self, task_options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return Rekindle's sampling options for a task's generation options. `generate` rejects unknown ones."""
+        """Return Rekindle's sampling options for a task's generation options. Unknown options make `generate` fail."""
         options = dict(normalize_gen_kwargs(dict(task_options), self._max_gen_toks))
         samples, until = options.pop("do_sample"), options.pop("until")
         options["max_tokens"] = options.pop("max_gen_toks")
@@ -186,6 +186,6 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
     def _token(self, text: str | None) -> int:
         token = None if text is None else self._tokens.backend.token_to_id(text)
         if token is None:
-            raise ConfigError("the tokenizer has no first or last special token: pass prefix_token_id")
+            raise ConfigError("the tokenizer has no BOS or EOS token: pass prefix_token_id")
         token_id: int = token
         return token_id

@@ -9,51 +9,52 @@ from collections.abc import Iterator, Mapping, Sequence
 from rekindle.client.latencies import Histogram, Latencies
 from rekindle.core.scheduler.stats import SchedulerStats, Stats
 
-_NOW: Mapping[str, str] = {
+_GAUGES: Mapping[str, str] = {
     "waiting": "Requests in the waiting queue.",
-    "running": "Requests that have a slot.",
+    "running": "Requests with a slot.",
     "pages": "Pages in the pool.",
-    "free_pages": "Pages that a request could have now, cached ones that nobody uses among them.",
-    "cached_pages": "Pages that hold a cached prefix.",
-    "evictable_pages": "Cached pages that nobody uses.",
+    "free_pages": "Pages available to a request, including evictable pages.",
+    "cached_pages": "Pages with a cached prefix.",
+    "evictable_pages": "Cached pages not in use by any request.",
     "host_pages": "Pages with a copy in host memory.",
     "disk_pages": "Pages with a copy on disk.",
 }
-"""Gauges of the scheduler: attribute and help text."""
-_EVER: Mapping[str, str] = {
+"""Gauges of the scheduler: help text by attribute of `SchedulerStats`."""
+_COUNTERS: Mapping[str, str] = {
     "ended": "Requests that ended, for any reason.",
     "ticks": "Plans made.",
     "prompt_tokens": "Tokens in the prompts of started requests.",
-    "device_hit_tokens": "Tokens of prompts that were found in the prefix cache, on the device.",
-    "host_hit_tokens": "Tokens of prompts that were found in host memory.",
-    "disk_hit_tokens": "Tokens of prompts that were found on disk.",
-    "computed_tokens": "Tokens of prompts that were computed.",
-    "recomputed_tokens": "Tokens computed once more, of requests that had lost their pages.",
-    "generated_tokens": "Tokens handed to requests.",
-    "forced_tokens": "Generated tokens that a constraint left no choice of.",
-    "preemptions": "Times that a request gave its pages back to start again later.",
-    "moved_pages": "Pages of prompts that came from the lane that computed them.",
-    "device_losses": "Times that a damaged program took all pages of the device with it.",
+    "device_hit_tokens": "Prompt tokens found in the prefix cache on the device.",
+    "host_hit_tokens": "Prompt tokens found in the prefix cache in host memory.",
+    "disk_hit_tokens": "Prompt tokens found in the prefix cache on disk.",
+    "computed_tokens": "Prompt tokens computed.",
+    "recomputed_tokens": "Tokens computed again for requests after a preemption.",
+    "generated_tokens": "Tokens given to requests.",
+    "forced_tokens": "Generated tokens forced by a constraint.",
+    "preemptions": "Times a request gave its pages back, to start again later.",
+    "moved_pages": "Prompt pages received from the lane with the computed prompt.",
+    "device_losses": "Losses of all pages on the device through a damaged program.",
 }
-"""Counters of the scheduler: attribute and help text."""
-_TIMES: Mapping[str, tuple[str, str]] = {
+"""Counters of the scheduler: help text by attribute of `SchedulerStats`."""
+_HISTOGRAMS: Mapping[str, tuple[str, str]] = {
     "queued": ("queue_seconds", "Seconds until a request left the waiting queue."),
     "first_token": ("time_to_first_token_seconds", "Seconds until the first token of a request."),
     "between_tokens": ("inter_token_seconds", "Seconds between two tokens of a request."),
     "total": ("request_seconds", "Seconds until the end of a request."),
 }
+"""Histograms: (name, help text) by attribute of `Latencies`."""
 
 
 def metrics_text(stats: Stats, latencies: Latencies) -> str:
-    """Return all metrics, each with its help and type lines."""
+    """Return all metrics in Prometheus text format, each with its help and type lines."""
     return "".join(f"{line}\n" for line in _lines(stats, latencies))
 
 
 def _lines(stats: Stats, latencies: Latencies) -> Iterator[str]:
-    for name, text in _NOW.items():
+    for name, text in _GAUGES.items():
         yield from _number(name, "gauge", text, getattr(stats.scheduler, name))
-    yield from _number("programs", "gauge", "Compiled programs that are held.", stats.programs)
-    for name, text in _EVER.items():
+    yield from _number("programs", "gauge", "Compiled programs in memory.", stats.programs)
+    for name, text in _COUNTERS.items():
         yield from _number(f"{name}_total", "counter", text, getattr(stats.scheduler, name))
     if len(stats.lanes) > 1:
         yield from _of_lanes(stats.lanes)
@@ -62,16 +63,16 @@ def _lines(stats: Stats, latencies: Latencies) -> Iterator[str]:
     yield from _head("requests_total", "counter", "Requests that ended, by their finish reason.")
     for reason, count in sorted(latencies.ended.copy().items()):
         yield f'rekindle_requests_total{{finish_reason="{reason}"}} {count}'
-    for attribute, (name, text) in _TIMES.items():
+    for attribute, (name, text) in _HISTOGRAMS.items():
         yield from _histogram(name, text, getattr(latencies, attribute))
 
 
 def _of_lanes(lanes: Sequence[SchedulerStats]) -> Iterator[str]:
-    """Yield the metrics of each lane, prefixed with "lane_" to distinguish them from the sums."""
-    for kind, helps in (("gauge", _NOW), ("counter", _EVER)):
+    """Yield the metrics of each lane; the prefix "lane_" distinguishes them from the sums over lanes."""
+    for kind, helps in (("gauge", _GAUGES), ("counter", _COUNTERS)):
         for name, text in helps.items():
             of_lane = f"lane_{name}" if kind == "gauge" else f"lane_{name}_total"
-            yield from _head(of_lane, kind, f"In each lane: {text[0].lower()}{text[1:]}")
+            yield from _head(of_lane, kind, f"Per lane: {text[0].lower()}{text[1:]}")
             for number, lane in enumerate(lanes):
                 yield f'rekindle_{of_lane}{{lane="{number}"}} {getattr(lane, name)}'
 

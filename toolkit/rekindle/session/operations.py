@@ -20,7 +20,7 @@ from rekindle.core.messages.record import MessageRecord
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 
 CLOSE_SECONDS = 3.0
-"""Seconds for which a closing session keeps writing cached pages to disk."""
+"""Longest time for the writing of cached pages by a closing session, in seconds."""
 InFlight = Literal["finish", "fail"]
 """Option of `update_weights` for requests in flight."""
 
@@ -34,11 +34,11 @@ class Operations:
         engine.stopped.when_closed(self._stop_followers)
 
     def followed_by(self, stop: Callable[[], None], closed: Feed[None]) -> None:
-        """Register a follower, such as a server: it is stopped after the engine, and `close` waits for it.
+        """Register a follower, for example a server. It is stopped once the engine has stopped, and `close` waits for it.
 
         Args:
-            stop: requests the follower's end and returns at once; thread-safe and idempotent.
-            closed: the feed closed at the follower's end.
+            stop: requests the end of the follower and returns at once; thread-safe and idempotent.
+            closed: a feed that closes when the follower has ended.
         """
         self._followers[closed] = stop
         closed.when_closed(lambda: self._forget(closed))

@@ -17,7 +17,7 @@ from rekindle.client.prompts import (
     TokenIds,
     as_text,
 )
-from rekindle.client.requests import Asker, Requests
+from rekindle.client.requests import HasRequests, Requests
 from rekindle.core import markup
 from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.twins import awaitable, blocking
@@ -36,11 +36,11 @@ FIXED = ("cache_salt", "tools", "chat_template_kwargs")
 class Prefix:
     """Prefix held in the cache, from `session.prefix`. Its full pages stay on the device until `release`.
 
-    Dropping the last reference releases the prefix too; the result of a notebook cell stays referenced by `Out`.
+    Dropping the last reference releases the prefix too. The result of a notebook cell stays referenced by `Out`.
 
     Attributes:
         tokens: the number of tokens in the prefix.
-        cached: the number of its tokens found in the cache at its creation, by tier.
+        cached: the number of its tokens found in the cache when the prefix was created, by tier.
     """
 
     def __init__(self, prompt: Prompt, requests: Requests, handle: Handle, generation: Generation):
@@ -61,7 +61,7 @@ class Prefix:
 
     @property
     def cached_tokens(self) -> int:
-        """Number of tokens found in the cache at the prefix's creation, in all tiers."""
+        """Number of tokens found in the cache when the prefix was created, in all tiers."""
         return self.cached.total
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
@@ -94,7 +94,7 @@ class Prefix:
         progress: bool | None = None,
         **options: Unpack[GenerateOptions[Any]],
     ) -> Waits[Any]:
-        """Continue the prefix, and generate to the end of the answer.
+        """Continue the prefix with a prompt or each prompt of a list, and wait for the end of the answers.
 
         Args:
             prompt: text after a text prefix; messages, or a str as a user message, after a conversation; or a list of
@@ -103,10 +103,11 @@ class Prefix:
             **options: `token_ids` in place of text (one list of ids or several), and sampling parameters.
 
         Returns:
-            A `Generation` or `Answers`, as `Session.generate`.
+            A `Generation` or `Answers`, as in `Session.generate`.
 
         Raises:
-            InvalidRequest: the prefix was released, or as `Session.generate`.
+            InvalidRequest: the prefix was released, or as in `Session.generate`.
+            Others: as in `Session.generate`.
         """
         self._check(options)
         return self._requests.all(prompt, options, n, errors, progress)
@@ -115,16 +116,23 @@ class Prefix:
 
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
     def stream(self, prompt: OnePrompt = None, **options: Unpack[OnePromptOptions]) -> Stream:
-        """Continue the prefix, and return the pieces as they arrive, for `async for` or a blocking `for`."""
+        """Continue the prefix, and return the stream of the answer's pieces, for `async for` or a blocking `for`.
+
+        Arguments and errors are as in `generate`, for one prompt.
+        """
         self._check(options)
         return Stream(self._requests.submit_one(prompt, options, wait=True))
 
     @awaitable("await doc.fork(...)")
     def fork(self, n: int) -> Waits[list["Prefix"]]:
-        """Hold the same prefix `n` more times, each with its own `release`. Nothing is computed: forks share the pages.
+        """Hold the same prefix `n` more times, each with a separate `release`. The forks share the cached pages.
+
+        Args:
+            n: the number of forks.
 
         Raises:
-            InvalidRequest: `n` is no positive integer, or the prefix was released.
+            InvalidRequest: `n` is not a positive integer, or the prefix was released.
+            SessionError: the session is closed or its engine failed.
         """
         count = check_draws(n)
         self._check()
@@ -161,7 +169,7 @@ class Prefix:
 
 
 class PendingPrefix(Eventual[Prefix]):
-    """Awaitable prefix, not yet computed."""
+    """Awaitable prefix, not yet computed; entering it with `async with` computes and later releases the prefix."""
 
     _gives = Prefix
     _hint = "it is not computed yet; doc = await session.prefix(...)"
@@ -179,23 +187,28 @@ class PendingPrefix(Eventual[Prefix]):
 
 @spelled_out(PromptOptions, PROMPT_DEFAULTS)
 def prefix(
-    session: Asker, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
+    session: HasRequests, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
 ) -> PendingPrefix:
     """Compute a prefix once and hold it in the cache: `doc = await session.prefix(text)`, or `async with` it.
 
     `await doc.generate(...)` continues the prefix. Requests with equal beginnings share cached pages even without a
-    `Prefix`, but pages held by a `Prefix` are never evicted. Only full pages are held. A request without enough
-    remaining pages fails with PromptTooLong as soon as no running request could free any.
+    `Prefix`, but pages held by a `Prefix` are never evicted. Only full pages are held. If the remaining pages do not
+    suffice for a request, and no running request could free more, the request fails with PromptTooLong.
 
     Args:
+        prompt: text or messages, as in `generate`.
         cache_salt: the cache salt of the prefix and its continuations, as in `SamplingParams`.
         Others: the prompt options of `generate`. Sampling parameters belong to calls on the prefix.
 
+    Returns:
+        A `PendingPrefix`: its await waits for the computation, and returns the `Prefix`.
+
     Raises:
-        InvalidRequest: as `generate`, or the session was opened with `prefix_cache=False`.
+        InvalidRequest: as in `generate`, or the session was opened with `prefix_cache=False`.
+        SessionError: the session is closed or its engine failed (raised by the await).
     """
     if not session._requests.loaded_engine.limits.prefix_cache:
-        raise InvalidRequest("this session keeps no prefixes: it was opened with prefix_cache=False")
+        raise InvalidRequest("this session cannot hold prefixes: it was opened with prefix_cache=False")
     check_keywords(options, ("cache_salt", *PromptOptions.__annotations__))
     if options.get("tool_choice", "auto") not in ("auto", "none"):
         raise InvalidRequest("tool_choice belongs to calls on the prefix, as in doc.generate(tool_choice=...)")

@@ -73,9 +73,12 @@ if TYPE_CHECKING:
 class Session:
     """One open model, created by `rekindle.open`.
 
-    All methods are thread-safe and may be called from any number of tasks, event loops and threads at once. Awaitable
-    methods have a blocking twin with the suffix `_sync`. Calls that generate accept the sampling parameters of
+    All methods are thread-safe and may be called from any number of tasks, event loops and threads at once. Each
+    awaitable method has a blocking twin with the suffix `_sync`. Calls that generate accept the sampling parameters of
     `rekindle.SamplingParams` as keyword arguments.
+
+    A wait can be left early: by an interrupt of the cell, a timeout scope, or the cancellation of its task. This
+    cancels the requests of the call, unless the method's documentation says otherwise.
     """
 
     def __init__(
@@ -139,32 +142,34 @@ class Session:
         progress: bool | None = None,
         **options: Unpack[GenerateOptions[Any]],
     ) -> Waits[Any]:
-        """Generate to the end of the answer.
+        """Generate an answer to a prompt, or to each prompt of a list, and wait for its end.
 
-        Leaving the await early, by an interrupt or a timeout, cancels the request. An interrupt (KeyboardInterrupt or
-        asyncio.CancelledError) carries the partial result: its attribute `generation` has the text so far. For a list
-        of prompts, its attribute `finished` has the finished answers, with None in place of the others.
+        While the waiting queue is full, the call waits for room; it never raises QueueFull. All prompts of a list are
+        checked in a separate thread before the first is computed.
 
-        All prompts of a list are checked in a separate thread before the first is computed.
+        Leaving the wait early, by an interrupt or a timeout, cancels the requests. An interrupt (KeyboardInterrupt or
+        asyncio.CancelledError) carries the partial result: its attribute `generation` is the partial generation. For a
+        list of prompts, its attribute `finished` has the finished answers, with None in place of the others.
 
         Args:
             prompt: text, used without a chat template; a conversation as a list of {role, content} messages; or a list
                 of either, which returns a list.
-            n: the number of independent samples per prompt, returned as a list. With a seed, the first sample is the
-                one of `n=None`. Several samples need a temperature above 0, which defaults to 1 if neither the call nor
-                the model sets it.
+            n: the number of independent samples per prompt, returned as a list. With a seed, the first sample equals
+                the answer without `n`. Several samples need a temperature above 0; it defaults to 1 if neither the call
+                nor the model sets it.
             errors: "raise" raises the first error of a list and cancels its other requests; "return" puts each error
                 into the list in place of its answer.
-            progress: whether to draw a progress bar for a list that takes longer than a second: finished answers,
-                tokens per second and the remaining time. The default is the `progress` of `open`.
+            progress: whether to draw a progress bar for a list that takes longer than a second. The bar shows finished
+                answers, tokens per second and the remaining time. The default is the `progress` of `open`.
             token_ids: the token ids of the prompt, in place of text; or a list of the ids of several prompts.
             tools: functions that the model may call: annotated Python functions, with docstrings as descriptions, or
                 JSON schemas. `generate` never calls them; `run_tools` does.
             tool_choice: "auto" lets the model choose; "required" forces at least one call, after any reasoning; the
-                name of a tool forces one call of it; "none" omits the tools from the prompt.
+                name of a tool forces one call of this tool; "none" omits the tools from the prompt.
             chat_template_kwargs: additional variables of the chat template, by name.
-            continue_final_message: continue the last message of the conversation instead of answering it.
-            add_special_tokens: False if the text already contains its special tokens, as output of `session.render`.
+            continue_final_message: whether to continue the last message of the conversation instead of answering it.
+            add_special_tokens: whether the tokenizer adds its special tokens to text. Pass False for text with special
+                tokens, such as the output of `session.render`.
             Others: see `rekindle.SamplingParams`.
 
         Returns:
@@ -173,17 +178,17 @@ class Session:
 
         Raises:
             InvalidRequest: a prompt or option is invalid; PromptTooLong is a subclass. For a list, the subclass
-                InvalidBatch names all bad prompts by index, and nothing was computed.
+                InvalidBatch has the error of each bad prompt by index, and nothing was computed.
             BatchFailed: a request of a list failed later, for one of the reasons below; `results` has the finished
                 answers.
-            RequestCancelled: the request was cancelled elsewhere, as on the dashboard.
+            RequestCancelled: the request was cancelled elsewhere, such as on the dashboard.
             ConstraintFailed: the constraint and other parameters leave no token to choose.
             LogitsNotFinite: the model computed NaN or infinity for this request; other requests continue.
-            WeightsChanged: `update_weights` failed the requests in flight.
+            WeightsChanged: `update_weights` ended the request.
             SessionError: the session is closed or its engine failed.
 
         Warns:
-            ParametersIgnored: the temperature is 0, and other parameters have no effect on greedy decoding.
+            ParametersIgnored: the temperature is 0, so other parameters have no effect on greedy decoding.
         """
         return self._requests.all(prompt, options, n, errors, progress)
 
@@ -197,21 +202,24 @@ class Session:
     def as_completed(
         self, prompt: Prompts = None, *, errors: Errors = "raise", **options: Unpack[ManyPromptsOptions]
     ) -> AsCompleted[Any]:
-        """Return the answers of a list of prompts in order of completion.
+        """Return an iterator over the answers of a list of prompts, in order of completion.
 
         Use `async for index, answer in session.as_completed(prompts)`, or a blocking `for`; `index` is the position of
-        the prompt in the list. All prompts are checked when the loop begins, before the first is computed. Leaving the
-        loop cancels the unfinished requests, unless a variable still refers to it. Another loop can then continue it;
-        `del`, `close` or `contextlib.aclosing` cancels its requests.
+        the prompt in the list. The requests are submitted when the loop begins, after a check of all prompts; while the
+        waiting queue is full, they wait for room.
+
+        Leaving the loop early cancels the unfinished requests, unless a variable still refers to the iterator. Another
+        loop can then continue it; `del`, `close` or `contextlib.aclosing` cancels its requests.
 
         Args:
-            prompt: a list of prompts; other options are as in `generate`.
+            prompt: a list of prompts.
             errors: "raise" raises the first error and cancels the other requests; "return" yields each error in place
                 of its answer.
+            Others: as in `generate`.
 
         Raises:
-            InvalidRequest: as `generate`, or `prompt` is no list.
-            Others: as `generate` for a list (raised by the loop).
+            InvalidRequest: an option is invalid, or `prompt` is not a list.
+            Others: as in `generate` for a list, raised by the loop.
         """
         return self._requests.as_completed(prompt, options, errors)
 
@@ -224,15 +232,23 @@ class Session:
     def stream(self, prompt: Prompts = None, **options: Unpack[ManyPromptsOptions]) -> Streams: ...
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
     def stream(self, prompt: Any = None, **options: Unpack[GenerateOptions[Any]]) -> Any:
-        """Return the pieces of a generation as they arrive: `async for piece in session.stream(...)`, or with `for`.
+        """Return the stream of an answer's pieces: `async for piece in session.stream(...)`, or a blocking `for`.
 
-        For a list of prompts, pieces arrive from all requests, each with the index of its prompt:
-        `async for index, piece in session.stream([...])`. The list is checked as in `as_completed`, and the first error
-        is raised.
+        The request is submitted at once; while the waiting queue is full, it waits for room. For a list of prompts, the
+        stream yields the pieces of all requests as they arrive, each with the index of its prompt:
+        `async for index, piece in session.stream([...])`. These requests are submitted when the loop begins, after a
+        check of all prompts.
 
-        Leaving the loop early cancels the request, unless a variable still refers to the stream. Another loop can then
-        continue it; `del`, `close` or `contextlib.aclosing` cancels the request. Arguments and errors are as in
-        `generate`.
+        Leaving the loop early cancels the requests, unless a variable still refers to the stream. Another loop can then
+        continue it; `del`, `close` or `contextlib.aclosing` cancels the requests.
+
+        Args:
+            prompt: one prompt or a list, as in `generate`.
+            Others: as in `generate`.
+
+        Raises:
+            InvalidRequest: an option or the form of the prompt is invalid.
+            Others: as in `generate`, raised by the loop. For a list, the first error ends the loop.
         """
         return self._requests.stream(prompt, options)
 
@@ -249,16 +265,27 @@ class Session:
     def show(
         self, prompt: Any = None, *, errors: Errors = "raise", **options: Unpack[GenerateOptions[Any]]
     ) -> Waits[Any]:
-        """Generate to the end, and show the text in the notebook cell as it arrives. In a terminal, print it.
+        """Generate an answer, and show its text in the notebook cell as it arrives. In a terminal, print it.
 
         A list of prompts is shown as a table with one live row and cancel button per prompt, at most 50 rows. In a
-        terminal, each answer is printed when it ends. The finished output is the card of the returned object, so the
-        object shows nothing when it is the result of the same cell.
+        terminal, each answer is printed when it ends. At the end, the output becomes the card of the returned object.
+        The object therefore shows nothing as the result of the same cell.
 
-        Leaving the await early, by an interrupt or a timeout, cancels the request and keeps the text in the cell.
-        The cancel button raises no error: the call returns the partial generation with "cancelled" as finish reason.
+        Leaving the wait early, by an interrupt or a timeout, cancels the requests and keeps the text in the cell. The
+        cancel button raises no error: the call returns the partial generation with "cancelled" as finish reason.
         Buttons need ipykernel 7 and asyncio; otherwise the kernel receives clicks only after the cell, so use
-        "interrupt kernel". `show_sync` has no button for the same reason. Arguments and errors are as in `generate`.
+        "interrupt kernel". `show_sync` has no button for the same reason.
+
+        Args:
+            prompt: one prompt or a list, as in `generate`.
+            errors: as in `generate`.
+            Others: as in `generate`.
+
+        Returns:
+            A `Generation`, or `Answers` for a list, as in `generate`.
+
+        Raises:
+            Others: as in `generate`.
         """
         return show(self._requests, prompt, options, errors)
 
@@ -266,11 +293,17 @@ class Session:
 
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
     def submit(self, prompt: OnePrompt = None, **options: Unpack[OnePromptOptions]) -> Handle:
-        """Submit a request and return at once, with a handle to await, stream or cancel.
+        """Submit a request, and return its handle at once, to await, stream or cancel.
+
+        Args:
+            prompt: text or messages, as in `generate`.
+            Others: as in `generate`.
 
         Raises:
             QueueFull: `max_waiting` requests are waiting already. `enqueue` waits for room instead.
-            Others: as `generate`.
+            InvalidRequest: an option or the form of the prompt is invalid.
+            SessionError: the session is closed or its engine failed.
+            Others: as in `generate`, raised by the handle.
         """
         return self._requests.submit_one(prompt, options, wait=False)
 
@@ -281,9 +314,9 @@ class Session:
     ) -> Waits[list[Handle]]:
         """Check all prompts, then submit a request for each, and return the handles.
 
-        No request is submitted unless all prompts are valid. If the waiting queue has room for the first request, the
-        others wait on the client's side. Leaving the await submits nothing. Afterwards the caller awaits, streams or
-        cancels each handle.
+        The call waits only for the checks, in a separate thread. No request is submitted unless all prompts are valid.
+        The waiting queue needs room for one request; the others wait for room on the client's side. Leaving the wait
+        early submits nothing.
 
         Args:
             prompt: one prompt or a list, as in `generate`.
@@ -295,14 +328,16 @@ class Session:
 
         Raises:
             QueueFull: `max_waiting` requests are waiting already.
-            Others: as `generate`, for errors found by the checks.
+            InvalidRequest: as in `generate`.
+            SessionError: the session is closed or its engine failed.
+            Others: as in `generate`, raised by the handles.
         """
         return self._requests.submit_all(prompt, options, n)
 
     submit_all_sync = blocking(submit_all)
 
     def check_room(self) -> None:
-        """Raise QueueFull if `submit` would raise it now. Useful before calls that would wait for room, as `embed`."""
+        """Raise QueueFull if `submit` would raise it now. Useful before calls that would wait, such as `embed`."""
         self._client.check_room()
 
     @awaitable("await session.enqueue(...)")
@@ -310,7 +345,16 @@ class Session:
     def enqueue(self, prompt: OnePrompt = None, **options: Unpack[OnePromptOptions]) -> Waits[Handle]:
         """Wait for room in the waiting queue, submit a request, and return its handle.
 
-        Waiting calls are served in order. Leaving the wait submits nothing. Arguments and errors are as in `generate`.
+        Waiting calls are served in order. Leaving the wait early submits nothing.
+
+        Args:
+            prompt: text or messages, as in `generate`.
+            Others: as in `generate`.
+
+        Raises:
+            InvalidRequest: an option or the form of the prompt is invalid.
+            SessionError: the session is closed or its engine failed.
+            Others: as in `generate`, raised by the handle.
         """
         return self._requests.submit_one(prompt, options, wait=True).wait_entered()
 
@@ -341,20 +385,20 @@ class Session:
 
     @awaitable("await session.update_weights(...)")
     def update_weights(self, weights: Weights, *, in_flight: InFlight = "finish") -> Waits[None]:
-        """Replace the model's weights with others of the same structure.
+        """Replace the model's weights with others of the same structure, and wait until the new ones are in use.
 
-        Nothing is compiled. Cached prefixes are dropped: `Prefix` objects stay usable, but hold no pages any more.
-        Leaving the wait, by an interrupt or a timeout, keeps the old weights unless the new ones are in use already.
+        Nothing is compiled. Cached prefixes are dropped: `Prefix` objects stay usable, but no longer hold pages.
+        Leaving the wait early keeps the old weights, unless the new ones are in use already.
 
         Args:
             weights: a model as in `open`, or arrays by their names in Hugging Face checkpoints. With several hosts, a
                 model that every process can open.
-            in_flight: "finish" completes running requests on the old weights while new requests wait; "fail" ends
+            in_flight: "finish" completes running requests with the old weights while new requests wait; "fail" ends
                 running requests with WeightsChanged.
 
         Raises:
-            ModelError: the weights cannot be read or have another structure; the old ones stay in use.
-            HostRefused: another process cannot read the weights or has different ones; the old ones stay in use.
+            ModelError: the weights cannot be read or have another structure; the old weights stay in use.
+            HostRefused: another process cannot read the weights or has different ones; the old weights stay in use.
             InvalidRequest: `weights` or `in_flight` is invalid.
             SessionError: the session is closed or its engine failed.
         """
@@ -364,7 +408,9 @@ class Session:
 
     @awaitable("await session.save()")
     def save(self, *, progress: bool = True) -> Waits[int]:
-        """Write all cached prefixes to disk for later sessions. An idle engine does the same by itself.
+        """Write all cached prefixes to disk for later sessions, and wait until they are on disk.
+
+        An idle engine writes them without this call. Leaving the wait early does not stop the writing.
 
         Args:
             progress: whether to draw a progress bar while waiting.
@@ -374,7 +420,7 @@ class Session:
             pages, the latest stay; `stats.scheduler.disk_pages` counts the pages on disk.
 
         Raises:
-            StorageError: some pages could not be written, or this session writes none.
+            StorageError: some pages could not be written, or the session's settings disable writing.
             SessionError: the session is closed or its engine failed.
         """
         return self._operations.save(progress)
@@ -383,14 +429,16 @@ class Session:
 
     @awaitable("await session.precompiled()")
     def precompiled(self, *, progress: bool = True) -> Waits[None]:
-        """Wait until every program of the setting `precompile` is ready, and stored for later sessions.
+        """Wait until every program of the setting `precompile` is compiled and stored for later sessions.
+
+        Leaving the wait early does not stop the compilation.
 
         Args:
             progress: whether to draw a progress bar while waiting.
 
         Raises:
             SessionClosed: the session was closed meanwhile.
-            Others: the error of a program that could not be compiled.
+            Others: the error of the first program that could not be compiled.
         """
         return self._operations.precompiled(progress)
 
@@ -398,10 +446,10 @@ class Session:
 
     @awaitable("await session.pause()")
     def pause(self) -> Waits[None]:
-        """Pause the engine: its actors handle no further messages.
+        """Pause the engine: its actors handle no further messages. Wait until no actor is busy.
 
         Requests can still be submitted. They wait until the engine resumes, as do `save`, `update_weights` and
-        `prefix`. Leaving the wait for the pause leaves the engine paused.
+        `prefix`. After leaving the wait early, the engine is paused all the same.
 
         Raises:
             SessionError: the session is closed or its engine failed.
@@ -420,12 +468,13 @@ class Session:
 
     @awaitable("await session.step()")
     def step(self) -> Waits[MessageRecord | None]:
-        """Step the engine: let one actor handle the oldest pending message. A running engine is paused first.
+        """Step the engine: let one actor handle the oldest pending message, and wait until it has.
 
-        Leaving the wait leaves the engine paused; a message not yet taken stays pending.
+        A running engine is paused first. After leaving the wait early, the engine stays paused, and a message not yet
+        taken stays pending.
 
         Returns:
-            The record of the message and of the actor's answers; None if no message is pending.
+            The record of the message with the actor's answers; None if no message is pending.
 
         Raises:
             SessionError: the session is closed or its engine failed.
@@ -436,7 +485,7 @@ class Session:
 
     @property
     def stuck(self) -> str | None:
-        """Unfinished tick of the device after `watchdog_timeout`, and its start, in words; None otherwise."""
+        """Description of a tick that has exceeded `watchdog_timeout`, with its duration; None without one."""
         return self._engine.stuck
 
     @property
@@ -446,7 +495,7 @@ class Session:
 
     @property
     def pending(self) -> Pending:
-        """Unhandled messages, by the name of the receiving actor.
+        """Pending messages, by the name of the receiving actor.
 
         Raises:
             SessionError: the session is closed or its engine failed.
@@ -456,11 +505,15 @@ class Session:
     def watch(self, see: Observer) -> Watching:
         """Call a function with the record of each message handled by an actor: `with session.watch(see): ...`.
 
-        The function runs on the engine's thread between two messages, so it must be quick. After it raises, it is not
-        called again, and the `with` statement raises its error. Entering raises the errors of `pending`.
+        The function runs on the engine's thread between two messages, so it must be quick. After an error, the function
+        is not called again, and the `with` statement raises the error at its end.
+
+        Args:
+            see: the function, called with one `rekindle.MessageRecord`.
 
         Raises:
             ConfigError: `see` is not a function.
+            SessionError: the session is closed or its engine failed (raised by the `with`).
         """
         return Watching(self._engine, see)
 
@@ -468,7 +521,7 @@ class Session:
         """Record the engine's messages: `with session.trace() as t: ...`, then `t.timeline()` or `t.to_perfetto(path)`.
 
         Args:
-            most: the maximal number of recorded messages; the oldest are dropped.
+            most: the maximum number of recorded messages; older messages are dropped.
 
         Raises:
             SessionError: the session is closed or its engine failed (raised by the `with`).
@@ -480,7 +533,7 @@ class Session:
 
         The dashboard updates while cells run and while the kernel is idle. It has buttons that pause the engine and
         cancel requests. It stops when its output is cleared, when the session ends, or on `stop()`. A session has one
-        dashboard: calling this again stops the former.
+        dashboard: another call stops the previous one.
         """
         if self._dashboard is not None:
             self._dashboard.stop()
@@ -494,13 +547,13 @@ class Session:
         `generation.branch` does; the branch is shown below and can be explored in turn.
 
         Raises:
-            InvalidRequest: the generation was made without `logprobs`.
+            InvalidRequest: the generation has no `logprobs`.
         """
         return Explorer(generation)
 
     @property
     def requests(self) -> dict[int, Handle]:
-        """Handles of all unfinished requests, by the request ids of messages."""
+        """Handles of all unfinished requests, by request id as in the engine's messages."""
         return self._client.under_way
 
     @property
@@ -512,10 +565,10 @@ class Session:
         """Return the token ids of a text, without the special tokens added around prompts.
 
         Raises:
-            InvalidRequest: the model has no tokenizer, or `text` is no str.
+            InvalidRequest: the model has no tokenizer, or `text` is not a str.
         """
         if not isinstance(text, str):
-            raise InvalidRequest(f"encode() takes a text, got {preview(text)}; render() writes messages as one")
+            raise InvalidRequest(f"encode() takes a text, got {preview(text)}; render() turns messages into text")
         return self._tokenizer().encode_chat(text)
 
     def decode(self, token_ids: TokenIds) -> str:
@@ -540,7 +593,7 @@ class Session:
             messages, tools, chat_template_kwargs, continue_final_message: as in `generate`.
 
         Raises:
-            InvalidRequest: the model has no chat template, or as `generate`.
+            InvalidRequest: the model has no chat template, or as in `generate`.
         """
         options: PromptOptions[TokenIds] = {
             "tools": tools,
@@ -551,21 +604,21 @@ class Session:
 
     @spelled_out(PromptOptions, PROMPT_DEFAULTS)
     def count_tokens(self, prompt: OnePrompt = None, **options: Unpack[PromptOptions[TokenIds]]) -> int:
-        """Return the number of tokens of a prompt, including special tokens. The prompt may exceed the context.
+        """Return the number of tokens of a prompt, including special tokens. The prompt may be longer than the context.
 
         Args:
             prompt: text or messages, as in `generate`.
             **options: `token_ids`, `tools` and the other prompt options of `generate`.
 
         Raises:
-            InvalidRequest: as `generate`.
+            InvalidRequest: as in `generate`.
         """
         check_keywords(options, PromptOptions.__annotations__)
         return len(self._loaded_engine.preparer.token_ids(self._requests.prompt(prompt, options)))
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
-            raise InvalidRequest("the model has no tokenizer; give token_ids instead of text, and read the token ids")
+            raise InvalidRequest("the model has no tokenizer; pass token_ids instead of text, and use the token ids")
         return self.tokenizer
 
     @property
@@ -580,7 +633,7 @@ class Session:
 
     @property
     def error(self) -> Exception | None:
-        """Error of a closed or failed session, a `rekindle.SessionError`; None while the session is open."""
+        """Reason for the session's end, a `rekindle.SessionError`; None while the session is open."""
         return self._engine.error
 
     @property
@@ -640,18 +693,21 @@ class Session:
     ) -> "PendingServer":
         """Serve OpenAI's HTTP API from this process: `server = await session.serve(port=0)`, or `async with` it.
 
-        The server's address is `server.url`. It stops on `await server.close()` or when the session ends. Its requests
-        share batches, programs and the prefix cache with all other requests of the session. For another ASGI server,
-        use `rekindle.server.app(session)`.
+        The address of the server is `server.url`. The server stops on `await server.close()` or when the session ends.
+        Its requests share batches, programs and the prefix cache with all other requests of the session. For another
+        ASGI server, use `rekindle.server.app(session)`.
 
         Args:
-            host: the address to listen on. The default accepts clients on this machine only; "0.0.0.0" accepts all
-                clients in reach, who should then need an API key.
+            host: the address to listen on. The default accepts clients on this machine only; "0.0.0.0" accepts clients
+                on every network of the machine, so set `api_keys` too.
             port: the port to listen on; 0 chooses a free one.
             name: the model name for clients; the default is the name passed to `open`, or the last part of a path.
             api_keys: the accepted API keys; empty accepts clients without a key.
             origins: the allowed origins of web pages, such as "https://example.org"; "*" allows all.
-            grace: seconds until requests in flight are cancelled when the server closes.
+            grace: seconds for which a closing server waits for requests in flight before it cancels them.
+
+        Returns:
+            A `PendingServer`: its await, or `async with`, starts the server and returns it.
 
         Raises:
             ConfigError: the extra `rekindle[server]` is not installed, an argument is invalid, or (raised by the await)
@@ -677,7 +733,7 @@ class Session:
 
     @awaitable("await session.close()")
     def close(self) -> Waits[None]:
-        """Stop the engine and free its device memory. Idempotent.
+        """Stop the engine and free its device memory, and wait until both are done. Idempotent.
 
         Requests in flight fail with SessionClosed. Cached pages not yet on disk are written first, for at most
         3 seconds, unless the engine is paused. Servers of the session are closed too, within their `grace`.
@@ -714,7 +770,7 @@ class Session:
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "a session cannot be pickled or copied, because it has a device and threads: open one in each process, or "
-            "serve one and send it requests over HTTP. Its generations can be pickled"
+            "serve one and send it requests over HTTP. Generations can be pickled"
         )
 
     def __repr__(self) -> str:

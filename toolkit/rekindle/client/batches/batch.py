@@ -21,7 +21,7 @@ from rekindle.results.answer_table import PromptLabel
 from rekindle.results.answers import Answers
 
 MAX_LISTED = 10
-"""Maximal number of bad prompts listed in an error message."""
+"""Maximum number of bad prompts listed in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Batch:
         labels: the label of each prompt in tables.
         variants: the sampling parameters of each sample of a prompt.
         shape: the shape of the result.
-        errors: whether an error is raised, or returned in the place of its generation.
+        errors: "raise" raises the first error; "return" returns each error in the place of its generation.
         preparer: tokenizes the prompts.
         submit: submits a request with its prompt, sampling parameters, and the tools of its conversation.
     """
@@ -68,7 +68,7 @@ class Batch:
             run.cancel()
 
     def submit_all(self) -> Waits[list[Handle]]:
-        """Check all prompts, submit all requests, and return their handles at once."""
+        """Check all prompts, submit all requests, and return their handles."""
         __tracebackhide__ = True
         run = yield from self.start()
         return run.handles
@@ -122,7 +122,7 @@ class Batch:
                 break
             try:
                 checked.append(self._token_ids(prompt, shared))
-            except Exception as error:  # a chat template may raise any error; it concerns only this prompt
+            except Exception as error:  # a chat template may raise any error, for this prompt alone
                 checked.append(error)
         return checked
 
@@ -138,13 +138,13 @@ def check_errors(errors: object, shape: Shape) -> None:
     """Check the `errors` option of a call.
 
     Raises:
-        InvalidRequest: `errors` is unknown, or "return" for a call that returns no list.
+        InvalidRequest: `errors` is unknown, or is "return" for a call with a single result.
     """
     if errors not in ("raise", "return"):
         raise InvalidRequest(f'errors must be "raise" or "return", got {errors!r:.80}')
     if errors == "return" and not shape.is_list:
         raise InvalidRequest(
-            'errors="return" puts an error in its place in a list, and this call returns a single generation: give a '
+            'errors="return" puts each error in its place in a list, but this call returns a single generation: give a '
             "list of prompts, or n"
         )
 
@@ -153,12 +153,12 @@ def check_progress(progress: object, shape: Shape) -> None:
     """Check the `progress` option of a call.
 
     Raises:
-        InvalidRequest: `progress` is no bool, or True for a call that returns no list.
+        InvalidRequest: `progress` is not a bool, or is True for a call with a single result.
     """
     if progress is not None and boolean("progress", progress) and not shape.is_list:
         raise InvalidRequest(
-            "progress=True draws how many answers of a list have ended: give a list of prompts, or n; "
-            "session.show() shows one generation as it comes"
+            "progress=True draws the number of finished answers of a list: give a list of prompts, or n; "
+            "session.show() shows one generation as it arrives"
         )
 
 

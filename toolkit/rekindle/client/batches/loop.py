@@ -31,10 +31,7 @@ class BatchLoop(Loop[T]):
         self._closed = False
 
     def close(self) -> None:
-        """Cancel the unfinished requests, and stop the iteration.
-
-        Returns at once; thread-safe and idempotent.
-        """
+        """Cancel the unfinished requests, and stop the iteration. Thread-safe and idempotent."""
         self._closed = True
         if self._run is not None:
             self._run.cancel()
@@ -95,7 +92,7 @@ class Streams(BatchLoop[tuple[int, Piece]]):
     def __init__(self, batch: Batch):
         super().__init__(batch)
         self._feeds: list[Feed[Piece]] = []
-        self._arrivals: Feed[int] | None = None  # the indices of requests that may have new pieces
+        self._arrivals: Feed[int] | None = None  # indices of requests with possible new pieces
         self._position = 0
         self._positions = [0] * len(batch)
         self._ready: deque[tuple[int, Piece]] = deque()
@@ -121,10 +118,10 @@ class Streams(BatchLoop[tuple[int, Piece]]):
 
 
 def _merge_arrivals(feeds: Sequence[Feed[Piece]], ends: Feed[int]) -> Feed[int]:
-    """Return a feed of the index of each growing feed, closed together with `ends`."""
+    """Return a feed with the index of a feed whenever it grows; it closes together with `ends`."""
     arrivals: Feed[int] = Feed()
     for place, feed in enumerate(feeds):
         feed.follow(partial(arrivals.put, place))
-        arrivals.put(place)  # the feed may have had pieces before
+        arrivals.put(place)  # for pieces that arrived before
     ends.when_closed(arrivals.close)
     return arrivals

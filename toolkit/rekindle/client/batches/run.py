@@ -55,7 +55,7 @@ class BatchRun:
         labels: the label of each prompt in tables.
         shape: the shape of the result.
         requests: the request of each sample, or the error of a bad prompt.
-        errors: whether the first failure is raised.
+        errors: "raise" raises the first failure; "return" returns each failure in its place.
         keeps_cancelled: whether a cancelled request counts as a partial generation instead of a failure.
 
     Attributes:
