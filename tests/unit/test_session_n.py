@@ -67,7 +67,7 @@ async def test_draws_without_a_seed_differ(session: Session, ask: dict[str, Any]
 
 
 async def test_draws_at_temperature_0_are_alike_and_the_line_that_asks_for_them_is_warned(session: Session) -> None:
-    with pytest.warns(ParametersIgnored, match="nothing to do for n: ") as told:
+    with pytest.warns(ParametersIgnored, match="so n would have no effect: ") as told:
         greedy = await session.generate(token_ids=PROMPT, n=3, max_tokens=6, temperature=0)
     with pytest.warns(ParametersIgnored) as told_blocking:
         assert session.generate_sync(token_ids=PROMPT, n=3, max_tokens=6, temperature=0)[1].text == greedy[1].text

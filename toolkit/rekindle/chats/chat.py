@@ -251,7 +251,9 @@ class Chat:
     def _check_idle(self) -> None:
         self._settle()
         if self._in_turn or self._streamed is not None:
-            raise InvalidRequest("a turn of this conversation is under way; wait for its end, or fork() the conversation")
+            raise InvalidRequest(
+                "a turn of this conversation is under way; wait for its end, or fork() the conversation"
+            )
 
 
 def _messages(new_messages: NewMessages) -> list[Mapping[str, Any]]:
