@@ -34,7 +34,7 @@ class Operations:
         engine.stopped.when_closed(self._stop_followers)
 
     def followed_by(self, stop: Callable[[], None], closed: Feed[None]) -> None:
-        """Register a follower, for example a server. It is stopped once the engine has stopped, and `close` waits for it.
+        """Register a follower, for example a server. It is stopped after the engine, and `close` waits for its end.
 
         Args:
             stop: requests the end of the follower and returns at once; thread-safe and idempotent.
