@@ -16,9 +16,9 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import _StaticPth, editable_wheel
 
-from rekindle_kernels.cpu.build import CARRIED, CannotBuild, build, compiler
+from rekindle_kernels.cpu.build import BUNDLED, BuildFailed, build, compiler
 
-LIBRARY = Path("rekindle_kernels", "cpu", CARRIED)
+LIBRARY = Path("rekindle_kernels", "cpu", BUNDLED)
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
@@ -26,7 +26,7 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     required = build_meta.get_requires_for_build_wheel(config_settings)
     try:
         compiler()
-    except CannotBuild:
+    except BuildFailed:
         return required
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
     (oldest,) = re.findall(r"'jax>=([\d.]+)'", str(project["dependencies"]))
@@ -44,7 +44,7 @@ class BuildPy(build_py):
             library.unlink(missing_ok=True)  # a former build may have left it
             try:
                 build(library)
-            except CannotBuild as error:
+            except BuildFailed as error:
                 warnings.warn(f"the wheel is without its C++ kernels: {error}", stacklevel=1)
 
 

@@ -130,7 +130,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def implementation(request: pytest.FixtureRequest) -> Implementation:
     """Return each implementation of the kernels that serves here."""
     named: Implementation = request.param
-    if reason := operations_of(named).unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
+    if reason := operations_of(named).unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)
     return named
 

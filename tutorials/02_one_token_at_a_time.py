@@ -202,7 +202,7 @@ from rekindle.core.device.sampling.sample import sample
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 
-sample = jax.jit(partial(sample, most=0))
+sample = jax.jit(partial(sample, max_logprobs=0))
 
 
 def drawn(logits, tokens, seeds, temperature):

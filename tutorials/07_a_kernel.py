@@ -359,7 +359,8 @@ assert tpu_pages.size == pages.size, "nothing is wasted for 64"
 # ## Which one runs
 #
 # `api.py` checks the arguments and chooses an implementation. By default it takes the one for the platform if that
-# serves the pool, and otherwise the portable one. `unserved` says why an implementation does not serve a pool.
+# serves the pool, and otherwise the portable one. `unsupported_reason` says why an implementation does not serve a
+# pool.
 
 # %%
 pools = {

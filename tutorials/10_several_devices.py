@@ -117,7 +117,7 @@ def collectives(tensor, data=1):
     """Return the collectives of a step that decodes four rows, in order."""
     place = Place(tuple(jax.devices()[: data * tensor]), data)
     programs = Programs(config, sizes, jnp.dtype("float32"), place)
-    text = programs.lowered(Bucket(prefill_tokens=0, decode_rows=4)).as_text()
+    text = programs.lower(Bucket(prefill_tokens=0, decode_rows=4)).as_text()
     return re.findall(r"stablehlo\.(all_reduce|all_gather)", text)
 
 

@@ -43,8 +43,8 @@ def choose(
     """
     preferred = _PREFERRED.get(platform, "xla")
     if override is None:
-        return preferred if unserved(preferred, shape, dtype) is None else "xla"
-    reason = unserved(override, shape, dtype)
+        return preferred if unsupported_reason(preferred, shape, dtype) is None else "xla"
+    reason = unsupported_reason(override, shape, dtype)
     if override in _PREFERRED.values() and override != preferred:
         reason = f"its kernels do not run on {platform}"
     if reason is not None:
@@ -52,13 +52,13 @@ def choose(
     return override
 
 
-def unserved(implementation: Implementation, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+def unsupported_reason(implementation: Implementation, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
     """Return the reason against serving a pool of this shape and dtype, or None if the implementation can.
 
     Raises:
         ValueError: the implementation is unknown.
     """
-    return operations_of(implementation).unserved(shape, jnp.dtype(dtype))
+    return operations_of(implementation).unsupported_reason(shape, jnp.dtype(dtype))
 
 
 def describe(
@@ -81,11 +81,11 @@ def describe(
     if implementation == "cpu":
         reason = library_of(implementation).partition(" ")[0]
     elif override is None and (preferred := _PREFERRED.get(platform)) not in (None, implementation):
-        reason = unserved(preferred, shape, dtype)
+        reason = unsupported_reason(preferred, shape, dtype)
     return f"{implementation} kernels" + (f" ({reason})" if reason else "")
 
 
-def keeps_rows_apart(implementation: Implementation) -> bool:
+def is_batch_invariant(implementation: Implementation) -> bool:
     """Return whether a row's bits are independent of the number and content of other rows in all operations."""
     return implementation == "cpu"
 
@@ -359,7 +359,7 @@ def _operations(implementation: Implementation | None, shape: tuple[int, ...], d
     if implementation is None:
         implementation = choose(jax.default_backend(), shape, dtype)
     operations = operations_of(implementation)
-    if reason := operations.unserved(shape, dtype):
+    if reason := operations.unsupported_reason(shape, dtype):
         raise ValueError(f'implementation "{implementation}" cannot serve pages {shape} {dtype}: {reason}')
     return operations
 

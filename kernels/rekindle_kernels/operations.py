@@ -14,7 +14,7 @@ from rekindle_kernels.penalties import Penalties
 class Operations(Protocol):
     """Functions of `reference` and of each package's `operations`, documented in `api`, `layers` and `sampling`."""
 
-    def unserved(self, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+    def unsupported_reason(self, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
         """Return the reason against serving a pool of this shape and dtype, or None if this implementation can."""
 
     def empty(self, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:

@@ -14,8 +14,8 @@ from rekindle_kernels.xla.rotary import rotate
 from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest
 
 
-def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
-    """See `Operations.unserved`."""
+def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+    """See `Operations.unsupported_reason`."""
     return None if jnp.issubdtype(dtype, jnp.floating) else "numbers must be floating"
 
 

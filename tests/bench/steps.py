@@ -90,7 +90,7 @@ class BareStep:
             checkpoint.config, checkpoint.tensors, jnp.dtype(dtype), implementation=programs.implementation
         )
         collapse(spans_of(self._weights))
-        self._program = programs.compiled(bucket)
+        self._program = programs.compile(bucket)
         self._length = np.append(np.full(rows, context, np.int32), np.int32(0))
         self._packed = _inputs(bucket, rows, tables, context)
 

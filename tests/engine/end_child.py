@@ -80,7 +80,7 @@ class Told(io.StringIO):
 
 def compile_until_it_is_said() -> None:
     """Let no compilation end before the process has said that it waits; from then on it waits as long as it takes."""
-    compiled, told = Programs.compiled, Told()
+    compiled, told = Programs.compile, Told()
     sys.stderr = told
 
     def longer(*arguments: Any) -> Program:
@@ -89,7 +89,7 @@ def compile_until_it_is_said() -> None:
         threads.EXIT_SECONDS = 100.0
         return program
 
-    mock.patch.object(Programs, "compiled", longer).start()
+    mock.patch.object(Programs, "compile", longer).start()
 
 
 def busy(model: Path) -> rekindle.Session:

@@ -19,12 +19,12 @@ from rekindle.core.models.attention import ScoreOptions
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.load import load_decoder
 from rekindle_kernels import api
-from rekindle_kernels.cpu.library import why_not
+from rekindle_kernels.cpu.library import unavailable_reason
 
 PAGE, TOKENS, OTHERS = 16, 48, 7
 Array = np.ndarray[Any, np.dtype[Any]]
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native kernels: {why_not()}")
+pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no native kernels: {unavailable_reason()}")
 
 
 class Told:

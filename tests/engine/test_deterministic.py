@@ -10,7 +10,7 @@ import pytest
 import rekindle
 from rekindle.core.config import Dtype, SettingsOptions
 from rekindle_kernels.api import Implementation, operations_of
-from rekindle_kernels.cpu.library import why_not
+from rekindle_kernels.cpu.library import unavailable_reason
 
 pytestmark = pytest.mark.wide
 
@@ -41,7 +41,7 @@ def opened(model: Path, **settings: Unpack[SettingsOptions]) -> rekindle.Session
 def implementation(request: pytest.FixtureRequest) -> Implementation:
     """Return each implementation that serves here: one shape makes the first deterministic, its sums the second."""
     named: Implementation = request.param
-    if reason := operations_of(named).unserved((1, 2, 1, 16, 8), jnp.dtype("bfloat16")):
+    if reason := operations_of(named).unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("bfloat16")):
         pytest.skip(reason)
     return named
 
@@ -70,7 +70,7 @@ def test_answers_are_the_same_to_the_last_bit_in_any_batch_and_from_any_tier(
         assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in alone]
 
 
-@pytest.mark.skipif(why_not() is not None, reason=f"no native kernels: {why_not()}")
+@pytest.mark.skipif(unavailable_reason() is not None, reason=f"no native kernels: {unavailable_reason()}")
 @pytest.mark.parametrize(
     ("family", "dtype"), [("qwen2", "float32"), pytest.param("qwen3", "bfloat16", marks=pytest.mark.deep)]
 )

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 import rekindle
-from rekindle.core.device.jax_settings import COMPILED_IN, OWN
+from rekindle.core.device.jax_settings import COMPILED_IN, OVERRIDES
 from tests.compilations import programs_of
 from tests.engine.settings_child import answered, child, opened
 
@@ -64,7 +64,7 @@ def expected(model: Path, module_cache: None) -> dict[str, Any]:
 def those_of_a_key_are_deep(names: Iterable[str]) -> list[Any]:
     """Return parameters of which those that are in the key are deep: programs are compiled for each."""
     return [
-        pytest.param(name, marks=pytest.mark.deep) if name in COMPILED_IN and name not in OWN else name
+        pytest.param(name, marks=pytest.mark.deep) if name in COMPILED_IN and name not in OVERRIDES else name
         for name in names
     ]
 
@@ -88,7 +88,7 @@ def test_what_is_compiled_has_the_settings_of_the_moment_when_the_session_was_op
         session = opened(model, restore="off")
     with session:
         programs = programs_of(session._loaded_engine).executables[0].builder._programs
-        lowered = programs.lowered("scatter")
+        lowered = programs.lower("scatter")
         assert programs.jax_settings.values["jax_default_matmul_precision"] == "highest"
         assert "rekindle_scatter_" in lowered.as_text()
 

@@ -12,7 +12,7 @@ import pytest
 from jax.experimental.serialize_executable import serialize
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.device.devices import choices, shared_by
+from rekindle.core.device.devices import candidate_places, place_from
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.key import Target
 from rekindle.core.device.programs.lowering import Programs
@@ -36,7 +36,7 @@ DECODE, PREFILL = Bucket(0, 8), Bucket(64, 0)
 
 @cache
 def eight(target: str) -> Place:
-    return shared_by(devices_of(target), DEVICES)
+    return place_from(devices_of(target), DEVICES)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_step_of_eight_devices_compiles_and_sums_twice_a_layer(target: str, bu
     place = eight(target)
     programs = Programs(CONFIG, SIZES, jnp.dtype("bfloat16"), place)
     assert programs.implementation == place.first.platform
-    lowered = programs.lowered(bucket)
+    lowered = programs.lower(bucket)
     check_collectives(lowered.as_text(), bucket)
     compiled = lowered.compile()
     memory = compiled.memory_analysis()
@@ -91,10 +91,14 @@ def ends(text: str) -> list[str]:
 def test_the_chips_of_a_host_have_one_process_and_the_order_of_a_mesh(generation: str) -> None:
     devices = devices_of(f"tpu:{generation}:2x4")
     assert {device.process_index for device in devices} == {0}
-    place = shared_by(devices, DEVICES)
+    place = place_from(devices, DEVICES)
     assert [device.id for device in place.devices] == [0, 1, 2, 3, 7, 6, 5, 4]
     assert str(place) == "tpu:0 to 7"
-    assert [[device.id for device in each.devices] for each in choices(devices)[:3]] == [[0], [0, 1], [0, 1, 2, 3]]
+    assert [[device.id for device in each.devices] for each in candidate_places(devices)[:3]] == [
+        [0],
+        [0, 1],
+        [0, 1, 2, 3],
+    ]
     several: Any = devices_of(f"tpu:{generation}:4x4")
     assert len({device.process_index for device in several}) == 4, "larger ones are of hosts with four chips"
     assert Target.of(several).topology.endswith(" of 16, in process 0")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle_kernels.cpu.library import why_not
+from rekindle_kernels.cpu.library import unavailable_reason
 from tests.engine.small import SMALL
 
 pytestmark = pytest.mark.wide
@@ -17,7 +17,7 @@ OPTIONS: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "temperature": 
 PROMPTS = [[(number * place) % 499 for number in range(1, 40 + place)] for place in (1, 2, 3)]
 
 
-@pytest.mark.skipif(why_not() is not None, reason=f"no native kernels: {why_not()}")
+@pytest.mark.skipif(unavailable_reason() is not None, reason=f"no native kernels: {unavailable_reason()}")
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.deep)])
 def test_two_sessions_that_compute_at_once_answer_as_each_does_alone(families: Path, dtype: Any) -> None:
     def opened(family: str) -> rekindle.Session:

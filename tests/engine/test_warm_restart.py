@@ -312,7 +312,7 @@ def test_pages_of_another_kind_are_not_used_and_said_so_once(
         assert session.restored.nodes == 0
         session.save_sync()
         assert part in session.restored.differences
-    assert [f"differs in {part}: " in str(each.message) for each in warned] == [True]
+    assert [f"differ in {part}: " in str(each.message) for each in warned] == [True]
     with open_session(model, **lazy) as session:  # there is no warning, because it has pages of its own now
         assert [ask(session, number) for number in NUMBERS] == [(expected[number], CACHED) for number in NUMBERS]
     with open_session(model) as session:
@@ -337,7 +337,7 @@ def test_pages_of_other_weights_are_not_used_and_said_so_once(
         assert [ask(session, number) for number in NUMBERS] == [(expected[number], 0) for number in NUMBERS]
         assert (session.restored.nodes, session.restored.compiled) == (0, 0)
         assert list(session.restored.differences) == ["weights"]
-    assert ["differs in weights (the weight files" in str(each.message) for each in warned] == [True]
+    assert ["differ in weights (the weight files" in str(each.message) for each in warned] == [True]
 
 
 def test_save_writes_what_is_new_and_says_how_much(cache: Path, model: Path) -> None:

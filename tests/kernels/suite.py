@@ -78,7 +78,7 @@ class Suite:
     # Helpers
 
     def skip_unserved(self, shape: Shape) -> None:
-        if reason := api.unserved(self.implementation, shape.pool(1), jnp.dtype(shape.dtype)):
+        if reason := api.unsupported_reason(self.implementation, shape.pool(1), jnp.dtype(shape.dtype)):
             pytest.skip(reason)
 
     def options(self, shape: Shape) -> dict[str, Any]:
@@ -145,14 +145,14 @@ class Suite:
     @few
     @given(shape=shapes(), visible=st.lists(lengths, min_size=1, max_size=5))
     def test_rows_equal_the_float64_reference(self, shape: Shape, visible: list[int]) -> None:
-        assume(api.unserved(self.implementation, shape.pool(1), jnp.dtype(shape.dtype)) is None)
+        assume(api.unsupported_reason(self.implementation, shape.pool(1), jnp.dtype(shape.dtype)) is None)
         self.check_rows(shape, [min(last, shape.longest) for last in visible])
 
     @pytest.mark.deep
     @many
     @given(shape=shapes(), visible=st.lists(lengths, min_size=1, max_size=19))
     def test_rows_equal_the_float64_reference_for_many_shapes(self, shape: Shape, visible: list[int]) -> None:
-        assume(api.unserved(self.implementation, shape.pool(1), jnp.dtype(shape.dtype)) is None)
+        assume(api.unsupported_reason(self.implementation, shape.pool(1), jnp.dtype(shape.dtype)) is None)
         self.check_rows(shape, [min(last, shape.longest) for last in visible])
 
     @pytest.mark.parametrize(("head_dim", "dtype"), HEADS)
@@ -206,7 +206,7 @@ class Suite:
     def test_blocks_equal_the_float64_reference(
         self, shape: Shape, chunks: list[tuple[int, int]], padding: int
     ) -> None:
-        assume(api.unserved(self.implementation, shape.pool(1), jnp.dtype(shape.dtype)) is None)
+        assume(api.unsupported_reason(self.implementation, shape.pool(1), jnp.dtype(shape.dtype)) is None)
         self.check_blocks(shape, _fitting(shape, chunks), padding)
 
     @pytest.mark.deep
@@ -219,7 +219,7 @@ class Suite:
     def test_blocks_equal_the_float64_reference_for_many_shapes(
         self, shape: Shape, chunks: list[tuple[int, int]], padding: int
     ) -> None:
-        assume(api.unserved(self.implementation, shape.pool(1), jnp.dtype(shape.dtype)) is None)
+        assume(api.unsupported_reason(self.implementation, shape.pool(1), jnp.dtype(shape.dtype)) is None)
         self.check_blocks(shape, _fitting(shape, chunks), padding)
 
     @pytest.mark.parametrize(("head_dim", "dtype"), HEADS)
@@ -321,7 +321,7 @@ class Suite:
     @pytest.mark.parametrize("head_dim", [*HEAD_DIMS, 60])
     def test_pages_that_are_not_served_are_refused_and_why(self, head_dim: int, dtype: str) -> None:
         shape = replace(Shape(), head_dim=head_dim, dtype=dtype).pool(1)
-        reason = api.unserved(self.implementation, shape, jnp.dtype(dtype))
+        reason = api.unsupported_reason(self.implementation, shape, jnp.dtype(dtype))
         if reason is None:
             assert len(api.empty(shape, jnp.dtype(dtype), implementation=self.implementation)) == shape[0]
         else:

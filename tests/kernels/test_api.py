@@ -13,7 +13,7 @@ from rekindle_kernels.cpu import library
 from rekindle_kernels.operations import Operations
 
 POOL = (4, 2, 2, 16, 64)
-HERE = "cpu" if library.why_not() is None else "xla"
+HERE = "cpu" if library.unavailable_reason() is None else "xla"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -16,7 +16,7 @@ from rekindle_kernels.cpu import library
 from tests.kernels.cases import Shape, queries, scale_of, shapes, stored
 from tests.kernels.suite import Suite, few, many
 
-pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
+pytestmark = pytest.mark.skipif(library.unavailable_reason() is not None, reason=str(library.unavailable_reason()))
 WILD = [-(2**31), -1, 2**31 - 1]
 
 

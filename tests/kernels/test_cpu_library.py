@@ -40,7 +40,7 @@ from rekindle_kernels.api import choose, describe
 from rekindle_kernels.cpu import library
 pool, dtype = (2, 2, 1, 16, 8), jnp.dtype("float32")
 chosen = choose("cpu", pool, dtype)
-print(json.dumps([library.why_not(), chosen, describe(chosen, "cpu", pool, dtype)]))
+print(json.dumps([library.unavailable_reason(), chosen, describe(chosen, "cpu", pool, dtype)]))
 """
 
 
@@ -79,15 +79,15 @@ def test_a_compiler_that_fails_is_named(copied: Path) -> None:
 
 
 def test_a_library_that_cannot_be_loaded_is_named_with_what_the_loader_says(copied: Path) -> None:
-    (copied / "rekindle_kernels" / "cpu" / build.CARRIED).write_bytes(b"no library")
+    (copied / "rekindle_kernels" / "cpu" / build.BUNDLED).write_bytes(b"no library")
     reason, chosen, _, _ = asked(copied)
     assert reason is not None
     assert reason.startswith("the library of C++ kernels could not be loaded: ")
-    assert build.CARRIED in reason
+    assert build.BUNDLED in reason
     assert chosen == "xla"
 
 
-@pytest.mark.skipif(library.why_not() is not None, reason="there is no native library here")
+@pytest.mark.skipif(library.unavailable_reason() is not None, reason="there is no native library here")
 def test_targets_are_registered_once_however_many_threads_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     registered: list[str] = []
     monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda name, *_, **__: registered.append(name))
@@ -98,7 +98,7 @@ def test_targets_are_registered_once_however_many_threads_ask(monkeypatch: pytes
     assert len(digests) == 1
 
 
-@pytest.mark.skipif(library.why_not() is not None, reason="there is no native library here")
+@pytest.mark.skipif(library.unavailable_reason() is not None, reason="there is no native library here")
 def test_the_library_and_the_instruction_set_are_part_of_the_key_of_native_programs_alone() -> None:
     build_key = partial(SharedKey.of, MODEL, Target.of(jax.devices("cpu")[:1]), JaxSettings.here())
     native, other = build_key("cpu").native_kernels, build_key("xla").native_kernels
@@ -173,7 +173,7 @@ def test_only_what_programs_call_can_be_seen(small: Path) -> None:
         _ = loaded.another
 
 
-@pytest.mark.skipif(library.why_not() is not None, reason="there is no native library here")
+@pytest.mark.skipif(library.unavailable_reason() is not None, reason="there is no native library here")
 def test_a_program_of_nothing_but_calls_of_the_library_is_stored_though_it_has_no_code_of_its_own(
     tmp_path: Path,
 ) -> None:

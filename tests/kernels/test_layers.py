@@ -135,7 +135,7 @@ def test_a_linear_layer_reads_what_stands_for_its_input(implementation: Implemen
 
 
 def test_native_layers_of_few_rows_compute_their_input_themselves() -> None:
-    if reason := operations_of("cpu").unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
+    if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)
     weight, norm = packed_form([random(70, 330)], "float32", "cpu"), jnp.ones(330)
 
@@ -154,7 +154,7 @@ def test_native_layers_of_few_rows_compute_their_input_themselves() -> None:
 
 
 def test_rows_of_native_layers_do_not_depend_on_the_rows_beside_them() -> None:
-    if reason := operations_of("cpu").unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
+    if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)
     x = random(60, 1100)
     norm = jnp.asarray(random(1100))
@@ -174,7 +174,7 @@ def test_rows_of_native_layers_do_not_depend_on_the_rows_beside_them() -> None:
 
 
 def test_ids_out_of_range_read_nothing_outside_of_the_weight() -> None:
-    if reason := operations_of("cpu").unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
+    if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)
     weight = packed_form([random(64, 9)], "float32", "cpu")
     ids = jnp.array([-1, -(2**31), 64, 2**31 - 1], jnp.int32)

@@ -168,7 +168,7 @@ def test_logits_are_adjusted_by_what_their_slots_hold(
 
 
 def test_rows_of_native_sampling_do_not_depend_on_the_rows_beside_them() -> None:
-    if reason := operations_of("cpu").unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
+    if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)
     rows = 60
     x, ones = 2 * jnp.asarray(random(3000, rows)), jnp.ones(rows)

@@ -167,7 +167,7 @@ def opened(model: Path, options: dict[str, Any]) -> dict[str, Any]:
 def program(model: Path, tensor: int, implementation: Implementation, data: int = 1) -> str:
     """Return a compiled step of four rows on so many devices, as text."""
     programs = programs_of(model, tensor, implementation, data)
-    text: str = cast(jax.stages.Compiled, programs.compiled(Bucket(0, 4))).as_text() or ""
+    text: str = cast(jax.stages.Compiled, programs.compile(Bucket(0, 4))).as_text() or ""
     return text
 
 
@@ -187,7 +187,7 @@ def elsewhere(model: Path, tensor: int) -> list[Any]:
     programs, others = programs_of(model, tensor, "xla"), Place(tuple(jax.devices()[tensor : 2 * tensor]))
     there = Programs(open_checkpoint(model).config, SIZES, jnp.dtype("float32"), others, "xla")
     executables = Executables(programs, 4)
-    pages, _ = there.compiled("empty")()
+    pages, _ = there.compile("empty")()
     program = executables.obtain("gather").result()
     try:
         anyio.run(executables.call, "gather", program, pages, np.int32(1))

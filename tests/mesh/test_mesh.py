@@ -148,7 +148,7 @@ def test_the_program_of_one_device_is_that_of_the_step_alone(families: Path) -> 
 
     with programs.jax_settings.apply():
         expected = jax.jit(alone, donate_argnums=(1, 2)).lower(*programs.arguments(bucket).values())
-    one, other = (computed(lowered.as_text()) for lowered in (programs.lowered(bucket), expected))
+    one, other = (computed(lowered.as_text()) for lowered in (programs.lower(bucket), expected))
     assert len(one) > 500
     assert one == other
 

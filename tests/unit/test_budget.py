@@ -97,7 +97,7 @@ def test_the_weights_are_known_before_they_are_loaded(family: str, dtype: Any, f
 def test_the_bound_of_a_step_is_above_what_the_compiler_says(family: str, families: Path) -> None:
     settings = Settings(max_prefill_tokens=64, prefill_chunk=64, max_running=8, num_pages=9)
     blueprint = Blueprint.of(open_checkpoint(families / family), settings, HERE)
-    measured = temporary_bytes(blueprint.programs.compiled(blueprint.largest_step))
+    measured = temporary_bytes(blueprint.programs.compile(blueprint.largest_step))
     assert measured is not None
     assert 0 < measured <= blueprint.budget.workspace
 
@@ -105,7 +105,7 @@ def test_the_bound_of_a_step_is_above_what_the_compiler_says(family: str, famili
 def test_a_model_that_cannot_fit_is_refused_with_the_numbers_before_it_is_loaded(
     families: Path, give: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rekindle.core.engine.building.filled", lambda *_: pytest.fail("it was loaded"))
+    monkeypatch.setattr("rekindle.core.engine.building.fill", lambda *_: pytest.fail("it was loaded"))
     give(1 * MB)
     said = (
         r"llama-tied does not fit on .*: its weights take 649 kB, the largest step [\d.]+ MB, and the smallest pool of "
@@ -147,14 +147,14 @@ def test_pool_bytes_are_whole_pages_and_instead_of_num_pages(model: Checkpoint) 
 def measured(give: Give, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Have the CPU pass for a device with memory of its own, and return what is compiled to measure a step."""
     compiled: list[Any] = []
-    make = Programs.compiled
+    make = Programs.compile
 
     def counted(programs: Programs, key: Any, arguments: Any = None) -> Any:
         compiled.append(key)
         return make(programs, key, arguments)
 
     give(200 * MB)
-    monkeypatch.setattr(Programs, "compiled", counted)
+    monkeypatch.setattr(Programs, "compile", counted)
     monkeypatch.setattr(planning, "shares_memory", lambda device: False)
     monkeypatch.setattr(budget, "shares_memory", lambda device: False)
     return compiled

@@ -10,7 +10,7 @@ from llguidance import LLMatcher, LLTokenizer
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.responses.call_grammar import call_grammar, form_of
 from rekindle.core.text.responses.calls import calls_of
-from rekindle.core.text.responses.families import call_field_for, template_for, thought_marks
+from rekindle.core.text.responses.families import call_field_for, reasoning_delimiters, template_for
 from rekindle.core.text.responses.parser import ResponseParser
 from rekindle.core.text.responses.template import load
 from rekindle.core.text.responses.tool_choice import tool_choice_grammar
@@ -89,7 +89,7 @@ def test_what_the_grammar_allows_is_read_as_calls(
 @pytest.mark.parametrize("marks", [QWEN, R1, NEWER_MISTRAL, HARMONY])
 @pytest.mark.parametrize("begun", [True, False])
 def test_reasoning_may_come_before(marks: str, begun: bool, vocabulary: LLTokenizer) -> None:
-    form, thinks = form_of(call_field_for(marks)), thought_marks(marks)
+    form, thinks = form_of(call_field_for(marks)), reasoning_delimiters(marks)
     assert form is not None
     assert thinks is not None
     grammar = call_grammar(form, TOOLS, "now", special={}, reasoning=thinks, in_reasoning=begun)

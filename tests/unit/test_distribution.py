@@ -40,7 +40,7 @@ POSITION = len(PROMPT) + len(OUTPUT)
 SCORED: dict[str, Any] = {"logprobs": MOST, "logprobs_of": "sampled"}
 
 _sampling_logits = jax.jit(sampling_logits)
-_sample = jax.jit(partial(sample, most=MOST))
+_sample = jax.jit(partial(sample, max_logprobs=MOST))
 
 
 def scores_of(logits: Array, requests: Sequence[Request]) -> list[TokenLogprob]:

@@ -44,7 +44,7 @@ class GatedPrograms:
     def arguments(self, key: Key) -> dict[str, Any]:
         return {"weights": [jax.ShapeDtypeStruct((2, 3), jnp.float32)], "packed": np.zeros(4, np.int32)}
 
-    def compiled(self, key: Key, arguments: Sequence[Any] | None = None) -> Program:
+    def compile(self, key: Key, arguments: Sequence[Any] | None = None) -> Program:
         with self._lock:
             self.begun.append(key)
         if key in self.gates:
@@ -53,7 +53,7 @@ class GatedPrograms:
             raise RuntimeError(f"no {key}")
         return lambda *_: key
 
-    def check_here(self, key: Key, arguments: Sequence[Any]) -> None:
+    def check_devices(self, key: Key, arguments: Sequence[Any]) -> None:
         """Take arguments wherever they are."""
 
 
@@ -419,13 +419,13 @@ def test_a_real_program_that_is_called_with_another_dtype_raises_before_it_takes
     """Check this because the stepper relies on it when it compiles for the arguments that came."""
     sizes = Sizes(num_pages=4, page_size=16, pages_per_request=2, max_running=2, max_logprobs=0)
     programs = Programs(FAKE_MODEL, sizes, jnp.dtype("float32"), Place((jax.devices()[0],)))
-    page = programs.compiled(SCATTER)
-    pages, _ = programs.compiled("empty")()
+    page = programs.compile(SCATTER)
+    pages, _ = programs.compile("empty")()
     content = np.zeros(programs.page.shape, np.float16)
     with pytest.raises(TypeError):
         page(pages, np.int32(1), content)
     assert not any(layer.is_deleted() for layer in pages)
-    again = programs.compiled(GATHER, (pages, np.int16(1)))
+    again = programs.compile(GATHER, (pages, np.int16(1)))
     assert again(pages, np.int16(1)).shape == programs.page.shape
 
 
@@ -433,7 +433,7 @@ def test_no_program_has_the_name_of_another() -> None:
     """Check this because what JAX's own cache has under a name is without its code."""
     sizes = Sizes(num_pages=5, page_size=16, pages_per_request=4, max_running=2, max_logprobs=0)
     programs = [Programs(FAKE_MODEL, sizes, jnp.dtype("float32"), Place((jax.devices()[0],))) for _ in range(2)]
-    texts = [each.lowered(EMPTY).as_text() for each in (*programs, *programs)]
+    texts = [each.lower(EMPTY).as_text() for each in (*programs, *programs)]
     names = [text.partition("module @")[2].split()[0] for text in texts]
     assert len({*names}) == 4
     assert all(name.startswith("jit_rekindle_empty_") for name in names)

@@ -10,7 +10,7 @@ import pytest
 
 from rekindle.core.device.packing import masks_of, pack_sampling
 from rekindle.core.device.sampling.adjustments import Adjustments
-from rekindle.core.device.sampling.constraints import AT_ONCE, constrain, words_of
+from rekindle.core.device.sampling.constraints import MASKS_PER_CALL, constrain, words_of
 from rekindle.core.device.sampling.rows import ADJUSTED, CONSTRAINED, SamplingRows
 from rekindle.core.device.sampling.sample import sample
 from rekindle.core.messages import Row
@@ -74,7 +74,7 @@ def test_a_draw_is_from_what_is_allowed_and_scored_as_such(options: dict[str, An
     may[:, chance.choice(vocabulary, 9, replace=False)] = True
     common = {"regex": regex("regex", "a"), "logprobs": 9, "logprobs_of": "sampled", **options}
     asked = [{**common, "seed": seed} for seed in range(rows)]
-    draw = jax.jit(partial(sample, most=9))
+    draw = jax.jit(partial(sample, max_logprobs=9))
     owners = jnp.arange(rows, dtype=jnp.int32)
     positions, empty = jnp.full(rows, 5, jnp.int32), Adjustments.empty(rows, vocabulary)
     tokens, scores = draw(logits, rows_of(asked), positions, empty, owners, allowed=jnp.asarray(packed_bits(may)))
@@ -91,9 +91,9 @@ def test_a_draw_is_from_what_is_allowed_and_scored_as_such(options: dict[str, An
 
 def test_masks_are_padded_to_a_whole_call() -> None:
     bits = np.arange(3, dtype=np.int32)
-    rows = [Row(slot, slot, 0, allowed=bits + slot) for slot in range(AT_ONCE + 2)]
+    rows = [Row(slot, slot, 0, allowed=bits + slot) for slot in range(MASKS_PER_CALL + 2)]
     first, second = masks_of(rows, null_slot=99)
-    assert first[0].tolist() == list(range(AT_ONCE))
-    assert second[0].tolist() == [AT_ONCE, AT_ONCE + 1, *[99] * (AT_ONCE - 2)]
-    np.testing.assert_array_equal(second[1][1], bits + AT_ONCE + 1)
-    assert first[1].shape == second[1].shape == (AT_ONCE, 3)
+    assert first[0].tolist() == list(range(MASKS_PER_CALL))
+    assert second[0].tolist() == [MASKS_PER_CALL, MASKS_PER_CALL + 1, *[99] * (MASKS_PER_CALL - 2)]
+    np.testing.assert_array_equal(second[1][1], bits + MASKS_PER_CALL + 1)
+    assert first[1].shape == second[1].shape == (MASKS_PER_CALL, 3)

@@ -28,7 +28,7 @@ def drawn(function: Function, logits: np.ndarray[Any, Any], asked: list[Sampling
     packed, slots = batch_of([request_of(dict(each)) for each in asked], [OUTPUT] * len(asked), VOCABULARY)
     positions = jnp.full(len(asked), len(PROMPT) + len(OUTPUT), jnp.int32)
     owners = jnp.arange(len(asked), dtype=jnp.int32)
-    draw = jax.jit(partial(sample, most=0, processor=processor))
+    draw = jax.jit(partial(sample, max_logprobs=0, processor=processor))
     tokens: list[int] = draw(jnp.asarray(logits.T), SamplingRows.unpack(packed), positions, slots, owners)[0].tolist()
     return tokens
 

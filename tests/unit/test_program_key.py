@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from rekindle.core.device.jax_settings import COMPILED_IN, OWN, JaxSettings
+from rekindle.core.device.jax_settings import COMPILED_IN, OVERRIDES, JaxSettings
 from rekindle.core.device.programs import key as program_key
 from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
 from rekindle.core.models.config import LayerConfig, Rope
@@ -122,7 +122,7 @@ def test_arrays_and_their_shapes_have_one_key() -> None:
     assert key(shapes=arrays) == key(shapes=shapes)
 
 
-@pytest.mark.parametrize("name", [name for name in COMPILED_IN if name in jax.config.values and name not in OWN])
+@pytest.mark.parametrize("name", [name for name in COMPILED_IN if name in jax.config.values and name not in OVERRIDES])
 def test_what_jax_is_told_is_in_the_key(name: str) -> None:
     before, value = key(), jax.config.values[name]
     try:

@@ -78,7 +78,7 @@ def test_a_pooling_of_a_gguf_file_that_is_not_served_is_named(families: Path, tm
     write_gguf(
         open_checkpoint(families / "llama-tied"), path, lambda writer: writer.add_uint32("llama.pooling_type", 2)
     )
-    assert "its pooling has the number 2" in open_checkpoint(path).uses.embedding.unserved
+    assert "its pooling has the number 2" in open_checkpoint(path).uses.embedding.unsupported_reason
 
 
 def test_a_base_model_opens_without_a_head_and_predicts_nothing(families: Path, tmp_path: Path) -> None:

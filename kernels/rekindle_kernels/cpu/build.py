@@ -21,7 +21,7 @@ from typing import Final
 
 PACKAGE: Final = Path(__file__).parent
 SOURCES: Final = PACKAGE / "source"
-CARRIED: Final = "librekindle.so"
+BUNDLED: Final = "librekindle.so"
 """Name of the library inside a wheel, independent of the installed jaxlib."""
 
 COMPILERS: Final = ("c++", "g++", "clang++")
@@ -55,7 +55,7 @@ EXACT: Final = "-ffp-contract=off"
 EXPORTS: Final = "{ global: rekindle_*; local: *; };"
 
 
-class CannotBuild(Exception):
+class BuildFailed(Exception):
     """Failure to build the library.
 
     Attributes:
@@ -71,7 +71,7 @@ def library() -> Path:
     """Return the path of the library for these sources and the installed jaxlib, whether it exists or not.
 
     Raises:
-        CannotBuild: the sources or jaxlib are missing.
+        BuildFailed: the sources or jaxlib are missing.
     """
     return PACKAGE / f"{_prefix()}{_digest()}.so"
 
@@ -84,7 +84,7 @@ def build(to: Path, flags: Sequence[str] = ()) -> None:
         flags: additional flags for the compiler and the linker.
 
     Raises:
-        CannotBuild: the compiler is missing or fails, or the folder is not writable.
+        BuildFailed: the compiler is missing or fails, or the folder is not writable.
     """
     command, include = compiler(), _include()
     try:
@@ -92,14 +92,14 @@ def build(to: Path, flags: Sequence[str] = ()) -> None:
             objects = _compile([*command, *FLAGS, *flags, "-isystem", str(include)], Path(temporary))
             os.replace(_link([*command, *flags], objects, Path(temporary)), to)
     except OSError as error:
-        raise CannotBuild(f"the library cannot be written to {to.parent}: {error.strerror or error}") from error
+        raise BuildFailed(f"the library cannot be written to {to.parent}: {error.strerror or error}") from error
 
 
 def build_here() -> Path:
     """Build the library next to its sources unless it exists, and delete libraries of former sources.
 
     Raises:
-        CannotBuild: see `build`.
+        BuildFailed: see `build`.
     """
     file = library()
     if not file.exists():
@@ -117,18 +117,18 @@ def compiler() -> list[str]:
     """Return the command of the compiler: the words of CXX, or the first of `COMPILERS` on the path.
 
     Raises:
-        CannotBuild: no compiler exists.
+        BuildFailed: no compiler exists.
     """
     if sys.platform == "win32":
-        raise CannotBuild("they are not built on Windows")
+        raise BuildFailed("they are not built on Windows")
     if command := shlex.split(os.environ.get("CXX", "")):
         if shutil.which(command[0]) is None:
-            raise CannotBuild(f"no C++ compiler was found: CXX names {command[0]}, which does not exist")
+            raise BuildFailed(f"no C++ compiler was found: CXX names {command[0]}, which does not exist")
         return command
     for name in COMPILERS:
         if shutil.which(name) is not None:
             return [name]
-    raise CannotBuild("no C++ compiler was found: install g++ or clang")
+    raise BuildFailed("no C++ compiler was found: install g++ or clang")
 
 
 def architecture() -> str:
@@ -152,7 +152,7 @@ def _digest() -> str:
 
 def _sources(pattern: str) -> list[Path]:
     if not (files := sorted(SOURCES.glob(pattern))):
-        raise CannotBuild(f"its C++ sources are not in {SOURCES}")
+        raise BuildFailed(f"its C++ sources are not in {SOURCES}")
     return files
 
 
@@ -160,7 +160,7 @@ def _include() -> Path:
     """Return the folder of the headers, equal to `jax.ffi.include_dir()`."""
     spec = find_spec("jaxlib")
     if spec is None or spec.origin is None:
-        raise CannotBuild("jaxlib, which has the headers, is not installed")
+        raise BuildFailed("jaxlib, which has the headers, is not installed")
     return Path(spec.origin).parent / "include"
 
 
@@ -170,7 +170,7 @@ def _ffi_version() -> tuple[str, str]:
         version = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text(encoding="utf-8")))
         return version["MAJOR"], version["MINOR"]
     except (OSError, KeyError) as error:
-        raise CannotBuild(f"jaxlib has no {header}, or the file lacks the interface version") from error
+        raise BuildFailed(f"jaxlib has no {header}, or the file lacks the interface version") from error
 
 
 def _compile(command: list[str], folder: Path) -> list[Path]:
@@ -181,7 +181,7 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
     """
     sets = INSTRUCTION_SETS.get(architecture(), {})
     if not sets:
-        raise CannotBuild(f"there are none for {architecture()}")
+        raise BuildFailed(f"there are none for {architecture()}")
     flags_of = {name: flags for name, flags in sets.items() if name not in NEW or _compiles([*command, *flags], folder)}
     have = [f"-DREKINDLE_HAVE_{name}" for name in flags_of]
     jobs = [(source, source.stem, have) for source in (*_sources("dispatch.cc"), *_sources("handlers_*.cc"))]
@@ -203,7 +203,7 @@ def _compiles(command: list[str], folder: Path) -> bool:
     (empty := folder / "empty.cc").touch()
     try:
         _run([*command, "-c", str(empty), "-o", str(folder / "empty.o")])
-    except CannotBuild:
+    except BuildFailed:
         return False
     return True
 
@@ -222,17 +222,17 @@ def _run(command: list[str]) -> None:
             command, cwd=SOURCES, env=os.environ | {"LC_ALL": "C"}, capture_output=True, text=True, errors="replace"
         )
     except OSError as error:
-        raise CannotBuild(f"the C++ compiler {command[0]} could not be started: {error}") from error
+        raise BuildFailed(f"the C++ compiler {command[0]} could not be started: {error}") from error
     if done.returncode:
         lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
         message = next((line for line in lines if "error" in line), lines[-1])
-        raise CannotBuild(f"{command[0]} could not compile the C++ sources: {message}", done.stderr)
+        raise BuildFailed(f"{command[0]} could not compile the C++ sources: {message}", done.stderr)
 
 
 def _main() -> int:
     try:
         build_here()
-    except CannotBuild as error:
+    except BuildFailed as error:
         sys.stderr.write(f"{error.output}rekindle will compute without its C++ kernels: {error}\n")
         return 1
     return 0

@@ -49,11 +49,11 @@ class Library:
     instruction_set: str
 
 
-class CannotServe(RuntimeError):
+class LibraryUnavailable(RuntimeError):
     """Failure to use the library in this process. The message has the reason and the remedy."""
 
 
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """Return the reason against using the library here, or None. The first call may compile it, for seconds."""
     outcome = _load_once()
     return outcome if isinstance(outcome, str) else None
@@ -63,7 +63,7 @@ def load() -> ctypes.CDLL:
     """Load the library and register its functions in XLA, once per process.
 
     Raises:
-        CannotServe: see `why_not`.
+        LibraryUnavailable: see `unavailable_reason`.
     """
     return _library().functions
 
@@ -72,7 +72,7 @@ def digest() -> str:
     """Return the SHA-256 of the library's file, 64 hexadecimal digits.
 
     Raises:
-        CannotServe: see `why_not`.
+        LibraryUnavailable: see `unavailable_reason`.
     """
     return _library().digest
 
@@ -81,7 +81,7 @@ def instruction_set() -> str:
     """Return the instruction set of the kernels on this machine, such as "avx2", "avx512_bf16" or "neon".
 
     Raises:
-        CannotServe: see `why_not`.
+        LibraryUnavailable: see `unavailable_reason`.
     """
     return _library().instruction_set
 
@@ -89,7 +89,7 @@ def instruction_set() -> str:
 def _library() -> Library:
     outcome = _load_once()
     if isinstance(outcome, str):
-        raise CannotServe(outcome)
+        raise LibraryUnavailable(outcome)
     return outcome
 
 
@@ -100,15 +100,15 @@ def _load_once() -> Library | str:
         if _outcome is None:
             try:
                 _outcome = _load(_file())
-            except (build.CannotBuild, CannotServe) as error:
+            except (build.BuildFailed, LibraryUnavailable) as error:
                 _outcome = str(error)
         return _outcome
 
 
 def _file() -> Path:
     """Return the library's file from the wheel, or build one."""
-    carried = build.PACKAGE / build.CARRIED
-    return carried if carried.exists() else build.build_here()
+    bundled = build.PACKAGE / build.BUNDLED
+    return bundled if bundled.exists() else build.build_here()
 
 
 def _load(file: Path) -> Library:
@@ -118,12 +118,14 @@ def _load(file: Path) -> Library:
         functions = [getattr(exports, name) for name in TARGETS]
         query = exports.rekindle_instruction_set
     except (OSError, AttributeError) as error:
-        raise CannotServe(f"the library of C++ kernels could not be loaded: {error}") from error
+        raise LibraryUnavailable(f"the library of C++ kernels could not be loaded: {error}") from error
     query.restype = ctypes.c_char_p
     name = query()
     if name is None:
         sets = " or ".join(build.INSTRUCTION_SETS.get(build.architecture(), ()))
-        raise CannotServe(f"this CPU has none of the instruction sets of the C++ kernels: {sets or 'it is unknown'}")
+        raise LibraryUnavailable(
+            f"this CPU has none of the instruction sets of the C++ kernels: {sets or 'it is unknown'}"
+        )
     try:
         jax.devices(
             "cpu"
@@ -131,7 +133,7 @@ def _load(file: Path) -> Library:
         for target, function in zip(TARGETS, functions, strict=True):
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
     except RuntimeError as error:
-        raise CannotServe(f"XLA did not accept the C++ kernels: {error}") from error
+        raise LibraryUnavailable(f"XLA did not accept the C++ kernels: {error}") from error
     return Library(exports, hashlib.sha256(content).hexdigest(), name.decode())
 
 

@@ -12,8 +12,8 @@ from rekindle_kernels.cpu.rotary import rotate
 from rekindle_kernels.cpu.sampling import adjust, argmax, count_above, draw, mass, nth_largest
 
 
-def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
-    """See `Operations.unserved`. Pages may have any shape."""
+def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+    """See `Operations.unsupported_reason`. Pages may have any shape."""
     if dtype not in (jnp.float32, jnp.bfloat16, jnp.uint16):
         return "numbers must be float32, or bfloat16, which is stored as uint16"
-    return library.why_not()
+    return library.unavailable_reason()

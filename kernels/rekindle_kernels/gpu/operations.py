@@ -14,8 +14,8 @@ from rekindle_kernels.xla.rotary import rotate
 from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest
 
 
-def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
-    """See `Operations.unserved`."""
+def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+    """See `Operations.unsupported_reason`."""
     if dtype not in (jnp.float32, jnp.bfloat16):
         return "numbers must be float32 or bfloat16"
     if shape[-1] > 256:

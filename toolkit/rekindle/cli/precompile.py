@@ -46,7 +46,7 @@ def _make(programs: Programs, store: ProgramStore, keys: Sequence[Key], target_n
     def make(key: Key) -> None:
         began = monotonic()
         try:
-            executable = programs.compiled(key)
+            executable = programs.compile(key)
         except jax.errors.JaxRuntimeError as error:
             raise ConfigError(
                 f"the program {program_name(key)!r} does not compile for {target_name}: {error}"

@@ -10,7 +10,7 @@ import jax
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.config import Implementation, Settings, SettingsOptions, Ticks, check_axes
-from rekindle.core.device.devices import choices, places_of, shared_by
+from rekindle.core.device.devices import candidate_places, place_from, places_of
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.device.programs.targets import LARGER, devices_of, known_targets
@@ -144,7 +144,7 @@ def _places(target: str, devices: Sequence[jax.Device], settings: Settings) -> l
     tensor, data = settings.tensor, settings.data
     if data * (tensor or 1) > len(devices):
         raise ConfigError(f"{target} has {len(devices)} devices, and the mesh has data={data}, tensor={tensor or 1}")
-    return choices(devices, data) if tensor is None else [shared_by(devices, tensor, data)]
+    return candidate_places(devices, data) if tensor is None else [place_from(devices, tensor, data)]
 
 
 def settings_of(arguments: Namespace) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rekindle.core.checkpoints.weights import Weights, tensors_of
 from rekindle.core.concurrency.progress import silent
 from rekindle.core.config import Settings
 from rekindle.core.device.devices import places_over
-from rekindle.core.device.jax_settings import JaxSettings, own_settings
+from rekindle.core.device.jax_settings import JaxSettings, overrides
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.readiness import wait_for
@@ -165,7 +165,7 @@ class ModelShard:
         blueprint, programs = self.blueprint, self.blueprint.programs
         if content_fingerprint(open_checkpoint(request["model"]).files) != request["weights"]:
             raise HostRefused(f"the leader has other weights in {request['model']} than this process")
-        with own_settings():
+        with overrides():
             tensors = tensors_of(request["model"], blueprint.checkpoint.config)
             (weights,) = place_new_weights(
                 blueprint.checkpoint.config, tensors, blueprint.dtype, programs.implementation, [blueprint.place]

@@ -55,10 +55,10 @@ class EmbedOptions:
                 f'pooling must be "last" or "mean", got {checks.preview(pooling)}; the first token of a causal model '
                 "attends to nothing after it"
             )
-        if pooling is None and own.unserved:
+        if pooling is None and own.unsupported_reason:
             raise InvalidRequest(
-                f"{loaded_engine.source} recommends a method for embeddings that is not supported: {own.unserved}. Set "
-                "pooling= to make them without it"
+                f"{loaded_engine.source} recommends a method for embeddings that is not supported: "
+                f"{own.unsupported_reason}. Set pooling= to make them without it"
             )
         normalised = checks.unless_none(checks.boolean)("normalize", normalize)
         if normalised is None:

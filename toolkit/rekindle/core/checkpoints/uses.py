@@ -18,14 +18,14 @@ class Embedding:
         normalize: whether embeddings are scaled to length 1, or None if the files do not specify it.
         prompts: named texts to prepend to an input.
         default_prompt: name of the prompt used by default, or None.
-        unserved: reason for unsupported embeddings; empty if they are supported.
+        unsupported_reason: reason for unsupported embeddings; empty if they are supported.
     """
 
     pooling: Pooling | None = None
     normalize: bool | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
-    unserved: str = ""
+    unsupported_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

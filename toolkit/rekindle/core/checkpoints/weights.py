@@ -9,7 +9,7 @@ import numpy as np
 
 from rekindle.core.checkpoints.checkpoint import check_shapes
 from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.checkpoints.tied import has_own_head
+from rekindle.core.checkpoints.tied import has_separate_head
 from rekindle.core.errors import InvalidRequest, UnsupportedModel
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
@@ -39,7 +39,7 @@ def tensors_of(weights: Weights, config: ModelConfig, family: Family | None = No
         check_shapes(
             {name: np.shape(array) for name, array in weights.items()}, config, "the given weights", "Give all of them"
         )
-        if has_own_head(config, weights):
+        if has_separate_head(config, weights):
             raise UnsupportedModel(
                 "update_weights needs a model of the same structure: the open model uses its embedding as its head, "
                 "and the given weights have a separate head. Open that model instead"

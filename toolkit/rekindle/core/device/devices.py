@@ -12,7 +12,7 @@ from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import Mesh
 
 from rekindle.core.config import AXES, Settings
-from rekindle.core.device.jax_settings import default_device, under_own_settings
+from rekindle.core.device.jax_settings import default_device, with_overrides
 from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError
 
@@ -60,7 +60,7 @@ def places_of(settings: Settings) -> list[Place]:
         alone = shares_memory(first) or not (spec is None or (isinstance(spec, str) and ":" not in spec))
         tensor = 1 if alone or len(local) < groups else None
     if tensor is None:
-        return choices(local, data, settings.lane_count)
+        return candidate_places(local, data, settings.lane_count)
     required = data * tensor if shares_memory(first) else groups * tensor
     if len(local) < required:
         sizes = {"replicas": settings.lane_count, "data": data, "tensor": tensor}
@@ -69,7 +69,7 @@ def places_of(settings: Settings) -> list[Place]:
             f"{product} needs as many devices from {first} on, but there are only {len(local)}; this process has "
             f"{_local_names()}"
         )
-    return [shared_by(local, tensor, data)]
+    return [place_from(local, tensor, data)]
 
 
 def place_of_set(name: str, spec: Any) -> Place:
@@ -102,10 +102,10 @@ def lanes_of(place: Place, settings: Settings) -> list[Place]:
     if len(others) < count * settings.lane_count:
         return [place] * settings.lane_count
     further = range(count, count * settings.lane_count, count)
-    return [place, *(shared_by(others[start:], place.tensor, place.data) for start in further)]
+    return [place, *(place_from(others[start:], place.tensor, place.data) for start in further)]
 
 
-def choices(devices: Sequence[jax.Device], data: int = 1, replicas: int = 1) -> list[Place]:
+def candidate_places(devices: Sequence[jax.Device], data: int = 1, replicas: int = 1) -> list[Place]:
     """Return one place for each possible tensor-parallel size: each divisor of the devices available to a group.
 
     Args:
@@ -113,10 +113,10 @@ def choices(devices: Sequence[jax.Device], data: int = 1, replicas: int = 1) -> 
         replicas: the number of places to leave room for.
     """
     most = len(devices) // (data * replicas)
-    return [shared_by(devices, tensor, data) for tensor in range(1, most + 1) if most % tensor == 0]
+    return [place_from(devices, tensor, data) for tensor in range(1, most + 1) if most % tensor == 0]
 
 
-def shared_by(devices: Sequence[jax.Device], tensor: int, data: int = 1) -> Place:
+def place_from(devices: Sequence[jax.Device], tensor: int, data: int = 1) -> Place:
     """Return the first `data * tensor` of these devices, attached or not, as a place.
 
     If these are all chips of a TPU, JAX orders them by their wiring.
@@ -180,7 +180,7 @@ def places_over(spec: Any, settings: Settings) -> list[Place]:
 
 def put_on(device: jax.Device) -> Callable[[Any], jax.Array]:
     """Return a function to put arrays on a device, callable from any thread."""
-    return lambda array: under_own_settings(jax.device_put, array, device)
+    return lambda array: with_overrides(jax.device_put, array, device)
 
 
 def memory_of(device: jax.Device) -> int | None:

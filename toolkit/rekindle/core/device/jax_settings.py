@@ -44,7 +44,7 @@ COMPILED_IN: Final = (
 )
 """Settings in `jax.config` with an effect on compiled programs. Others affect placement, timing, logs or checks."""
 
-OWN: Final[Mapping[str, Any]] = {
+OVERRIDES: Final[Mapping[str, Any]] = {
     "jax_enable_x64": False,  # the step uses 32-bit indices throughout
     "jax_disable_jit": False,  # without a compiler there is no engine
     "jax_debug_nans": False,  # padding may compute NaNs, never read
@@ -75,26 +75,26 @@ class JaxSettings:
     @classmethod
     def here(cls) -> "JaxSettings":
         """Return the settings of this thread, with Rekindle's overrides."""
-        values = {name: OWN[name] if name in OWN else _value(name) for name in COMPILED_IN}
+        values = {name: OVERRIDES[name] if name in OVERRIDES else _value(name) for name in COMPILED_IN}
         return cls(values, default_device())
 
     @contextmanager
     def apply(self) -> Iterator[None]:
         """Apply these settings and Rekindle's overrides to this thread, within a `with` block."""
-        with _set(self.values), jax.default_device(self.default_device), own_settings():
+        with _set(self.values), jax.default_device(self.default_device), overrides():
             yield
 
 
 @contextmanager
-def own_settings() -> Iterator[None]:
+def overrides() -> Iterator[None]:
     """Apply Rekindle's overrides to this thread, within a `with` block. This takes about 15 µs."""
-    with _set(OWN), jax.transfer_guard("allow"):
+    with _set(OVERRIDES), jax.transfer_guard("allow"):
         yield
 
 
-def under_own_settings(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+def with_overrides(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
     """Call a function under Rekindle's overrides, on a worker thread, and return its result."""
-    with own_settings():
+    with overrides():
         return function(*arguments, **options)
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.device.jax_settings import under_own_settings
+from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.programs.lowering import ALLOW, ENTER, GATHER, SCATTER, Key
 from rekindle.core.device.state import Pages, Slots
 
@@ -146,4 +146,4 @@ class DeviceState:
 
 def release_host_memory() -> None:
     """Make JAX release the host memory of deleted arrays. It does so only in its next call, such as this one."""
-    under_own_settings(jax.device_put, np.int32(0))
+    with_overrides(jax.device_put, np.int32(0))

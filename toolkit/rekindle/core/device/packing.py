@@ -10,7 +10,7 @@ import numpy as np
 from rekindle.core.buckets import MAX_BAD_WORD_TOKENS, MAX_END_IDS, QUERY_BLOCK, Bucket
 from rekindle.core.device.inputs import InputLayout, TickInputs, samples_of
 from rekindle.core.device.sampling.adjustments import RECENT, PackedSlot, no_adjustments
-from rekindle.core.device.sampling.constraints import AT_ONCE, no_masks
+from rekindle.core.device.sampling.constraints import MASKS_PER_CALL, no_masks
 from rekindle.core.device.sampling.rows import ADJUSTED, COLUMNS, CONSTRAINED, FLOATS, OF_MODEL, OF_SAMPLED, PROCESSED
 from rekindle.core.device.step import TickOutputs
 from rekindle.core.messages import Chunk, Dispatched, Plan, Row, SampleRow, ScoreRow, SumRow
@@ -143,8 +143,8 @@ def masks_of(constrained: Sequence[Chunk | Row], null_slot: int) -> Iterator[tup
         constrained: the chunks and rows of a plan with masks.
         null_slot: the number of the null slot, for padding.
     """
-    for first in range(0, len(constrained), AT_ONCE):
-        batch = constrained[first : first + AT_ONCE]
+    for first in range(0, len(constrained), MASKS_PER_CALL):
+        batch = constrained[first : first + MASKS_PER_CALL]
         slots, bits = no_masks(len(batch[0].allowed), null_slot)
         slots[: len(batch)] = [each.slot for each in batch]
         bits[: len(batch)] = [each.allowed for each in batch]

@@ -96,7 +96,7 @@ class Place:
         return len({device.process_index for device in self.devices})
 
     @property
-    def own_shards(self) -> list[tuple[jax.Device, Shard]]:
+    def local_shards(self) -> list[tuple[jax.Device, Shard]]:
         """The devices of this process, each with its shard."""
         pairs = zip(self.devices, self.shards * self.data, strict=True)
         return [(device, shard) for device, shard in pairs if device.process_index == jax.process_index()]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.checkpoints.weights import Weights, tensors_of
 from rekindle.core.config import Settings
-from rekindle.core.device.jax_settings import own_settings
+from rekindle.core.device.jax_settings import overrides
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.engine.actor import Actor
@@ -147,7 +147,7 @@ class LoadedEngine:
         """
         if self.replicas is not None:
             return self.replicas.load(weights)
-        with own_settings():
+        with overrides():
             if self.followers is None:
                 lanes = self._read(weights)
                 return lanes[0] if len(lanes) == 1 else lanes

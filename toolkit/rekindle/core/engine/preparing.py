@@ -103,7 +103,7 @@ class Preparer:
             raise InvalidRequest("the model has no tokenizer, and so no chat template; it takes token_ids=[...]")
         return render(
             chat.messages,
-            tokenizer.chat_template if chat.tools is None else tokenizer.answer_template,
+            tokenizer.chat_template if chat.tools is None else tokenizer.template_with_tools,
             tokenizer.bos_token,
             tokenizer.eos_token,
             chat.tools,

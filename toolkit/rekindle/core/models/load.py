@@ -26,7 +26,7 @@ from rekindle_kernels.blocks import Array, Tensor
 Put = Callable[[Array], jax.Array]
 
 _THREADS: Final = min(4, os.cpu_count() or 1)
-MOST_RUNS: Final = 64
+MAX_RUNS: Final = 64
 """The limit of runs of consecutive rows for copies straight from a file; with more runs, all rows are copied first."""
 
 
@@ -144,7 +144,7 @@ def _select(request: JoinedTensors, matrices: Sequence[Tensor]) -> list[Tensor]:
 def _rows(matrices: Sequence[Tensor], indices: Order) -> list[Tensor]:
     """Return some rows of concatenated matrices, as one view for each run of consecutive rows if these are few."""
     ends = np.flatnonzero(np.diff(indices) != 1) + 1
-    if len(ends) >= MOST_RUNS:
+    if len(ends) >= MAX_RUNS:
         return [np.concatenate([np.asarray(matrix) for matrix in matrices])[indices]]
     return [rows for run in np.split(indices, ends) for rows in between(matrices, run[0], run[-1] + 1)]
 

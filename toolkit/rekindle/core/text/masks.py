@@ -134,9 +134,9 @@ def run_steps(steps: Steps) -> Allowed:
     Raises:
         RekindleError: an error of the steps.
     """
-    together = MaskBatcher(SerialMasks())
-    together.begin(0, steps)
-    ((_, outcome),), _ = together.advance([0], lambda: False)
+    batcher = MaskBatcher(SerialMasks())
+    batcher.begin(0, steps)
+    ((_, outcome),), _ = batcher.advance([0], lambda: False)
     if isinstance(outcome, RekindleError):
         raise outcome
     return outcome

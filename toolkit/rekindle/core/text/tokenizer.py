@@ -40,7 +40,7 @@ class Tokenizer:
         self.tool_template = tool_template
 
     @property
-    def answer_template(self) -> str | None:
+    def template_with_tools(self) -> str | None:
         """The chat template for the format of answers, including tool calls."""
         return self.tool_template or self.chat_template
 

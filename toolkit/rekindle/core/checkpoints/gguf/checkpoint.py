@@ -52,4 +52,4 @@ def _embedding(pooling: Any) -> Embedding:
     supported: dict[Any, Pooling] = {1: "mean", 3: "last"}
     if pooling in supported:
         return Embedding(supported[pooling])
-    return Embedding(unserved=f"its pooling has the number {pooling}; supported are 1 (mean) and 3 (last)")
+    return Embedding(unsupported_reason=f"its pooling has the number {pooling}; supported are 1 (mean) and 3 (last)")

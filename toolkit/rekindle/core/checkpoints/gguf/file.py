@@ -28,7 +28,7 @@ _STRING, _ARRAY = 8, 9
 _NUMBERS = {code: Struct(f"<{form}") for code, form in enumerate("BbHhIif?")} | {
     code: Struct(f"<{form}") for code, form in zip((10, 11, 12), "Qqd", strict=True)
 }
-_MOST_DIMENSIONS = 4
+_MAX_DIMENSIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +176,8 @@ class _Header:
     def _tensor(self) -> tuple[tuple[int, ...], int, int]:
         """Read a tensor's shape, the code of its kind, and its byte offset in the tensor data."""
         dimensions = self._number(_UINT32)
-        if not 0 < dimensions <= _MOST_DIMENSIONS:
-            raise ValueError(f"a tensor must have 1 to {_MOST_DIMENSIONS} dimensions, got {dimensions}")
+        if not 0 < dimensions <= _MAX_DIMENSIONS:
+            raise ValueError(f"a tensor must have 1 to {_MAX_DIMENSIONS} dimensions, got {dimensions}")
         shape = tuple(reversed([self._number(_UINT64) for _ in range(dimensions)]))
         return shape, self._number(_UINT32), self._number(_UINT64)
 

@@ -12,7 +12,7 @@ from rekindle.core.checkpoints.huggingface.mxfp4 import mxfp4_tensors
 from rekindle.core.checkpoints.huggingface.safetensors_file import SafetensorsFile, open_safetensors
 from rekindle.core.checkpoints.huggingface.sentence_embedding import read_embedding
 from rekindle.core.checkpoints.huggingface.tokenizer import load_tokenizer
-from rekindle.core.checkpoints.tied import has_own_head, head_and_embedding
+from rekindle.core.checkpoints.tied import has_separate_head, head_and_embedding
 from rekindle.core.checkpoints.uses import Classifier, Uses
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import CheckpointError, ModelNotFound
@@ -53,7 +53,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     generates = _generates(settings, owners, config)
     if not generates:  # without a head, the config must not require one
         config = replace(config, tied_embeddings=True)
-    elif has_own_head(config, LazyTensors(_loaders(owners, head_and_embedding(config)))):
+    elif has_separate_head(config, LazyTensors(_loaders(owners, head_and_embedding(config)))):
         warn(f"{source}: its config says tie_word_embeddings, but the file has a separate head, which is used")
         config = replace(config, tied_embeddings=False)
     shapes = {name: file.shapes[stored_name] for name, (file, stored_name) in owners.items()}

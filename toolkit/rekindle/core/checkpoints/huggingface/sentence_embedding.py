@@ -31,15 +31,15 @@ def read_embedding(directory: Path) -> Embedding:
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise CheckpointError(f"{directory}/config_sentence_transformers.json: prompts must be texts by name")
     if not (directory / _MODULES).is_file():
-        pooling, unserved = _pooling(read_json(directory / "1_Pooling" / "config.json"))
-        return Embedding(pooling, None, prompts, default, unserved)
+        pooling, unsupported_reason = _pooling(read_json(directory / "1_Pooling" / "config.json"))
+        return Embedding(pooling, None, prompts, default, unsupported_reason)
     kinds = dict(_modules(directory / _MODULES))
     settings = read_json(directory / kinds["Pooling"] / "config.json") if "Pooling" in kinds else {}
-    pooling, unserved = _pooling(settings)
+    pooling, unsupported_reason = _pooling(settings)
     extra_layers = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
     if extra_layers:
-        unserved = f"{_MODULES} has further layers after the model: {', '.join(extra_layers)}"
-    return Embedding(pooling, "Normalize" in kinds, prompts, default, unserved)
+        unsupported_reason = f"{_MODULES} has further layers after the model: {', '.join(extra_layers)}"
+    return Embedding(pooling, "Normalize" in kinds, prompts, default, unsupported_reason)
 
 
 def _modules(path: Path) -> Iterator[tuple[str, str]]:

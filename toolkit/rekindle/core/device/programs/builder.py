@@ -15,7 +15,7 @@ from rekindle.core.errors import UnsafeStorage
 from rekindle.core.store.validity import Difference
 
 T = TypeVar("T")
-MOST_DIFFERENCES = 4
+MAX_DIFFERENCES = 4
 """The most argument differences named in one warning."""
 
 
@@ -61,7 +61,7 @@ class ProgramBuilder:
             self.misses[key] = self._use_store(lambda store: store.explain(key))
         began = monotonic()
         with compiling:
-            program = self._programs.compiled(key)
+            program = self._programs.compile(key)
         seconds = monotonic() - began
         serialized = self._use_store(lambda store: store.serialize(program, seconds))
         with self._lock:
@@ -74,16 +74,16 @@ class ProgramBuilder:
         Raises:
             RuntimeError: the arguments lie on other devices, for which no program is ever compiled.
         """
-        self._programs.check_here(key, arguments)
+        self._programs.check_devices(key, arguments)
         differences = list(_differences(self._programs.arguments(key), arguments))
-        more = f"; and {len(differences) - MOST_DIFFERENCES} more" if len(differences) > MOST_DIFFERENCES else ""
+        more = f"; and {len(differences) - MAX_DIFFERENCES} more" if len(differences) > MAX_DIFFERENCES else ""
         self.tell(
             key,
             f"it was called with other arguments than it was compiled for: "
-            f"{'; '.join(differences[:MOST_DIFFERENCES])}{more}",
+            f"{'; '.join(differences[:MAX_DIFFERENCES])}{more}",
         )
         with compiling:
-            program = self._programs.compiled(key, arguments)
+            program = self._programs.compile(key, arguments)
         with self._lock:
             self.compilations += 1
         return program

@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from rekindle.core import buckets
 from rekindle.core.buckets import Bucket
-from rekindle.core.device.jax_settings import under_own_settings
+from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.programs.builder import ProgramBuilder
 from rekindle.core.device.programs.lowering import Key, Program, Programs, temporary_bytes
 from rekindle.core.device.programs.readiness import raise_first
@@ -120,10 +120,10 @@ class Executables:
         """
         try:
             if key in self._first_calls:
-                return await to_thread.run_sync(under_own_settings, self._first_call, key, program, *arguments)
+                return await to_thread.run_sync(with_overrides, self._first_call, key, program, *arguments)
             return self._call(program, *arguments)
         except (TypeError, ValueError):  # raised by jax for unexpected arguments, before the program runs
-            compile_for = partial(under_own_settings, self._compile_for, key, arguments)
+            compile_for = partial(with_overrides, self._compile_for, key, arguments)
             with self._awaiting(key):
                 program = await to_thread.run_sync(compile_for, abandon_on_cancel=True)
             return program(*arguments)

@@ -174,7 +174,7 @@ class Programs:
                 packed = np.tile(InputLayout.of(key, self._group_slots).padding(), self._place.data)
                 return {"weights": self._weights, "pages": self._pages, "slots": self._slots, "packed": packed}
 
-    def check_here(self, key: Key, arguments: Sequence[Any]) -> None:
+    def check_devices(self, key: Key, arguments: Sequence[Any]) -> None:
         """Check the devices of all committed arguments.
 
         Raises:
@@ -189,7 +189,7 @@ class Programs:
                         f"{', '.join(sorted(map(str, leaf.devices())))}: move it to the program's devices"
                     )
 
-    def lowered(self, key: Key, arguments: Sequence[Any] | None = None) -> jax.stages.Lowered:
+    def lower(self, key: Key, arguments: Sequence[Any] | None = None) -> jax.stages.Lowered:
         """Trace and lower one program, which can take seconds.
 
         Args:
@@ -203,10 +203,10 @@ class Programs:
         with self.jax_settings.apply():
             return self._jit(key).lower(*arguments)
 
-    def compiled(self, key: Key, arguments: Sequence[Any] | None = None) -> Program:
-        """Lower a program and compile it, which can take many seconds; see `lowered`."""
+    def compile(self, key: Key, arguments: Sequence[Any] | None = None) -> Program:
+        """Lower a program and compile it, which can take many seconds; see `lower`."""
         with self.jax_settings.apply():
-            return self.lowered(key, arguments).compile()
+            return self.lower(key, arguments).compile()
 
     def _trace(self, logits_processor: Callable[[Any, Any], Any] | None, vocab_size: int) -> LogitsProcessor | None:
         if logits_processor is None:

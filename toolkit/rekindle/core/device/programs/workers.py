@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from rekindle.core.concurrency.threads import Work
-from rekindle.core.device.jax_settings import own_settings
+from rekindle.core.device.jax_settings import overrides
 from rekindle.core.device.programs.lowering import Key
 
 WORKERS = 2
@@ -103,7 +103,7 @@ class Workers:
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
-            with own_settings():
+            with overrides():
                 work()
         finally:
             with self._lock:

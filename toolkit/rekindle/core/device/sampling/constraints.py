@@ -10,7 +10,7 @@ from jax import lax
 from rekindle.core.device.sampling.rows import CONSTRAINED, SamplingRows
 
 BITS = 32
-AT_ONCE = 16
+MASKS_PER_CALL = 16
 """Slots of one ALLOW call: it is padded to this number, a few hundred kilobytes at most."""
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
@@ -22,8 +22,8 @@ def words_of(vocabulary: int) -> int:
 
 
 def no_masks(words: int, null_slot: int) -> tuple[Array, Array]:
-    """Return padding only: slots (AT_ONCE,) int32 and masks (AT_ONCE, words) int32."""
-    return np.full(AT_ONCE, null_slot, np.int32), np.zeros((AT_ONCE, words), np.int32)
+    """Return padding only: slots (MASKS_PER_CALL,) int32 and masks (MASKS_PER_CALL, words) int32."""
+    return np.full(MASKS_PER_CALL, null_slot, np.int32), np.zeros((MASKS_PER_CALL, words), np.int32)
 
 
 def constrain(columns: jax.Array, rows: SamplingRows, allowed: jax.Array, owners: jax.Array) -> jax.Array:

@@ -35,7 +35,7 @@ def sample(
     positions: jax.Array,
     adjustments: Adjustments,
     owners: jax.Array,
-    most: int,
+    max_logprobs: int,
     processor: LogitsProcessor | None = None,
     implementation: Implementation = "xla",
     allowed: jax.Array | None = None,
@@ -51,7 +51,7 @@ def sample(
         positions: (rows,) int32, the token's position in its request.
         adjustments: the adjustments of all slots.
         owners: (rows,) int32, the slot of each row.
-        most: the number of likeliest tokens in a score.
+        max_logprobs: the number of likeliest tokens in a score.
         processor: the logits processor, applied after the adjustments, static.
         implementation: the kernel implementation.
         allowed: (slots, words) int32, the allowed-token masks, see `constrain`; None without constraints.
@@ -92,9 +92,9 @@ def sample(
         return sampling_logits(change(), height, rows, tokens, implementation), jnp.zeros_like(height)
 
     # Computed again for these few rows: libtpu aborts if the logits of a branch outlive a sampling loop inside it.
-    scores = score_if(from_changed, changed_logits, tokens, most, implementation)
+    scores = score_if(from_changed, changed_logits, tokens, max_logprobs, implementation)
     of_model = score_if(
-        (rows.logprobs_of > 0) & ~from_changed, lambda: (columns, largest), tokens, most, implementation
+        (rows.logprobs_of > 0) & ~from_changed, lambda: (columns, largest), tokens, max_logprobs, implementation
     )
     return _with_error_codes(tokens, largest, height, rows), jnp.where(from_changed[:, None], scores, of_model)
 

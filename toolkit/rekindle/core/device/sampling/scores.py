@@ -17,13 +17,13 @@ GROUP = 64
 """Prompt tokens scored at a time: the logits of a whole chunk would not fit in memory next to a model."""
 
 
-def score_columns(most: int) -> int:
-    """Return the width of a packed score with room for `most` alternatives."""
-    return 2 + 2 * most
+def score_columns(max_logprobs: int) -> int:
+    """Return the width of a packed score with room for `max_logprobs` alternatives."""
+    return 2 + 2 * max_logprobs
 
 
 def score(
-    columns: jax.Array, largest: jax.Array, tokens: jax.Array, most: int, implementation: Implementation = "xla"
+    columns: jax.Array, largest: jax.Array, tokens: jax.Array, max_logprobs: int, implementation: Implementation = "xla"
 ) -> jax.Array:
     """Compute the log-probability and rank of each row's token, and the likeliest tokens.
 
@@ -31,7 +31,7 @@ def score(
         columns: (vocabulary, rows) float32, the logits.
         largest: (rows,) float32, each row's largest logit.
         tokens: (rows,) int32.
-        most: the number of likeliest tokens to return.
+        max_logprobs: the number of likeliest tokens to return.
         implementation: the kernel implementation.
 
     Returns:
@@ -41,7 +41,7 @@ def score(
     own, everything = of_tokens(columns, tokens), jnp.full_like(largest, -jnp.inf)
     total = jnp.log(mass(columns, largest, jnp.ones_like(largest), everything, implementation=implementation))
     rank = 1 + count_above(columns, own, implementation=implementation)
-    values, ids = _top_k(columns, most)
+    values, ids = _top_k(columns, max_logprobs)
     own, values = (
         own - largest,
         values - largest[:, None],
@@ -54,7 +54,7 @@ def score_if(
     mask: jax.Array,
     columns_of: Callable[[], tuple[jax.Array, jax.Array]],
     tokens: jax.Array,
-    most: int,
+    max_logprobs: int,
     implementation: Implementation = "xla",
 ) -> jax.Array:
     """Return `score` of the logits from `columns_of`, or zeros if no entry of `mask` is true.
@@ -63,13 +63,13 @@ def score_if(
         mask: (rows,) bool.
         columns_of: returns the logits and each row's largest logit.
         tokens: see `score`.
-        most: see `score`.
+        max_logprobs: see `score`.
         implementation: see `score`.
     """
     scores: jax.Array = lax.cond(
         mask.any(),
-        lambda: score(*columns_of(), tokens, most, implementation),
-        lambda: jnp.zeros((len(tokens), score_columns(most)), jnp.int32),
+        lambda: score(*columns_of(), tokens, max_logprobs, implementation),
+        lambda: jnp.zeros((len(tokens), score_columns(max_logprobs)), jnp.int32),
     )
     return scores
 
@@ -78,7 +78,7 @@ def score_prompt(
     hidden: jax.Array,
     targets: jax.Array,
     columns_of: Callable[[jax.Array], jax.Array],
-    most: int,
+    max_logprobs: int,
     implementation: Implementation = "xla",
     anywhere: Callable[[jax.Array], jax.Array] = lambda mask: mask,
 ) -> jax.Array:
@@ -88,7 +88,7 @@ def score_prompt(
         hidden: (tokens, hidden) float32.
         targets: (tokens,) int32, the next token of each, or -1 for no score.
         columns_of: maps hidden states to logits, (vocabulary, tokens) float32.
-        most: the number of likeliest tokens to return.
+        max_logprobs: the number of likeliest tokens to return.
         implementation: the kernel implementation.
         anywhere: maps booleans to their logical or over all devices of the program, since `columns_of` is collective.
 
@@ -96,7 +96,7 @@ def score_prompt(
         (tokens, score_columns(most)) int32, packed by `score`; zeros in groups without targets.
     """
     if not len(hidden):
-        return jnp.zeros((0, score_columns(most)), jnp.int32)
+        return jnp.zeros((0, score_columns(max_logprobs)), jnp.int32)
     padding = -len(hidden) % GROUP
     groups = (
         jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, GROUP, hidden.shape[1]),
@@ -110,10 +110,12 @@ def score_prompt(
             columns = columns_of(group_hidden)
             return columns, of_tokens(columns, argmax(columns, implementation=implementation))
 
-        return score_if(anywhere(group_targets >= 0), logits, jnp.maximum(group_targets, 0), most, implementation)
+        return score_if(
+            anywhere(group_targets >= 0), logits, jnp.maximum(group_targets, 0), max_logprobs, implementation
+        )
 
     scores: jax.Array = lax.map(one, groups)
-    return scores.reshape(-1, score_columns(most))[: len(hidden)]
+    return scores.reshape(-1, score_columns(max_logprobs))[: len(hidden)]
 
 
 def _top_k(columns: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:

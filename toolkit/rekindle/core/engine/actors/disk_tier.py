@@ -4,7 +4,7 @@ import numpy as np
 from anyio import to_thread
 
 from rekindle.core.concurrency.warning import warn
-from rekindle.core.device.jax_settings import under_own_settings
+from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.errors import StorageError
 from rekindle.core.messages import Message, Write, Written
 from rekindle.core.store.snapshot_store import SnapshotStore
@@ -27,7 +27,7 @@ class DiskTier:
             raise TypeError(f"the disk tier takes Write, got {message!r}")
         if self._store is None:
             return [_nothing_written(message)]
-        return [await to_thread.run_sync(under_own_settings, self._write, self._store, message, abandon_on_cancel=True)]
+        return [await to_thread.run_sync(with_overrides, self._write, self._store, message, abandon_on_cancel=True)]
 
     def _write(self, store: SnapshotStore, message: Write) -> Written:
         places = [place for place, content in enumerate(message.contents) if content is not None]

@@ -68,7 +68,7 @@ class Grammars:
 
     def __init__(self, jumps: Jumps, masks: Masks):
         self._jumps = jumps
-        self._together = MaskBatcher(masks)
+        self._batcher = MaskBatcher(masks)
         self._matchers: dict[int, Matcher] = {}
         self._began = self._wait = 0.0
 
@@ -86,8 +86,8 @@ class Grammars:
         self._forget(message)
         fewest = self._jumps.of(message.running)
         for request, token in message.tokens:
-            self._together.begin(request.id, self._matcher(request).take(token, fewest))
-        outcomes, late = self._together.advance(message.answer_ids, enough)
+            self._batcher.begin(request.id, self._matcher(request).take(token, fewest))
+        outcomes, late = self._batcher.advance(message.answer_ids, enough)
         return Advanced(tuple(outcomes), tuple(late))
 
     def _patience(self, message: Advance) -> Callable[[], bool]:
@@ -113,7 +113,7 @@ class Grammars:
     def _forget(self, message: Advance) -> None:
         for request_id in message.ended:
             self._matchers.pop(request_id, None)
-            self._together.forget(request_id)
+            self._batcher.forget(request_id)
 
     def _matcher(self, request: Request) -> Matcher:
         matcher = self._matchers.get(request.id)

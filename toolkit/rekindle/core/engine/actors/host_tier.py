@@ -9,7 +9,7 @@ from anyio import to_thread
 from jax.sharding import Sharding
 
 from rekindle.core.concurrency.warning import warn
-from rekindle.core.device.jax_settings import under_own_settings
+from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.errors import StorageError
 from rekindle.core.messages import (
     Archive,
@@ -154,7 +154,7 @@ class HostTier:
             return False
         try:
             keep, pages = self._copies.keep, list(by_entry.values())
-            contents = await to_thread.run_sync(under_own_settings, keep, pages, abandon_on_cancel=True)
+            contents = await to_thread.run_sync(with_overrides, keep, pages, abandon_on_cancel=True)
         except jax.errors.JaxRuntimeError:  # no room in host memory: the pages will be computed again
             return False
         self._entries.update(zip(by_entry, contents, strict=True))
@@ -183,6 +183,6 @@ class HostTier:
         """Copy contents to the device; return None if it has no room."""
         try:
             stage = self._copies.stage
-            return tuple(await to_thread.run_sync(under_own_settings, stage, contents, abandon_on_cancel=True))
+            return tuple(await to_thread.run_sync(with_overrides, stage, contents, abandon_on_cancel=True))
         except jax.errors.JaxRuntimeError:  # the pages can still be computed
             return None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from anyio import to_thread
 
-from rekindle.core.device.jax_settings import under_own_settings
+from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.packing import unpack_score
 from rekindle.core.device.sampling.sample import NONE_LEFT, NOT_FINITE
 from rekindle.core.errors import ConstraintFailed, LogitsNotFinite, RekindleError
@@ -21,7 +21,7 @@ class Settler:
         """Answer Dispatched with Settled."""
         if not isinstance(message, Dispatched):
             raise TypeError(f"the settler takes Dispatched, got {message!r}")
-        return [await to_thread.run_sync(under_own_settings, _read, message, abandon_on_cancel=True)]
+        return [await to_thread.run_sync(with_overrides, _read, message, abandon_on_cancel=True)]
 
 
 def _read(tick: Dispatched) -> Settled:
@@ -56,7 +56,7 @@ def _failure_of(code: int) -> RekindleError:
         return _not_finite("logits of the next token")
     return ConstraintFailed(
         "no token is left to choose: all are banned by allowed_token_ids, bad_words, logit_bias, min_tokens or the "
-        "session's logits_processor. Ease one of them"
+        "session's logits_processor. Relax one of them"
     )
 
 

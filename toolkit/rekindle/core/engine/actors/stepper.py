@@ -9,7 +9,7 @@ from anyio import CancelScope, to_thread
 from rekindle.core import buckets
 from rekindle.core.buckets import QUERY_BLOCK, Bucket
 from rekindle.core.device.inputs import InputLayout
-from rekindle.core.device.jax_settings import under_own_settings
+from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.orders import (
     Allow,
     DeviceState,
@@ -105,7 +105,7 @@ class Stepper:
         self._losses += 1
         self._state.delete_state()
         await self._programs.ready(EMPTY)
-        empty = await to_thread.run_sync(under_own_settings, self._programs.run, EMPTY)
+        empty = await to_thread.run_sync(with_overrides, self._programs.run, EMPTY)
         self._state.pages, self._state.slots = empty
 
     async def _compute(self, plan: Plan) -> Dispatched:
@@ -176,7 +176,7 @@ class Stepper:
         """Run orders of one kind in a worker thread: on CPUs, a copying program may run within its call."""
         for key in {order.key for order in orders}:
             await self._programs.ready(key)
-        return await to_thread.run_sync(under_own_settings, lambda: [self._run_here(order) for order in orders])
+        return await to_thread.run_sync(with_overrides, lambda: [self._run_here(order) for order in orders])
 
     def _run_here(self, order: Order) -> Any:
         self._tell(order)

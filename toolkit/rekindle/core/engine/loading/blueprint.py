@@ -22,7 +22,7 @@ from rekindle.core.models.config import ModelConfig
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.core.store.validity import code_digest
-from rekindle_kernels.api import Implementation, describe, keeps_rows_apart, library_of
+from rekindle_kernels.api import Implementation, describe, is_batch_invariant, library_of
 
 LOADED_AT_ONCE = 3
 """Stored programs loaded while the weights are read; the others wait until the engine is quiet."""
@@ -67,7 +67,7 @@ class Blueprint:
             settings,
             config,
             dtype.itemsize,
-            rows_apart=keeps_rows_apart(programs.implementation),
+            rows_apart=is_batch_invariant(programs.implementation),
             page_bytes=programs.page_bytes,
             pool_bytes=budget.pool(settings.prefix_cache),
         )
@@ -166,7 +166,7 @@ class Blueprint:
         It names the native library if its rows are independent, else the prefill program if there is only one, else the
         precision of matrix products.
         """
-        if keeps_rows_apart(self.programs.implementation):
+        if is_batch_invariant(self.programs.implementation):
             return library_of(self.programs.implementation)
         if self.limits.one_shape:
             return self.program_keys()(Bucket(self.limits.prefill_buckets[-1], 0)).digest

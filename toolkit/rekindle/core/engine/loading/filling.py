@@ -13,7 +13,7 @@ from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work, soon
 from rekindle.core.device.devices import put_on
 from rekindle.core.device.huge_pages import collapse, spans_of
-from rekindle.core.device.jax_settings import under_own_settings
+from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.place import WEIGHTS, Place
 from rekindle.core.device.programs.executables import Executables
@@ -33,7 +33,7 @@ def fill(lanes: Sequence[tuple[Executables, Blueprint]], report: Report) -> list
         ModelError: the process is ending.
         ConfigError: the device has no room for the pages.
     """
-    states = [soon(partial(under_own_settings, empty_state, *lane), "device-state") for lane in lanes]
+    states = [soon(partial(with_overrides, empty_state, *lane), "device-state") for lane in lanes]
     weights = load([blueprint for _, blueprint in lanes], report)
     return [DeviceState(list(arrays), *state.result()) for arrays, state in zip(weights, states, strict=True)]
 
@@ -108,10 +108,10 @@ def place_weights(
     joined: dict[Place, list[jax.Array]] = {}
     for place in dict.fromkeys(places):
         shards = []
-        for device, shard in place.own_shards:
+        for device, shard in place.local_shards:
             key = shard.rank, place.tensor
             if key in by_shard:
-                arrays = [under_own_settings(jax.device_put, array, device) for array in by_shard[key]]
+                arrays = [with_overrides(jax.device_put, array, device) for array in by_shard[key]]
             else:
                 arrays = load_weights(config, tensors, dtype, loaded, put_on(device), implementation, shard)
                 by_shard[key] = arrays

@@ -94,7 +94,7 @@ def _measured(blueprint: Blueprint, store: ProgramStore | None) -> int:
     """Compile and store the largest step, and return its temporary bytes."""
     began, key = monotonic(), blueprint.largest_step
     with compiling:
-        program = blueprint.programs.compiled(key)
+        program = blueprint.programs.compile(key)
     if store is not None:
         serialized = store.serialize(program, monotonic() - began)
         if serialized is not None:

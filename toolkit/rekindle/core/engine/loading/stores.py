@@ -149,4 +149,4 @@ def _explained(snapshot: SnapshotStore, model: str) -> Mapping[str, Difference]:
 
 def _most_like(differences: Mapping[str, Difference]) -> str:
     parts = "; ".join(difference_text(part, *shorten(pair)) for part, pair in differences.items())
-    return f", because what is stored differs in {parts}" if parts else ""
+    return f", because stored entries differ in {parts}" if parts else ""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.cohere import read_cohere
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, windowed
+from rekindle.core.models.families.reading import Family, with_windows
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -18,7 +18,7 @@ def read(keys: Keys) -> ModelConfig:
     switch = keys.get("layer_switch", 4)
     pattern = keys.get("sliding_window_pattern", keys.get("_sliding_window_pattern", switch))
     rope, without_rope = model.layers[0].rope, tuple(replace(layer, rope=None) for layer in model.layers)
-    return replace(model, layers=windowed(keys, without_rope, lambda i: (i + 1) % pattern > 0, rope=rope))
+    return replace(model, layers=with_windows(keys, without_rope, lambda i: (i + 1) % pattern > 0, rope=rope))
 
 
 COHERE2 = Family("Cohere2ForCausalLM", read, "cohere2")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import ModelConfig, Names
 from rekindle.core.models.families.gemma import read_gemma
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, windowed
+from rekindle.core.models.families.reading import Family, with_windows
 
 NAMES = Names(
     after_attention="post_attention_layernorm",
@@ -27,7 +27,7 @@ def read(keys: Keys) -> ModelConfig:
     return replace(
         model,
         attention=attention,
-        layers=windowed(keys, model.layers, lambda i: i % 2 == 0),
+        layers=with_windows(keys, model.layers, lambda i: i % 2 == 0),
         logit_cap=keys.number_or_none("final_logit_softcapping"),
         names=NAMES,
     )

@@ -6,7 +6,7 @@ from rekindle.core.models.config import HeadNorm, ModelConfig
 from rekindle.core.models.families.gemma import read_gemma
 from rekindle.core.models.families.gemma2 import NAMES
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_attention, windowed
+from rekindle.core.models.families.reading import Family, read_attention, with_windows
 from rekindle.core.models.families.rope import ropes_of
 
 
@@ -26,7 +26,7 @@ def read(keys: Keys) -> ModelConfig:
     return replace(
         model,
         attention=attention,
-        layers=windowed(keys, model.layers, lambda i: (i + 1) % pattern > 0, rope=local),
+        layers=with_windows(keys, model.layers, lambda i: (i + 1) % pattern > 0, rope=local),
         logit_cap=keys.number_or_none("final_logit_softcapping"),
         names=NAMES,
     )

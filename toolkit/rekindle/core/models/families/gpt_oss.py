@@ -5,8 +5,8 @@ from dataclasses import replace
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, ModelConfig, Names, RouterConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama, windowed
-from rekindle.core.models.families.refusals import refused_quantization
+from rekindle.core.models.families.reading import Family, read_llama, with_windows
+from rekindle.core.models.families.refusals import quantization_refusal
 
 NAMES = Names(
     router="mlp.router",
@@ -21,7 +21,7 @@ def read(keys: Keys) -> ModelConfig:
     bias = keys.flag("attention_bias", True)
     # MXFP4 is dequantized by the checkpoint.
     if keys.get("quantization_config") and keys.below("quantization_config").get("quant_method") != "mxfp4":
-        raise UnsupportedModel(refused_quantization(keys, "quantization_config"))
+        raise UnsupportedModel(quantization_refusal(keys, "quantization_config"))
     model = read_llama(keys, theta=150_000.0, eps="rms_norm_eps")
     keys.refuse("swiglu_alpha", 1.702)
     each = FeedForwardConfig(
@@ -30,7 +30,7 @@ def read(keys: Keys) -> ModelConfig:
     router = RouterConfig(keys.size("num_experts_per_tok", 4), scores="chosen", bias=True)
     keys.get("experts_per_token")  # the same number again
     experts = ExpertsConfig(keys.size("num_local_experts", 128), each, router)
-    layers = windowed(keys, model.layers, lambda i: i % 2 == 0)
+    layers = with_windows(keys, model.layers, lambda i: i % 2 == 0)
     return replace(
         model,
         attention=replace(model.attention, qkv_bias=bias, out_bias=bias, sinks=True),

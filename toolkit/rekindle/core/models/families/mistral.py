@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama, windowed
+from rekindle.core.models.families.reading import Family, read_llama, with_windows
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Mistral."""
     model = read_llama(keys)
-    return replace(model, layers=windowed(keys, model.layers))
+    return replace(model, layers=with_windows(keys, model.layers))
 
 
 MISTRAL = Family("MistralForCausalLM", read, "mistral")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ExpertsConfig, ModelConfig, Names, RouterConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama, windowed
+from rekindle.core.models.families.reading import Family, read_llama, with_windows
 
 NAMES = Names(
     router="block_sparse_moe.gate",
@@ -18,7 +18,7 @@ def read(keys: Keys) -> ModelConfig:
     model = read_llama(keys, theta=1_000_000.0)
     router = RouterConfig(keys.size("num_experts_per_tok", 2), normalised=True)
     experts = ExpertsConfig(keys.size("num_local_experts", 8), model.feed_forward, router)
-    layers = tuple(replace(layer, experts=experts) for layer in windowed(keys, model.layers))
+    layers = tuple(replace(layer, experts=experts) for layer in with_windows(keys, model.layers))
     return replace(model, layers=layers, names=NAMES)
 
 

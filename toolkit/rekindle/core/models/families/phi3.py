@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig, Names
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama, windowed
+from rekindle.core.models.families.reading import Family, read_llama, with_windows
 
 NAMES = Names(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
 
@@ -13,7 +13,7 @@ def read(keys: Keys) -> ModelConfig:
     """Read a Phi-3."""
     model = read_llama(keys)
     keys.get("original_max_position_embeddings")  # used by "longrope" only
-    return replace(model, layers=windowed(keys, model.layers), names=NAMES)
+    return replace(model, layers=with_windows(keys, model.layers), names=NAMES)
 
 
 PHI3 = Family("Phi3ForCausalLM", read, "phi3")

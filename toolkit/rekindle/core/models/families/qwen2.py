@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama, windowed
+from rekindle.core.models.families.reading import Family, read_llama, with_windows
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -15,7 +15,7 @@ def read(keys: Keys) -> ModelConfig:
     return replace(
         model,
         attention=replace(model.attention, qkv_bias=True),
-        layers=windowed(keys, model.layers, lambda i: i >= first, switched_on=False),
+        layers=with_windows(keys, model.layers, lambda i: i >= first, switched_on=False),
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, LayerConfig, ModelConfig, RouterConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama, windowed
+from rekindle.core.models.families.reading import Family, read_llama, with_windows
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -15,11 +15,11 @@ def read(keys: Keys) -> ModelConfig:
         shared=FeedForwardConfig(keys.size("shared_expert_intermediate_size", 5632), model.feed_forward.activation),
         shared_gate=True,
     )
-    layers = windowed(keys, model.layers, lambda i: i % 2 == 0 and i < last, switched_on=False)
+    layers = with_windows(keys, model.layers, lambda i: i % 2 == 0 and i < last, switched_on=False)
     return replace(
         model,
         attention=replace(model.attention, qkv_bias=keys.flag("qkv_bias", True)),
-        layers=sparse(keys, layers, experts),
+        layers=with_experts(keys, layers, experts),
     )
 
 
@@ -31,7 +31,7 @@ def read_experts(keys: Keys, model: ModelConfig) -> ExpertsConfig:
     return ExpertsConfig(count, replace(model.feed_forward, width=keys.size("moe_intermediate_size")), router)
 
 
-def sparse(keys: Keys, layers: tuple[LayerConfig, ...], experts: ExpertsConfig) -> tuple[LayerConfig, ...]:
+def with_experts(keys: Keys, layers: tuple[LayerConfig, ...], experts: ExpertsConfig) -> tuple[LayerConfig, ...]:
     """Return the layers with experts in every `decoder_sparse_step`-th layer, except in `mlp_only_layers`."""
     step, dense = keys.size("decoder_sparse_step", 1), set(keys.get("mlp_only_layers", ()))
     return tuple(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import HeadNorm, ModelConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama, windowed
+from rekindle.core.models.families.reading import Family, read_llama, with_windows
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -13,7 +13,7 @@ def read(keys: Keys) -> ModelConfig:
     return replace(
         model,
         attention=replace(model.attention, qkv_bias=bias, out_bias=bias, head_norm=HeadNorm(model.norm)),
-        layers=windowed(keys, model.layers, lambda i: i >= first, switched_on=False),
+        layers=with_windows(keys, model.layers, lambda i: i >= first, switched_on=False),
     )
 
 

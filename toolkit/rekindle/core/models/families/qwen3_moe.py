@@ -5,14 +5,14 @@ from dataclasses import replace
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families import qwen3
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.qwen2_moe import read_experts, sparse
+from rekindle.core.models.families.qwen2_moe import read_experts, with_experts
 from rekindle.core.models.families.reading import Family
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Qwen3 MoE."""
     model = qwen3.read(keys)
-    return replace(model, layers=sparse(keys, model.layers, read_experts(keys, model)))
+    return replace(model, layers=with_experts(keys, model.layers, read_experts(keys, model)))
 
 
 QWEN3_MOE = Family("Qwen3MoeForCausalLM", read, "qwen3_moe")

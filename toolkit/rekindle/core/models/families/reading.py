@@ -112,7 +112,7 @@ def activation_of(keys: Keys, key: str = "hidden_act", default: str = "silu") ->
     return ACTIVATIONS[name]
 
 
-def windowed(
+def with_windows(
     keys: Keys,
     layers: Sequence[LayerConfig],
     rule: Callable[[int], bool] = lambda _: True,

@@ -24,7 +24,7 @@ _STATES: Final[Mapping[str, str]] = {
 """Layer types and config keys of layers with a recurrent state."""
 
 
-def refused_architecture(keys: Keys, architectures: Collection[str]) -> str:
+def architecture_refusal(keys: Keys, architectures: Collection[str]) -> str:
     """Return the message for an unsupported architecture, with similar supported ones.
 
     Args:
@@ -47,7 +47,7 @@ def refused_architecture(keys: Keys, architectures: Collection[str]) -> str:
     return f"{keys.source}: the architecture ({', '.join(names) or 'none named'}){reason}. {advice}"
 
 
-def refused_quantization(keys: Keys, key: str) -> str:
+def quantization_refusal(keys: Keys, key: str) -> str:
     """Return the message for quantized weights.
 
     Args:

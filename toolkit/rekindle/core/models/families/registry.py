@@ -33,7 +33,7 @@ from rekindle.core.models.families.qwen2_moe import QWEN2_MOE
 from rekindle.core.models.families.qwen3 import QWEN3
 from rekindle.core.models.families.qwen3_moe import QWEN3_MOE
 from rekindle.core.models.families.reading import Family
-from rekindle.core.models.families.refusals import QUANTIZED, refused_architecture, refused_quantization
+from rekindle.core.models.families.refusals import QUANTIZED, architecture_refusal, quantization_refusal
 from rekindle.core.models.families.seed_oss import SEED_OSS
 from rekindle.core.models.families.smollm3 import SMOLLM3
 from rekindle.core.models.families.stablelm import STABLELM
@@ -73,7 +73,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     )
 }
 
-UNSERVED: Final[Mapping[str, tuple[Any, ...]]] = {
+NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "attention_bias": (False,),
     "attention_multiplier": (),
     "attention_out_bias": (False,),
@@ -114,7 +114,7 @@ UNSERVED: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 """Keys of some families, each with its neutral values besides null. A family refuses other values of a key it does not
 read."""
-OF_LAYERS: Final[Mapping[str, Any]] = {"layer_types": "full_attention", "no_rope_layers": 1}
+LAYER_LISTS: Final[Mapping[str, Any]] = {"layer_types": "full_attention", "no_rope_layers": 1}
 """Keys with a list over layers, each with its neutral entry."""
 
 
@@ -139,15 +139,15 @@ def parse_config(config: Mapping[str, Any], source: str, another: Family | None 
     unread = keys.unread()
     for key in unread:
         if key in QUANTIZED and keys.get(key):
-            raise UnsupportedModel(refused_quantization(keys, key))
-        if key in OF_LAYERS and any(each != OF_LAYERS[key] for each in keys.get(key) or ()):
+            raise UnsupportedModel(quantization_refusal(keys, key))
+        if key in LAYER_LISTS and any(each != LAYER_LISTS[key] for each in keys.get(key) or ()):
             raise UnsupportedModel(f"{source}: {key} {keys.get(key)!r:.80} is not supported in this family")
-        if key in UNSERVED:
-            keys.refuse(key, *UNSERVED[key])
+        if key in NEUTRAL:
+            keys.refuse(key, *NEUTRAL[key])
     if unknown := ", ".join(
-        key for key in unread if key not in UNSERVED and key not in OF_LAYERS and key not in QUANTIZED
+        key for key in unread if key not in NEUTRAL and key not in LAYER_LISTS and key not in QUANTIZED
     ):
-        warn(f"{source} has keys that are not known, and may change what the model computes: {unknown}")
+        warn(f"{source} has unknown keys that may change the results of the model: {unknown}")
     return model
 
 
@@ -166,7 +166,7 @@ def _family(keys: Keys, source: str, another: Family | None) -> tuple[str, Famil
             not architectures and keys.get("model_type") == name
         ):
             return name, family
-    raise UnsupportedModel(refused_architecture(keys, [family.architecture for family in FAMILIES.values()]))
+    raise UnsupportedModel(architecture_refusal(keys, [family.architecture for family in FAMILIES.values()]))
 
 
 def _forms(architecture: str) -> set[str]:

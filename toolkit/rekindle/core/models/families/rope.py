@@ -57,11 +57,11 @@ def ropes_of(keys: Keys, head_dim: int, theta: float, local: str, local_theta: f
     if not both.has("full_attention"):
         return rope_of(keys, head_dim, theta), Rope(keys.number(local, local_theta))
     keys.get(local)
-    whole, windowed = both.below("full_attention"), both.below("sliding_attention")
-    return _rope(whole, keys, head_dim, theta, 1.0), _rope(windowed, keys, head_dim, local_theta, 1.0)
+    full, sliding = both.below("full_attention"), both.below("sliding_attention")
+    return _rope(full, keys, head_dim, theta, 1.0), _rope(sliding, keys, head_dim, local_theta, 1.0)
 
 
-def plain(rope: Rope) -> Rope:
+def without_scaling(rope: Rope) -> Rope:
     """Return a rope without its scaling."""
     return replace(rope, scaling=None)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama, windowed
+from rekindle.core.models.families.reading import Family, read_llama, with_windows
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -19,7 +19,7 @@ def read(keys: Keys) -> ModelConfig:
         model,
         attention=replace(model.attention, qkv_bias=bias, out_bias=bias),
         feed_forward=replace(model.feed_forward, bias=keys.flag("mlp_bias")),
-        layers=windowed(keys, layers, lambda i: not rotary[i], switched_on=False),
+        layers=with_windows(keys, layers, lambda i: not rotary[i], switched_on=False),
         tied_embeddings=keys.flag("tie_word_embeddings", True),
     )
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig, Names
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, activation_of, read_llama, windowed
+from rekindle.core.models.families.reading import Family, activation_of, read_llama, with_windows
 
 NAMES = Names(gate_up=("mlp.c_fc",), down="mlp.c_proj")
 
@@ -21,7 +21,7 @@ def read(keys: Keys) -> ModelConfig:
         model,
         attention=replace(model.attention, qkv_bias=bias, out_bias=bias),
         feed_forward=replace(model.feed_forward, activation=activation, gated=False, bias=bias),
-        layers=windowed(keys, model.layers),
+        layers=with_windows(keys, model.layers),
         norm=replace(model.norm, centred=True, bias=True),
         tied_embeddings=keys.flag("tie_word_embeddings", True),
         names=NAMES,

@@ -92,7 +92,7 @@ def allows(kind: str, schema: Any, root: Mapping[str, Any]) -> bool:
         kind: the JSON type: "string" or "null".
         root: the schema that contains this one, for resolving references.
     """
-    for _ in range(_MOST_REFERENCES):
+    for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, Mapping):
             return kind == "string"
         if "$ref" not in schema:
@@ -117,7 +117,7 @@ def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
     return part
 
 
-_MOST_REFERENCES: Final = 16
+_MAX_REFERENCES: Final = 16
 _TYPES: Final[Mapping[str, type]] = {"string": str, "null": type(None)}
 _PYTHON_LITERALS: Final = {"True": "true", "False": "false", "None": "null"}
 """Literals written by models trained on code, and their JSON equivalents."""

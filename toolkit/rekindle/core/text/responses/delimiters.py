@@ -15,7 +15,7 @@ GROWS_BY = 64
 
 
 @dataclass(frozen=True, slots=True)
-class MarkMatch:
+class DelimiterMatch:
     """Match of a delimiter in a text.
 
     Attributes:
@@ -31,7 +31,7 @@ class MarkMatch:
 class Delimiter(Protocol):
     """A delimiter of an answer's parts."""
 
-    def find(self, text: str, start: int, final: bool) -> tuple[MarkMatch | None, int]:
+    def find(self, text: str, start: int, final: bool) -> tuple[DelimiterMatch | None, int]:
         """Find the first match.
 
         Args:
@@ -60,13 +60,13 @@ class Literals:
 
     texts: tuple[str, ...]
 
-    def find(self, text: str, start: int, final: bool) -> tuple[MarkMatch | None, int]:
+    def find(self, text: str, start: int, final: bool) -> tuple[DelimiterMatch | None, int]:
         """See `Delimiter.find`."""
-        best: MarkMatch | None = None
+        best: DelimiterMatch | None = None
         for literal in self.texts:
             place = text.find(literal, start)
             if place >= 0 and (best is None or place < best.start):
-                best = MarkMatch(place, place + len(literal))
+                best = DelimiterMatch(place, place + len(literal))
         pending = len(text)
         if not final:
             pending = min(self._partial_start(text, start, literal) for literal in self.texts)
@@ -95,7 +95,7 @@ class Pattern:
 
     expression: regex.Pattern[str]
 
-    def find(self, text: str, start: int, final: bool) -> tuple[MarkMatch | None, int]:
+    def find(self, text: str, start: int, final: bool) -> tuple[DelimiterMatch | None, int]:
         """See `Delimiter.find`."""
         match = self.expression.search(text, start, partial=not final)
         if match is None:
@@ -103,7 +103,7 @@ class Pattern:
         if not final and (match.partial or self._may_grow(text, match.start(), match.end())):
             return None, match.start()
         captures = {name: value for name, value in match.groupdict().items() if value is not None}
-        return MarkMatch(match.start(), match.end(), captures), len(text)
+        return DelimiterMatch(match.start(), match.end(), captures), len(text)
 
     def _may_grow(self, text: str, start: int, end: int) -> bool:
         """Return whether more text could extend a match, for example by an optional end.

@@ -200,7 +200,7 @@ _AROUND_CONTENT: Final = {
 """Delimiters around the content, in some families."""
 
 
-def thought_marks(chat_template: str) -> tuple[str, str] | None:
+def reasoning_delimiters(chat_template: str) -> tuple[str, str] | None:
     """Return the delimiters of reasoning, or None for a chat template without reasoning.
 
     For answers with channels, the second delimiter includes the start of the next message.

@@ -46,10 +46,10 @@ def format_of(tokenizer: Tokenizer) -> Format:
     The checkpoint's response template has priority over the template of `families.template_for`. Without delimiters in
     the chat template, answers are plain text.
     """
-    if tokenizer.answer_template is None:
+    if tokenizer.template_with_tools is None:
         return PLAIN
     own = None if tokenizer.response_template is None else json.dumps(tokenizer.response_template)
-    return _format(tokenizer.answer_template, own, tokenizer.bos_token, tokenizer.eos_token, marks_of(tokenizer))
+    return _format(tokenizer.template_with_tools, own, tokenizer.bos_token, tokenizer.eos_token, marks_of(tokenizer))
 
 
 @lru_cache(maxsize=16)

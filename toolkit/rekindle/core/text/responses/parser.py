@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.core.text.responses.contents import Malformed, TrimmedText, is_inside, parse_values
-from rekindle.core.text.responses.delimiters import NO_CAPTURES, Delimiter, MarkMatch
+from rekindle.core.text.responses.delimiters import NO_CAPTURES, Delimiter, DelimiterMatch
 from rekindle.core.text.responses.marks import remove_signs
 from rekindle.core.text.responses.template import Field, ResponseTemplate
 from rekindle.core.text.responses.transforms import transform_value
@@ -112,7 +112,7 @@ class ResponseParser:
 
     def _read(self, final: bool) -> Iterator[Event]:
         while True:
-            match, pending = self._next_mark(final)
+            match, pending = self._next_delimiter(final)
             if match is None:
                 yield from self._take(len(self._text) if final else pending)
                 if not final:
@@ -124,27 +124,27 @@ class ResponseParser:
                 continue
             field, mark = match
             yield from self._take(mark.start)
-            mark_text, self._place = self._text[mark.start : mark.end], mark.end
-            if self._region.is_misread(mark_text):
+            delimiter_text, self._place = self._text[mark.start : mark.end], mark.end
+            if self._region.is_misread(delimiter_text):
                 yield from self._close(self._rewind(mark.start))
                 continue
             implicit = self._region.field is self._template.implicit
             if not implicit or field is self._template.implicit:
                 had_text = self._region.has_begun
-                yield from self._close(mark_text)
-                if not mark_text and not had_text:
+                yield from self._close(delimiter_text)
+                if not delimiter_text and not had_text:
                     self._empty_at = mark.start
                 continue
             yield from self._close("")
-            if not mark_text:
+            if not delimiter_text:
                 self._empty_at = mark.start
-            yield from self._open(field, mark_text, mark.captures)
+            yield from self._open(field, delimiter_text, mark.captures)
 
-    def _next_mark(self, final: bool) -> tuple[tuple[Field, MarkMatch] | None, int]:
+    def _next_delimiter(self, final: bool) -> tuple[tuple[Field, DelimiterMatch] | None, int]:
         """Return the first match that ends this field or begins another, and the start of uncertain text."""
-        first: tuple[Field, MarkMatch] | None = None
+        first: tuple[Field, DelimiterMatch] | None = None
         pending = len(self._text)
-        for field, delimiter in self._watched():
+        for field, delimiter in self._possible_delimiters():
             match, unsure_from = self._find(field, delimiter, final)
             pending = min(pending, unsure_from)
             if match is None or (match.end == match.start == self._empty_at):
@@ -155,7 +155,7 @@ class ResponseParser:
             first = None
         return first, max(pending, self._place)
 
-    def _find(self, field: Field, delimiter: Delimiter, final: bool) -> tuple[MarkMatch | None, int]:
+    def _find(self, field: Field, delimiter: Delimiter, final: bool) -> tuple[DelimiterMatch | None, int]:
         """Find a match with `Delimiter.find`, ignoring matches inside a string or value of the region."""
         region, start = self._region, self._place
         while True:
@@ -168,13 +168,13 @@ class ResponseParser:
 
     def _rewind(self, end: int) -> str:
         """Return to the first delimiter taken for part of a string, in a malformed field; return its text."""
-        mark_text, remainder = self._region.cut_at_inner_mark()
-        self._dropped += end - len(remainder) - len(mark_text)
-        self._text, self._place = f"{mark_text}{remainder}{self._text[end:]}", len(mark_text)
+        delimiter_text, remainder = self._region.cut_at_inner_delimiter()
+        self._dropped += end - len(remainder) - len(delimiter_text)
+        self._text, self._place = f"{delimiter_text}{remainder}{self._text[end:]}", len(delimiter_text)
         self._empty_at = None
-        return mark_text
+        return delimiter_text
 
-    def _watched(self) -> Iterator[tuple[Field, Delimiter]]:
+    def _possible_delimiters(self) -> Iterator[tuple[Field, Delimiter]]:
         """Yield the possible next delimiters with their fields."""
         field, implicit = self._region.field, self._template.implicit
         if field is not None and field is not implicit:
@@ -195,8 +195,10 @@ class ResponseParser:
                 yield from self._begin()
             yield from self._region.append(text)
 
-    def _open(self, field: Field, mark_text: str, captures: Mapping[str, str]) -> Iterator[Event]:
-        self._region = _Region(field, mark_text, captures, self._dropped + self._place, self._visible, has_begun=False)
+    def _open(self, field: Field, delimiter_text: str, captures: Mapping[str, str]) -> Iterator[Event]:
+        self._region = _Region(
+            field, delimiter_text, captures, self._dropped + self._place, self._visible, has_begun=False
+        )
         yield from self._begin()
 
     def _begin(self) -> Iterator[Event]:
@@ -206,7 +208,7 @@ class ResponseParser:
         if field is not None and field.join and isinstance(self._message.get(field.name), str):
             yield FieldText(field.name, field.join)
 
-    def _close(self, mark_text: str) -> Iterator[Event]:
+    def _close(self, delimiter_text: str) -> Iterator[Event]:
         """End the region, and return to the implicit field."""
         place = self._dropped + self._place
         implicit = self._template.implicit
@@ -215,10 +217,10 @@ class ResponseParser:
         if field is None or not region.has_begun:
             return
         self.spans.append(TextSpan(field.name, region.start, region.start + len(region.body)))
-        opening, closing = map(self._template.marks.without_ends, (region.opening, mark_text))
+        opening, closing = map(self._template.marks.without_ends, (region.opening, delimiter_text))
         raw = f"{opening}{self._visible(region.body)}{closing}"
         try:
-            values, other_text = region.values(mark_text)
+            values, other_text = region.values(delimiter_text)
         except Malformed as error:
             yield FieldEnd(field.name, None, raw, str(error))
             return
@@ -235,7 +237,7 @@ class ResponseParser:
             yield from self._region.append(other_text)
 
 
-def _rank(field: Field, match: MarkMatch) -> tuple[int, int, bool, str]:
+def _rank(field: Field, match: DelimiterMatch) -> tuple[int, int, bool, str]:
     """Return the sort key of matches: position, then longest, then closing before opening, then name."""
     return match.start, match.start - match.end, field.open is None, field.name
 
@@ -268,7 +270,9 @@ class _Region:
         self.has_begun = has_begun
         self._visible = visible
         self._captures = captures
-        self._inner_mark: tuple[int, int] | None = None  # position of the first delimiter inside a string of the body
+        self._inner_delimiter: tuple[int, int] | None = (
+            None  # position of the first delimiter inside a string of the body
+        )
         self._pieces: list[str] = []
         self._trimmed = TrimmedText()
 
@@ -298,36 +302,36 @@ class _Region:
         whole = self.body + more
         if not is_inside(self.field.content, whole, self.field.content_args):
             return False
-        self._inner_mark = self._inner_mark or (len(whole), len(whole) + length)
+        self._inner_delimiter = self._inner_delimiter or (len(whole), len(whole) + length)
         return True
 
-    def is_misread(self, mark_text: str) -> bool:
+    def is_misread(self, delimiter_text: str) -> bool:
         """Return whether the value is malformed because a delimiter was taken for part of a string.
 
         Args:
-            mark_text: the possible closing delimiter.
+            delimiter_text: the possible closing delimiter.
         """
-        if self._inner_mark is None:
+        if self._inner_delimiter is None:
             return False
         try:
-            self.values(mark_text)
+            self.values(delimiter_text)
         except Malformed:
             return True
         return False
 
-    def cut_at_inner_mark(self) -> tuple[str, str]:
+    def cut_at_inner_delimiter(self) -> tuple[str, str]:
         """Truncate the text before the first delimiter inside a string. Return this delimiter and the text after it."""
-        assert self._inner_mark is not None
-        begin, end = self._inner_mark
-        body, self._inner_mark = self.body, None
+        assert self._inner_delimiter is not None
+        begin, end = self._inner_delimiter
+        body, self._inner_delimiter = self.body, None
         self._pieces = [body[:begin]]
         return body[begin:end], body[end:]
 
-    def values(self, mark_text: str) -> tuple[list[Any], str]:
+    def values(self, delimiter_text: str) -> tuple[list[Any], str]:
         """Return the values of the text (usually one), and the text between them.
 
         Args:
-            mark_text: the closing delimiter.
+            delimiter_text: the closing delimiter.
 
         Raises:
             Malformed: the text does not have the field's format.
@@ -336,7 +340,7 @@ class _Region:
         assert field is not None
         text = self._visible(self.body)
         if "whole_pattern" in field.content_args:  # it also matches the closing delimiter
-            text += remove_signs(mark_text)
+            text += remove_signs(delimiter_text)
         values, other_text = parse_values(field.content, text, field.content_args)
         return [self._value(field, value) for value in values], other_text
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.responses.call_grammar import call_grammar, form_of
-from rekindle.core.text.responses.families import ANCHORS, call_field_for, thought_marks
+from rekindle.core.text.responses.families import ANCHORS, call_field_for, reasoning_delimiters
 from rekindle.core.text.responses.marks import marks_of
 from rekindle.core.text.tokenizer import Tokenizer
 
@@ -21,7 +21,7 @@ def tool_choice_grammar(choice: str, tools: Sequence[Mapping[str, Any]], rendere
     Raises:
         InvalidRequest: the tool does not exist, or the model's format of calls is unknown.
     """
-    template = tokenizer.answer_template or ""
+    template = tokenizer.template_with_tools or ""
     form = form_of(call_field_for(template))
     if form is None:
         raise InvalidRequest(
@@ -30,7 +30,7 @@ def tool_choice_grammar(choice: str, tools: Sequence[Mapping[str, Any]], rendere
         )
     added, marks = tokenizer.backend.get_added_tokens_decoder(), marks_of(tokenizer).texts
     special = {entry.content: token for token, entry in added.items() if entry.special or entry.content in marks}
-    reasoning, in_reasoning = thought_marks(template), False
+    reasoning, in_reasoning = reasoning_delimiters(template), False
     if reasoning is not None:
         ends = (rendered.rfind(anchor) + len(anchor) for anchor in ANCHORS if anchor in rendered)
         answer = rendered[max(ends, default=len(rendered)) :]
