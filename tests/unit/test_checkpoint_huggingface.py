@@ -367,7 +367,10 @@ def test_values_that_change_nothing_are_no_reason_to_refuse_a_model(copy: Copy, 
             {"architectures": ["Qwen4ForCausalLM"]},
             r"Qwen4ForCausalLM\) is not supported. \d+ architectures .*; similar ones are Qwen3ForCausalLM, .*=Family",
         ),
-        ({"architectures": ["BertModel"]}, r"see README for the list. .*family=Family"),
+        (
+            {"architectures": ["BertModel"]},
+            r"see tutorials/guides/models_and_files.md for the families. .*family=Family",
+        ),
         (
             {"architectures": ["Qwen3_5ForCausalLM"], "layer_types": ["linear_attention", "full_attention"]},
             r"Qwen3_5ForCausalLM\): it has gated delta nets, which keep a state, which is not supported",

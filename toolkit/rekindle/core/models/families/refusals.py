@@ -39,7 +39,11 @@ def architecture_refusal(keys: Keys, architectures: Collection[str]) -> str:
         advice = "Open another model, or a GGUF file of its text model if that architecture is supported"
     else:
         near = difflib.get_close_matches((names or [""])[0], architectures, n=3)
-        supported = f"similar ones are {', '.join(near)}" if near else "see README for the list"
+        supported = (
+            f"similar ones are {', '.join(near)}"
+            if near
+            else "see tutorials/guides/models_and_files.md for the families"
+        )
         advice = (
             f"{len(architectures)} architectures are supported; {supported}. To open another architecture, pass "
             "open(..., family=Family(...))"
