@@ -202,5 +202,5 @@ def test_a_classifier_says_what_it_is_for_and_what_it_lacks(families: Path, tmp_
             with pytest.raises(rekindle.InvalidRequest) as raised:
                 session.generate_sync("a")
             assert str(raised.value).endswith(f"it is for {others}")
-            with pytest.raises(rekindle.InvalidRequest, match="the model has no chat template: give open"):
+            with pytest.raises(rekindle.InvalidRequest, match="the model has none: pass chat_template= to open"):
                 session.rerank_sync("q", DOCUMENTS)

@@ -15,16 +15,16 @@ from tests.notebook.stop import assert_usable, stop
 pytestmark = pytest.mark.notebook
 
 GRAB = """
-grabbed, submit = [], session._callers.submit
+grabbed, submit = [], session._client.submit
 
 def grab(*arguments, **options):
     grabbed.append(submit(*arguments, **options))
     return grabbed[-1]
 
-session._callers.submit = grab
+session._client.submit = grab
 """
 """Code that puts all requests into `grabbed` from now on, however soon they end."""
-LET_GO = "del session._callers.submit"
+LET_GO = "del session._client.submit"
 
 
 @pytest.fixture
