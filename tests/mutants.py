@@ -30,8 +30,8 @@ import pytest
 ROOT: Final = Path(__file__).parents[1]
 UNIT: Final = "tests/unit"
 TESTS: Final = {
-    "core/scheduler/cache": "prefix_* scheduler_cache tier_room archiving cached_tokens host_tier disk_tier",
-    "core/scheduler": "scheduler scheduler_* config budget tier_room archiving cached_tokens late_masks hidden_states",
+    "core/scheduler/cache": "prefix_* scheduler_cache tier_room writeback cached_tokens host_tier disk_tier",
+    "core/scheduler": "scheduler scheduler_* config budget tier_room writeback cached_tokens late_masks hidden_states",
     "core/store": "storage snapshot_store snapshot_key program_key program_store disk_tier cli_cache snapshot_crashes",
     "core/device/sampling": "distribution scores processing masks sampling noise",
     "core/device/programs": "program_* executables targets",

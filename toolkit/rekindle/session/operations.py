@@ -21,7 +21,7 @@ from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 
 CLOSE_SECONDS = 3.0
 """Longest time for the writing of cached pages by a closing session, in seconds."""
-InFlight = Literal["finish", "fail"]
+InFlightPolicy = Literal["finish", "fail"]
 """Option of `update_weights` for requests in flight."""
 
 
@@ -45,7 +45,7 @@ class Operations:
         if self._engine.stopped.closed:
             stop()
 
-    def update_weights(self, weights: Weights, in_flight: InFlight) -> Waits[None]:
+    def update_weights(self, weights: Weights, in_flight: InFlightPolicy) -> Waits[None]:
         """See `Session.update_weights`."""
         if in_flight not in ("finish", "fail"):
             raise InvalidRequest(f"in_flight must be 'finish' or 'fail', got {in_flight!r}")

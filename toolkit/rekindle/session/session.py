@@ -59,7 +59,7 @@ from rekindle.session import prefix as prefixes
 from rekindle.session.about import About, Memory
 from rekindle.session.engine_view import EngineView
 from rekindle.session.metrics import metrics_text
-from rekindle.session.operations import InFlight, Operations
+from rekindle.session.operations import InFlightPolicy, Operations
 from rekindle.tools.tool import AnyTool
 from rekindle.views.cache.view import CacheView, merge_lanes, view
 from rekindle.views.tick_log import TickLog
@@ -384,7 +384,7 @@ class Session:
     rerank_sync = blocking(rerank)
 
     @awaitable("await session.update_weights(...)")
-    def update_weights(self, weights: Weights, *, in_flight: InFlight = "finish") -> Waits[None]:
+    def update_weights(self, weights: Weights, *, in_flight: InFlightPolicy = "finish") -> Waits[None]:
         """Replace the model's weights with others of the same structure, and wait until the new ones are in use.
 
         Nothing is compiled. Cached prefixes are dropped: `Prefix` objects stay usable, but no longer hold pages.
