@@ -266,5 +266,7 @@ def test_a_file_of_several_under_another_name_says_how_it_is_called(families: Pa
 def test_a_file_in_the_place_of_another_is_told(families: Path, tmp_path: Path) -> None:
     parts = parts_of(families, tmp_path)
     parts[1].write_bytes(parts[2].read_bytes())
-    with pytest.raises(CheckpointError, match=r"00002-of-00004\.gguf: expected part 1 of 4 by its name, it is 2 of 4"):
+    with pytest.raises(
+        CheckpointError, match=r"00002-of-00004\.gguf: by its name it must be part 1 of 4, but it is part 2 of 4"
+    ):
         open_checkpoint(parts[0])

@@ -41,7 +41,7 @@ class Checkpoint:
     """One opened model: everything needed to build it, with the weights still on disk.
 
     Attributes:
-        source: where the model was opened from, for error messages.
+        source: path of the model, for error messages.
         config: the structure of the model.
         tensors: exactly the tensors of `expected_shapes(config)`; projections are (out, in). Floats have the file's
             dtype (float32, float16, ml_dtypes.bfloat16), as read-only views of the file. Quantized tensors are blocks;

@@ -87,7 +87,7 @@ def download(model: HubModel, report: Report) -> Path:
         reason = str(error).partition("\n")[0]  # later lines repeat the advice below
         here = f". {NAME!r} is this model, quantized, and needs no hub" if model.name.lower() == _EMBEDDED else ""
         raise ModelNotFound(
-            f"{str(model)!r} is no directory here, could not be downloaded from the Hugging Face hub, and is not "
+            f"{str(model)!r} is not a local directory, could not be downloaded from the Hugging Face hub, and is not "
             f"cached ({type(error).__name__}: {reason})\nCheck the name, the revision and the network, log in with "
             f"`hf auth login` if the model is gated, or give the path of a model directory or GGUF file instead{here}"
         ) from error
@@ -120,18 +120,18 @@ def _gguf_files(model: HubModel) -> list[str]:
 
 def _progress_bar(base: Any, model: str, report: Report) -> Any:
     """Return an invisible progress bar class. It reports the byte count of the furthest bar."""
-    most = [0]
+    furthest = [0]
 
     class DownloadBar(base):  # type: ignore[misc]  # tqdm has no types, and is imported only for downloads
-        monitor_interval = 0  # without a thread for redrawing
+        monitor_interval = 0  # no redrawing thread
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:  # tqdm's signature
             super().__init__(*args, **{**kwargs, "file": StringIO()})
 
         def display(self, msg: str | None = None, pos: int | None = None) -> bool:
-            if self.unit == "B" and self.n >= most[0]:
-                most[0] = int(self.n)
-                report(Progress(f"downloading {model}", most[0], int(self.total) if self.total else None))
+            if self.unit == "B" and self.n >= furthest[0]:
+                furthest[0] = int(self.n)
+                report(Progress(f"downloading {model}", furthest[0], int(self.total) if self.total else None))
             return True
 
     return DownloadBar

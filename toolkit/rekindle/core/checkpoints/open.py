@@ -54,9 +54,9 @@ def open_checkpoint(
             hint = "; pass its directory instead" if path.suffix == ".safetensors" else ""
             raise ModelNotFound(f"{path} is a file, but not a .gguf file{hint}. {_ACCEPTED}")
         return _open_gguf(path, family)
-    if (on_hub := HubModel.of(name, revision)) is not None:
-        path = download(on_hub, report)
-        return _open_gguf(path, family) if on_hub.file else open_directory(path, family)
+    if (hub_model := HubModel.of(name, revision)) is not None:
+        path = download(hub_model, report)
+        return _open_gguf(path, family) if hub_model.file else open_directory(path, family)
     raise ModelNotFound(f"no model {name!r}: there is no such directory or file, and it is not a hub id. {_ACCEPTED}")
 
 

@@ -1,4 +1,4 @@
-"""Detection of separate output heads, in checkpoints with tied embeddings by their config."""
+"""Detection of separate output heads in checkpoints whose config declares tied embeddings."""
 
 from collections.abc import Mapping
 from typing import Any, Final

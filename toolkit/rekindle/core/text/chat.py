@@ -12,7 +12,10 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.template import compile_template, loops_over_parts, template_variables
 
 _OPEN_END = "THE-FINAL-MESSAGE-GOES-ON-HERE "
-"""Marker at the end of an open message. If a template trims contents, the space after the word is removed."""
+"""Marker appended to the final message, to find its end in the rendered text.
+
+If a template trims contents, the space after the word is removed, too.
+"""
 
 
 def render(
@@ -245,7 +248,7 @@ def copy_messages(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
 
 
 def check_continuable(messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> None:
-    """Check for a last message with a content, so that it can be continued.
+    """Reject a conversation whose last message cannot be continued.
 
     Raises:
         InvalidRequest: the message has no content, or the variables request the start of another message.
@@ -311,7 +314,7 @@ def _describe(value: object) -> str:
 
 
 def _check_used(template: str, tools: object, variables: Mapping[str, Any]) -> None:
-    """Check the template's use of the tools and variables. Otherwise a misspelt name would have no effect.
+    """Reject tools and variables unused by the template: a misspelt name would have no effect.
 
     Raises:
         InvalidRequest: a name is not used by the template.

@@ -26,7 +26,7 @@ NO_TOKEN = "<|rekindle: no token|>"
 CACHE_SIZE = 128
 """Number of compiled constraints in the cache."""
 JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON in the style of Python's `json.dumps`: with free whitespace, a small model can emit nothing else forever."""
+"""JSON in the style of Python's `json.dumps`: with free whitespace, a small model can emit whitespace forever."""
 STRICT: Final = {"lenient": False, "coerce_one_of": False}
 """llguidance must not ignore any part of a schema, even if the schema itself requests it."""
 
@@ -46,7 +46,7 @@ class Compiler:
         self._lock = threading.Lock()
 
     def compile(self, constraint: Constraint) -> Grammar:
-        """Return a compiled constraint. The first one takes 0.25 seconds, others a few milliseconds.
+        """Return a compiled constraint. The first call takes 0.25 seconds, later ones a few milliseconds.
 
         Raises:
             InvalidRequest: the constraint cannot be compiled, or matches no text.
@@ -114,7 +114,7 @@ class Matcher:
     def __init__(self, state: LLMatcher, grammar: Grammar, request: Request):
         self._state, self._grammar, self._request = state, grammar, request
         params = request.params
-        # Only the device knows the bans, and forced tokens have no log-probabilities.
+        # The host does not know the tokens banned on the device, and forced tokens have no log-probabilities.
         self._can_force = not params.adjusts and params.logprobs is None
         self._length = 0
         output_prefix = request.output_prefix

@@ -64,7 +64,7 @@ class ThreadedMasks:
 
     @property
     def batch_size(self) -> int:
-        """One mask for each thread, because a mask can take a hundredth of a tick."""
+        """One mask for each thread. A mask can take a hundredth of a tick."""
         return self._threads
 
     def fill(self, matchers: Sequence[LLMatcher]) -> Sequence[Bits]:
@@ -85,7 +85,7 @@ class ThreadedMasks:
 
 
 class MaskBatcher:
-    """Runner of the steps of several requests, with their masks computed in batches."""
+    """Runner of the steps of several requests. It computes their masks in batches."""
 
     def __init__(self, masks: Masks):
         self._masks = masks

@@ -61,7 +61,7 @@ class MessageForm:
     Attributes:
         reasoning_key: the message key for reasoning, or None if the template does not use reasoning.
         arguments_as_text: whether the arguments of a call are serialized JSON instead of an object.
-        null_content: whether the content of a message with calls alone is None instead of empty.
+        null_content: whether a message with tool calls and no text has None as its content instead of an empty text.
     """
 
     reasoning_key: str | None = None

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 class StopMatcher:
     """Matcher of one request's stop strings.
 
-    The first stop to be complete ends the text; the longest wins if several end at the same character. The boundaries
-    of the pieces have no effect on the result.
+    The stop completed first ends the text. If several stops end at the same character, the longest one wins. Piece
+    boundaries do not affect the result.
 
     A possible start of a stop is buffered. Only the buffer and the new piece are searched, because a stop completed by
     a later piece begins in the buffer. So the cost does not grow with the text.
@@ -17,7 +17,7 @@ class StopMatcher:
 
     Args:
         stops: nonempty stop strings.
-        keep: whether the visible text includes the matched stop completely, even its hidden parts.
+        keep: whether the visible text includes the whole matched stop, even its hidden parts.
     """
 
     def __init__(self, stops: Sequence[str], keep: bool) -> None:

@@ -106,7 +106,7 @@ def _generation_blocks() -> type[jinja2.ext.Extension]:
     from jinja2.parser import Parser
 
     class GenerationBlocks(Extension):
-        tags = {"generation"}  # noqa: RUF012  # as the base class has it
+        tags = {"generation"}  # noqa: RUF012  # the base class declares it like this
 
         def parse(self, parser: Parser) -> nodes.Node:
             line = next(parser.stream).lineno

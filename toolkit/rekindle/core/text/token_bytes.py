@@ -13,7 +13,7 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
-    """Return the UTF-8 bytes of a token after another token; empty for an id outside the vocabulary."""
+    """Return the UTF-8 bytes of a token in the middle of a text; empty for an id outside the vocabulary."""
     token = tokenizer.backend.id_to_token(token_id)
     if token is None:
         return b""
@@ -21,7 +21,7 @@ def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
         return byte_level_bytes(tokenizer, token_id)
     if match := BYTE_TOKEN.fullmatch(token):
         return bytes([int(match[1], 16)])
-    # Decode it twice, because many decoders drop a space at the start of a text.
+    # Decode the token twice and take the second text, because many decoders drop a space at the start.
     once, twice = (tokenizer.decode([token_id] * times, skip_special_tokens=False) for times in (1, 2))
     return twice[len(once) :].encode()
 
@@ -55,7 +55,7 @@ def byte_level_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
 
 @cache
 def _alphabet() -> dict[str, int]:
-    """Return the byte for each character of byte-level BPE: printable bytes map to themselves, others to U+0100 on."""
+    """Return the byte of each byte-level BPE character: printable bytes have their own, others U+0100 and up."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}

@@ -41,7 +41,7 @@ class Tokenizer:
 
     @property
     def template_with_tools(self) -> str | None:
-        """The chat template for the format of answers, including tool calls."""
+        """The chat template for conversations with tools. It also shows the format of tool calls in answers."""
         return self.tool_template or self.chat_template
 
     def with_chat_template(self, chat_template: str) -> Tokenizer:
@@ -73,11 +73,11 @@ class Tokenizer:
 
     @cached_property
     def filler_ids(self) -> list[int]:
-        """Tokens of a letter, to decode other tokens in the middle of a text."""
+        """Tokens of one letter. Tokens decoded after them keep a leading space."""
         return self._encode("a", False)
 
     def encode_open(self, text: str) -> list[int]:
-        """Return the token ids of an open raw prompt, without special tokens after it."""
+        """Return the token ids of a raw prompt to be extended: with special tokens before it, and none after it."""
         return [*self.opening_ids, *self.encode(text, add_special_tokens=False)]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

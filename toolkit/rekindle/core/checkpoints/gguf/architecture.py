@@ -81,7 +81,7 @@ class FileMetadata:
     file: GGUFFile
 
     def has(self, part: str) -> bool:
-        """Return whether the first block has a tensor."""
+        """Return whether the first block has a tensor with this name."""
         return f"blk.0.{part}" in self.file.shapes
 
     @property
@@ -110,12 +110,12 @@ class Architecture:
         family: the "model_type" of the family.
         special: function for additional `config.json` settings, besides the common numbers and rope.
         eps: the `config.json` key of the norm epsilon.
-        permuted: whether query and key rows are stored for a rope over neighbouring pairs, though the family's rope
+        permuted: whether query and key rows are stored for a rope over neighbouring pairs, although the family's rope
             pairs the two halves.
-        shifted: whether norm weights are stored with the family's added 1.
-        parts: file names of a block, such as "ffn_up", for layer names unknown to the gguf library. Several parts are
-            concatenated along their outputs.
-        truncated: whether the YaRN ramp is rounded to whole pairs, because files do not specify it.
+        shifted: whether stored norm weights include the offset of 1 that the family adds.
+        parts: names of a block's tensors in files, such as "ffn_up", by the family's names unknown to the gguf
+            library. Several tensors are concatenated along their outputs.
+        truncated: whether the YaRN ramp is rounded to whole pairs. Files do not specify it.
     """
 
     name: str
@@ -148,7 +148,7 @@ def read_metadata(file: GGUFFile, architecture: str, source: str) -> FileMetadat
 def settings_of(
     metadata: FileMetadata, architecture: Architecture, rope: Mapping[str, Any], source: str
 ) -> dict[str, Any]:
-    """Return the settings of the model's `config.json`.
+    """Return the settings of an equivalent `config.json`.
 
     Args:
         metadata: the file's metadata.
@@ -194,7 +194,7 @@ def _check_unread(metadata: FileMetadata) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value. A float32 number becomes its shortest decimal fraction, as written by its author."""
+    """Return a metadata value. A float32 becomes its shortest decimal fraction, as its author wrote it."""
     if not isinstance(value, float) or not math.isfinite(value):
         return value
     with np.errstate(over="ignore"):

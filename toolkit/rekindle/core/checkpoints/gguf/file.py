@@ -58,7 +58,7 @@ class GGUFFile:
     _tensors: Mapping[str, _TensorLocation]
 
     def read(self, name: str, rows: range | None = None) -> Tensor:
-        """Return a tensor as a read-only view of the file. Any thread may call this.
+        """Return a tensor as a read-only view of the file. Thread-safe.
 
         Args:
             name: name of the tensor.
@@ -92,9 +92,7 @@ class GGUFFile:
         paths, tensors = list(self.paths), dict(self._tensors)
         for other in others:
             if duplicates := tensors.keys() & other._tensors.keys():
-                raise CheckpointError(
-                    f"{other.paths[0]}: {min(duplicates)} is in another of the files too. Fetch them again"
-                )
+                raise CheckpointError(f"{other.paths[0]}: {min(duplicates)} is also in another file. Fetch them again")
             tensors |= other._tensors
             paths += other.paths
         return GGUFFile(tuple(paths), self.metadata, {name: tensor.shape for name, tensor in tensors.items()}, tensors)

@@ -24,7 +24,7 @@ class TensorPlace:
         rows: rows of each tensor in the file, along the first axis; None for all.
         stacked: whether the first axis has one row and is dropped.
         half: index of the half of the outputs, for two fused projections.
-        heads: number of heads in llama.cpp's row order, for queries and keys; otherwise 0.
+        heads: number of heads to reorder from llama.cpp's row order, for queries and keys; 0 to keep the order.
         shift: a number to add to the weights.
     """
 
@@ -36,7 +36,7 @@ class TensorPlace:
     shift: float = 0.0
 
     def shape(self, file: GGUFFile) -> tuple[int, ...]:
-        """Return the tensor's shape in the file."""
+        """Return the shape of the selected and concatenated rows."""
         shapes = [file.shapes[name] for name in self.names]
         shape = shapes[0][1:] if self.stacked else shapes[0] if self.rows is None else (len(self.rows), *shapes[0][1:])
         if len(shapes) == 1 and self.half is None:
@@ -45,7 +45,7 @@ class TensorPlace:
         return (*shape[:-2], outputs, shape[-1])
 
     def read(self, file: GGUFFile, shape: tuple[int, ...]) -> Tensor:
-        """Return the tensor in an equivalent shape."""
+        """Return the tensor in the given shape, which may differ from `shape(file)` in axes of size 1."""
         parts = [file.read(name, self.rows) for name in self.names]
         if isinstance(parts[0], Blocks) and len(parts) == 1 and parts[0].shape[-1] == shape[-1] and not self.shift:
             return replace(parts[0], data=self._arrange(parts[0].data, (*shape[:-1], -1)))
@@ -63,7 +63,7 @@ class TensorPlace:
 
 @dataclass(frozen=True, slots=True)
 class InterleavedExperts:
-    """Location of an expert tensor, stored as (expert, out, in) and needed as (expert, in, out).
+    """Location of an expert tensor, stored as (expert, out, in), for a model with (expert, in, out).
 
     Attributes:
         names: names in the file. The outputs of the tensors are interleaved.
@@ -72,7 +72,7 @@ class InterleavedExperts:
     names: tuple[str, ...]
 
     def shape(self, file: GGUFFile) -> tuple[int, ...]:
-        """Return the needed shape; (expert, out) for biases."""
+        """Return the model's shape, (expert, in, out), or (expert, out) for biases."""
         experts, outputs, *inputs = file.shapes[self.names[0]]
         return (experts, *inputs, outputs * len(self.names))
 
@@ -83,8 +83,8 @@ class InterleavedExperts:
             parts = [np.asarray(file.read(name, range(expert, expert + 1))[0]) for name in self.names]
             if whole is None:
                 whole = np.empty((shape[0], shape[-1], *shape[1:-1]), parts[0].dtype)
-            for turn, part in enumerate(parts):
-                whole[expert, turn :: len(parts)] = part
+            for offset, part in enumerate(parts):
+                whole[expert, offset :: len(parts)] = part
         assert whole is not None, "a model has experts"
         return whole.swapaxes(1, -1)
 
@@ -219,7 +219,7 @@ class _Finder:
         return names if all(name in self.file.shapes for name in names) else None
 
     def _stacked_place(self, layer: str, part: str, kind: str) -> TensorPlace | None:
-        """Return the location of a numbered tensor in a stack over all numbers."""
+        """Return the location of a tensor with a number in its name (one expert's) in a stack of all numbers."""
         pieces = part.split(".")
         numbers = [place for place, piece in enumerate(pieces) if piece.isdecimal()]
         if not numbers:

@@ -40,7 +40,7 @@ def _scaling(metadata: FileMetadata, theta: float, source: str, truncated: bool)
     kind = keys.get("rope.scaling.type", "linear")
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0)) or 1.0
     if any(name in shapes for name in _LONG_AND_SHORT) or kind == "longrope":
-        return _long(metadata, source)
+        return _longrope(metadata, source)
     if _FACTORS in shapes:
         return _llama3(metadata, theta, source)
     if kind == "yarn":
@@ -67,7 +67,7 @@ def _yarn(metadata: FileMetadata, factor: float) -> dict[str, Any]:
     return parameters if attention is None else parameters | {"attention_factor": attention}
 
 
-def _long(metadata: FileMetadata, source: str) -> dict[str, Any]:
+def _longrope(metadata: FileMetadata, source: str) -> dict[str, Any]:
     keys, file = metadata.keys, metadata.file
     if missing := [name for name in _LONG_AND_SHORT if name not in file.shapes]:
         raise CheckpointError(f"{source}: missing {', '.join(missing)}, which its rope needs. Fetch the file again")

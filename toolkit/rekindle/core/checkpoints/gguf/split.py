@@ -38,8 +38,8 @@ def open_gguf_files(path: Path) -> GGUFFile:
         number, total = (part_file.metadata.get(f"split.{key}") for key in ("no", "count"))
         if (number, total) != (place, count):
             raise CheckpointError(
-                f"{paths[place]}: expected part {place} of {count} by its name, it is {number} of {total}. Fetch it "
-                "again"
+                f"{paths[place]}: by its name it must be part {place} of {count}, but it is part {number} of {total}. "
+                "Fetch it again"
             )
     whole = files[0].join(files[1:])
     expected = whole.metadata.get("split.tensors.count", len(whole.shapes))

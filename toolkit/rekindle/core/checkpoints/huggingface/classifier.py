@@ -26,7 +26,7 @@ def read_classifier(
         settings: the content of config.json.
         loaders: loaders of the tensors outside the decoder, by name.
         hidden: the size of a hidden state.
-        source: where the model was opened from, for error messages.
+        source: path of the model, for error messages.
 
     Raises:
         CheckpointError: the head has the wrong shape.

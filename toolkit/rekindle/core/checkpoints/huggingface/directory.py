@@ -60,7 +60,9 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     loaders = _loaders(owners, expected_shapes(config))
     for name, shape, loader in mxfp4_tensors({name: file for name, (file, _) in owners.items()}):
         shapes[name], loaders[name] = shape, loader
-    remedy = "Fetch the model again" if family is None else f"Is the given family for {family.architecture} right?"
+    remedy = (
+        "Fetch the model again" if family is None else f"Check that the given family describes {family.architecture}"
+    )
     check_shapes(shapes, config, source, remedy)
     tensors = LazyTensors({name: loaders[name] for name in expected_shapes(config)})
     generation = read_json(directory / "generation_config.json")
@@ -91,7 +93,7 @@ def _generates(
 
 
 def _loaders(owners: Mapping[str, tuple[SafetensorsFile, str]], names: Collection[str]) -> dict[str, Loader]:
-    """Return loaders for the given tensors, as far as the files contain them."""
+    """Return loaders for the given tensors, if the files contain them."""
     return {name: file.loader(stored_name) for name, (file, stored_name) in owners.items() if name in names}
 
 

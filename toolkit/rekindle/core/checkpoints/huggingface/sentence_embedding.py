@@ -11,13 +11,13 @@ from rekindle.core.errors import CheckpointError
 from rekindle.core.request.request import Pooling
 
 _MODULES: Final = "modules.json"
-_TOKENS: Final[Mapping[str, Pooling]] = {
+_POOLINGS: Final[Mapping[str, Pooling]] = {
     "pooling_mode_lasttoken": "last",
     "lasttoken": "last",
     "pooling_mode_mean_tokens": "mean",
     "mean": "mean",
 }
-_BOOLEANS: Final = "pooling_mode_"
+_MODE_PREFIX: Final = "pooling_mode_"
 
 
 def read_embedding(directory: Path) -> Embedding:
@@ -56,12 +56,12 @@ def _pooling(settings: Mapping[str, Any]) -> tuple[Pooling | None, str]:
     """Return the pooling of a config, and the reason if it is not supported."""
     mode = settings.get("pooling_mode")
     modes = [mode] if isinstance(mode, str) else list(mode or ())
-    modes += [key for key, on in settings.items() if key.startswith(_BOOLEANS) and on is True]
+    modes += [key for key, on in settings.items() if key.startswith(_MODE_PREFIX) and on is True]
     if not modes:
         return None, ""
-    names = ", ".join(mode.removeprefix(_BOOLEANS) for mode in modes)
-    if len(modes) > 1 or modes[0] not in _TOKENS:
+    names = ", ".join(mode.removeprefix(_MODE_PREFIX) for mode in modes)
+    if len(modes) > 1 or modes[0] not in _POOLINGS:
         return None, f"its pooling is {names}; supported are lasttoken and mean_tokens"
     if settings.get("include_prompt", True) is False:
-        return _TOKENS[modes[0]], "its pooling leaves the instruction's tokens out (include_prompt is false)"
-    return _TOKENS[modes[0]], ""
+        return _POOLINGS[modes[0]], "its pooling leaves the instruction's tokens out (include_prompt is false)"
+    return _POOLINGS[modes[0]], ""

@@ -30,9 +30,9 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
     elif (directory / "tokenizer.model").is_file():
         # As in transformers: the default is the legacy behaviour.
         prefix_once = settings.get("legacy") is False
-        backend, own_bos, own_eos = read_sentencepiece(directory / "tokenizer.model", prefix_once)
-        bos, eos = bos or own_bos, eos or own_eos
-        _add_later_tokens(backend, directory, settings)
+        backend, model_bos, model_eos = read_sentencepiece(directory / "tokenizer.model", prefix_once)
+        bos, eos = bos or model_bos, eos or model_eos
+        _add_missing_tokens(backend, directory, settings)
         settings = {"add_bos_token": bos is not None, **settings}
     else:
         return None
@@ -56,7 +56,7 @@ def _from_json(path: Path) -> Any:
         raise CheckpointError(f"{path}: not a readable tokenizer ({error}). Fetch it again") from error
 
 
-def _add_later_tokens(backend: Any, directory: Path, settings: Mapping[str, Any]) -> None:
+def _add_missing_tokens(backend: Any, directory: Path, settings: Mapping[str, Any]) -> None:
     """Add the tokens missing from the SentencePiece model, under their declared ids.
 
     Raises:

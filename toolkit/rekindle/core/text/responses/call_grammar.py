@@ -25,7 +25,7 @@ class CallForm:
         after: text after a call's arguments.
         begin, end: text around the whole list of calls.
         separator: text between two calls, or None if an answer has a single call.
-        tags: whether arguments are tags with values instead of JSON.
+        uses_tags: whether arguments are tags with values instead of JSON.
         edge: text between a tag and its value.
     """
 
@@ -35,7 +35,7 @@ class CallForm:
     begin: str = ""
     end: str = ""
     separator: str | None = ""
-    tags: bool = False
+    uses_tags: bool = False
     edge: str = "\n"
 
 
@@ -44,12 +44,17 @@ _FORMS: Final[Sequence[tuple[TemplateData, CallForm]]] = (
     (families.HERMES, CallForm(f"<tool_call>\n{_NAME}", _ARGUMENTS, "}\n</tool_call>", separator="\n")),
     (
         families.PARAMETERS,
-        CallForm("<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", separator="\n", tags=True),
+        CallForm("<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", separator="\n", uses_tags=True),
     ),
     (
         families.SEED_PARAMETERS,
         CallForm(
-            "<seed:tool_call>\n<function=", ">\n", "</function>\n</seed:tool_call>", separator="\n", tags=True, edge=""
+            "<seed:tool_call>\n<function=",
+            ">\n",
+            "</function>\n</seed:tool_call>",
+            separator="\n",
+            uses_tags=True,
+            edge="",
         ),
     ),
     (families.NEMOTRON, CallForm(_NAME, _ARGUMENTS, "}", "<TOOLCALL>[", "]</TOOLCALL>", ", ")),
@@ -131,8 +136,8 @@ def call_grammar(
     functions = dict(map(_function, tools))
     if choice != "required" and choice not in functions:
         raise InvalidRequest(
-            f'tool_choice must be "auto", "required", "none" or the name of a tool, which are '
-            f"{', '.join(functions)}; got {choice!r:.80}"
+            f'tool_choice must be "auto", "required", "none" or the name of a tool '
+            f"({', '.join(functions)}); got {choice!r:.80}"
         )
     candidates = functions if choice == "required" else {choice: functions[choice]}
     writer = _Writer(special)
@@ -147,7 +152,7 @@ def call_grammar(
         arguments = f"arguments_{place}"
         parts = (writer.text(form.before + name + form.between), arguments, writer.text(form.after))
         rules.append(f"call_{place}: {' '.join(filter(None, parts))}")
-        rules += _tags(arguments, schema, form.edge) if form.tags else [f"{arguments}: {_json(schema)}"]
+        rules += _tags(arguments, schema, form.edge) if form.uses_tags else [f"{arguments}: {_json(schema)}"]
     return "\n".join(rules) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Tool calls in parsed values, in the shapes used by models and chat templates."""
+"""Tool calls from parsed values, in the shapes used by models and chat templates."""
 
 import json
 import string

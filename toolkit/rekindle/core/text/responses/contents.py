@@ -10,7 +10,7 @@ Arguments = Mapping[str, Any]
 
 
 class Malformed(ValueError):
-    """The text has the wrong format for its place in an answer."""
+    """Error for a text in the wrong format for its place in an answer."""
 
 
 def parse(name: str, text: str, arguments: Arguments) -> Any:
@@ -42,7 +42,7 @@ def is_inside(name: str, text: str, arguments: Arguments) -> bool:
 
 
 def parse_values(name: str, text: str, arguments: Arguments) -> tuple[list[Any], str]:
-    """Return the consecutive values in a text (usually one), and the text between them.
+    """Return the consecutive values in a text (usually one), and the other text, without separators.
 
     Args:
         name, arguments: see `parse`.
@@ -65,7 +65,7 @@ def parse_values(name: str, text: str, arguments: Arguments) -> tuple[list[Any],
 
 
 def strip(text: str, arguments: Arguments) -> str:
-    """Return the text without surrounding whitespace, unless `strip` is False."""
+    """Return the text without surrounding whitespace, unless the setting "strip" is False."""
     return text.strip() if arguments.get("strip", True) else text
 
 
@@ -155,12 +155,12 @@ def _finite(digits: str) -> float:
 _DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)
 _VALUE: Final = re.compile(r"[{\[]")
 _BETWEEN: Final = " \t\r\n,;"
-"""Characters allowed between values."""
+"""Separators between values."""
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 def _without_strings(source: str, opening: str, closing: str, strings: dict[str, str]) -> str:
-    """Replace strings between two delimiters by placeholders, which the other rules leave unchanged."""
+    """Replace strings between two delimiters by placeholders. The other rules do not change placeholders."""
 
     def replace_string(match: re.Match[str]) -> str:
         placeholder = f"\x01{len(strings)}\x02"

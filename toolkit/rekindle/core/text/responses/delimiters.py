@@ -40,8 +40,8 @@ class Delimiter(Protocol):
             final: whether the text is complete.
 
         Returns:
-            The match, or None; and the position from which the text may be an incomplete match or part of a longer
-            match. This is the length of the text if there is no such position.
+            The match, or None; and the first position from which more text could complete or extend a match. Without
+            one, it is the length of the text.
         """
         ...
 

@@ -1,6 +1,6 @@
-"""Response templates of model families, for checkpoints without a response template. Chosen by the chat template.
+"""Response templates of model families, for checkpoints without one. The chat template determines the family.
 
-The templates are data in transformers' format; see `template`. Content is a single text, whatever separates its parts.
+The templates are data in transformers' format; see `template`. All parts of the content are joined into one text.
 """
 
 import re
@@ -23,10 +23,10 @@ ANCHORS: Final = (
 
 TemplateData = Mapping[str, Any]
 
-# Reasoning precedes the answer, so these delimiters are plain text after its start.
+# The patterns match only at the start of an answer: later, these delimiters are plain text.
 THINK: Final[TemplateData] = {"open_pattern": r"\A\s*<think>", "close": "</think>"}
 THOUGHT_BEFORE: Final[TemplateData] = {"open_pattern": r"\A\s*(?:<think>|(?=</think>))", "close": "</think>"}
-"""As `THINK`, but the prompt may end with a closing delimiter to disable reasoning."""
+"""Like `THINK`, but an answer may begin with the closing delimiter: prompts end with it to disable reasoning."""
 THINK_RESPOND: Final[TemplateData] = {
     "open_pattern": r"\A\s*<think>",
     "close_pattern": r"</think>(?:\s*<response>)?",
@@ -120,7 +120,7 @@ GRANITE: Final[TemplateData] = {
     "transform": CALL_IN_LIST,
     "transform_each": True,
 }
-"""Calls of Granite and of Phi-4-mini. The latter has a closing delimiter."""
+"""Calls of Granite and of Phi-4-mini. Only Phi-4-mini writes the closing delimiter."""
 NEMOTRON: Final[TemplateData] = {
     "open": "<TOOLCALL>",
     "close": "</TOOLCALL>",

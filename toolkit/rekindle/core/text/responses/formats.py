@@ -48,13 +48,17 @@ def format_of(tokenizer: Tokenizer) -> Format:
     """
     if tokenizer.template_with_tools is None:
         return PLAIN
-    own = None if tokenizer.response_template is None else json.dumps(tokenizer.response_template)
-    return _format(tokenizer.template_with_tools, own, tokenizer.bos_token, tokenizer.eos_token, marks_of(tokenizer))
+    declared = None if tokenizer.response_template is None else json.dumps(tokenizer.response_template)
+    return _format(
+        tokenizer.template_with_tools, declared, tokenizer.bos_token, tokenizer.eos_token, marks_of(tokenizer)
+    )
 
 
 @lru_cache(maxsize=16)
-def _format(chat_template: str, own: str | None, bos_token: str | None, eos_token: str | None, marks: Marks) -> Format:
-    source = None if own is None else json.loads(own)
+def _format(
+    chat_template: str, response_template: str | None, bos_token: str | None, eos_token: str | None, marks: Marks
+) -> Format:
+    source = None if response_template is None else json.loads(response_template)
     template: ResponseTemplate | None = None
     if source is not None:
         try:
@@ -76,7 +80,7 @@ def _reasoning_key(chat_template: str) -> str | None:
 
 
 def _form(chat_template: str, bos_token: str | None, eos_token: str | None) -> MessageForm:
-    """Return the message format expected by a chat template, by rendering a tool call.
+    """Find the message format expected by a chat template, by rendering a tool call.
 
     A template that concatenates arguments with text fails for an object, or writes it in Python syntax. A template that
     checks for content may render an empty one as a turn, so None is preferred if it is accepted.

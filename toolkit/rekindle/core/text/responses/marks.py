@@ -1,7 +1,7 @@
 """Delimiter tokens of a vocabulary, distinguished from equal text written with ordinary tokens.
 
 Between the tokenizer and a response template, a sign precedes the text of each delimiter token. The sign is a
-surrogate, and decoded text never contains one. So a template for a vocabulary matches delimiters only as tokens.
+surrogate, and decoded text never contains one. So a template loaded with `Marks` matches delimiters only as tokens.
 """
 
 import re
@@ -42,11 +42,11 @@ class Marks:
         return _any_of({*self.texts, *map(re.escape, self.texts)}).sub(lambda match: SIGN + match[0], pattern)
 
     def visible(self, text: str) -> str:
-        """Return a text without signs and without special tokens after a sign."""
+        """Return a text without signs, and without special tokens marked by one."""
         return _remove(text, self.special)
 
     def without_ends(self, text: str) -> str:
-        """Return a text without signs and without end-of-turn tokens after a sign."""
+        """Return a text without signs, and without end-of-turn tokens marked by one."""
         return _remove(text, self.ends)
 
 
@@ -56,9 +56,9 @@ NO_MARKS: Final = Marks()
 def marks_of(tokenizer: Tokenizer) -> Marks:
     """Return the possible delimiter tokens of a vocabulary: its added tokens in brackets of any kind."""
     added = tokenizer.backend.get_added_tokens_decoder().values()
-    specials = {entry.content: entry.special for entry in added if _BRACKETED.fullmatch(entry.content)}
-    special = frozenset(text for text, special in specials.items() if special)
-    return Marks(frozenset(specials), special, special & {*END_TOKENS, tokenizer.eos_token})
+    is_special = {entry.content: entry.special for entry in added if _BRACKETED.fullmatch(entry.content)}
+    special = frozenset(text for text in is_special if is_special[text])
+    return Marks(frozenset(is_special), special, special & {*END_TOKENS, tokenizer.eos_token})
 
 
 def _remove(text: str, marks: Collection[str]) -> str:

@@ -17,7 +17,7 @@ CONTEXT = 64
 
 @dataclass(frozen=True, slots=True)
 class FieldText:
-    """More text of a field. For text fields, the joined texts are the value; for other fields, they are raw."""
+    """The next text of a field. The joined texts of a text field are its value; those of other fields are raw text."""
 
     field: str
     text: str
@@ -167,7 +167,7 @@ class ResponseParser:
             start = max(match.end, match.start + 1)
 
     def _rewind(self, end: int) -> str:
-        """Return to the first delimiter taken for part of a string, in a malformed field; return its text."""
+        """Rewind a malformed value to the first delimiter inside a string. Return the delimiter's text."""
         delimiter_text, remainder = self._region.cut_at_inner_delimiter()
         self._dropped += end - len(remainder) - len(delimiter_text)
         self._text, self._place = f"{delimiter_text}{remainder}{self._text[end:]}", len(delimiter_text)
@@ -306,7 +306,7 @@ class _Region:
         return True
 
     def is_misread(self, delimiter_text: str) -> bool:
-        """Return whether the value is malformed because a delimiter was taken for part of a string.
+        """Return whether the value is malformed, and a delimiter was treated as part of a string or value.
 
         Args:
             delimiter_text: the possible closing delimiter.

@@ -74,37 +74,37 @@ class RawText:
         return self._release()
 
     def _release(self) -> str:
-        released = []
+        pieces = []
         while self._waiting:
             text, visible_length = self._waiting[0]
             if visible_length > self._budget:
                 text = text[-visible_length:]  # a truncated token is not a delimiter
-                released.append(text[: self._budget])
+                pieces.append(text[: self._budget])
                 self._waiting[0] = text[self._budget :], visible_length - self._budget
                 self._budget = 0
                 break
             self._waiting.popleft()
-            released.append(text)
+            pieces.append(text)
             self._budget -= visible_length
-        return "".join(released)
+        return "".join(pieces)
 
 
 class TemplateReading:
     """Incremental parser of one answer.
 
     Args:
-        answers: the format of the answer.
+        answer_format: the format of the answer.
         tokenizer: the model's tokenizer.
         prompt: the token ids of the prompt.
         shows_special: whether the answer's text includes special tokens.
         tools: JSON schemas of the available tools. Without tools, calls are not parsed.
         goes_on: whether the answer continues a text of the prompt.
-        salt: a text that makes the ids of calls distinct from other answers' calls.
+        salt: a text to make the ids of calls differ from those of other answers.
     """
 
     def __init__(
         self,
-        answers: Format,
+        answer_format: Format,
         tokenizer: Tokenizer,
         prompt: Sequence[int],
         shows_special: bool = False,
@@ -112,8 +112,10 @@ class TemplateReading:
         goes_on: bool = False,
         salt: str = "",
     ) -> None:
-        self._format, self._tools = answers, tools
-        template = answers.template if tools or answers.template is None else answers.template.without("tool_calls")
+        self._format, self._tools = answer_format, tools
+        template = answer_format.template
+        if template is not None and not tools:
+            template = template.without("tool_calls")
         self._raw = RawText(tokenizer, NO_MARKS if template is None else template.marks, shows_special, goes_on)
         self._parser: ResponseParser | None = None
         self._prompt_events: tuple[Event, ...] = ()
@@ -187,11 +189,11 @@ class TemplateReading:
         """Return whether a call is well-formed and calls one of the available tools."""
         return call.error is None and any(tool.get("function", tool).get("name") == call.name for tool in self._tools)
 
-    def _calls_of(self, closed: FieldEnd) -> list[ToolCall]:
+    def _calls_of(self, end: FieldEnd) -> list[ToolCall]:
         salt = f"{self._salt} {len(self._calls)}"
-        if closed.error is not None:
-            return [ToolCall("", {}, closed.raw, call_id(f"{salt} {closed.raw}"), closed.error)]
-        return list(calls_of(closed.value, closed.raw, salt, self._tools))
+        if end.error is not None:
+            return [ToolCall("", {}, end.raw, call_id(f"{salt} {end.raw}"), end.error)]
+        return list(calls_of(end.value, end.raw, salt, self._tools))
 
 
 def _kind(field: str) -> PartKind | None:
