@@ -38,6 +38,7 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "toolkit/rekindle/testing/by_hand.py: told": "a public field of rekindle.testing",
     "toolkit/rekindle/testing/device.py: held": "a public argument of rekindle.testing",
     "toolkit/rekindle/testing/model.py: begun": "a public argument of rekindle.testing",
+    "toolkit/rekindle/views/records.py: said": "a former public name, which warns",
     "toolkit/rekindle/views/trace.py: handled": "a former public name, which warns",
 }
 """Findings that stay, as "path: name", and why: public names, and words that are nouns where they stand."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle import SamplingParams, Settings
+from rekindle import SamplingParams, Settings, testing
 from rekindle.core import errors
 from rekindle.core.config import SettingsOptions
 from rekindle.core.request.params import _CHECKS, SamplingOptions
@@ -32,6 +32,8 @@ def test_these_names_are_public() -> None:
 def test_former_names_say_the_new_ones() -> None:
     with pytest.warns(DeprecationWarning, match=r"rekindle.Handled is now rekindle.MessageRecord"):
         assert rekindle.Handled is rekindle.MessageRecord
+    with pytest.warns(DeprecationWarning, match="is now fake_loaded_engine"):
+        assert testing.fake_assembly is testing.fake_loaded_engine
     with pytest.raises(AttributeError):
         rekindle.Handed  # noqa: B018
 
