@@ -8,7 +8,7 @@ import pytest
 from rekindle.core.errors import RequestCancelled
 from rekindle.core.messages import Rejected, Settled, Submit
 from rekindle.core.messages.record import MessageRecord
-from rekindle.core.scheduler.scheduler import CONTINUED_ELSEWHERE
+from rekindle.core.scheduler.scheduler import NOT_RECOMPUTED
 from rekindle.testing import ByHand, FakeStepper, expected_tokens, fake_limits, fake_session
 from rekindle.testing.session import fake_loaded_engine
 
@@ -86,7 +86,7 @@ def test_what_is_deterministic_and_has_tokens_is_not_computed_in_another_way() -
     assert all(engine.tokens[each] and engine.ends[each] == "cancelled" for each in lost)
     error = engine.rejected[0]
     assert isinstance(error, RequestCancelled)
-    assert str(error) == CONTINUED_ELSEWHERE
+    assert str(error) == NOT_RECOMPUTED
     assert engine.tokens[2] == list(expected_tokens([2], 4))
     assert not [each for each in engine.told if isinstance(each, Rejected) and each.request_id == 2]
 

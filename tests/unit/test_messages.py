@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rekindle.core import messages
-from rekindle.core.engine.wiring import JOINED, TO_CALLER
+from rekindle.core.engine.wiring import FROM_LANES, TO_CALLER
 from rekindle.core.errors import ConstraintFailed, InvalidRequest, ReplicaLost, StepTimeout
 from rekindle.core.messages import (
     Admit,
@@ -167,7 +167,7 @@ def test_every_kind_of_message_is_among_these_and_somebody_takes_it() -> None:
     kinds = [getattr(messages, name) for name in messages.__all__]
     public = {kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Message)} - {Message}
     assert {*map(type, HUGE)} == public
-    known = {*fake_loaded_engine(fake_limits()).lanes[0].actors.by_message(), *TO_CALLER, *JOINED}
+    known = {*fake_loaded_engine(fake_limits()).lanes[0].actors.by_message(), *TO_CALLER, *FROM_LANES}
     assert known | {FromLane, ToLane, RemoteOutputs} == public
 
 

@@ -108,7 +108,7 @@ PER_LANE = tuple(name for name in TAKES if name not in SHARED)
 ROUTER = "router"
 ROUTED = (Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache)
 """Messages to the scheduler by way of the router, if there are several lanes."""
-JOINED = (
+FROM_LANES = (
     *(Rejected, Started, Outputs, WeightsUsed, WeightsKept, CacheSaving, CacheSaved, Collected, PagesStaged),
     *(LaneLost, LaneBack, Returned),
 )
@@ -173,7 +173,7 @@ class Wiring:
         self._inner = [
             self._outer
             | self._to(PER_LANE, lane)
-            | dict.fromkeys(JOINED, lambda message, lane=lane: router(FromLane(lane, message)))
+            | dict.fromkeys(FROM_LANES, lambda message, lane=lane: router(FromLane(lane, message)))
             for lane in range(lanes)
         ]
 

@@ -54,7 +54,7 @@ class LaneRequests:
 
     Attributes:
         pending: the requests with an uncomputed prompt, by id.
-        coming: the pages of the pending requests.
+        expected_pages: the pages of the pending requests.
         in_flight, total_given: `in_flight` and `given` of `LaneLoad`.
         loss: the error of the lane's loss; None while it serves.
         for_good: whether the loss is final.
@@ -63,7 +63,7 @@ class LaneRequests:
     def __init__(self, number: int, view: LaneView):
         self._number, self._view = number, view
         self.pending: dict[int, RouterEntry] = {}
-        self.coming = PageCounts()
+        self.expected_pages = PageCounts()
         self.in_flight = 0
         self.total_given = 0
         self.loss: Exception | None = None
@@ -72,8 +72,8 @@ class LaneRequests:
     def load(self, request: Request, pages: Sequence[int], page_size: int, slots: int) -> LaneLoad:
         """Return the lane's load, for a request with these pages."""
         tokens = len(request.initial_tokens)
-        coming = self.coming.prefix(pages[: (tokens - 1) // page_size]) * page_size
-        uncached = min(self._view.uncached(request), tokens - coming)
+        expected_tokens = self.expected_pages.prefix(pages[: (tokens - 1) // page_size]) * page_size
+        uncached = min(self._view.uncached(request), tokens - expected_tokens)
         pending = sum(map(self._remaining, self.pending.values()))
         return LaneLoad(self._number, pending, uncached, self.in_flight, self.total_given, slots)
 
@@ -87,14 +87,14 @@ class LaneRequests:
         self.total_given += 1
         self.in_flight += 1
         self.pending[entry.id] = entry
-        self.coming.add(entry.pages)
+        self.expected_pages.add(entry.pages)
 
     def mark_computed(self, entry: RouterEntry) -> None:
         """Mark the prompt of a request as computed."""
         if entry.tokens:
             entry.tokens = 0
             del self.pending[entry.id]
-            self.coming.remove(entry.pages)
+            self.expected_pages.remove(entry.pages)
 
     def leave(self, entry: RouterEntry) -> None:
         """Remove a request."""

@@ -88,7 +88,7 @@ class Router:
             counts = PageCounts()
             for entry in pending.values():
                 counts.add(entry.pages)
-            assert counts == lane.coming, "expected pages are miscounted"
+            assert counts == lane.expected_pages, "expected pages are miscounted"
         waiting = any(entry.lane is None for entry in self._entries.values())
         assert not waiting or all(lane.loss for lane in self._lanes), "a request waits for a lane though one serves"
 

@@ -83,7 +83,7 @@ class EngineLimits:
         depth: the most ticks in flight.
         processes_logits: whether the session has a logits processor.
         long_from: the longest request with the short rope, in tokens; None if positions do not depend on the length.
-        grows: whether the positions of longer requests depend on the exact length, rather than on being longer alone.
+        grows: whether the positions of longer requests depend on their exact length, not only on exceeding `long_from`.
         data: groups of devices in a lane, each with separate rows, pages and running requests.
         lanes: the number of lanes.
         one_shape: whether each tick has the same shape, because another shape would change the bits of its rows.

@@ -7,18 +7,18 @@ from rekindle.core.scheduler.requests.state import RequestState
 
 
 class PlanBuilder:
-    """The work of the next tick, as decided so far.
+    """The parts of the plan for one tick, collected by the `Planner`; the `Scheduler` sends the plan.
 
     Args:
-        budget: prompt tokens for each group.
+        budget: the limit of prompt tokens for each group.
         groups: the number of groups.
 
     Attributes:
         budgets: the remaining prompt tokens of each group.
         chunks, rows, onloads: the parts of the plan.
-        computing: the requests of the chunks.
-        coming: for each group, the first unpublished page of each of its chunks' requests. Requests for the same page
-            wait.
+        prefilling: the requests of the chunks.
+        expected_pages: for each group, the first unpublished page of each request in the chunks. Other requests wait
+            for these pages instead of computing the same.
         messages: messages to send after the plan.
         steps: the limit of new tokens for each row.
     """
@@ -28,8 +28,8 @@ class PlanBuilder:
         self.chunks: list[Chunk] = []
         self.rows: list[Row] = []
         self.onloads: list[Onload] = []
-        self.computing: list[RequestState] = []
-        self.coming: list[set[NextPage | None]] = [set() for _ in range(groups)]
+        self.prefilling: list[RequestState] = []
+        self.expected_pages: list[set[NextPage | None]] = [set() for _ in range(groups)]
         self.messages: list[Message] = []
         self.steps = 1
 
@@ -39,11 +39,11 @@ class PlanBuilder:
         return not (self.chunks or self.rows or self.onloads)
 
     def add(self, chunk: Chunk, state: RequestState) -> None:
-        """Add a chunk of a request, and charge its whole query blocks to the budget."""
+        """Add a chunk of a request, and subtract its whole query blocks from the group's budget."""
         self.budgets[state.group] -= -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
         self.chunks.append(chunk)
-        self.computing.append(state)
-        self.coming[state.group].add(state.next_page())
+        self.prefilling.append(state)
+        self.expected_pages[state.group].add(state.next_page())
 
     def plan(self, tick: int, preempted: tuple[int, ...], losses: int) -> Plan:
         """Return the plan for a tick, with the requests preempted since the previous plan."""

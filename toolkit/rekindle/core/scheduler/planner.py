@@ -15,7 +15,9 @@ from rekindle.core.scheduler.writeback import DiskWriteback
 
 
 class Planner:
-    """Plans one tick after the other.
+    """Chooses the prompt chunks and decode rows of each tick, and admits queued requests.
+
+    The `Scheduler` owns the planner, and gets a `PlanBuilder` from it for each tick.
 
     Args:
         limits: the budgets of a tick, and the order of chunks and rows.
@@ -29,8 +31,8 @@ class Planner:
         self._writeback = writeback
         self._last_had_rows = False
 
-    def builder(self, *, only_started: bool) -> PlanBuilder:
-        """Decide on the next tick.
+    def build(self, *, only_started: bool) -> PlanBuilder:
+        """Return the parts of the next tick; the builder is empty if there is nothing to compute now.
 
         Args:
             only_started: admit only requests that have started before.
@@ -48,12 +50,12 @@ class Planner:
         return builder
 
     def make_room(self, first: RequestState) -> PromptTooLong | None:
-        """Make room for the next request, if nothing runs and only staged or held pages block it.
+        """Make room for the first queued request, while nothing runs and only staged or held pages block it.
 
         Returns:
-            The error for its rejection if no room can be made; None otherwise.
+            None after a change that may unblock the request, otherwise the error to reject it with.
         """
-        if self._table.waiting.give_up_staged(first) or self._move_to_roomiest(first):
+        if self._table.waiting.release_staged(first) or self._move_to_roomiest(first):
             return None
         assert self._table.group_of(first).cache.held_nodes, "a request has no room though no prefix is held"
         return PromptTooLong.of("prompt", self._no_room_message(first))
@@ -63,10 +65,10 @@ class Planner:
     def _add_rows(self, builder: PlanBuilder) -> None:
         """Add a decode row for each request ready for one, rows of similar context side by side."""
         builder.steps = steps = self._steps()
-        wanting = [state for state in self._table.running if state.wants_token]
-        able = [state for state in wanting if self._reserve_next(state, steps)]
-        rows = [state for state in able if state.lease is not None]  # a later reservation may preempt it
-        for state in sorted(rows, key=attrgetter("computed")):
+        candidates = [state for state in self._table.running if state.wants_token]
+        reserving = [state for state in candidates if self._reserve_next(state, steps)]
+        states = [state for state in reserving if state.lease is not None]  # a later reservation may preempt it
+        for state in sorted(states, key=attrgetter("computed")):
             slot = self._table.group_of(state).running.slots[state]
             builder.rows.append(state.next_row(slot) if steps == 1 else state.next_rows(slot, steps))
 
@@ -81,16 +83,16 @@ class Planner:
         if any(state.in_prefill or state.masking.constrained for state in table.running):
             return 1
         for group in table.groups:
-            wanting = [state for state in group.running if state.wants_token and state.lease is not None]
-            if sum(state.missing_pages(state.steps(steps)) for state in wanting) > group.cache.available:
+            states = [state for state in group.running if state.wants_token and state.lease is not None]
+            if sum(state.missing_pages(state.steps(steps)) for state in states) > group.cache.available:
                 return 1
         return steps
 
     def _reserve_next(self, state: RequestState, steps: int) -> bool:
-        """Reserve pages for the next positions; see `RequestTable.reserve`.
+        """Reserve pages for the next positions; return False if the request was preempted or must wait.
 
-        Also return False for a request at the long-context limit. Once all its tokens are settled it is preempted,
-        because longer requests have another rope and all its keys have to be recomputed.
+        A request that outgrows the short rope waits until all its tokens are settled and is then preempted: with the
+        long rope, all its keys have to be computed again.
         """
         if state.outgrown:
             if not state.pending:
@@ -106,10 +108,12 @@ class Planner:
         for state in table.running:
             if state.in_prefill and builder.budgets[state.group]:
                 self._add_chunk(builder, state)
-        roomy = {group.number for group in table.groups if group.running.free_slots}
-        able = {number for number in roomy if builder.budgets[number]}
-        next_tick = roomy - able
-        ready = table.waiting.ready(able, next_tick, builder.coming, builder.messages, only_started=only_started)
+        with_slots = {group.number for group in table.groups if group.running.free_slots}
+        able = {number for number in with_slots if builder.budgets[number]}
+        next_tick = with_slots - able
+        ready = table.waiting.ready(
+            able, next_tick, builder.expected_pages, builder.messages, only_started=only_started
+        )
         while able and (candidate := next(ready, None)):
             state, nodes = candidate
             is_admitted = self._admit(state, nodes, builder)
@@ -135,7 +139,7 @@ class Planner:
     def _admit(self, state: RequestState, nodes: Sequence[Node], builder: PlanBuilder) -> bool:
         """Give a request a slot and pages for all its tokens, the cached ones first; return False without room.
 
-        One free page remains for each running request, because otherwise the admission would soon preempt one.
+        One page per running request must stay available; otherwise the admission would soon cause a preemption.
         """
         table, group = self._table, self._table.group_of(state)
         warm = [node for node in nodes if node.page is not None]

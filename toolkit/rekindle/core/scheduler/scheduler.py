@@ -46,14 +46,17 @@ from rekindle.core.scheduler.writeback import DiskWriteback
 
 T = TypeVar("T")
 
-CONTINUED_ELSEWHERE: Final = (
+NOT_RECOMPUTED: Final = (
     "a damaged program lost the pages of the request, and deterministic=True does not recompute generated tokens with "
     "another program; submit the request again"
 )
 
 
 class Scheduler:
-    """The scheduling actor: it decides when to plan a tick, and when a request ends.
+    """The scheduler actor of one lane: it decides when to plan a tick, and when a request ends.
+
+    It handles the messages. The `RequestTable` has the requests, the `Planner` fills the ticks, and `DiskWriteback`
+    writes cached pages to disk.
 
     Attributes:
         table: the requests, with the groups' pages and prefix trees. Other threads read the trees through `look`.
@@ -93,7 +96,7 @@ class Scheduler:
         return min(group.uncached(state) for group in self.table.groups)
 
     def pages_on_device(self, request: Request) -> int:
-        """Return the number of device pages with a request's initial tokens."""
+        """Return the length of a request's cached prefix on the device, in pages."""
         state = RequestState.of(request, self._limits)
         return len(self.table.group_of(state).cache.on_device(state.namespace, state.tokens))
 
@@ -123,7 +126,7 @@ class Scheduler:
             self.table.outputs.clear()
         for group in self.table.groups:
             group.cache.offload_ahead()
-        messages += self._writeback.go_on(self.table.counts.ticks, idle=not len(self.table) and not self._in_flight)
+        messages += self._writeback.advance(self.table.counts.ticks, idle=not len(self.table) and not self._in_flight)
         messages += self._outbox.drain()
         self.stats = self.table.stats()
         return messages
@@ -152,7 +155,7 @@ class Scheduler:
                         self.table.grammar_outbox.late.append(request_id)
             case Overdue(tick, error):
                 if tick > self._last_settled:
-                    yield from self._give_up(error)
+                    yield from self._fail_overdue(error)
             case Settled(losses=losses):
                 if losses > self.table.losses:
                     yield from self._lose_device()
@@ -170,7 +173,7 @@ class Scheduler:
             case Written():
                 self._writeback.on_written(message)
             case SaveCache(ticket):
-                self._writeback.ask(ticket)
+                self._writeback.add_ticket(ticket)
             case Fetched():
                 self.table.waiting.on_fetched(message)
             case SendPages():
@@ -195,8 +198,8 @@ class Scheduler:
         table = self.table
         if self._overdue:
             return
-        while self._in_flight < self._limits.depth and not any(state.waited_for for state in table.running):
-            changes, builder = table.waiting.changes, self._planner.builder(only_started=bool(self._new_weights))
+        while self._in_flight < self._limits.depth and not any(state.delays_plans for state in table.running):
+            changes, builder = table.waiting.changes, self._planner.build(only_started=bool(self._new_weights))
             if not builder.is_empty:
                 self._in_flight += 1
                 table.counts.ticks += 1
@@ -204,7 +207,7 @@ class Scheduler:
                 yield builder.plan(table.counts.ticks, table.drain_preempted(), table.losses)
             yield from builder.messages
             # After the plan, so that only later ticks find a page of this tick.
-            for state in builder.computing:
+            for state in builder.prefilling:
                 state.publish()
             # If the queue changed meanwhile, the next plan may have work though this one has none.
             if builder.is_empty and table.waiting.changes == changes:
@@ -303,8 +306,8 @@ class Scheduler:
         del state.tokens[length:]
         self.table.end(state, "stop")
 
-    def _give_up(self, error: RekindleError) -> Iterator[Message]:
-        """Fail all running requests, and those queued since the previous overdue report."""
+    def _fail_overdue(self, error: RekindleError) -> Iterator[Message]:
+        """Fail all running requests, and the requests already queued at the previous overdue report."""
         for state in self.table:
             if state.lease is not None or state.request.id in self._waiting_at_overdue:
                 yield self.table.reject(state, error)
@@ -337,7 +340,7 @@ class Scheduler:
         for state in self.table:
             state.lose_dispatched()
             if self._limits.one_shape and len(state.tokens) > len(state.request.initial_tokens):
-                yield self.table.reject(state, RequestCancelled(CONTINUED_ELSEWHERE))
+                yield self.table.reject(state, RequestCancelled(NOT_RECOMPUTED))
         for state in self.table.running[::-1]:
             self.table.preempt(state)
         self.table.waiting.forget_cache()

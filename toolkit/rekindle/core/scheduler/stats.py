@@ -83,7 +83,7 @@ def total(lanes: Sequence[SchedulerStats]) -> SchedulerStats:
 
 @dataclass
 class Counts:
-    """Counters without a current state, named as in `SchedulerStats`."""
+    """The totals among the counters of `SchedulerStats`, under the same names; the scheduler adds to them."""
 
     ended: int = 0
     ticks: int = 0

@@ -34,7 +34,9 @@ class Ticket:
 
 
 class DiskWriteback:
-    """Chooses the pages to write next. One batch is in progress at a time, from one cache.
+    """Writes cached pages to disk in small batches, by way of the host tier. One batch is in progress at a time.
+
+    The `Scheduler` owns it and calls `advance` after each message.
 
     Args:
         limits: the settings of the disk tier and the host tier.
@@ -42,7 +44,7 @@ class DiskWriteback:
     """
 
     def __init__(self, limits: EngineLimits, caches: Sequence[PrefixCache]):
-        self._caches = deque(caches)  # the batch is of the first one
+        self._caches = deque(caches)  # the pages of a batch are from the first cache
         self._enabled = limits.pool.snapshots
         self._at_once = min(PAGES_AT_ONCE, limits.pool.host_pages)
         self._batch: list[Node] | None = None  # being written to disk
@@ -60,13 +62,13 @@ class DiskWriteback:
         if on_disk is not None:
             self._used.add(on_disk)
 
-    def ask(self, ticket: int) -> None:
-        """Add a caller waiting for the pages cached now."""
+    def add_ticket(self, ticket: int) -> None:
+        """Add the ticket of a caller that waits for all cached pages to be on disk."""
         self._tickets.append(Ticket(ticket, complete=self._enabled))
         self._retry_tick = 0
 
     def stop(self) -> None:
-        """Stop all further batches: after a weight exchange, new pages do not belong into this store."""
+        """Start no further batch: after a weight exchange, new pages do not belong in this store."""
         self._enabled = False
         self._used.clear()
 
@@ -80,24 +82,24 @@ class DiskWriteback:
                 self._failed = True
             else:
                 cache.tree.records.finish_write(node, record)
-                cache.drop_spare(node)
+                cache.drop_redundant_copy(node)
         for ticket in self._tickets:
             ticket.pages += sum(record is not None for record in message.records)
         self._batch = None
         for cache in self._caches:
             cache.crowd_out(message.pruned)
 
-    def go_on(self, ticks: int, *, idle: bool) -> Iterator[Message]:
-        """Start a batch or continue one, if it is time.
+    def advance(self, ticks: int, *, idle: bool) -> Iterator[Message]:
+        """Start a batch if it is time, send it once its host copies are complete, and answer waiting callers.
 
         Args:
             ticks: plans made so far.
             idle: whether there are no requests.
         """
         if self._batch is None and self._is_time(ticks, idle):
-            self._begin(ticks, idle)
+            self._start_batch(ticks, idle)
         if self._batch is not None and not self._is_sent and not any(map(self._caches[0].is_offloading, self._batch)):
-            yield from self._say(self._batch)
+            yield from self._send_batch(self._batch)
         if self._failed:
             self._failed, self._retry_tick = False, ticks + TICKS_BETWEEN
             for ticket in self._tickets:
@@ -111,7 +113,7 @@ class DiskWriteback:
         is_due = bool(self._tickets) or idle or ticks >= self._next_tick
         return self._enabled and not self._failed and is_due and ticks >= self._retry_tick
 
-    def _begin(self, ticks: int, idle: bool) -> None:
+    def _start_batch(self, ticks: int, idle: bool) -> None:
         nodes: list[Node] = []
         for _ in range(len(self._caches)):
             self._caches.rotate(-1)
@@ -125,7 +127,7 @@ class DiskWriteback:
             self._batch, self._is_sent = nodes, False
         self._next_tick = ticks + TICKS_BETWEEN
 
-    def _say(self, nodes: list[Node]) -> Iterator[Message]:
+    def _send_batch(self, nodes: list[Node]) -> Iterator[Message]:
         self._batch, self._is_sent = self._with_host_copy(nodes), True
         entries = tuple(node.host for node in self._batch if node.host is not None)
         yield Archive(tuple(map(self._describe, self._batch)), entries, tuple(sorted(self._used)))
@@ -144,10 +146,10 @@ class DiskWriteback:
 
         If none has one, other pages need the room in the host tier, and retrying at once could loop for ever.
         """
-        there = [node for node in nodes if node.host is not None]
+        in_host = [node for node in nodes if node.host is not None]
         for node in nodes:
             if node.host is None:
                 self._caches[0].tree.records.fail_write(node)
-        if nodes and not there:
+        if nodes and not in_host:
             self._failed = True
-        return there
+        return in_host

@@ -8,18 +8,19 @@ from rekindle.core.scheduler.cache.records import Records
 
 
 class Ledger:
-    """Counts and queues of all nodes, updated with each change of a node, without walks over the tree.
+    """Counts of all nodes, and the queues of nodes next to leave a tier; updated at each change of a node.
 
-    In both memory tiers the next node to leave has no locks and no child in the same tier. Three queues hold exactly
-    the nodes with these properties: `to_evict` for device pages, `to_prune` for host copies, `to_offload` for device
-    pages without a host copy. Copies on disk leave only when their store removes one.
+    No update walks over the tree. In both memory tiers, the next node to leave is the least recently used one without
+    locks and without a child in the same tier. Three queues hold exactly the candidates: `to_evict` for device pages,
+    `to_prune` for host copies, `to_offload` for device pages without a host copy. Copies on disk leave only when their
+    store removes one.
 
     Args:
         records: the tree's records, updated when a node leaves the tree.
 
     Attributes:
         nodes, device_pages, host_pages, in_both, evictable: see the counts of `PrefixTree`.
-        to_evict, to_offload, to_prune: the queues.
+        to_evict, to_offload, to_prune: the queues, least recently used first.
     """
 
     def __init__(self, records: Records) -> None:
@@ -30,7 +31,7 @@ class Ledger:
         self.to_prune: OldestFirst[Node] = OldestFirst()
 
     def lock(self, node: Node, used: int) -> None:
-        """Count one more lock on a node or below it."""
+        """Add a lock to one node; the tree locks each node of a path in turn."""
         node.locks += 1
         node.last_used = used
         if node.locks == 1:
@@ -39,7 +40,7 @@ class Ledger:
             self.place(node)
 
     def unlock(self, node: Node, used: int) -> None:
-        """Count one lock less on a node or below it."""
+        """Remove a lock from one node; the tree unlocks each node of a path in turn."""
         assert node.locks, "unlocked more often than locked"
         node.locks -= 1
         node.last_used = used
@@ -49,7 +50,7 @@ class Ledger:
             self.place(node)
 
     def add(self, node: Node) -> None:
-        """Count a new node. It belongs into no queue, because it is locked or only on disk."""
+        """Count a new node. A new node is locked or only on disk, so it belongs to no queue."""
         self.nodes += 1
         self._count(node, 1)
 

@@ -1,11 +1,11 @@
-"""Least-recently-used queue. Its user counts the uses: there is no clock."""
+"""Least-recently-used queue, without a clock: its user numbers the uses."""
 
 from heapq import heapify, heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
 
 class Member(Protocol):
-    """A member of the queue, hashable by identity, with the time of its last use."""
+    """A member of the queue, hashable by identity, with the number of its last use and its depth in the tree."""
 
     last_used: int
     depth: int
@@ -18,9 +18,9 @@ _SLACK = 64
 
 
 class OldestFirst(Generic[T]):
-    """Members by `last_used`, smallest first; of equal use the deepest first.
+    """Queue of members, the least recently used first; of equally recent ones, the deepest first.
 
-    Pushing and popping cost O(log n), discarding O(1) amortised. A member must be put again after a change of its
+    Pushing and popping cost O(log n), discarding O(1) amortised. Put a member again after each change of its
     `last_used`.
     """
 
@@ -28,7 +28,7 @@ class OldestFirst(Generic[T]):
         self._used: dict[T, int] = {}
         # An entry is stale unless its member is in `_used` with the same number; `pop` skips it.
         self._heap: list[tuple[int, int, int, T]] = []
-        self._entered = 0
+        self._pushes = 0
 
     def __len__(self) -> int:
         return len(self._used)
@@ -40,8 +40,8 @@ class OldestFirst(Generic[T]):
         """Add a member, or move it to its new place."""
         if self._used.get(member) != member.last_used:
             self._used[member] = member.last_used
-            self._entered += 1
-            heappush(self._heap, (member.last_used, -member.depth, self._entered, member))
+            self._pushes += 1
+            heappush(self._heap, (member.last_used, -member.depth, self._pushes, member))
             self._shrink()
 
     def discard(self, member: T) -> None:
@@ -68,5 +68,5 @@ class OldestFirst(Generic[T]):
     def _shrink(self) -> None:
         if len(self._heap) > 2 * len(self._used) + _SLACK:
             self._heap = [(used, -member.depth, at, member) for at, (member, used) in enumerate(self._used.items())]
-            self._entered = len(self._heap)
+            self._pushes = len(self._heap)
             heapify(self._heap)

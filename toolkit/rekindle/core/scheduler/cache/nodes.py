@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from rekindle.core.page import digest_below
 
 FORGOTTEN = -1
-"""`last_used` of every node in a forgotten namespace: before all others."""
+"""`last_used` of every node in a forgotten namespace; these nodes are evicted and pruned first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -20,10 +20,10 @@ class Node:
         disk: the record of its copy on disk.
         locks: the number of locks on it and on its descendants.
         last_used: the tree's count of uses at its last lock or unlock.
-        hits: the number of requests with this prefix.
+        hits: the number of requests admitted with this cached prefix.
         writeback: whether it is being written to disk.
         is_crowded_out: whether its copy left the disk to make room, without a hit since then.
-        digest: its cached `digest_of`.
+        digest: the result of `digest_of`; None before the first call.
         device_children: the number of children with a device page.
         host_children: the number of children with a host copy.
         device_only_children: the number of children with a device page and no host copy.
@@ -124,7 +124,7 @@ class Node:
 
 @dataclass(slots=True)
 class Evicted:
-    """Ids released by the tree. The caller owns the ids from now on.
+    """Ids released by the tree, for the caller to free.
 
     Attributes:
         pages: device pages.

@@ -15,7 +15,9 @@ OFFLOADED_AT_ONCE = 16
 
 
 class PrefixCache:
-    """The free and the cached pages of one group, and their host copies.
+    """The prefix cache of one group of devices: its page pool, the tree over its pages, and their host copies.
+
+    Leases allocate and publish pages here, the waiting queue looks up prefixes, and `DiskWriteback` writes pages back.
 
     Args:
         limits: the sizes of both tiers, and whether prefixes are cached.
@@ -26,7 +28,7 @@ class PrefixCache:
         enabled: whether pages are published; without it, no prefix is ever found.
         tree: the cached prefixes, in each tier.
         held_nodes: the locked node of each held prefix, by request id.
-        losses: the number of losses of all device pages.
+        losses: the number of times all device pages were lost.
     """
 
     def __init__(self, limits: EngineLimits, outbox: HostTierOutbox, group: int = 0):
@@ -73,8 +75,7 @@ class PrefixCache:
 
         Returns:
             The number of the prefix's pages already on the device, and the new pages after these. There are no new
-                pages if
-                an earlier part of the prefix is missing, or without room.
+                pages if all are there already, if an earlier part of the prefix is missing, or if the pool is full.
         """
         nodes = [node for node in self.tree.match(namespace, tokens) if node.page is not None]
         cached, size = len(nodes), self.tree.page_size
@@ -142,13 +143,13 @@ class PrefixCache:
         """Return whether the node's host copy is in progress."""
         return any(node.host in nodes for nodes in self._offloading.values())
 
-    def drop_spare(self, node: Node) -> None:
+    def drop_redundant_copy(self, node: Node) -> None:
         """Drop the host copy of a page on the device: other pages have no copy at all and need the room."""
         if node.page is not None:
             self._free(self.tree.drop_host(node))
 
     def forget_unreadable(self, nodes: Iterable[Node]) -> None:
-        """Forget unreadable copies, and their dependents."""
+        """Drop the unreadable copy of each node; a node without another copy leaves the tree with its descendants."""
         for node in nodes:
             self._free(self.tree.drop_disk(node) if node.host is None else self.tree.drop_host(node))
 
@@ -157,13 +158,13 @@ class PrefixCache:
         for record in records:
             self._free(self.tree.crowd_out(record))
 
-    def check(self, own: Sequence[int]) -> None:
-        """Assert the invariant of exactly one owner for each page, given the requests' pages."""
+    def check(self, lease_pages: Sequence[int]) -> None:
+        """Assert the invariant of exactly one owner for each page, given the pages owned by leases."""
         self.tree.check()
-        owned = [*own, *(node.page for node in self.tree.walk() if node.page is not None)]
-        assert len(owned) == len(set(owned)), "a page has two owners"
-        assert NULL_PAGE not in owned, "the null page has an owner"
-        assert len(owned) + self._pool.free == self._limits.pool.num_pages - 1, "a page has no owner"
+        pages = [*lease_pages, *(node.page for node in self.tree.walk() if node.page is not None)]
+        assert len(pages) == len(set(pages)), "a page has two owners"
+        assert NULL_PAGE not in pages, "the null page has an owner"
+        assert len(pages) + self._pool.free == self._limits.pool.num_pages - 1, "a page has no owner"
 
     @property
     def _host_room(self) -> int:

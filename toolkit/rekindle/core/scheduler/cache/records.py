@@ -48,7 +48,7 @@ class Records:
             self.change(node, None)
 
     def readmit(self, node: Node) -> None:
-        """Queue crowded-out nodes on the path of a request's node again."""
+        """Queue the crowded-out nodes on a node's path for writing again."""
         for each in reversed(node.upward()):
             if each.is_crowded_out:
                 each.is_crowded_out = False

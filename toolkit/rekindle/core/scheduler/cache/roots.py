@@ -8,8 +8,8 @@ from rekindle.core.scheduler.cache.nodes import FORGOTTEN, Node
 class Roots:
     """The roots of all namespaces, and of forgotten ones with locked descendants.
 
-    Iteration yields the oldest first and forgotten ones last. Unused roots are dropped, because namespaces with a
-    single use would add up.
+    Iteration yields the oldest first and forgotten ones last. Roots without children and locks are dropped, because
+    roots of namespaces used only once would accumulate.
     """
 
     def __init__(self) -> None:
@@ -33,14 +33,14 @@ class Roots:
         return self._by_namespace.get(namespace)
 
     def make(self, namespace: str) -> Node:
-        """Return the root of a namespace; make it if there is none."""
+        """Return the root of a namespace; create it if there is none."""
         root = self._by_namespace.get(namespace)
         if root is None:
             root = self._by_namespace[namespace] = Node(namespace.encode(), None)
         return root
 
     def forget(self, namespace: str) -> Node | None:
-        """Remove a namespace; return its root, so that the caller can forget its descendants, or None."""
+        """Remove a namespace; return its root, for the caller to forget its descendants, or None without a root."""
         root = self._by_namespace.pop(namespace, None)
         if root is not None:
             self._forgotten[root] = None

@@ -30,7 +30,9 @@ NextPage = tuple[Node | str, bytes]
 
 
 class PrefixTree:
-    """Every cached prefix of every namespace.
+    """The cached prefixes of one group of devices, in all namespaces.
+
+    A `PrefixCache` owns the tree. Sessions and policies read it between two messages, through `Scheduler.look`.
 
     Matching, publishing and locking cost O(pages of the path); evicting, offloading and pruning O(log n) a page.
 
@@ -77,7 +79,7 @@ class PrefixTree:
 
     @property
     def evictable(self) -> int:
-        """The number of device pages `evict` could free now; kept as a count."""
+        """The number of device pages `evict` could free now."""
         return self._ledger.evictable
 
     def match(self, namespace: str, tokens: Sequence[int], before: Sequence[Node] = ()) -> list[Node]:
@@ -86,9 +88,8 @@ class PrefixTree:
         The tree does not change. Lock the last node to use the path.
 
         Args:
-            before: the result of an earlier match of these tokens or of fewer, made since the namespace was last
-                forgotten.
-                Its nodes still in the tree are not looked up again.
+            before: an earlier result for these tokens or fewer, no older than the last `forget` of the namespace. Its
+                nodes still in the tree are not looked up again.
         """
         nodes = list(before)
         while nodes and nodes[-1].is_gone:
@@ -144,7 +145,7 @@ class PrefixTree:
     # Locks
 
     def root(self, namespace: str) -> Node:
-        """Return the root of a namespace; make it if there is none. Lock it at once, or it may be dropped."""
+        """Return the root of a namespace; create it if there is none. Lock it at once, or it may be dropped."""
         return self.roots.make(namespace)
 
     def hit(self, node: Node) -> None:
@@ -153,7 +154,7 @@ class PrefixTree:
             each.hits += 1
 
     def lock(self, node: Node) -> None:
-        """Use and lock the node's path: until `unlock`, the path keeps its tiers."""
+        """Use and lock the node's path: until `unlock`, no page of the path is evicted or pruned."""
         assert not node.is_gone, "a node that left the tree cannot be locked: match again"
         upward = node.upward()
         assert upward[-1] in self.roots, "a root that was dropped cannot be locked: get it again"
@@ -181,8 +182,7 @@ class PrefixTree:
 
         Returns:
             The newly locked node, and the spare pages. A page is spare if the tree has a device page of the same
-                tokens; the
-                caller keeps it.
+                tokens already; the caller keeps it.
         """
         assert tip.locks, "published below a node that is not locked"
         assert tip.on_device, "published below a node that is not in the device tier"
@@ -306,8 +306,7 @@ class PrefixTree:
 
         Args:
             pages: parents before children. A page is skipped if its parent is unknown, its key is not one page, its
-                digest
-                does not match its prefix, or its node has a record.
+                digest does not match its prefix, or its node has a record.
         """
         by_namespace: dict[str, dict[str, Node]] = {}
         for page in pages:

@@ -1,4 +1,4 @@
-"""Outbox of messages to the grammars."""
+"""Outbox of messages to the grammars actor."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from rekindle.core.scheduler.requests.state import RequestState
 
 
 class GrammarOutbox:
-    """Progress of constrained requests, to send to the grammars.
+    """News of constrained requests for the grammars actor, collected while the scheduler handles a message.
 
     Attributes:
         tokens: requests with a new token, each with the token.
         ended: the ids of ended requests.
-        late: the ids of requests with a late answer, to ask about again.
+        late: the ids of requests without an answer in time; the scheduler asks for it again.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class GrammarOutbox:
         self.late: list[int] = []
 
     def drain(self, running: Sequence[RequestState]) -> list[Message]:
-        """Remove and return the queued messages, given the running requests."""
+        """Remove the news and return it as one `Advance`, with the numbers of running requests; [] without news."""
         if not self.tokens and not self.ended and not self.late:
             return []
         free = sum(not state.masking.constrained for state in running)

@@ -10,9 +10,9 @@ from rekindle.core.scheduler.requests.state import RequestState
 
 
 class Group:
-    """The devices that compute the same rows.
+    """A data-parallel group of devices, with its page cache and its running requests.
 
-    Pages and slots are numbered over all groups. Each group has equally many, one group after the other.
+    Pages and slots are numbered over all groups: first those of group 0, then as many of group 1, and so on.
 
     Attributes:
         number: the number of the group.
@@ -33,13 +33,13 @@ class Group:
         return len(state.tokens) - len(nodes) * self.cache.tree.page_size
 
     def load(self, state: RequestState) -> tuple[int, int]:
-        """Return the number of tokens to compute up to a new request's first one, and of running requests."""
+        """Return the load for a new request: tokens to compute before its first one, and running requests."""
         running_tokens = sum(max(0, other.prefill_end - other.computed) for other in self.running)
         return self.queued_tokens + running_tokens + self.uncached(state), len(self.running)
 
 
 def least_loaded(groups: Sequence[Group], state: RequestState) -> Group:
-    """Return the group with the earliest first token of a request."""
+    """Return the group expected to generate the next token of a request first."""
     return groups[0] if len(groups) == 1 else min(groups, key=lambda group: group.load(state))
 
 

@@ -8,7 +8,9 @@ from rekindle.core.scheduler.cache.tree import NextPage
 
 
 class Lease:
-    """The pages of one running request. The table shows the owner of each position, at any time.
+    """The pages of one running request, from its admission to its end or preemption.
+
+    The table shows the owner of the page at each position.
 
         [0, matched)           the tree; locked
         [matched, published)   the request when they were computed, the tree now; locked. If another request published
@@ -25,7 +27,7 @@ class Lease:
         page_size: tokens of a page.
         tip: the locked node at `published`.
         pages: its pages, in order of position.
-        own: its pages not owned by the tree.
+        own_pages: its pages not owned by the tree.
     """
 
     def __init__(self, cache: PrefixCache, namespace: str, nodes: Sequence[Node]):
@@ -33,7 +35,7 @@ class Lease:
         self.page_size = cache.tree.page_size
         self.tip = nodes[-1] if nodes else cache.tree.root(namespace)
         self.pages = [node.page for node in nodes if node.page is not None]
-        self.own: set[int] = set()
+        self.own_pages: set[int] = set()
         cache.tree.lock(self.tip)
 
     @property
@@ -57,39 +59,39 @@ class Lease:
         if pages is None:
             return False
         self.pages += pages
-        self.own.update(pages)
+        self.own_pages.update(pages)
         return True
 
     def onload(self, nodes: Sequence[Node]) -> list[int]:
-        """Give the reserved pages after `published` to the nodes that continue it; return the pages."""
+        """Give the reserved pages after `published` to the next nodes of the cached prefix; return the pages."""
         tree, first = self._cache.tree, self.tip.depth
         pages = self.pages[first : first + len(nodes)]
         tree.attach(nodes, pages)
         for node in nodes:
-            self._cache.drop_spare(node)
+            self._cache.drop_redundant_copy(node)
         tree.lock(nodes[-1])
         tree.unlock(self.tip)
         self.tip = nodes[-1]
-        self.own.difference_update(pages)
+        self.own_pages.difference_update(pages)
         return pages
 
     def publish(self, tokens: Sequence[int], computed: int) -> None:
-        """Add the whole computed pages of the request's tokens to the tree, for others to find."""
+        """Add the whole computed pages of the request to the tree, so that other requests find them."""
         first, last = self.tip.depth, computed // self.page_size
         if self._cache.enabled and last > first:
             pages, tokens = self.pages[first:last], tokens[self.published : last * self.page_size]
             self.tip, spare = self._cache.tree.publish(self.tip, tokens, pages)
-            self.own.difference_update(set(pages).difference(spare))
+            self.own_pages.difference_update(set(pages).difference(spare))
 
     def release(self) -> None:
-        """Give all pages back; published ones stay cached."""
-        self._cache.give_back(page for page in self.pages if page in self.own)
+        """Return its own pages to the pool and unlock the others; published pages stay cached."""
+        self._cache.give_back(page for page in self.pages if page in self.own_pages)
         self._cache.tree.unlock(self.tip)
 
     def check(self) -> None:
         """Assert the invariants: a published page is the tree's or its own, and the tip is locked."""
-        assert self.own <= set(self.pages), "a lease owns a page that it does not use"
+        assert self.own_pages <= set(self.pages), "a lease owns a page that it does not use"
         assert self.tip.locks, "a lease does not lock its tip"
         assert self.published <= self.reserved, "a lease has more published pages than pages"
         published = zip(self._cache.tree.path(self.tip), self.pages, strict=False)
-        assert all(page in self.own or page == node.page for node, page in published), "a published page is lost"
+        assert all(page in self.own_pages or page == node.page for node, page in published), "a published page is lost"

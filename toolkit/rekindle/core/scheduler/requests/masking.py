@@ -8,12 +8,12 @@ from rekindle.core.request.allowed import Allowed
 
 @dataclass(slots=True, eq=False)
 class Masking:
-    """The allowed next tokens, as known from the grammars.
+    """The allowed next tokens of one request, by the latest answer of the grammars actor.
 
     Attributes:
         allowed: the tokens allowed after the request's tokens; None without a constraint.
         is_pending: whether the answer for the newest token is pending.
-        late: whether ticks continue without the request until the answer.
+        late: whether the pending answer is late, so that ticks continue without the request.
         constrained: whether the request has a constraint; stored, because each row of each tick needs it.
     """
 

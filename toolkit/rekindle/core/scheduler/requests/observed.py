@@ -1,4 +1,4 @@
-"""Observed positions of a prompt: for log-probabilities, or for hidden states."""
+"""Observed positions of a prompt: those with requested log-probabilities or hidden states."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from rekindle.core.request.request import Request
 
 @dataclass(slots=True, eq=False)
 class Observed:
-    """The progress of the ticks through the observed positions.
+    """The progress of one request through its observed positions.
 
     Attributes:
         next_score: the position of the next token to score in a plan; the prompt's length if none is left.
-        scores_settled: the same for settled ticks.
-        next_sum: the position of the next token whose hidden state to sum; the prompt's length if none is left.
-        sums_settled: the same for settled ticks.
+        scores_settled: `next_score` as of the last settled tick.
+        next_sum: the position of the next hidden state to sum in a plan; the prompt's length if none is left.
+        sums_settled: `next_sum` as of the last settled tick.
     """
 
     request: Request

@@ -31,7 +31,7 @@ class Queued:
         uncached: tokens to compute, estimated when it joined.
         prefix_nodes: the nodes of its cached prefix at the last lookup.
         fetching: its copies being fetched or staged.
-        fetchable: False after the host tier had no room to stage its pages.
+        fetchable: False after the device had no room for its staged copies.
     """
 
     joined: int = 0

@@ -1,17 +1,16 @@
-"""Length-dependent positions, in models with a long-context rope."""
+"""Choice of the rope by a request's length, in models with a long-context rope."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class RopeLengthRule:
-    """The rule of a model.
+    """A model's rule for the rope of a request: short up to a length, long beyond it.
 
     Attributes:
         long_from: the longest request with the short rope, in tokens; None if positions do not depend on the length.
         grows: whether the rope of a longer request depends on the exact length of its prompt. If so, generated tokens
-            do
-            not change it, and no token is recomputed.
+            do not change it, and no token is recomputed.
     """
 
     long_from: int | None

@@ -7,7 +7,7 @@ from rekindle.core.scheduler.requests.state import RequestState
 
 
 class RunningSet:
-    """Requests with a slot and a lease, in the order of admission.
+    """The running requests of one group, each with a slot and a lease, in the order of admission.
 
     Args:
         slots: the numbers of the slots.

@@ -20,19 +20,23 @@ from rekindle.core.scheduler.requests.rope_rule import RopeLengthRule
 
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """The state of one request in the scheduler.
+    """One request in the scheduler: its tokens, how far they are computed, its pages or its place in the queue.
+
+    The `RequestTable` creates it and moves it between the queue and the groups. The `Planner` takes chunks and rows
+    from it, and the `Scheduler` adds the settled tokens.
 
     Attributes:
-        tokens: the initial tokens, and every settled token; for a prefix to hold, its whole pages.
+        request: the request, as prepared by the intake.
+        tokens: the initial tokens, and every settled token; for a prefix to hold, the tokens of its whole pages.
         final_length: the most tokens of the request, prompt and output together.
         publishable: the number of its first tokens that may be published.
         computed: positions written by dispatched ticks, or found in the cache.
-        prefill_end: the number of its tokens at its last admission; up to there it is computed in chunks.
-        pending: sampled tokens in flight.
+        prefill_end: the end of the positions to compute in chunks; decode rows compute the positions from there on.
+        pending: the number of sampled tokens in flight.
         lease: its pages while it runs.
         started: whether it was ever admitted, here or in the lane of its start.
         held_at: the tick with the last chunk of a prefix to hold.
-        rope_rule: the effect of its length on its positions.
+        rope_rule: the model's rule for its rope.
         group: the number of its group.
         queued: its state in the waiting queue.
         observed: its observed positions.
@@ -91,7 +95,7 @@ class RequestState:
     @property
     def wants_token(self) -> bool:
         """Return whether it is ready for a decode row."""
-        return self.prefill_end <= self.computed < self.final_length - 1 and not self.held_up
+        return self.prefill_end <= self.computed < self.final_length - 1 and not self.awaits_mask
 
     @property
     def unsettled(self) -> bool:
@@ -99,14 +103,14 @@ class RequestState:
         return self.pending > 0 or self.masking.is_pending
 
     @property
-    def held_up(self) -> bool:
+    def awaits_mask(self) -> bool:
         """Return whether its next token depends on a pending token or mask."""
         return self.masking.constrained and self.unsettled
 
     @property
-    def waited_for(self) -> bool:
+    def delays_plans(self) -> bool:
         """Return whether planning waits for its mask."""
-        return self.held_up and not self.masking.late
+        return self.awaits_mask and not self.masking.late
 
     @property
     def reusable(self) -> list[int]:
@@ -115,9 +119,9 @@ class RequestState:
         return self.tokens if first >= end else self.tokens[:first]
 
     def begin(self, lease: Lease) -> None:
-        """Run with a lease, whose published pages have the first tokens already.
+        """Start running with a lease; the tokens of its published pages count as computed.
 
-        The last token is always computed, because it gives the logits of the next.
+        The query block of the last token is always computed, because this token gives the logits of the next one.
         """
         self.lease, self.queued.prefix_nodes = lease, []
         self.prefill_end = len(self.tokens)
@@ -231,7 +235,7 @@ class RequestState:
         return namespace == self.namespace
 
     def lose_dispatched(self) -> None:
-        """Stop expecting results of dispatched ticks."""
+        """Stop expecting results of dispatched ticks, after a loss of the device state."""
         self.pending = 0
         self.observed.lose_dispatched()
 
@@ -241,7 +245,7 @@ class RequestState:
         self.lease.publish(self.tokens, min(self.computed, len(self.tokens), self.publishable))
 
     def give_back(self) -> None:
-        """Publish its computed pages, and stop running."""
+        """Publish its computed pages, release its lease, and reset its progress."""
         assert self.lease is not None
         self.publish()
         self.lease.release()

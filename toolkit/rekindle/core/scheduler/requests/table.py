@@ -1,4 +1,4 @@
-"""Table of the requests in progress: running, with a slot and pages, or queued.
+"""Table of the requests in progress: running in a group, with a slot and pages, or queued.
 
 A queued request owns no pages; a running one owns its `Lease`. A preempted request publishes its pages first. Later its
 tokens, including generated ones, are computed again unless cached, so its output does not change.
@@ -19,7 +19,9 @@ from rekindle.core.scheduler.stats import Counts, SchedulerStats
 
 
 class RequestTable:
-    """The requests in progress, moved between the queue and the groups.
+    """All requests in progress, by id. It moves them between the waiting queue and the groups, and ends them.
+
+    The `Scheduler` owns the table and sends its collected messages; the `Planner` admits and preempts through it.
 
     Args:
         limits: the numbers of groups, slots and pages.
@@ -30,8 +32,8 @@ class RequestTable:
         waiting: the queued requests.
         counts: counters without a current state.
         exchanges: the number of weight exchanges.
-        outputs: outputs to send to callers.
-        grammar_outbox: messages to send to the grammars.
+        outputs: outputs to send to the detokenizer.
+        grammar_outbox: news for the grammars actor.
     """
 
     def __init__(self, limits: EngineLimits, outbox: HostTierOutbox):
@@ -68,10 +70,10 @@ class RequestTable:
         """Return the group of a request, running or queued."""
         return self.groups[state.group]
 
-    # Ways in, and between the queue and the groups
+    # Arrivals, and moves between the queue and the groups
 
     def join(self, request: Request, *, started: bool = False) -> None:
-        """Queue a new request for the group with its earliest next token."""
+        """Queue a new request for the least loaded group; `started` if it began in another lane."""
         self._states[request.id] = state = RequestState.of(request, self._limits)
         state.started = started
         state.group = least_loaded(self.groups, state).number
@@ -98,7 +100,7 @@ class RequestTable:
         self.counts.preemptions += 1
 
     def drain_preempted(self) -> tuple[int, ...]:
-        """Return the requests preempted since the last call, for the next plan."""
+        """Remove and return the ids of requests preempted since the last plan."""
         preempted = tuple(request_id for group in self.groups for request_id in group.running.preempted)
         for group in self.groups:
             group.running.preempted.clear()
@@ -107,7 +109,7 @@ class RequestTable:
     # Ends
 
     def hold(self, state: RequestState) -> None:
-        """End a request with a computed prefix; the prefix stays locked until its withdrawal."""
+        """End a request after computing its prefix to hold; the prefix stays locked until `release`."""
         assert state.lease is not None
         state.publish()
         self.group_of(state).cache.hold(state.request.id, state.lease.tip)
@@ -147,7 +149,7 @@ class RequestTable:
         """Assert the invariants: each page and slot has exactly one holder, each request exactly one place."""
         for group in self.groups:
             group.running.check()
-            group.cache.check([page for state in group.running if state.lease for page in state.lease.own])
+            group.cache.check([page for state in group.running if state.lease for page in state.lease.own_pages])
             waiting = [state for state in self.waiting if state.group == group.number]
             uncached = sum(state.queued.uncached for state in waiting)
             assert group.queued_tokens == uncached, "queued tokens are miscounted"

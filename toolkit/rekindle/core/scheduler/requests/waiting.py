@@ -10,7 +10,7 @@ from rekindle.core.scheduler.cache.tree import NextPage
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.requests.groups import Group, least_loaded
 from rekindle.core.scheduler.requests.lease import Lease
-from rekindle.core.scheduler.requests.line import Line
+from rekindle.core.scheduler.requests.priority_queue import PriorityQueue
 from rekindle.core.scheduler.requests.queued import Fetching
 from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.core.scheduler.stats import Counts
@@ -18,11 +18,13 @@ from rekindle.core.scheduler.stats import Counts
 CONSIDERED = 64
 """Queued requests considered in one tick."""
 STAGED_PART = 4
-"""The divisor of the pool's size for pages staged in addition; a single request may always stage all its pages."""
+"""Staged pages take at most one part in this many of the pool's size; a single request may always stage all its own."""
 
 
 class WaitingQueue:
-    """Requests without pages, in the order of admission.
+    """The waiting queue: requests without pages, in the order of admission.
+
+    The `RequestTable` owns it. The `Planner` takes requests from it, and the `Scheduler` reports fetched copies to it.
 
     Args:
         limits: the policy, and the sizes of pool and page.
@@ -38,7 +40,7 @@ class WaitingQueue:
         self._groups = groups
         self._counts = counts
         self._ordering = Ordering(limits.policy)
-        self._queue = Line()
+        self._queue = PriorityQueue()
         self._fetching: dict[int, RequestState] = {}
         self.changes = 0
 
@@ -60,7 +62,7 @@ class WaitingQueue:
         """Queue a request for its group, behind all others of its priority or before them."""
         self.changes += 1
         state.queued.joined = self._counts.ticks
-        self._count_uncached(state)  # this lookup is of one request; later ones continue it, for 64 in a tick
+        self._count_uncached(state)  # the lookups of each tick, for up to 64 requests, continue this one
         if first:
             self._queue.appendleft(state)
         else:
@@ -69,7 +71,7 @@ class WaitingQueue:
     def leave(self, state: RequestState) -> None:
         """Remove a request, and release its staged copies."""
         self.changes += 1
-        self._give_up(state)
+        self._release_staged(state)
         self._groups[state.group].queued_tokens -= state.queued.uncached
         if self._fetching.pop(state.request.id, None) is None:
             self._queue.remove(state)
@@ -77,7 +79,7 @@ class WaitingQueue:
     def move(self, state: RequestState, group: Group) -> None:
         """Move a request to another group, and release its staged copies."""
         self.changes += 1
-        self._give_up(state)
+        self._release_staged(state)
         self._groups[state.group].queued_tokens -= state.queued.uncached
         state.group, state.queued.prefix_nodes, state.queued.fetchable = group.number, [], True
         self._count_uncached(state)
@@ -86,7 +88,7 @@ class WaitingQueue:
         self,
         able: Collection[int],
         next_tick: Collection[int],
-        coming: Sequence[Collection[NextPage | None]],
+        expected_pages: Sequence[Collection[NextPage | None]],
         messages: list[Message],
         *,
         only_started: bool,
@@ -97,10 +99,10 @@ class WaitingQueue:
         computation.
 
         Args:
-            able: the groups able to admit a request, checked again for each request.
-            next_tick: the other groups, if only the size of the tick prevents admission.
-            coming: for each group, the pages it is computing. Requests with one of these as their first uncached page
-                wait for it.
+            able: the groups able to admit a request. The caller may change the collection between two requests.
+            next_tick: the groups with a free slot, but without room in this tick.
+            expected_pages: for each group, the pages that this tick computes. A request waits if its first uncached
+                page is one of these.
             messages: receives the messages to the host tier.
             only_started: skip requests that have not started.
         """
@@ -108,7 +110,7 @@ class WaitingQueue:
         candidates = self._candidates(only_started)
         for place, state in enumerate(candidates):
             if state.unsettled:
-                return  # it was preempted, and a token of it is still in flight
+                return  # preempted while one of its tokens was in flight
             if state.group not in able:
                 if state.queued.fetching is not None or not able:
                     continue
@@ -119,7 +121,7 @@ class WaitingQueue:
             cache, nodes = self._groups[state.group].cache, self._match(state)
             after = nodes[-1] if nodes else state.namespace
             page = cache.tree.next_page(after, state.reusable)
-            if page is not None and page in coming[state.group]:
+            if page is not None and page in expected_pages[state.group]:
                 continue
             colder = [node for node in nodes if node.page is None]
             if not colder or state.queued.fetching is not None or not state.queued.fetchable:
@@ -130,7 +132,7 @@ class WaitingQueue:
                     messages.append(self._fetch(state, colder))
 
     def on_fetched(self, message: Fetched) -> None:
-        """Record the result of a request's fetch: staged copies, or a failure."""
+        """Record the result of a request's fetch: staged copies, or a failure. The request is queued again."""
         state = self._fetching.pop(message.request_id, None)
         if state is None:
             return  # it ended meanwhile
@@ -141,7 +143,7 @@ class WaitingQueue:
             state.queued.fetching.staged = message.staged
             return
         nodes, state.queued.fetchable = state.queued.fetching.nodes, bool(message.bad)
-        self._give_up(state)
+        self._release_staged(state)
         self._groups[state.group].cache.forget_unreadable(node for node in nodes if _copy_of(node) in message.bad)
 
     def onload(self, state: RequestState, nodes: Sequence[Node], lease: Lease) -> Onload | None:
@@ -155,17 +157,17 @@ class WaitingQueue:
         from_disk = len(state.queued.fetching.from_disk.intersection(usable))
         return Onload(tuple(staged[node] for node in usable), tuple(lease.onload(usable)), from_disk)
 
-    def give_up_staged(self, first: RequestState) -> bool:
+    def release_staged(self, first: RequestState) -> bool:
         """Release the staged copies of all requests except `first`, to unlock pages; return whether there were any."""
         staged = [state for state in self._queue if state.queued.fetching is not None and state is not first]
         for state in staged:
-            self._give_up(state)
+            self._release_staged(state)
         return bool(staged)
 
     def forget_cache(self) -> None:
         """Forget all cached prefixes and staged copies."""
         for state in self:  # requests with a fetch stay: its answer must not match a later fetch
-            self._give_up(state)
+            self._release_staged(state)
             state.queued.prefix_nodes = []
 
     def _candidates(self, only_started: bool) -> list[RequestState]:
@@ -206,12 +208,12 @@ class WaitingQueue:
     def _make_room_to_stage(self, nodes: list[Node], later: list[RequestState]) -> bool:
         """Return whether nodes may be staged, after releasing staged copies of later requests, last first.
 
-        Otherwise the first request could wait for one that all others pass.
+        Otherwise the copies of a later request could keep an earlier one waiting.
         """
         for state in reversed([other for other in later if other.queued.fetching is not None]):
             if self._has_room_to_stage(nodes):
                 break
-            self._give_up(state)
+            self._release_staged(state)
         return self._has_room_to_stage(nodes)
 
     def _has_room_to_stage(self, nodes: list[Node]) -> bool:
@@ -226,7 +228,7 @@ class WaitingQueue:
         self._fetching[state.request.id] = state
         return Fetch(state.request.id, tuple(map(_copy_of, nodes)))
 
-    def _give_up(self, state: RequestState) -> None:
+    def _release_staged(self, state: RequestState) -> None:
         if state.queued.fetching is not None:
             self._groups[state.group].cache.tree.unlock(state.queued.fetching.nodes[-1])
             state.queued.fetching = None

@@ -1,4 +1,4 @@
-"""Queued requests by priority, in admission order within each priority."""
+"""Queue of requests by priority, in admission order within each priority."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from itertools import islice
 from rekindle.core.scheduler.requests.state import RequestState
 
 
-class Line:
-    """A deque for each priority; the lowest number comes first."""
+class PriorityQueue:
+    """Queued requests, the lowest priority number first; a part of the `WaitingQueue`."""
 
     def __init__(self) -> None:
         self._by_priority: dict[int, deque[RequestState]] = {}
@@ -47,7 +47,7 @@ class Line:
             for state in islice(waiting, most):
                 if state.queued.joined <= since:
                     overdue.append(state)
-                elif not state.started:  # later ones joined later; only preempted requests stand before older ones
+                elif not state.started:  # the rest joined later: only preempted requests are ahead of older ones
                     break
         return sorted(overdue, key=lambda state: state.queued.joined)
 
