@@ -196,7 +196,7 @@ async def test_the_first_failure_may_end_it(short: Session) -> None:
         ({"items": ["a"], "template": "{0}"}, "needs a name"),
         ({"items": ["a"], "template": '{"a": {text}}'}, "Double all other braces, such as those of JSON"),
         ({"items": ["a"], "template": "{\n  {text}}"}, "Double all other braces"),
-        ({"items": ["a"], "template": "{text"}, "no valid format string"),
+        ({"items": ["a"], "template": "{text"}, "not a valid format string"),
         ({"items": ["a"], "template": 3}, "template must be a str or a list of messages, got 3"),
         ({"token_ids": [[1]], "template": "{text}"}, "leave it out for token_ids"),
     ],

@@ -153,7 +153,7 @@ async def test_two_maps_do_not_write_one_file(session: Session, tmp_path: Path) 
     path = tmp_path / "answers.jsonl"
     first = session.map(token_ids=ITEMS, max_tokens=2, path=path)
     await anext(first)
-    with pytest.raises(InvalidRequest, match="another map writes"):
+    with pytest.raises(InvalidRequest, match="another map is writing"):
         await session.map(token_ids=ITEMS, max_tokens=2, path=path)
     first.close()
     assert len(await session.map(token_ids=ITEMS, max_tokens=2, path=path)) == 3

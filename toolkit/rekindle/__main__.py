@@ -1,4 +1,4 @@
-"""Command line: `python -m rekindle demo`, `generate`, `info`, `serve`, `precompile` and others."""
+"""Command line: `rekindle COMMAND`, or `python -m rekindle COMMAND`."""
 
 import contextlib
 import io
@@ -32,10 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; None reads the process's arguments, and lets an interrupt end the process.
 
     Returns:
-        the exit status: 0, 1 for an error of Rekindle's, 130 for an interrupt, 141 for a closed pipe.
+        The exit status: 0 for success, 1 for a `RekindleError`, 130 for an interrupt, 141 for a closed pipe.
 
     Raises:
-        SystemExit: by argparse, with 0 for --help and --version, and with 2 for invalid arguments.
+        SystemExit: from argparse, with 0 for --help and --version, and 2 for invalid arguments.
     """
     arguments = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -1,1 +1,1 @@
-"""Maps: thousands of prompts in one call, a window at a time, with answers in a file for restarts."""
+"""Maps: thousands of prompts in one call, a window at a time, with a file of answers for restarts."""

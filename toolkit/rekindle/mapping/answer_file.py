@@ -1,4 +1,4 @@
-"""File of a map: JSON lines, one per answer, for later calls to continue."""
+"""File of a map: one JSON line per answer, so that a later call can continue."""
 
 import hashlib
 import json
@@ -21,12 +21,12 @@ from rekindle.results.parsing import parse
 BEGINNING = b'{"place": '
 """First bytes of each line."""
 LONGEST_VALUE = 120
-"""Maximal number of characters stored of an option's value; longer values are stored as digests."""
+"""Maximum number of characters of a stored option value; longer values are stored as digests."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Latest line of an item.
+    """Position and kind of the latest line of an item.
 
     Attributes:
         at: the offset of the line in bytes.
@@ -40,12 +40,12 @@ class _Line:
 
 
 class AnswerFile:
-    """File of JSON lines with the answers of a map. A kill at any byte loses at most the line being written.
+    """File of JSON lines with the answers of a map. A crash at any byte loses at most the line being written.
 
     Args:
         path: the path of the file, which may not exist yet.
         keywords: the options that shape the answers, from `shaping_options`.
-        constraint: the constraint of the answers, for parsing them.
+        constraint: the constraint of the answers, for parsing stored texts.
     """
 
     def __init__(self, path: str | os.PathLike[str], keywords: Mapping[str, Any], constraint: Constraint | None):
@@ -57,7 +57,7 @@ class AnswerFile:
         """Read the answers of earlier calls, and drop an incomplete last line.
 
         Raises:
-            InvalidRequest: the answers were made with other options, or another map is writing the file.
+            InvalidRequest: the answers were generated with other options, or another map is writing the file.
             InvalidData: the file has other content; it is unchanged.
             OSError: the file cannot be read or written.
         """
@@ -75,24 +75,24 @@ class AnswerFile:
         self._file = file
 
     def answer(self, item: Item) -> Generation | None:
-        """Return the stored answer of an item; None for an item without one, or with an error.
+        """Return the stored answer of an item; None for an item without a stored answer, or with a stored error.
 
         Raises:
-            InvalidRequest: the stored answer of this index belongs to another prompt.
-            InvalidData: the stored answer is no generation.
+            InvalidRequest: the stored answer at this index belongs to another prompt.
+            InvalidData: the stored answer is not a generation.
         """
         line = self._lines.get(item.place)
         if line is None:
             return None
         if line.digest is not None and line.digest != item.digest:
-            before = self._at(line)["prompt"]
+            before = self._record(line)["prompt"]
             raise InvalidRequest(
                 f"{self._path} has, at index {item.place}, the answer to another prompt: {preview(before)}, but the "
                 f"item is {preview(item.label)} now; give the same items in the same order, or another path"
             )
         if not line.is_answer:
             return None
-        generation = Generation.from_dict(self._at(line)["generation"])
+        generation = Generation.from_dict(self._record(line)["generation"])
         if self._constraint is None:
             return generation
         value, why = parse(self._constraint, generation.text, generation.finish_reason, generation.stopped_by)
@@ -104,7 +104,7 @@ class AnswerFile:
         Raises:
             OSError: the file cannot be written.
         """
-        assert self._file is not None, "a file is open while answers come"
+        assert self._file is not None, "the file is open while answers arrive"
         line = {
             "place": item.place,
             "prompt": item.label,
@@ -132,7 +132,7 @@ class AnswerFile:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InvalidRequest(
-                f"another map writes {self._path} now; wait for its end, or give another path"
+                f"another map is writing {self._path}; wait for its end, or give another path"
             ) from None
         except OSError:  # the file system has no locks
             return
@@ -143,21 +143,28 @@ class AnswerFile:
         for number, line in enumerate(reader, 1):
             if not line.endswith(b"\n"):
                 if not (line.startswith(BEGINNING) or BEGINNING.startswith(line)):
-                    raise self._strange(number)
+                    raise self._foreign(number)
                 break
-            self._take(number, at, line)
+            self._index(number, at, line)
             at += len(line)
         return at
 
-    def _take(self, number: int, at: int, line: bytes) -> None:
+    def _index(self, number: int, at: int, line: bytes) -> None:
+        """Index one complete line.
+
+        Args:
+            number: the number of the line, from 1.
+            at: its offset in bytes.
+            line: its content.
+        """
         try:
             record = json.loads(line)
             place, digest, keywords = record["place"], record["digest"], record["keywords"]
             is_answer = record["generation"] is not None
         except (ValueError, TypeError, KeyError) as error:
-            raise self._strange(number) from error
+            raise self._foreign(number) from error
         if type(place) is not int or not isinstance(keywords, dict):
-            raise self._strange(number)
+            raise self._foreign(number)
         if different := list(_differences(keywords, self._keywords)):
             raise InvalidRequest(
                 f"the answers in {self._path} were made with {', '.join(before for before, _ in different)}, and this "
@@ -165,12 +172,14 @@ class AnswerFile:
             )
         self._lines[place] = _Line(at, digest, is_answer)
 
-    def _strange(self, number: int) -> InvalidData:
+    def _foreign(self, number: int) -> InvalidData:
+        """Return the error for a line of another origin."""
         return InvalidData(
             f"line {number} of {self._path} was not written by map(), so nothing is appended; give another path"
         )
 
-    def _at(self, line: _Line) -> dict[str, Any]:
+    def _record(self, line: _Line) -> dict[str, Any]:
+        """Read the object of a line from the file."""
         with open(self._path, "rb") as file:
             file.seek(line.at)
             record: dict[str, Any] = json.loads(file.readline())
@@ -181,8 +190,8 @@ def shaping_options(model: str, params: SamplingParams, options: Mapping[str, An
     """Return the options that shape the answers of a call, by name, as JSON values.
 
     Args:
-        model: the source of the model; only the last part is stored, because a directory may move.
-        params: the sampling parameters; only values other than the defaults are stored.
+        model: the source of the model; only its last part is returned, because a directory may move.
+        params: the sampling parameters; defaults are omitted.
         options: further options of the call that shape its prompts.
     """
     keywords: dict[str, Any] = {"model": PurePath(model).name}
@@ -194,7 +203,7 @@ def shaping_options(model: str, params: SamplingParams, options: Mapping[str, An
 
 
 def _plain(value: Any) -> Any:
-    """Return a number unchanged, and any other value as a short text."""
+    """Return a JSON value for an option: a number unchanged, and any other value as a short text."""
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, Constraint):

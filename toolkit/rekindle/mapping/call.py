@@ -1,4 +1,4 @@
-"""Checked call of `session.map`."""
+"""Call of `session.map`: its checked options, and its operations on one item."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ from rekindle.results.generation import Generation
 from rekindle.tools.tool import schemas_of
 
 WINDOWS = 2
-"""Default window as a multiple of the running requests, so that another request waits for each free slot."""
+"""Default window, as a multiple of the engine's slots, so that a request waits for each slot that becomes free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class MapCall:
         options: the options of each request.
         params: the sampling parameters of each request.
         template: the template for the items; None for items used as prompts.
-        file: the file of answers; None for none.
-        errors: whether an error is raised, or returned in the place of its item.
-        window: the maximal number of requests in the engine plus answers not yet taken by the caller.
+        file: the file of answers; None without a file.
+        errors: "raise" raises the first error; "return" returns each error in the place of its item.
+        window: the maximum number of requests in flight plus answers not yet taken by the caller.
     """
 
     requests: Requests
@@ -73,7 +73,7 @@ class MapCall:
             if window is None
             else integer("window", window, 1, MOST_TOKENS)
         )
-        one_chat([{"role": "user", "content": "any"}], options)  # raises errors common to all conversations at once
+        one_chat([{"role": "user", "content": "any"}], options)  # raises errors shared by all conversations early
         requests.check_engine()
         file = None
         if path is not None:
@@ -84,11 +84,11 @@ class MapCall:
         return cls(requests, options, params, checked_template, file, errors, most)
 
     def read(self, items: Iterable[Any]) -> Iterator[Item]:
-        """Yield items on demand."""
+        """Yield items on demand; see `rekindle.mapping.items.read`."""
         return read(items, self.template, self.options, self.requests)
 
     def open(self) -> None:
-        """Run the slow checks of the parameters, and read the file of answers."""
+        """Run the slow checks of the parameters, and read the file of answers. Called in a thread."""
         self.requests.loaded_engine.preparer.check(self.params)
         if self.file is not None:
             self.file.open()

@@ -1,4 +1,4 @@
-"""Requests of a map in the engine."""
+"""Requests of a map in flight."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class EndedItem:
 
 
 class InFlight:
-    """Requests of a map that are running, or have ended and were not yet taken out.
+    """Requests of a map in the engine, including ended requests not yet taken out.
 
     Args:
         submit: submits the request of a prompt.
@@ -45,7 +45,7 @@ class InFlight:
 
     @property
     def unfinished(self) -> list[Item]:
-        """Items with requests in flight."""
+        """Items of the requests not yet taken out."""
         return [item for item, _ in self._running.values()]
 
     def enter(self, item: Item) -> EndedItem | None:
@@ -65,7 +65,7 @@ class InFlight:
         return None
 
     def wait(self, timeout: float | None) -> Wait:
-        """Return the wait for the next request to end."""
+        """Return the wait for the end of the next request, of at most `timeout` seconds."""
         return Wait(self._ends, self._position, timeout)
 
     def take_ended(self) -> list[EndedItem]:

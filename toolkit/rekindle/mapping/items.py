@@ -16,7 +16,7 @@ from rekindle.mapping.template import Template
 from rekindle.results.answer_table import PromptLabel
 
 MAX_TRIED = 8
-"""Maximal number of initial items tried before the template is rejected."""
+"""Maximum number of initial items tried before the template is rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Item:
 
     @property
     def digest(self) -> str | None:
-        """Digest of the prompt, equal in all processes; None for an item without a prompt."""
+        """Digest of the prompt, the same in all processes; None for a bad item."""
         if isinstance(self.prompt, InvalidRequest):
             return None
         content: list[Any]
@@ -55,7 +55,8 @@ def check_items(items: Any, token_ids: Any) -> Iterable[Any]:
     """Return the items of a call, checked to be iterable.
 
     Raises:
-        InvalidRequest: both or neither of items and token ids were passed, or they are one prompt or not iterable.
+        InvalidRequest: both or neither of items and token ids were passed, or the value is a single prompt or not
+            iterable.
     """
     if (items is None) == (token_ids is None):
         raise InvalidRequest("give either items or token_ids, and not both")

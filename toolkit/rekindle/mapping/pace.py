@@ -1,4 +1,4 @@
-"""Progress of a map."""
+"""Progress of a map: finished items, token rate and remaining time."""
 
 from time import perf_counter
 
@@ -8,7 +8,7 @@ from rekindle.notebook.batch_progress import BatchProgress, duration_text
 
 
 class MapPace:
-    """Progress of a map.
+    """Counts of a map's finished items, and their progress report.
 
     Args:
         in_flight: the requests of the map.
@@ -26,7 +26,7 @@ class MapPace:
         self._stored += stored
 
     def complete(self) -> None:
-        """Set the total to the finished items, after the last item."""
+        """Set the total to the number of finished items, after the last item."""
         self._total = self._done
 
     def report(self) -> Progress:

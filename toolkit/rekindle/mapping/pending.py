@@ -1,4 +1,4 @@
-"""Maps: `session.map` and its awaitable, awaited for all answers or iterated in order of completion."""
+"""Maps: `session.map` and its result, awaited for all answers or iterated in order of completion."""
 
 import threading
 from collections import deque
@@ -27,8 +27,8 @@ from rekindle.results.generation import Generation
 class PendingMap(Loop[tuple[int, Outcome]]):
     """Answers to many items, from `session.map`: await it for all, or loop over it with `async for` or `for`.
 
-    A loop yields (index of the item, outcome) in order of completion and keeps at most one window of answers. Dropping
-    or closing it, or leaving the await, cancels the running requests.
+    A loop yields (index of the item, outcome) in order of completion, and holds at most one window of answers. Dropping
+    or closing the map, or leaving the wait early, cancels the running requests.
     """
 
     def __init__(self, call: MapCall, items: Iterable[Any], *, progress: bool):
@@ -46,13 +46,13 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         return awaited(self._all()).__await__()
 
     def wait(self) -> MapResults:
-        """Block until all items have ended, and return their outcomes."""
+        """Block until all items have ended, and return their outcomes. Raises the errors of an await."""
         return blocked(self._all())
 
     def close(self) -> None:
-        """Cancel the running requests, and stop the iteration. Finished answers are written to the file.
+        """Cancel the running requests, and stop the iteration. Thread-safe and idempotent.
 
-        Thread-safe and idempotent.
+        Finished answers are written to the file first.
         """
         self._end("closed")
 
@@ -77,7 +77,7 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         return ended.item.place, ended.outcome
 
     def _all(self) -> Waits[MapResults]:
-        """Wait for all items. An interrupt has the outcomes so far in `finished`, and a failure in `results`.
+        """Wait for all items. The outcomes so far are in `finished` of an interrupt, and in `results` of BatchFailed.
 
         Raises:
             InvalidRequest: the map was awaited or iterated before.
@@ -91,8 +91,8 @@ class PendingMap(Loop[tuple[int, Outcome]]):
             while (ended := (yield from self._next_ended())) is not None:
                 done[ended.item.place] = ended
                 self._check(ended)
-        except BatchFailed as failed:
-            failed.results = self._so_far(done)
+        except BatchFailed as error:
+            error.results = self._so_far(done)
             raise
         except BaseException as error:
             so_far = self._so_far(done)
@@ -169,11 +169,11 @@ class PendingMap(Loop[tuple[int, Outcome]]):
     def _record(self, ended: EndedItem) -> None:
         self._pace.count(stored=False)
         self._ready.append(ended)
-        if not isinstance(ended.outcome, SessionError):  # an error of the session is no outcome of the item
+        if not isinstance(ended.outcome, SessionError):  # an error of the session is not an outcome of the item
             self._call.write(ended.item, ended.outcome)
 
     def _check(self, ended: EndedItem) -> None:
-        """Raise the error of an outcome, if errors are raised, and end the map."""
+        """Close the map and raise the error of an outcome, if the map raises errors or the session has ended."""
         __tracebackhide__ = True
         outcome = ended.outcome
         if isinstance(outcome, SessionError):
@@ -199,38 +199,45 @@ def map(  # noqa: A001
     progress: bool | None = None,
     **options: Unpack[EachPromptOptions],
 ) -> PendingMap:
-    """Answer thousands of prompts: `await session.map(texts, ...)`, or `async for index, answer in` it.
+    """Answer thousands of prompts: `await session.map(texts, ...)`, or a loop in order of completion.
 
-    Items are read on demand, so any generator will do, and a window of them is in the engine at once. Awaited, the map
-    returns all answers in order. A loop yields each answer as it ends, without keeping it.
+    An await returns all answers in the order of the items. A loop, `async for index, answer in session.map(texts)`,
+    yields each answer as it ends, and does not keep it. Items are read on demand, so `items` may be a generator. The
+    map starts when it is awaited or iterated, and waits for room in the waiting queue.
 
-    With `path`, each answer is appended to the file as soon as it is taken. A later call with the same items and
-    options continues: it reads finished answers and repeats failed ones. A kill of the process loses only the answers
-    in flight and the line being written.
+    With `path`, each finished answer is appended to the file, before a loop yields it. A later call with the same items
+    and options continues: it reads finished answers and repeats failed items. A crash of the process loses only answers
+    not yet appended.
+
+    Leaving the wait or the loop early cancels the running requests. Finished answers are in the file, and after an
+    interrupt of the await also in the attribute `finished` of the error.
 
     Args:
         items: texts, conversations, or mappings for the template.
         template: a text or a list of messages with fields in the syntax of `str.format`, such as "Translate: {text}". A
             mapping provides the fields by name, and a str provides the field `text`. Double all other braces.
         path: the path of a file of JSON lines, created if it does not exist.
-        errors: "return" puts each error in the place of its item and goes on; "raise" raises the first error and
+        errors: "return" puts each error in the place of its item and continues; "raise" raises the first error and
             cancels the running requests.
-        window: the maximal number of requests in the engine at once; the default is twice `max_running`.
-        progress: whether to draw a progress bar for a map that takes longer than a second: finished answers, tokens per
-            second, and the remaining time if the number of items is known. The default is the `progress` of `open`.
+        window: the maximum number of requests in flight plus answers not yet taken by a loop. The default is twice the
+            number of requests that the session runs at once.
+        progress: whether to draw a progress bar for a map that takes longer than a second. The bar shows finished
+            answers, tokens per second and, if the number of items is known, the remaining time. The default is the
+            `progress` of `open`.
         token_ids: prompts as token ids, in place of items.
         Others: as in `generate`.
 
     Returns:
         A `PendingMap`. Its await returns `rekindle.MapResults`, a list displayed as a table, with `to_frame` for a data
-        frame. Leaving the wait or the loop cancels the running requests. Finished answers are in the file, and after an
-        interrupt of the await in the attribute `finished` of the error.
+        frame.
 
     Raises:
-        InvalidRequest: an option is invalid. At the start: the unchanged file has answers to other items or with other
-            options, or another map is writing it.
-        InvalidData: at the start, the file has other content; it is unchanged.
-        BatchFailed: an item failed, and errors are raised; if awaited, `results` has the finished answers.
+        InvalidRequest: an option is invalid. Raised by the await or the loop: none of the first 8 items fits the
+            template; or the file has answers to other items or with other options, or another map is writing it. The
+            file is then unchanged.
+        InvalidData: the file has other content; it is unchanged (raised by the await or the loop, as all following
+            errors).
+        BatchFailed: an item failed, and `errors` is "raise"; after an await, `results` has the finished answers.
         SessionError: the session is closed or its engine failed.
         OSError: the file cannot be read or written.
     """

@@ -1,4 +1,4 @@
-"""Results of a map: the answers with their items."""
+"""Results of a map: its outcomes with their items."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,6 +8,7 @@ from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 
 ANSWER_COLUMNS = ("text", "parsed", "finish_reason", "tokens", "error")
+"""Columns of a data frame for the answers, after the columns of the items."""
 
 
 class MapResults(Answers[Generation | Exception | None]):
@@ -37,10 +38,10 @@ class MapResults(Answers[Generation | Exception | None]):
     def to_frame(self) -> Any:
         """Return a `pandas.DataFrame` with one row per item.
 
-        Mappings contribute one column per field; other items contribute the column prompt. The columns text (str),
-        parsed (the value of a constrained answer), finish_reason (str), tokens (Int64, generated tokens) and error
-        (str) follow. A field with the name of one of these columns gets the prefix "item.". Absent values are missing
-        values.
+        A mapping has one column per field; any other item has the column prompt. The columns text (str),
+        parsed (the value of a constrained answer), finish_reason (str), tokens (Int64, the number of generated tokens)
+        and error (str) follow. A field with the name of one of these columns gets the prefix "item.". Values that do
+        not exist for an item are missing values.
 
         Raises:
             ImportError: pandas is not installed.

@@ -12,7 +12,7 @@ from rekindle.core.text.chat import check_messages
 TEXT_FIELD = "text"
 """Field of the template for items of type str."""
 _FORMATTER = Formatter()
-_DOUBLED = "Double all other braces, such as those of JSON: {{ and }}"
+_BRACES_HINT = "Double all other braces, such as those of JSON: {{ and }}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ class Template:
         """Return the checked template of a call.
 
         Raises:
-            InvalidRequest: the source is neither text nor messages, or has a lone brace, an unnamed field or no field.
+            InvalidRequest: the source is neither text nor messages, or has a single brace, an unnamed field or no
+                field.
         """
         if not isinstance(source, str):
             if not isinstance(source, Sequence):
@@ -42,15 +43,19 @@ class Template:
         for name in names:
             if not name or name[0].isdigit() or name[0] in ".[\"'" or name[0].isspace():
                 raise InvalidRequest(
-                    f"each field of template needs a name, such as {{{TEXT_FIELD}}}; got {{{name:.80}}}. {_DOUBLED}"
+                    f"each field of template needs a name, such as {{{TEXT_FIELD}}}; got {{{name:.80}}}. {_BRACES_HINT}"
                 )
         return cls(source)
 
     def fill(self, item: Any) -> Any:
-        """Return the prompt of an item: a mapping of field names to values, or a str for the field `text`.
+        """Return the prompt of an item.
+
+        Args:
+            item: a mapping of field names to values, or a str for the field `text`.
 
         Raises:
-            InvalidRequest: the item is neither, lacks a field, or has a value of the wrong type for the field's format.
+            InvalidRequest: the item is neither a mapping nor a str, lacks a field, or has a value of the wrong type for
+                the field's format.
         """
         fields = {TEXT_FIELD: item} if isinstance(item, str) else item
         if not isinstance(fields, Mapping):
@@ -67,7 +72,7 @@ class Template:
 
 
 def _fill_fields(value: Any, fields: Mapping[str, Any]) -> Any:
-    """Return a text with its fields filled in; in messages, the contents and texts are filled in."""
+    """Return a text with its fields filled in; in messages, only contents and texts have fields."""
     match value:
         case str():
             return _FORMATTER.vformat(value, (), fields)
@@ -82,7 +87,7 @@ def _fill_fields(value: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield each text for `_fill_fields` to fill in."""
+    """Yield each text with fields, in the order of `_fill_fields`."""
     match value:
         case str():
             yield value
@@ -98,4 +103,4 @@ def _fields(text: str) -> list[str]:
     try:
         return [name for _, name, _, _ in _FORMATTER.parse(text) if name is not None]
     except ValueError as error:
-        raise InvalidRequest(f"template is no valid format string: {error}. {_DOUBLED}") from error
+        raise InvalidRequest(f"template is not a valid format string: {error}. {_BRACES_HINT}") from error

@@ -1,1 +1,1 @@
-"""Results of requests: generations, batches, tool runs and scores, and their display in notebook cells."""
+"""Results: generations, batches, tool runs and scores, and their display in notebook cells."""

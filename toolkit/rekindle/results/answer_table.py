@@ -1,4 +1,4 @@
-"""The table of a batch's answers, as HTML and as text. The live table of a running batch uses the same rows."""
+"""Table of a batch's answers, as HTML and as text. The live table of a running batch uses the same rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ from rekindle.results.heat_map import MOST_TOKENS, heat_map
 from rekindle.results.response_card import response_html, response_line
 
 MOST_ROWS = 50
-"""The maximum number of rows."""
+"""Maximum number of rows."""
 MOST_SHADED = 4000
-"""The maximum number of tokens in all heat maps; each token takes about a hundred bytes of the page."""
+"""Maximum number of tokens in all heat maps; each token takes about a hundred bytes of the page."""
 LONGEST_PROMPT = 120
-"""The maximum number of characters of a folded prompt."""
+"""Maximum number of characters of a folded prompt."""
 LONGEST_ANSWER = 240
-"""The maximum number of characters of a folded answer."""
+"""Maximum number of characters of a folded answer."""
 IN_TEXT = {"prompt": 30, "answer": 50}
-"""The maximum number of characters of a cell of the plain text table, by column."""
+"""Maximum number of characters of a cell of the plain text table, by column."""
 COLUMNS = {"": "3.6em", "prompt": "25%", "answer": "auto", "ended": "5.8em", "tokens": "4.6em", "time": "4.6em"}
-"""The CSS width of each column, by name."""
+"""CSS width of each column, by name."""
 NUMBERS = ("tokens", "time")
-"""The right-aligned columns."""
+"""Right-aligned columns."""
 
 PromptLabel = str | tuple[int, ...]
-"""The display of a prompt: a text, or token ids."""
+"""Display of a prompt: a text, or token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRow:
-    """One row of the table.
+    """Row of the table.
 
     Attributes:
         place: the index of the answer in the list, followed by its index in a nested list.
@@ -46,7 +46,7 @@ class AnswerRow:
 
     @property
     def name(self) -> str:
-        """The place as subscripts, such as "[3][0]"."""
+        """Place as subscripts, such as "[3][0]"."""
         return "".join(f"[{index}]" for index in self.place)
 
     def prompt_line(self, longest: int) -> str:
@@ -55,7 +55,7 @@ class AnswerRow:
 
     @property
     def answer(self) -> str:
-        """The answer as text, or the error: for a parsed response, the content and the tool calls."""
+        """Answer as text (for a parsed response, the content and the tool calls), or the error."""
         match self.outcome:
             case Generation(text=text, response=response) as generation:
                 return response_line(response) or text or generation.without_words
@@ -65,12 +65,12 @@ class AnswerRow:
 
     @property
     def error(self) -> str | None:
-        """The type and the message of the error; None without an error."""
+        """Type and message of the error; None without an error."""
         return f"{type(self.outcome).__name__}: {self.outcome}" if isinstance(self.outcome, Exception) else None
 
     @property
     def ending(self) -> tuple[str, str, str]:
-        """The finish reason, the number of generated tokens and the time, as cells."""
+        """Cells with the finish reason, the number of generated tokens and the time."""
         match self.outcome:
             case Generation(finish_reason=reason, usage=usage, timings=timings):
                 return reason, f"{usage.completion_tokens:,}", markup.seconds(timings.total)
@@ -134,7 +134,7 @@ def answer_html(row: AnswerRow, shaded: bool) -> str:
 
 
 def prompt_html(prompt: PromptLabel | None, before: PromptLabel | None) -> str:
-    """Return a prompt on one line that unfolds to the whole; "the same" if the row before has the same prompt."""
+    """Return a prompt on one line, unfolding to the whole prompt; "the same" if the row before has the same prompt."""
     if prompt is not None and prompt is before:
         return '<span style="opacity:0.75">the same</span>'
     text = _in_words(prompt)

@@ -1,4 +1,4 @@
-"""The answers of a batch: a list displayed as a table."""
+"""Answers of a batch: a list displayed as a table."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,17 +13,17 @@ T = TypeVar("T")
 
 
 class Answers(list[T]):
-    """The results of a batch, in the order of its prompts: a list displayed as a table.
+    """List of a batch's outcomes in the order of its prompts, displayed as a table.
 
-    Each item is a `Generation`. With `errors="return"` it may be an exception, and after an interrupt the items of
-    unfinished requests are None. With several prompts and `n`, each item is the `Answers` of one prompt.
+    Each item is a `Generation`. With `errors="return"`, an item may be an exception. After an interrupt, the items of
+    unfinished requests are None. For a list of prompts with `n`, each item is the `Answers` of one prompt.
 
-    A slice is an `Answers`; other list operations, such as `+` or `copy`, return a plain list. After sorting or changes
-    of the list, each answer still has its prompt.
+    A slice is an `Answers`; other list operations, such as `+` or `copy`, return a plain list. After the list is sorted
+    or changed, `prompts` still has the prompt of each answer.
 
     Args:
         outcomes: the items.
-        prompts: the prompt of each item, as a text or as token ids; empty if unknown.
+        prompts: the prompt of each item, as text or as token ids; empty if unknown.
         drawn_in: the number of the notebook cell with a live display of this batch; the cell does not show it again.
     """
 
@@ -36,7 +36,7 @@ class Answers(list[T]):
 
     @property
     def prompts(self) -> list[PromptLabel | None]:
-        """The prompt of each item: the text, the last user message, or token ids; None if unknown."""
+        """Prompt of each item: its text, its last user message, or its token ids; None if unknown."""
         by_id: dict[int, PromptLabel | None] = {}
         for outcome, prompt in self._pairs:  # an error shared by several requests has no single prompt
             by_id[id(outcome)] = prompt if by_id.setdefault(id(outcome), prompt) is prompt else None
@@ -56,11 +56,12 @@ class Answers(list[T]):
         return super().__getitem__(place)
 
     def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with a row per answer, indexed by its place in the list, or by place and draw.
+        """Return a `pandas.DataFrame` with one row per answer.
 
-        The columns are prompt (str, or a tuple of token ids), answer (str), finish_reason (str), prompt_tokens,
-        completion_tokens and cached_tokens (Int64), seconds (float, from submission to end), and error (str). Values
-        not available for an answer or an error are missing.
+        The index is the answer's place in the list; for nested answers, the place of the prompt and the draw, the index
+        of the sample. The columns are prompt (str, or a tuple of token ids), answer (str), finish_reason (str),
+        prompt_tokens, completion_tokens and cached_tokens (Int64), seconds (float, from submission to end), and error
+        (str). Values that do not exist for an answer or an error are missing values.
 
         Raises:
             ImportError: pandas is not installed.
@@ -80,10 +81,10 @@ class Answers(list[T]):
     def to_jsonl(self, path: str | PathLike[str]) -> None:
         """Write the answers to a JSON Lines file, one object per answer. An existing file is replaced.
 
-        Each object has the place of the answer in the list, its draw for nested answers, its prompt (a text or token
-        ids), the dict of `Generation.to_dict`, and the error; missing values are null:
+        Each object has the place of the answer in the list, for nested answers the draw (the index of the sample), the
+        prompt (a text or token ids), the dict of `Generation.to_dict`, and the error; missing values are null:
 
-            {"place": 0, "prompt": "One, two,", "generation": {"version": 2, "text": " three", ...}, "error": null}
+            {"place": 0, "prompt": "One, two,", "generation": {"version": 3, "text": " three", ...}, "error": null}
             {"place": 1, "prompt": "", "generation": null, "error": "InvalidRequest: the prompt is empty; ..."}
 
         `Generation.from_dict(json.loads(line)["generation"])` restores the generation.
@@ -124,7 +125,7 @@ _NONE = AnswerRow((), None, None)
 
 
 def _json_object(row: AnswerRow) -> dict[str, Any]:
-    """Return the object of a row in a JSON Lines file."""
+    """Return a row as an object of the JSON Lines file."""
     return {
         **dict(zip(("place", "draw"), row.place, strict=False)),
         "prompt": row.prompt,

@@ -14,15 +14,15 @@ from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.response import MessageForm, Response, ToolCall
 
 VERSION = 3
-"""The version of the format. It changes whenever an older reader could not read the result."""
+"""Version of the format. It changes if an older reader cannot read the new format."""
 SINCE: Mapping[int, Mapping[str, Any]] = {
     2: {"constraint": None, "response": None},
     3: {"usage": {"reasoning_tokens": 0}},
 }
-"""The attributes added by each version, with their values for older data; nested dicts are attributes of objects."""
+"""Attributes added by each version, with their values for older data; nested dicts are attributes of objects."""
 
 Reader = Callable[[Any], Any]
-"""A function from a plain value to the original value; raises InvalidData."""
+"""Converts a plain value back to the original value; raises InvalidData."""
 
 
 def plain(value: Any) -> Any:
@@ -75,7 +75,7 @@ def _merge(values: Mapping[str, Any], additions: Mapping[str, Any]) -> dict[str,
 
 
 def _record(build: Callable[..., Any], **attributes: Reader) -> Reader:
-    """Return the reader of an object with exactly these attributes, built by calling `build` with them."""
+    """Return the reader of an object with exactly the given attributes; `build` creates the object from them."""
 
     def reader(value: Any) -> Any:
         if not isinstance(value, Mapping):
@@ -156,11 +156,11 @@ def _token(value: Any) -> Any:
 _INT, _STR = _exactly(int), _exactly(str)
 _TOKENS = partial(_list, _token)
 _TOKEN = _record(TokenLogprob, token_id=_INT, text=_STR, logprob=_float, rank=_INT, top=_TOKENS, bytes=_bytes)
-_OR_NONE = _exactly(str, type(None))
-_CALL = _record(ToolCall, name=_STR, arguments=_by_name, text=_STR, id=_STR, error=_OR_NONE)
-_TRUTH = _exactly(bool)
-_FORM = _record(MessageForm, reasoning_key=_OR_NONE, arguments_as_text=_TRUTH, null_content=_TRUTH)
-_RESPONSE = _record(Response, content=_STR, reasoning=_OR_NONE, tool_calls=partial(_list, _CALL), form=_FORM)
+_STR_OR_NONE = _exactly(str, type(None))
+_CALL = _record(ToolCall, name=_STR, arguments=_by_name, text=_STR, id=_STR, error=_STR_OR_NONE)
+_BOOL = _exactly(bool)
+_FORM = _record(MessageForm, reasoning_key=_STR_OR_NONE, arguments_as_text=_BOOL, null_content=_BOOL)
+_RESPONSE = _record(Response, content=_STR, reasoning=_STR_OR_NONE, tool_calls=partial(_list, _CALL), form=_FORM)
 _ATTRIBUTES: Mapping[str, Reader] = {
     "text": _STR,
     "token_ids": partial(_list, _INT),
@@ -174,7 +174,7 @@ _ATTRIBUTES: Mapping[str, Reader] = {
     "timings": _record(Timings, queued=_float, first_token=_float, total=_float),
     "cached": _record(CachedTokens, device=_INT, host=_INT, disk=_INT),
     "cut": _bytes,
-    "end_token": _OR_NONE,
+    "end_token": _STR_OR_NONE,
     "begun": _INT,
     "constraint": partial(_or_none, _one_of(*get_args(Kind))),
     "response": partial(_or_none, _RESPONSE),

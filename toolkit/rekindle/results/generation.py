@@ -1,4 +1,4 @@
-"""The generation: the result of a finished request, and its display in a notebook cell."""
+"""Generation: the result of a finished request, and its display in a notebook cell."""
 
 import math
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Branch(Protocol):
-    """A running request, as a `rekindle.Handle`: await it for its generation, or iterate over its pieces."""
+    """Request of a branch, implemented by `rekindle.Handle`: await it, or iterate over its pieces."""
 
     def __await__(self) -> "Generator[Any, None, Generation]": ...
 
@@ -40,10 +40,10 @@ class Branch(Protocol):
 
 
 class Origin(Protocol):
-    """The session behind a generation, used to branch it.
+    """Session of a generation, as needed for branches.
 
     Attributes:
-        meanwhile: other work of the engine when the request was submitted, in words; empty for none.
+        meanwhile: the progress of a compilation when the request was submitted, as text; empty without one.
     """
 
     @property
@@ -56,16 +56,17 @@ class Origin(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The result of a finished request. Equality ignores timings, cached tokens and parsed values.
+    """Result of a finished request, or the partial result of an interrupted one.
 
-    Generations can be pickled, copied and used as dict keys; equal generations have equal hashes.
+    Generations can be pickled, copied and used as dict keys. Equality and hashes ignore `timings`, `cached`,
+    `end_token`, `drawn_in`, `parsed`, `unparsed` and `origin`.
 
     Attributes:
         text: the generated text, without special tokens unless the request included them; empty for a model without a
             tokenizer.
         token_ids: the ids of all generated tokens, including a final end token.
         finish_reason: "stop" for an end token or a stop string, "length" for `max_tokens` or a full context,
-            "cancelled" for the partial output of an interrupted request.
+            "cancelled" for the partial output of a cancelled or interrupted request.
         stopped_by: the stop string, or the id of the end token; None for other finish reasons.
         logprobs: the log-probability of each of `token_ids`; None unless requested.
         prompt_logprobs: the log-probability of each prompt token, with None for the first token and for tokens before
@@ -73,20 +74,23 @@ class Generation:
         prompt_token_ids: the ids of the prompt's tokens, including tokens of the chat template.
         seed: the seed of the sampling, chosen by the engine if the request had none; None at temperature 0.
         usage: the numbers of prompt and completion tokens.
-        timings: the seconds from submission to each stage.
+        timings: the times from submission to the start, the first token and the end, in seconds.
         cached: the number of prompt tokens found in the prefix cache, by tier.
         cut: the bytes of an incomplete character at the end of the output; `text` does not contain them.
         end_token: the text of the end token; None if no end token ended the output, or without a tokenizer.
-        drawn_in: the number of the notebook cell with a live display of this generation; the cell does not show it
-            again.
-        begun: the number of leading tokens set by `branch`: the copied tokens and the new one; otherwise 0.
+        drawn_in: the number of the notebook cell with a live display of this generation; as the result of this cell,
+            the generation is not shown again.
+        begun: for a branch, the number of leading tokens set by `branch`: the copied tokens and the new token;
+            otherwise 0.
         constraint: the keyword of the output constraint, such as "json_schema"; None without a constraint.
-        parsed: the value of a constrained output: the JSON value, or an instance of the type passed as its schema; the
-            text itself for other constraints. None if the output is incomplete or invalid.
-        unparsed: the reason for a missing `parsed` of a constrained output; None if parsed or unconstrained.
+        parsed: the value of a constrained output: for `json_schema`, the JSON value or an instance of the type passed
+            as the schema; for other constraints, the text. None for an incomplete or invalid output, and without a
+            constraint.
+        unparsed: the reason why a constrained output has no `parsed`; None if it has one, and without a constraint.
         response: the answer of a conversation, split into reasoning, content and tool calls; None for other requests,
-            and for models with plain text answers. `reasoning`, `content`, `tool_calls` and `message` work either way.
-        origin: the session used for branches; None for a generation from another process or a file.
+            and for models with answers of plain text. `reasoning`, `content`, `tool_calls` and `message` work either
+            way.
+        origin: the session used for branches; None after pickling, copying or `from_dict`.
     """
 
     text: str
@@ -112,57 +116,57 @@ class Generation:
 
     @property
     def cached_tokens(self) -> int:
-        """The number of prompt tokens found in the prefix cache, over all tiers."""
+        """Number of prompt tokens found in the prefix cache, in all tiers."""
         return self.cached.total
 
     @property
     def reasoning(self) -> str | None:
-        """The reasoning before the answer; None without reasoning."""
+        """Reasoning before the answer; None without reasoning."""
         return None if self.response is None else self.response.reasoning
 
     @property
     def content(self) -> str:
-        """The text for the user, without reasoning, tool calls and their delimiters."""
+        """Text for the user, without reasoning, tool calls and their delimiters."""
         return self.text if self.response is None else self.response.content
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The function calls of the answer, including malformed calls; see `rekindle.ToolCall`."""
+        """Function calls of the answer, including malformed calls; see `rekindle.ToolCall`."""
         return () if self.response is None else self.response.tool_calls
 
     @property
     def message(self) -> dict[str, Any]:
-        """The answer as a chat message in the format of the model's chat template, to append to a conversation."""
+        """Answer as a message to append to the conversation, in the format of the model's chat template."""
         return (self.response or Response(self.text)).message
 
     @property
     def cumulative_logprob(self) -> float | None:
-        """The sum of the log-probabilities of all generated tokens; None unless `logprobs` were requested."""
+        """Sum of the log-probabilities of all generated tokens; None unless `logprobs` were requested."""
         return None if self.logprobs is None else math.fsum(token.logprob for token in self.logprobs)
 
     @spelled_out(SamplingOptions, dict.fromkeys(SamplingOptions.__annotations__))
     def branch(self, at: int, token: int | str, **options: Unpack[SamplingOptions]) -> "Branch":
-        """Continue this generation with another token: `other = await answer.branch(at=17, token=" sea")`.
+        """Generate again from another token: `other = await answer.branch(at=17, token=" sea")`.
 
-        The branch is a new generation. It begins with the first `at` tokens of this one, followed by `token`. The KV
-        cache of this prefix is reused as far as whole pages of it are in the prefix cache. The branch samples with the
-        same seed: with the original token, and on the same device, it would repeat this generation.
+        The request is submitted at once. The branch is a new generation: it begins with the first `at` tokens of this
+        generation, followed by `token`. Whole pages of this prefix that are still in the prefix cache are reused. The
+        branch samples with the same seed: with the original token, on the same device, it repeats this generation.
 
         Args:
             at: the index of the token to replace, counted from 0.
-            token: the id or the text of the new token. A text must belong to one of the alternatives in `logprobs` at
-                this index, or be a single token.
-            **options: sampling parameters to change; others are the same as for this generation. `max_tokens` includes
-                the copied tokens. The prompt is not scored again unless `prompt_logprobs` is passed.
+            token: the id or the text of the new token. A text must be one of the alternatives in `logprobs` at this
+                index, or a single token.
+            **options: sampling parameters to change; the others are those of this generation. `max_tokens` counts the
+                copied tokens too. The prompt is not scored again unless `prompt_logprobs` is passed.
 
         Returns:
             A `rekindle.Handle` of the branch: await it, or iterate over its pieces. The first piece has the copied
             tokens.
 
         Raises:
-            InvalidRequest: the index or the token does not exist; or `logprobs` were requested, and the `logprobs` of
-                this generation do not include the new token.
-            SessionError: the session is closed; or the generation was unpickled or not created by a session.
+            InvalidRequest: the index or the token does not exist, or an option is invalid; or the branch has
+                `logprobs`, and the `logprobs` of this generation do not include the new token.
+            SessionError: the session is closed, or `origin` is None.
         """
         if self.origin is None:
             raise SessionError(
@@ -172,7 +176,7 @@ class Generation:
         return self.origin.branch(self, at, token, options)
 
     def markdown(self) -> "Markdown":
-        """Return the text for display as rendered Markdown, without running or fetching anything.
+        """Return an object that a cell displays as rendered Markdown. The display neither runs nor fetches anything.
 
         HTML in the text is displayed as source. An image is replaced by its description. Only http and https links can
         be clicked.
@@ -184,8 +188,8 @@ class Generation:
     def to_dict(self) -> dict[str, Any]:
         """Return the generation as a JSON-compatible dict of dicts, lists, strings, numbers and None, without loss.
 
-        The dict has the version of the format, 3, under "version", and each attribute by name. `drawn_in` and `origin`
-        are omitted, as are `parsed` and `unparsed`, since `from_dict` parses the text again:
+        The dict has the version of the format, 3, under "version", and each attribute by name, except `drawn_in` and
+        `origin`. It has no `parsed` and `unparsed` either, because `from_dict` parses the text again:
 
             {"version": 3, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
              "logprobs": [{"token_id": 7042, "text": " Paris", "logprob": -0.25, "rank": 1, "top": [],
@@ -196,9 +200,9 @@ class Generation:
              "cached": {"device": 0, "host": 0, "disk": 0}, "cut": "", "end_token": None, "begun": 0,
              "constraint": None, "response": None}
 
-        A response and its tool calls have each attribute by name. Bytes are in base64. A non-finite float is "inf",
-        "-inf" or "nan". The items of `top` have the same fields as the items of `logprobs`. `prompt_logprobs` begins
-        with None.
+        A response and its tool calls are dicts of their attributes. Bytes are in base64. A non-finite float is "inf",
+        "-inf" or "nan". The items of `top` have the same fields as the items of `logprobs`. A `prompt_logprobs` list
+        begins with None.
         """
         return {"version": data.VERSION, **{name: data.plain(value) for name, value in self._stored().items()}}
 
@@ -206,7 +210,7 @@ class Generation:
     def from_dict(written: Mapping[str, Any]) -> "Generation":
         """Return the generation of a dict created by `to_dict`, directly or through JSON.
 
-        The text is parsed again: `parsed` is then a plain JSON value instead of an instance of the schema's type.
+        The text is parsed again, so `parsed` is a plain JSON value instead of an instance of the schema's type.
 
         Raises:
             InvalidData: the version is unknown, or a field is missing, unknown or invalid; the message names the field.
@@ -219,7 +223,7 @@ class Generation:
         return partial(Generation, **self._stored(), parsed=self.parsed, unparsed=self.unparsed), ()
 
     def _stored(self) -> dict[str, Any]:
-        """Return the attributes for other processes, without `drawn_in`: cell numbers of other notebooks differ."""
+        """Return the stored attributes by name: all except `_NOT_STORED`."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _NOT_STORED}
 
     def __str__(self) -> str:
@@ -242,7 +246,7 @@ class Generation:
         return markup.bundle(self._summary(), markup.card("Generation", self.ending, generation_html(self)))
 
     def _summary(self) -> str:
-        """Return the facts of the card as text, without the log-probabilities."""
+        """Return the output and the facts of the card as text, without the log-probabilities."""
         prompt = self.usage.said(self.cached)["prompt"]
         by_name = {"prompt": prompt, **self._times(), "not parsed": self.unparsed}
         facts = ", ".join(f"{name} {value}" for name, value in by_name.items() if value is not None)
@@ -250,25 +254,25 @@ class Generation:
         return f"{output}\n[{self.ending}; {facts}]" if output else f"[{self.ending}; {facts}]"
 
     def _times(self) -> dict[str, str | None]:
-        """Return the times of the card by name, and other work of the engine as a possible reason for long times."""
+        """Return the times of the card by name, with a compilation as a possible reason for long times."""
         meanwhile = self.origin.meanwhile if self.origin else ""
         return self.timings.said(len(self.token_ids)) | {"meanwhile": meanwhile or None}
 
     @property
     def without_words(self) -> str:
-        """The display of a generation without text: its token ids, or the reason of an immediate end."""
+        """Display of a generation without text: its token ids, or the reason for an immediate end."""
         if self._without_text:
             return ids_in_words(self.token_ids)
         return f"(empty: ended at {self.end_token or repr(self.stopped_by)})"
 
     @property
     def _without_text(self) -> bool:
-        """True if only token ids can be displayed."""
+        """Return whether only token ids can be displayed."""
         return not self.text and self.end_token is None and not isinstance(self.stopped_by, str)
 
     @property
     def ending(self) -> str:
-        """The finish reason and the number of tokens, in words."""
+        """Finish reason and number of tokens, as text."""
         match self.stopped_by:
             case None:
                 by = ""
@@ -277,11 +281,12 @@ class Generation:
             case token:
                 by = f" at end token {token}" if self.end_token is None else f" at {self.end_token} (token {token})"
         cut = ", in the middle of a character" if self.cut else ""
-        copied = f", of which {self.begun} were given" if self.begun else ""
-        return f"ended: {self.finish_reason}{by}, {markup.quantity(len(self.token_ids), 'token')}{copied}{cut}"
+        prefix = f", the first {self.begun} set by branch()" if self.begun else ""
+        return f"ended: {self.finish_reason}{by}, {markup.quantity(len(self.token_ids), 'token')}{prefix}{cut}"
 
 
 _NOT_STORED = ("drawn_in", "origin", "parsed", "unparsed")
+"""Attributes valid only in one notebook or process, and the values that `from_dict` parses again."""
 
 
 def _parsed_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -313,7 +318,7 @@ def generation_html(generation: Generation, calls: str = "") -> str:
 
 
 def text_html(text: str, placeholder: str, logprobs: Sequence[TokenLogprob]) -> str:
-    """Return a text as HTML, or its placeholder if the text is empty, and the heat map of its tokens.
+    """Return a text as HTML, followed by the heat map of its tokens. An empty text is replaced by the placeholder.
 
     The text is omitted if the heat map contains all of it.
     """

@@ -8,17 +8,17 @@ from rekindle.core import markup
 from rekindle.core.request.tokens import TokenLogprob
 
 MOST_TOKENS = 400
-"""The maximum number of tokens of a heat map."""
+"""Maximum number of tokens of a heat map."""
 LONGEST_TOKEN = 60
-"""The maximum number of characters of a token."""
+"""Maximum number of characters of a token."""
 SHOWN_TOP = 5
-"""The number of most likely tokens in a tooltip."""
+"""Number of most likely tokens in a tooltip."""
 DEEPEST = 0.55
-"""The background alpha of a token of probability 0. Text stays legible on it, on light and on dark pages."""
+"""Background alpha of a token of probability 0. Text stays legible on it, on light and on dark pages."""
 
 
 def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
-    """Return the heat map of tokens; None stands for a token without a probability. Return "" for no tokens."""
+    """Return the heat map of tokens as HTML; empty for no tokens. None stands for a token without a probability."""
     if not tokens:
         return ""
     spans, place = [], 0
@@ -28,7 +28,7 @@ def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
     rest = f" … {markup.quantity(len(tokens) - MOST_TOKENS, 'more token')}" if len(tokens) > MOST_TOKENS else ""
     legend = (
         '<div style="opacity:0.75;font-size:85%">the deeper the shade, the less likely the token; underlined: '
-        "another was likelier; point at one for its place, its rank and its probability</div>"
+        "another token was likelier; point at a token for its place, rank and probability</div>"
     )
     style = "white-space:pre-wrap;overflow-wrap:break-word;line-height:1.9;margin:0.2em 0"
     return f'<div dir="auto" style="{style}">{"".join(spans)}{rest}</div>{legend}'
@@ -70,7 +70,7 @@ def _span(group: Sequence[TokenLogprob], place: int) -> str:
 
 
 def group_text(group: Sequence[TokenLogprob]) -> str:
-    """Return the text of a group with marks before line ends and tabs; the id of its first token without text."""
+    """Return the text of a group, with marks for line ends and tabs; without text, the id of its first token."""
     text = (
         group[0].text if len(group) == 1 else b"".join(token.bytes for token in group).decode(errors="backslashreplace")
     )
@@ -81,7 +81,7 @@ def group_text(group: Sequence[TokenLogprob]) -> str:
 
 
 def shade(depth: float) -> str:
-    """Return the CSS colour with an alpha of `depth`; empty if it would be invisible."""
+    """Return the CSS colour of a background with an alpha of `depth`; empty if it would be invisible."""
     return f"rgba(240,90,30,{depth:.2f})" if depth >= 0.01 else ""
 
 

@@ -20,7 +20,7 @@ _MATH = re.compile(r"[$\\]")
 
 
 class Markdown:
-    """A text displayed as rendered Markdown, the same in all notebook front ends. Its `str` is the text.
+    """Text displayed as rendered Markdown, the same in all notebook front ends. Its `str` is the text.
 
     The syntax is CommonMark with tables and strikethrough. HTML in the text is displayed as source. Links to http and
     https addresses can be clicked; other links are reduced to their text. An image is replaced by its description,
@@ -56,7 +56,7 @@ def render(text: str) -> str:
 
 
 class _Inert(RendererHTML):
-    """A renderer with an override for each kind of token with text or an address."""
+    """Renderer with an override for each kind of token with text or an address."""
 
     def text(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         return _escape(tokens[idx].content)

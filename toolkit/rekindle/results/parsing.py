@@ -6,7 +6,7 @@ from rekindle.core.request.constraint import Constraint
 
 
 def parse(constraint: Constraint, text: str, end: str, stopped_by: str | int | None) -> tuple[Any, str | None]:
-    """Return the value of a finished output and None, or None and the reason for the missing value.
+    """Parse a finished output; return (value, None), or (None, the reason for the missing value).
 
     Args:
         text: the whole output.

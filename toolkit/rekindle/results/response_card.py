@@ -6,7 +6,7 @@ from rekindle.core import markup
 from rekindle.core.text.response import Response, ToolCall
 
 REASONING, TOOL_CALL = "[reasoning] ", "[tool call] "
-"""The prefixes of reasoning and tool calls in plain text."""
+"""Prefixes of reasoning and tool calls in plain text."""
 
 
 def response_text(response: Response | None) -> str:
@@ -20,7 +20,7 @@ def response_text(response: Response | None) -> str:
 
 
 def response_line(response: Response | None) -> str:
-    """Return the content and the tool calls of an answer on one line, or its reasoning without either.
+    """Return the content and the tool calls of an answer on one line; its reasoning if it has neither.
 
     The line is empty for None, and for an answer with nothing but content.
     """
@@ -50,7 +50,7 @@ def response_html(response: Response | None, tokens: str, calls: str = "") -> st
 
 
 def reasoning_html(reasoning: str, *, folded: bool = True) -> str:
-    """Return reasoning folded below its title, or unfolded below it; empty for no reasoning."""
+    """Return reasoning as HTML below a title, folded or not; empty for no reasoning."""
     if not reasoning:
         return ""
     title = f"reasoning, {markup.quantity(len(reasoning.split()), 'word')}"

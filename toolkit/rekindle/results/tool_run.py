@@ -9,23 +9,23 @@ from rekindle.core.text.response import ToolCall
 from rekindle.results.generation import Generation, generation_html
 
 Stop = Literal["answer", "limit", "calls", "length", "cancelled"]
-"""The reason for the end of a tool run.
+"""Reason for the end of a tool run.
 
 "answer": the last answer has no tool calls. "limit": the last allowed answer still has tool calls. "calls": the answer
-calls a tool without a Python function, for the caller to run. "length": max_tokens cut an answer with tool calls, and
-none of its calls was run. "cancelled": the user cancelled an answer with its button.
+calls a tool without a Python function, for the caller to execute. "length": max_tokens cut an answer with tool calls,
+and none of its calls was executed. "cancelled": the user cancelled an answer with its button.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of one tool call.
+    """Result of one tool call.
 
     Attributes:
         call: the tool call.
         content: the text of the tool message for the model.
         value: the return value of the function; None after an error.
-        error: the exception of the function, or the reason for not calling it; None after a return.
+        error: the exception of the function, or the reason for not calling it; None if the function returned.
     """
 
     call: ToolCall
@@ -42,7 +42,12 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class ToolStep:
-    """One answer of the model, and the results of its tool calls."""
+    """Answer of the model with the results of its tool calls.
+
+    Attributes:
+        answer: the answer.
+        results: the result of each tool call, in order; empty if none was executed.
+    """
 
     answer: Generation
     results: tuple[ToolResult, ...] = ()
@@ -53,7 +58,7 @@ class ToolStep:
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """A conversation of a model with its tools, from `session.run_tools`.
+    """Conversation of a model with its tools, from `session.run_tools`.
 
     Attributes:
         steps: the answers with the results of their calls; at least one.
@@ -69,12 +74,12 @@ class ToolRun:
 
     @property
     def answer(self) -> Generation:
-        """The last answer of the model. If `stop` is "limit", its tool calls have no results."""
+        """Last answer of the model. If `stop` is "limit", its tool calls have no results."""
         return self.steps[-1].answer
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
-        """The results of all tool calls, in call order."""
+        """Results of all tool calls, in call order."""
         return tuple(result for step in self.steps for result in step.results)
 
     def __str__(self) -> str:

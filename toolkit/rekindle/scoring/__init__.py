@@ -1,1 +1,1 @@
-"""Scores of texts without generation: embeddings, likelihoods, classes and rankings."""
+"""Scoring of texts without generation: embeddings, likelihoods, classes and rankings."""

@@ -17,11 +17,11 @@ from rekindle.results.generation import Generation
 
 @dataclass(frozen=True, slots=True)
 class ScoringBar:
-    """Progress bar of a call of more than a second.
+    """Progress bar of a call, drawn after a second.
 
     Attributes:
-        stage: the activity, as "embedding".
-        unit: the unit of progress, as "texts".
+        stage: the activity, such as "embedding".
+        unit: the unit of progress, such as "texts".
         enabled: whether the bar is drawn.
     """
 
@@ -32,7 +32,7 @@ class ScoringBar:
 
 @dataclass(frozen=True, slots=True)
 class ScoredSequence:
-    """Sequence of tokens with scores for its end.
+    """Sequence of tokens; its last tokens are scored.
 
     Attributes:
         token_ids: all tokens of the sequence.
@@ -70,7 +70,10 @@ def wait_all(run: BatchRun, bar: ScoringBar) -> Waits[list[Handle]]:
 def compute_all(
     requests: Requests, prompts: Sequence[tuple[tuple[int, ...], SamplingParams]], bar: ScoringBar
 ) -> Waits[list[Generation]]:
-    """Submit a request for each prompt with its parameters; wait for all, and return their generations."""
+    """Submit a request for each (prompt, parameters); wait for all, and return their generations.
+
+    Leaving the wait cancels the unfinished requests.
+    """
     __tracebackhide__ = True
     handles: list[Handle] = []
     try:
@@ -87,15 +90,15 @@ def compute_all(
 def score_all(
     requests: Requests, sequences: Sequence[ScoredSequence], bar: ScoringBar, cache_salt: str = ""
 ) -> Waits[list[Generation]]:
-    """Compute sequences of tokens, and return generations whose `prompt_logprobs` have scores from `first` on.
+    """Score sequences of tokens: return generations with `prompt_logprobs` from each sequence's `first` on.
 
-    The part before `first` may come from the prefix cache, so sequences with a common beginning share its computation.
+    Tokens before `first` may come from the prefix cache, so sequences with a common beginning share its computation.
     """
     params = [
         SamplingParams(max_tokens=0, prompt_logprobs=0, prompt_logprobs_from=each.first, cache_salt=cache_salt)
         for each in sequences
     ]
-    prompts = [(each.token_ids, own) for each, own in zip(sequences, params, strict=True)]
+    prompts = [(each.token_ids, each_params) for each, each_params in zip(sequences, params, strict=True)]
     return compute_all(requests, prompts, bar)
 
 

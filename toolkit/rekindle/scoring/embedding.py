@@ -1,4 +1,4 @@
-"""Embeddings: hidden states of the last layer, pooled, truncated and normalised as the model's authors recommend."""
+"""Embeddings: hidden states of the last layer, pooled, truncated and normalized as the model's authors recommend."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,37 +49,41 @@ class EmbedOptions:
         Raises:
             InvalidRequest: an option is invalid, or the model's recommended method is not supported.
         """
-        own, hidden = loaded_engine.checkpoint.uses.embedding, loaded_engine.model.hidden_size
+        defaults, hidden = loaded_engine.checkpoint.uses.embedding, loaded_engine.model.hidden_size
         if pooling is not None and pooling not in get_args(Pooling):
             raise InvalidRequest(
                 f'pooling must be "last" or "mean", got {checks.preview(pooling)}; the first token of a causal model '
                 "attends to nothing after it"
             )
-        if pooling is None and own.unsupported_reason:
+        if pooling is None and defaults.unsupported_reason:
             raise InvalidRequest(
                 f"{loaded_engine.source} recommends a method for embeddings that is not supported: "
-                f"{own.unsupported_reason}. Set pooling= to make them without it"
+                f"{defaults.unsupported_reason}. Set pooling= to embed without it"
             )
-        normalised = checks.unless_none(checks.boolean)("normalize", normalize)
-        if normalised is None:
-            normalised = True if own.normalize is None else own.normalize
+        normalizes = checks.unless_none(checks.boolean)("normalize", normalize)
+        if normalizes is None:
+            normalizes = True if defaults.normalize is None else defaults.normalize
         size = hidden if dimensions is None else checks.integer("dimensions", dimensions, 1, hidden)
-        return cls(pooling or own.pooling or "last", normalised, size, prompt_prefix(own, instruction))
+        return cls(pooling or defaults.pooling or "last", normalizes, size, prompt_prefix(defaults, instruction))
 
 
-def prompt_prefix(own: Embedding, instruction: Any) -> str:
-    """Return the text of an instruction, given by the name of a model's prompt or as text.
+def prompt_prefix(defaults: Embedding, instruction: Any) -> str:
+    """Return the text in front of each text: a prompt of the model by its name, or the instruction itself.
+
+    Args:
+        defaults: the model's recommendations, with its prompts by name.
+        instruction: the name of a prompt, or a text of several words; None for the default prompt.
 
     Raises:
-        InvalidRequest: the instruction is no str, or is a single word without a prompt of this name.
+        InvalidRequest: the instruction is not a str, or is a single word without a prompt of this name.
     """
-    name = own.default_prompt if instruction is None else checks.text("instruction", instruction)
+    name = defaults.default_prompt if instruction is None else checks.text("instruction", instruction)
     if not name:
         return ""
-    if name in own.prompts:
-        return own.prompts[name]
+    if name in defaults.prompts:
+        return defaults.prompts[name]
     if name.isidentifier():
-        names = ", ".join(own.prompts) or "none"
+        names = ", ".join(defaults.prompts) or "none"
         raise InvalidRequest(
             f"the model has no instruction named {name!r} (it has: {names}); an instruction as text has more than one "
             "word"
@@ -99,28 +103,31 @@ def embed(
     cache_salt: str = "",
     progress: bool | None = None,
 ) -> Waits[Array]:
-    """Return the embedding of a text, or of each text of a list: hidden states after the last layer and its norm.
+    """Embed a text, or each text of a list, by the hidden states after the last layer and the final norm.
 
-    Omitted options follow the model's files (`1_Pooling`, `modules.json` and `config_sentence_transformers.json`). The
-    default without those files is the hidden state of the last token, scaled to length 1.
+    Omitted options follow the model's files (`1_Pooling`, `modules.json` and `config_sentence_transformers.json`).
+    Without these files, the default is the hidden state of the last token, scaled to length 1.
+
+    The call waits for all texts, and for room in the waiting queue. Leaving the wait early cancels its requests.
 
     Args:
         texts: one text or conversation, or a list, as in `generate`. An empty list gives an array without rows.
         pooling: "last" takes the hidden state of the last token and reuses cached prefixes; "mean" takes the mean over
             all tokens, so every token is computed.
         normalize: whether to scale each embedding to length 1.
-        dimensions: the number of leading components to keep, for models trained for truncation; applied before
-            normalisation.
+        dimensions: the number of leading components to keep, for models trained for truncation. The embedding is
+            truncated before it is scaled.
         instruction: the name of one of the model's prompts, such as "query", or the text itself, put before each text.
         token_ids: token ids in place of texts; of one text, or of several.
         cache_salt: as in `SamplingParams`.
-        progress: whether to draw a progress bar for a call that takes longer than a second.
+        progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
+            `progress` of `open`.
 
     Returns:
         Array of shape (dimensions,) for one text or (texts, dimensions) for a list, float32.
 
     Raises:
-        InvalidRequest: as `generate`, or an option is invalid, or the model's recommended method is not supported.
+        InvalidRequest: as in `generate`, or an option is invalid, or the model's recommended method is not supported.
         SessionError: the session is closed or its engine failed.
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks

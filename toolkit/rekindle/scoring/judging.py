@@ -24,6 +24,7 @@ from rekindle.scoring.computing import ScoringBar, compute_all
 from rekindle.scoring.embedding import last_states
 
 INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
+"""Default instruction of Qwen3-Reranker."""
 _SYSTEM: Final = (
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the "
     'answer can only be "yes" or "no".'
@@ -44,17 +45,22 @@ def classify(
 def classify(
     session: HasRequests, texts: Any = None, *, token_ids: Any = None, progress: bool | None = None
 ) -> Waits[Any]:
-    """Return the class of a text, or of each text of a list, from the model's sequence-classification head.
+    """Classify a text, or each text of a list, by the model's sequence-classification head.
 
-    The head comes from the opened checkpoint and is not replaced by `update_weights`.
+    The head comes from the opened checkpoint and is not replaced by `update_weights`. The call waits for all texts, and
+    for room in the waiting queue. Leaving the wait early cancels its requests.
 
     Args:
         texts: one text or conversation, or a list, as in `generate`.
         token_ids: token ids in place of texts; of one text, or of several.
-        progress: whether to draw a progress bar for a call that takes longer than a second.
+        progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
+            `progress` of `open`.
+
+    Returns:
+        A `rekindle.Classification`; for a list of texts, a list of them.
 
     Raises:
-        InvalidRequest: as `generate`, or the model has no such head.
+        InvalidRequest: as in `generate`, or the model has no classification head.
         SessionError: the session is closed or its engine failed.
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
@@ -66,7 +72,7 @@ def classify(
     if head is None:
         raise InvalidRequest(
             f"{requests.loaded_engine.source} has no head that classifies texts; score() compares options, and "
-            "rerank() documents"
+            "rerank() compares documents"
         )
     prompts, several = requests.prompts(texts, {"token_ids": token_ids})
     states = yield from last_states(requests, prompts, several, "last", "", bar)
@@ -82,20 +88,27 @@ def rerank(
     instruction: str | None = None,
     progress: bool | None = None,
 ) -> Waits[Ranking]:
-    """Rank documents by their relevance to a query, for models that rerank as Qwen3-Reranker does.
+    """Rank documents by their relevance to a query, in the prompt format of Qwen3-Reranker.
 
     Each document becomes a yes-or-no question in the model's chat format. A generative model scores it by the
     probability of "yes" against "no", and a model with a one-class head by the probability of its class. For a
     reranker with another format, write its texts and call `classify` or `score`.
 
+    The call waits for all documents, and for room in the waiting queue. Leaving the wait early cancels its requests.
+
     Args:
         query: the search query.
         documents: the texts to rank.
         instruction: the criterion of relevance; the default describes a web search.
-        progress: whether to draw a progress bar for a call that takes longer than a second.
+        progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
+            `progress` of `open`.
+
+    Returns:
+        A `rekindle.Ranking`, with the relevance of each document.
 
     Raises:
-        InvalidRequest: an argument is no text, or the model has no chat template or cannot answer in this format.
+        InvalidRequest: the query or a document is not a text, or the model has no chat template or cannot answer in
+            this format.
         SessionError: the session is closed or its engine failed.
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
@@ -121,7 +134,7 @@ def rerank(
         return Ranking(query, texts, tuple(scores))
     if len(head.labels) > 1:
         raise InvalidRequest(
-            f"rerank() takes a head with one class, and this model's has {len(head.labels)}; use classify()"
+            f"rerank() needs a head with one class, but the head of this model has {len(head.labels)}; use classify()"
         )
     states = yield from last_states(requests, prompts, True, "last", "", bar)
     return Ranking(query, texts, tuple(map(sigmoid, logits_of(head, states)[:, 0].tolist())))
@@ -147,7 +160,7 @@ def _by_answer(
     """Return the probability of "yes" against "no" for each question."""
     __tracebackhide__ = True
     if preparer.tokenizer is None:
-        raise InvalidRequest("the model has no tokenizer, so rerank() cannot ask it")
+        raise InvalidRequest("the model has no tokenizer, so rerank() cannot write its questions")
     requests.check_predicts()
     yes, no = (one_token(preparer.tokenizer, word) for word in ("yes", "no"))
     ids = yield from in_a_thread(partial(_tokenize, preparer, prompts), "rerank")
@@ -172,7 +185,7 @@ def one_token(tokenizer: Tokenizer, word: str) -> int:
     """
     ids = tokenizer.encode_chat(word)
     if len(ids) != 1:
-        raise InvalidRequest(f"rerank() asks for the token of {word!r}, and the model writes it with {len(ids)} tokens")
+        raise InvalidRequest(f"rerank() needs {word!r} as one token, but the model's tokenizer gives {len(ids)} tokens")
     return ids[0]
 
 

@@ -27,21 +27,27 @@ def score(
     cache_salt: str = "",
     progress: bool | None = None,
 ) -> Waits[Scores]:
-    """Return the log-probabilities of one or more texts after a prompt, from the model without sampling parameters.
+    """Compute the log-probabilities of one or more texts after a prompt, from the model without sampling parameters.
 
     The full pages of the prompt are computed once; the other options find them in the prefix cache. A text prompt and
     an option are tokenized together. An option therefore usually begins with a space, and trailing spaces of the prompt
     count as part of the option. After a conversation or token ids, options are tokenized separately.
+
+    The call waits for all options, and for room in the waiting queue. Leaving the wait early cancels its requests.
 
     Args:
         prompt: text or messages, as in `generate`.
         options: the texts to compare, or one text.
         token_ids: the token ids of the prompt, in place of text.
         cache_salt: as in `SamplingParams`.
-        progress: whether to draw a progress bar for a call that takes longer than a second.
+        progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
+            `progress` of `open`.
+
+    Returns:
+        `rekindle.Scores`, with the log-probabilities of each option in the order of the call.
 
     Raises:
-        InvalidRequest: as `generate`, or there are no options, or an option adds no tokens.
+        InvalidRequest: as in `generate`, or there are no options, or an option adds no tokens.
         SessionError: the session is closed or its engine failed.
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
@@ -74,7 +80,7 @@ def options_after(preparer: Preparer, prompt: Prompt, options: Sequence[str]) ->
     if tokenizer is None:
         raise InvalidRequest("the model has no tokenizer, so score() cannot tokenize the options")
     if isinstance(prompt, str):
-        sequences = [together(tokenizer, prompt, option) for option in options]
+        sequences = [tokenize_together(tokenizer, prompt, option) for option in options]
     else:
         prompt_ids = preparer.token_ids(prompt)
         sequences = [
@@ -89,8 +95,8 @@ def options_after(preparer: Preparer, prompt: Prompt, options: Sequence[str]) ->
     return sequences
 
 
-def together(tokenizer: Tokenizer, prompt: str, option: str) -> ScoredSequence:
-    """Return the tokens of a text and its continuation, tokenized together."""
+def tokenize_together(tokenizer: Tokenizer, prompt: str, option: str) -> ScoredSequence:
+    """Tokenize a text together with its continuation; the continuation is scored."""
     start = prompt.rstrip()
     return ScoredSequence(tuple(tokenizer.encode_open(prompt + option)), len(tokenizer.encode_open(start)))
 
@@ -105,22 +111,28 @@ def perplexity(
     cache_salt: str = "",
     progress: bool | None = None,
 ) -> Waits[Perplexity]:
-    """Return the perplexity of a text of any length under the model, and its bits per byte.
+    """Compute the perplexity of a text of any length under the model, and its bits per byte.
 
     The text is computed in overlapping windows. Each token except the first is scored once, in the first window with
-    the token. The first token is scored only if the tokenizer puts a special token before it.
+    the token. The first token of the text is scored only if the tokenizer puts a special token before it.
+
+    The call waits for all windows, and for room in the waiting queue. Leaving the wait early cancels its requests.
 
     Args:
         text: the text, or a conversation for the chat template.
-        window: the window's length in tokens; the default is the longest possible request.
+        window: the length of a window in tokens; the default is the longest possible request.
         stride: the distance between the starts of two windows, in tokens. A smaller stride gives each token a longer
             context and takes more time. The default is half of the window.
-        token_ids: token ids in place of text; the result has no bits per byte then.
+        token_ids: token ids in place of text; the result then has no bits per byte.
         cache_salt: as in `SamplingParams`.
-        progress: whether to draw a progress bar for a call that takes longer than a second.
+        progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
+            `progress` of `open`.
+
+    Returns:
+        A `rekindle.Perplexity`, with the log-probability of each token.
 
     Raises:
-        InvalidRequest: as `generate`, or the text has fewer than two tokens, or a number is out of range.
+        InvalidRequest: as in `generate`, or the text has fewer than two tokens, or a number is out of range.
         SessionError: the session is closed or its engine failed.
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
@@ -133,9 +145,12 @@ def perplexity(
     step = size // 2 if stride is None else checks.integer("stride", stride, 1, size - 1)
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
     requests.check_engine()
-    ids = prompt if isinstance(prompt, tuple) else (yield from in_a_thread(partial(_open, preparer, prompt), "score"))
+    if isinstance(prompt, tuple):
+        ids = prompt
+    else:
+        ids = yield from in_a_thread(partial(_token_ids, preparer, prompt), "score")
     if len(ids) < 2:
-        raise InvalidRequest(f"a perplexity needs at least two tokens, the text has {len(ids)}")
+        raise InvalidRequest(f"a perplexity needs at least two tokens, but the text has {len(ids)}")
     sequences = list(windows(ids, size, step))
     answers = yield from score_all(requests, sequences, bar, salt)
     logprobs: list[TokenLogprob | None] = [None]
@@ -157,7 +172,7 @@ def windows(ids: Sequence[int], window: int, stride: int) -> Iterator[ScoredSequ
         begin, done = begin + stride, end
 
 
-def _open(preparer: Preparer, prompt: Prompt) -> tuple[int, ...]:
+def _token_ids(preparer: Preparer, prompt: Prompt) -> tuple[int, ...]:
     """Return the tokens of a prompt; text is tokenized as the beginning of a prompt."""
     if isinstance(prompt, str) and preparer.tokenizer is not None:
         return tuple(preparer.tokenizer.encode_open(prompt))

@@ -1,4 +1,4 @@
-"""Function calls as steps of an operation."""
+"""Execution of function calls, as steps of an operation; see `rekindle.core.concurrency.waits`."""
 
 import asyncio
 import dataclasses
@@ -18,7 +18,7 @@ from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """Call of a function: a step with the function's result, or its error, as outcome."""
+    """Function call, as a step of an operation. Its outcome is the result of the function, or its error."""
 
     function: Callable[..., Any]
     arguments: dict[str, Any]
@@ -27,8 +27,8 @@ class FunctionCall:
         """Call the function; an async function runs in the caller's event loop.
 
         Other functions may block, so they run in separate threads with the caller's context. The cell stays responsive,
-        and an interrupt ends the wait even if the function never returns. The abandoned daemon thread continues without
-        delaying the process's exit.
+        and an interrupt ends the wait even if the function never returns. Its daemon thread is then abandoned, and does
+        not delay the exit of the process.
         """
         try:
             if iscoroutinefunction(self.function) or iscoroutinefunction(type(self.function).__call__):
@@ -41,7 +41,7 @@ class FunctionCall:
     def blocked(self) -> Any:
         """Call the function in this thread.
 
-        An async function runs in a new asyncio loop in another thread, because this thread may run a loop already.
+        An async function runs in a new asyncio loop of another thread, because this thread may run a loop already.
         """
         try:
             result = self._now()
@@ -53,12 +53,12 @@ class FunctionCall:
             return error
 
     def _now(self) -> Any:
-        """Call the function; the result may be awaitable."""
+        """Call the function; the result of an async function is awaitable."""
         return self.function(**self.arguments)
 
 
 def result_text(value: Any) -> str:
-    """Return the text of a result for the model: a str unchanged, and other values as JSON."""
+    """Return a function's result as text for the model: a str unchanged, an error as its message, others as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, Exception):

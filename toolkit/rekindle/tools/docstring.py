@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """Parsed docstring.
+    """Descriptions from a docstring.
 
     Attributes:
         summary: the description of the function.

@@ -1,4 +1,4 @@
-"""Kinds of values from annotations: their JSON schemas, and their parsers from JSON values."""
+"""Kinds of values by annotation: JSON schemas, and parsers of JSON values."""
 
 import enum
 import types
@@ -17,11 +17,11 @@ class UnsupportedAnnotation(TypeError):
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """Kind of a value.
+    """Kind of the values of an annotation: their JSON schema and parser.
 
     Attributes:
-        schema: the JSON schema of the value.
-        parse: returns the value for a JSON value; raises ValueError for a mismatch.
+        schema: the JSON schema of the values.
+        parse: converts a JSON value to the Python value; raises ValueError for a mismatch.
     """
 
     schema: dict[str, Any]
@@ -29,7 +29,7 @@ class ValueKind:
 
 
 def kind_of(annotation: Any) -> ValueKind:
-    """Return the kind of value for an annotation.
+    """Return the kind of an annotation's values.
 
     Raises:
         UnsupportedAnnotation: the annotation has no equivalent in JSON.
@@ -49,12 +49,12 @@ def kind_of(annotation: Any) -> ValueKind:
         return _PLAIN[annotation or type(None)]
     kind = _collection(origin or annotation, arguments) or _class_kind(annotation)
     if kind is None:
-        raise UnsupportedAnnotation(f"{preview(annotation)} has no form in JSON")
+        raise UnsupportedAnnotation(f"{preview(annotation)} has no JSON equivalent")
     return kind
 
 
 def mismatch(expected: str, value: Any) -> ValueError:
-    """Return the error for a value that does not match its kind."""
+    """Return the error for a value of the wrong kind."""
     return ValueError(f"expected {expected}, got {preview(value)}")
 
 
@@ -113,9 +113,14 @@ def _union(alternatives: Sequence[Any]) -> ValueKind:
 
 
 def _choice(allowed: Collection[Any], values: Mapping[Any, Any]) -> ValueKind:
-    """Return the kind of an enumeration; `values` maps each JSON value to its Python value."""
+    """Return the kind of an enumeration.
+
+    Args:
+        allowed: the values of the annotation, including any without a JSON value.
+        values: the Python value for each JSON value.
+    """
     if len(values) < len(allowed) or not values:
-        raise UnsupportedAnnotation(f"one of {', '.join(map(repr, allowed))} has no form in JSON")
+        raise UnsupportedAnnotation(f"one of {', '.join(map(repr, allowed))} has no JSON equivalent")
     types_of = {type(each) for each in values}
     schema: dict[str, Any] = {"enum": list(values)}
     if len(types_of) == 1 and (only := types_of.pop()) in _PLAIN:
@@ -177,7 +182,7 @@ def _tuple(arguments: Sequence[Any]) -> ValueKind:
 
 def _mapping(arguments: Sequence[Any]) -> ValueKind:
     if arguments and arguments[0] is not str:
-        raise UnsupportedAnnotation(f"keys of JSON are texts, not {preview(arguments[0])}")
+        raise UnsupportedAnnotation(f"JSON keys are strings, not {preview(arguments[0])}")
     item = kind_of(arguments[1] if arguments else Any)
 
     def parse(value: Any) -> Any:
@@ -206,17 +211,17 @@ def _class_kind(annotation: Any) -> ValueKind | None:
 
 
 def object_schema(fields: Mapping[str, tuple[dict[str, Any], bool]]) -> dict[str, Any]:
-    """Return the JSON schema of an object; `fields` maps names to (schema, whether required)."""
+    """Return the JSON schema of an object; `fields` maps names to (schema, is required)."""
     properties = {name: schema for name, (schema, _) in fields.items()}
     required = [name for name, (_, required) in fields.items() if required]
     return {"type": "object", "properties": properties, "required": required}
 
 
 def parse_object(fields: Mapping[str, tuple[ValueKind, bool]], value: Any) -> dict[str, Any]:
-    """Return the parsed fields of an object.
+    """Return the parsed fields of an object; `fields` maps names to (kind, is required).
 
     Raises:
-        ValueError: a field is missing, unknown or of the wrong kind; the message names it.
+        ValueError: a field is missing, unknown or of the wrong kind; the message names the field.
     """
     if not isinstance(value, Mapping):
         raise mismatch("an object", value)

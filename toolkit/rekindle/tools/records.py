@@ -1,4 +1,4 @@
-"""Classes with JSON objects as values: typed dicts, dataclasses, and pydantic models if pydantic is installed."""
+"""Record classes: typed dicts, dataclasses and pydantic models, with a JSON object for each instance."""
 
 import dataclasses
 import typing
@@ -12,7 +12,7 @@ def is_record(kind: type) -> bool:
 
 
 def fields_of(record: type) -> Iterator[tuple[str, Any, bool]]:
-    """Yield (name, annotation, whether required) for each field of the constructor."""
+    """Yield (name, annotation, is required) for each field of a record's constructor."""
     hints = typing.get_type_hints(record, include_extras=True)
     if typing.is_typeddict(record):
         required: frozenset[str] = getattr(record, "__required_keys__", frozenset())
@@ -31,7 +31,7 @@ def is_pydantic(kind: type) -> bool:
 
 
 def pydantic_kind(model: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """Return the schema of a pydantic model without references, and its parser of JSON values.
+    """Return (the schema of a pydantic model without references, the parser of JSON values).
 
     The parser raises pydantic's ValidationError, a subclass of ValueError.
     """
@@ -41,7 +41,12 @@ def pydantic_kind(model: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
 
 
 def _without_references(schema: Any, definitions: dict[str, Any], within: tuple[str, ...]) -> Any:
-    """Return a schema with its references resolved; a recursive reference becomes any object."""
+    """Return a schema with its references resolved; a recursive reference becomes the schema of any object.
+
+    Args:
+        definitions: the definitions by name.
+        within: the names of the references resolved around this schema.
+    """
     if isinstance(schema, list):
         return [_without_references(each, definitions, within) for each in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""Tool runs: rounds of answers by the model and results of its function calls."""
+"""Tool runs: rounds of an answer by the model, followed by the execution of its tool calls."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ def callable_tools(tools: Any) -> dict[str, Tool]:
     """Return tools by name, checked to be functions.
 
     Raises:
-        InvalidRequest: a tool is a JSON schema, or as `tools_of`.
+        InvalidRequest: a tool is a JSON schema, or as in `tools_of`.
     """
     checked = tools_of(tools)
     for place, tool in enumerate(checked):
@@ -41,8 +41,8 @@ class Rounds:
     Args:
         messages: the conversation.
         tools: the tools by name.
-        limit: the maximal number of answers.
-        respond: requests an answer of the model.
+        limit: the maximum number of answers.
+        respond: requests the model's answer to a conversation.
         on_step: the callback for each step.
     """
 
@@ -94,7 +94,8 @@ class Rounds:
         try:
             return ToolResult(call, result_text(outcome), outcome)
         except (TypeError, ValueError, RecursionError) as error:
-            return ToolResult(call, f"error: what {call.name} returned cannot be written as JSON: {error}", error=error)
+            content = f"error: the result of {call.name} cannot be written as JSON: {error}"
+            return ToolResult(call, content, error=error)
 
     def _function_call(self, call: ToolCall) -> FunctionCall:
         """Return the function call of a tool call.
@@ -113,7 +114,7 @@ class Rounds:
             raise ValueError(f"{call.name} cannot take these arguments: {error}") from error
 
     def _stop(self, answer: Generation, rounds: int) -> Stop | None:
-        """Return the reason for ending the run at an answer; None to execute its calls."""
+        """Return the reason for ending the run at an answer; None to execute the answer's calls."""
         if answer.finish_reason == "cancelled":
             return "cancelled"
         if not answer.tool_calls:
@@ -126,7 +127,7 @@ class Rounds:
         return "limit" if rounds == self._limit else None
 
     def _leave(self, error: BaseException) -> None:
-        """Attach the finished steps to an interrupt; without tools there are none."""
+        """Attach the finished steps to an interrupt, if there are tools."""
         if not self._tools:
             return
         words = f"interrupted after {quantity(len(self._steps), 'step')}, which are in `steps` of this error"

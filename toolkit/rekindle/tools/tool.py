@@ -27,7 +27,7 @@ class Tool:
         name: the name of the function in the prompt.
         schema: the JSON schema of the function in the prompt.
         function: the Python function; None for a JSON schema.
-        parameters: the kind of each parameter, and whether it is required.
+        parameters: (kind, is required) of each parameter, by name; empty for a JSON schema.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Tool:
         """Return the arguments of a call, parsed by the function's annotations.
 
         Raises:
-            ValueError: an argument is missing, unknown or of the wrong kind; the message names it.
+            ValueError: an argument is missing, unknown or of the wrong kind; the message names the argument.
         """
         return parse_object(self.parameters, values)
 
@@ -48,7 +48,8 @@ def tools_of(items: Any) -> tuple[Tool, ...]:
     """Return the tools of a list of functions or JSON schemas.
 
     Raises:
-        InvalidRequest: an item is neither, or a function has a parameter without annotation, or two have the same name.
+        InvalidRequest: an item is neither a function nor a JSON schema, or a function has a parameter without
+            annotation, or two functions have the same name.
     """
     if callable(items) and not isinstance(items, Mapping):
         raise InvalidRequest(
@@ -88,14 +89,18 @@ def _tool(place: str, tool: Any) -> Tool:
     docstring, parameters = docstring_of(tool), _parameters(f"{place}, {name}()", tool)
     schemas = {}
     for parameter, (kind, required) in parameters.items():
-        words = docstring.parameters.get(parameter)
-        schemas[parameter] = ({**kind.schema, "description": words} if words else kind.schema), required
+        text = docstring.parameters.get(parameter)
+        schemas[parameter] = ({**kind.schema, "description": text} if text else kind.schema), required
     definition = {"name": name, "description": docstring.summary, "parameters": object_schema(schemas)}
     return Tool(name, {"type": "function", "function": definition}, tool, parameters)
 
 
 def _parameters(place: str, function: Callable[..., Any]) -> dict[str, tuple[ValueKind, bool]]:
-    """Return the kind of each parameter of a function, and whether it is required, by name."""
+    """Return (kind, is required) of each parameter of a function, by name.
+
+    Args:
+        place: the function in error messages, such as "tools[0], weather()".
+    """
     try:
         signature = inspect.signature(function)
         hinted = function if inspect.isroutine(function) else type(function).__call__

@@ -1,4 +1,4 @@
-"""Text classification results."""
+"""Classification of a text."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from rekindle.results.scores.options import softmax
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The classification of a text by the classification head of a model.
+    """Classification of a text by the classification head of a model.
 
     Attributes:
         labels: the names of the classes.
@@ -23,12 +23,12 @@ class Classification:
 
     @property
     def probabilities(self) -> tuple[float, ...]:
-        """The probability of each class: the sigmoid of its logit if independent, otherwise the softmax over all."""
+        """Probability of each class: the sigmoid of its logit if `independent`, otherwise the softmax of all logits."""
         return tuple(map(sigmoid, self.logits)) if self.independent else softmax(self.logits)
 
     @property
     def best(self) -> str:
-        """The most likely class."""
+        """Most likely class."""
         return self.labels[self.logits.index(max(self.logits))]
 
     def __str__(self) -> str:

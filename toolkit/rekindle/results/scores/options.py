@@ -10,12 +10,12 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.tokens import TokenLogprob
 
 By = Literal["total", "token", "byte"]
-"""The normalization of an option's log-probability: none, by its number of tokens, or by its number of bytes."""
+"""Normalization of an option's log-probability: none, by its number of tokens, or by its number of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One continuation of the prompt and its log-probabilities.
+    """Continuation of a prompt, with its log-probabilities.
 
     Attributes:
         text: the text of the option.
@@ -27,29 +27,32 @@ class Option:
 
     @property
     def total(self) -> float:
-        """The natural logarithm of the probability of the whole text."""
+        """Natural logarithm of the probability of the whole text."""
         return math.fsum(token.logprob for token in self.logprobs)
 
     @property
     def per_token(self) -> float:
-        """The total log-probability divided by the number of tokens."""
+        """Total log-probability divided by the number of tokens."""
         return self.total / len(self.logprobs)
 
     @property
     def per_byte(self) -> float:
-        """The total log-probability divided by the number of UTF-8 bytes of the text."""
+        """Total log-probability divided by the number of UTF-8 bytes of the text."""
         return self.total / len(self.text.encode())
 
     @property
     def greedy(self) -> bool:
-        """True if greedy decoding would generate this option: each token is the most likely one."""
+        """Return whether greedy decoding would generate this option: each token is the most likely one."""
         return all(token.rank == 1 for token in self.logprobs)
 
     def __repr__(self) -> str:
         return f"<Option {self.text!r:.80}: logprob {self.total:.3f}, {markup.quantity(len(self.logprobs), 'token')}>"
 
     def by(self, by: By) -> float:
-        """Return the log-probability with the normalization `by`.
+        """Return the log-probability, normalized.
+
+        Args:
+            by: "total" for no normalization, "token" for the mean per token, "byte" for the mean per byte.
 
         Raises:
             InvalidRequest: `by` is not "total", "token" or "byte".
@@ -62,7 +65,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The scores of several options after one prompt, in the order of the call.
+    """Scores of several options after one prompt, in the order of the call.
 
     Attributes:
         options: the options with their log-probabilities.
@@ -74,25 +77,25 @@ class Scores:
 
     @property
     def logprobs(self) -> tuple[float, ...]:
-        """The total log-probability of each option, as a natural logarithm."""
+        """Total log-probability of each option, as a natural logarithm."""
         return tuple(option.total for option in self.options)
 
     @property
     def probabilities(self) -> tuple[float, ...]:
-        """The probability of each option relative to all options: the softmax of `logprobs`."""
+        """Probability of each option relative to all options: the softmax of `logprobs`."""
         return softmax(self.logprobs)
 
     @property
     def best(self) -> str:
-        """The text of the most likely option."""
+        """Text of the most likely option."""
         return self.ranked()[0].text
 
     def ranked(self, by: By = "total") -> list[Option]:
         """Return the options, most likely first, with ties in their original order.
 
         Args:
-            by: "total" compares total log-probabilities. "token" and "byte" compare the mean per token or per byte,
-                without the advantage of short options.
+            by: "total" compares total log-probabilities, which favours short options. "token" and "byte" compare the
+                means per token or per byte.
 
         Raises:
             InvalidRequest: `by` is not "total", "token" or "byte".
@@ -130,7 +133,7 @@ _HEAD = ("option", "probability", "logprob", "per token", "per byte")
 
 
 def softmax(logits: Sequence[float]) -> tuple[float, ...]:
-    """Return the softmax of the logits, computed with the largest subtracted to avoid overflow."""
+    """Return the softmax of the logits. The largest logit is subtracted first, to avoid overflow."""
     highest = max(logits)
     shares = [math.exp(logit - highest) for logit in logits]
     return tuple(share / math.fsum(shares) for share in shares)

@@ -10,11 +10,11 @@ from rekindle.results.heat_map import heat_map
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """The log-probabilities of a text, token by token, and the measures derived from them.
+    """Log-probabilities of a text, token by token, and the measures derived from them.
 
     Attributes:
-        logprobs: the log-probability of each token of the text; None for the first token, without a context.
-        windows: the number of context windows computed.
+        logprobs: the log-probability of each token of the text; None for the first token, which has no context.
+        windows: the number of windows computed.
         text_bytes: the number of UTF-8 bytes of the text; None for a text of token ids.
     """
 
@@ -24,27 +24,27 @@ class Perplexity:
 
     @property
     def scored(self) -> int:
-        """The number of predicted tokens: all but the first."""
+        """Number of predicted tokens: all but the first."""
         return sum(token is not None for token in self.logprobs)
 
     @property
     def total(self) -> float:
-        """The natural logarithm of the probability of the text, given its first token."""
+        """Natural logarithm of the probability of the text, given its first token."""
         return math.fsum(token.logprob for token in self.logprobs if token is not None)
 
     @property
     def nll(self) -> float:
-        """The mean negative log-likelihood per predicted token, in nats."""
+        """Mean negative log-likelihood per predicted token, in nats."""
         return -self.total / self.scored
 
     @property
     def perplexity(self) -> float:
-        """The perplexity, exp(`nll`)."""
+        """Perplexity, exp(`nll`)."""
         return math.exp(self.nll)
 
     @property
     def bits_per_byte(self) -> float | None:
-        """The negative log2-likelihood divided by `text_bytes`; None for a text of token ids."""
+        """Negative log2-likelihood divided by `text_bytes`; None for a text of token ids."""
         return None if self.text_bytes is None else -self.total / math.log(2) / self.text_bytes
 
     def __float__(self) -> float:

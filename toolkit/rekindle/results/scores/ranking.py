@@ -10,7 +10,7 @@ from rekindle.core.request import checks
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A document and its relevance.
+    """Document and its relevance.
 
     Attributes:
         index: the index of the document in the call.
@@ -39,12 +39,12 @@ class Ranking:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The indices of the documents, most relevant first, with ties in their original order."""
+        """Indices of the documents, most relevant first, with ties in their original order."""
         return tuple(sorted(range(len(self.scores)), key=lambda place: -self.scores[place]))
 
     @property
     def best(self) -> str:
-        """The most relevant document.
+        """Most relevant document.
 
         Raises:
             IndexError: there are no documents.
@@ -83,4 +83,4 @@ class Ranking:
 
 
 MOST_ROWS = 50
-"""The maximum number of documents in a display."""
+"""Maximum number of documents in a display."""
