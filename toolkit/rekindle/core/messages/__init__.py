@@ -1,4 +1,4 @@
-"""Messages between actors. A message is frozen and refers to a request by its id alone.
+"""Messages between the actors of an engine, and between the engine and its callers. They are frozen.
 
 Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan ─▶ Stepper ─▶ Dispatched ─▶ Settler
                    ▲  │ │                        ▲  ▲  │                                        │
@@ -7,27 +7,11 @@ Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan
                  Tokenizer                       └───────────────────── Settled ◀───────────────┘
                                     Advance ─▶ Grammars ─▶ Advanced, from the Scheduler and back to it
 
-With several lanes, a Router stands before the Schedulers. It takes their incoming messages, and their outgoing messages
-to actors of other lanes.
+With several lanes, a Router stands between the shared actors (Intake, Tokenizer, Detokenizer) and the lanes. It takes
+the messages in both directions, assigns requests to lanes, and merges the answers of lanes.
 """
 
 from rekindle.core.messages.answers import Output, Outputs, Started, Stopped, Text, Texts
-from rekindle.core.messages.asking import (
-    NO_PREFIX,
-    Admit,
-    Cancel,
-    Continued,
-    Conversation,
-    OutputPrefix,
-    Prompt,
-    Rejected,
-    Submit,
-    Tokenize,
-    Tokenized,
-    Verbatim,
-    Withdraw,
-    goes_on,
-)
 from rekindle.core.messages.grammars import Advance, Advanced
 from rekindle.core.messages.lanes import FromLane, ToLane
 from rekindle.core.messages.message import Message
@@ -64,6 +48,22 @@ from rekindle.core.messages.replicas import (
     RemoteOutput,
     RemoteOutputs,
     Returned,
+)
+from rekindle.core.messages.submission import (
+    NO_PREFIX,
+    Admit,
+    Cancel,
+    Continued,
+    Conversation,
+    OutputPrefix,
+    Prompt,
+    Rejected,
+    Submit,
+    Tokenize,
+    Tokenized,
+    Verbatim,
+    Withdraw,
+    goes_on,
 )
 from rekindle.core.messages.ticks import (
     Chunk,

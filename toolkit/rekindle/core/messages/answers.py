@@ -1,4 +1,4 @@
-"""Answers to callers."""
+"""Results of requests, on their way from the scheduler to callers."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from rekindle.core.request.tokens import EndReason, StateSum, TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class Started(OfRequest):
-    """The request left the waiting queue for the first time.
+    """A request left the waiting queue for the first time. From the scheduler to the caller.
 
     Attributes:
         prompt: the prompt's tokens.
@@ -33,9 +33,12 @@ class Started(OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """New tokens of one request, without surplus. The last `Output` of a request has an end reason.
+    """New tokens of one request, without surplus; a part of `Outputs`. The last `Output` has an end reason.
 
     Attributes:
+        request: the request.
+        token_ids: the new tokens; empty if only the end, or something of the prompt, is new.
+        end: the reason for the end of the request; None until then.
         logprobs: the log-probabilities of `token_ids`, if requested.
         prompt_logprobs: the log-probabilities of the next prompt tokens, if requested.
         states: the sum of the hidden states of the next prompt tokens, if requested.
@@ -54,7 +57,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Outputs(Message):
-    """Outputs of the requests with new tokens or an end after one tick, in order."""
+    """The outputs of all requests with news after one step of the scheduler. From the scheduler to the detokenizer."""
 
     outputs: tuple[Output, ...]
 
@@ -68,7 +71,7 @@ class Outputs(Message):
 
 @dataclass(frozen=True, slots=True)
 class Stopped(OfRequest):
-    """A stop string is complete: the scheduler ends the request successfully.
+    """A stop string is complete, so the request has ended successfully. From the detokenizer to the scheduler.
 
     Attributes:
         tokens: the number of output tokens up to the end of the stop string.
@@ -82,12 +85,13 @@ class Stopped(OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An `Output` with its decoded text.
+    """An `Output` with its decoded text; a part of `Texts`.
 
     Attributes:
-        stopped_by: in the last one, the string or token that ended the request.
-        cut: in the last one, the bytes of an incomplete character.
-        end_token: in the last one, the text of the token that ended the request.
+        stopped_by: the string or token that ended the request, in its last `Text`.
+        cut: the bytes of an incomplete character at the end of the output, in the last `Text`.
+        end_token: the text of the token that ended the request, in the last `Text`.
+        Others as in `Output`.
     """
 
     request_id: int
@@ -107,7 +111,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Texts(Message):
-    """Texts of an `Outputs`, in its order."""
+    """The texts of one `Outputs`, in its order. From the detokenizer to callers."""
 
     texts: tuple[Text, ...]
 

@@ -11,13 +11,13 @@ from rekindle.core.request.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Advance(Message):
-    """Constrained requests continue, or have ended.
+    """New tokens and ends of constrained requests. From the scheduler to the grammars.
 
     Attributes:
         tokens: requests, each with its newly generated token.
         ended: the ids of ended requests; their grammars are released.
         running: the number of running requests, constrained or not.
-        free: the number of unconstrained ones among them.
+        free: the number of unconstrained running requests.
         late: the ids of requests with an overdue answer; ticks no longer wait for it.
     """
 
@@ -48,7 +48,7 @@ class Advance(Message):
 
 @dataclass(frozen=True, slots=True)
 class Advanced(Message):
-    """The answer to an `Advance`.
+    """The answer to an `Advance`. From the grammars to the scheduler.
 
     Attributes:
         outcomes: for each continued request, the allowed next tokens, or the error if there are none.

@@ -21,12 +21,12 @@ class _OfLane(Message):
 
 
 class ToLane(_OfLane):
-    """The router sends a message to an actor of a lane."""
+    """A message for an actor of a lane, from the router or from the connection to a replica."""
 
     __slots__ = ()
 
 
 class FromLane(_OfLane):
-    """An actor of a lane sends a message to an actor outside of the lane."""
+    """A message for the router, from an actor of a lane; most go on to shared actors or callers."""
 
     __slots__ = ()

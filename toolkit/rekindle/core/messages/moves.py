@@ -11,9 +11,11 @@ from rekindle.core.request.request import Request
 
 @dataclass(frozen=True, slots=True)
 class SendPages(Message):
-    """Send the cached pages of a prompt to another lane, from the page `first` on.
+    """Collect the cached pages of a prompt, from the page `first` on. From the relay to the prefill lane's scheduler.
 
     Attributes:
+        request: the request.
+        first: the index of the first page.
         exchanges: the `Started.exchanges` of the request. Pages computed with other weights are not sent.
     """
 
@@ -31,9 +33,10 @@ class SendPages(Message):
 
 @dataclass(frozen=True, slots=True)
 class Collect(OfRequest):
-    """Copy these pages, after all earlier plans and before all later ones.
+    """Copy pages out of the pool, between the plans sent before and after. From the scheduler to the stepper.
 
     Attributes:
+        pages: the pages.
         losses: see `Plan`. Pages of a lost device state are not copied.
     """
 
@@ -46,7 +49,7 @@ class Collect(OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Collected(OfRequest):
-    """The answer to a `SendPages`.
+    """The answer to a `SendPages`. From the stepper, or the scheduler without any page, to the relay.
 
     Attributes:
         contents: the available pages, each in a separate device array.
@@ -76,27 +79,29 @@ class _PromptPages(Message):
 
 
 class StagePages(_PromptPages):
-    """Copy the pages to the devices of the receiving lane."""
+    """Copy the pages to the devices of the decode lane. From the relay to the lane's host tier."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PagesStaged(OfRequest):
-    """The pages of a `StagePages` are staged or unavailable, and the lane's scheduler has been notified."""
+    """The answer to a `StagePages`, after the `TakePages` if there is one. From the host tier to the relay."""
 
 
 class TakePages(_PromptPages):
-    """The pages are staged on the lane's devices."""
+    """Put staged pages into the prefix cache. From the host tier of the decode lane to its scheduler."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PutPages(Message):
-    """Write staged contents into these pages, before any later plan.
+    """Write staged contents into pages of the pool, before any later plan. From the scheduler to the stepper.
 
     Attributes:
+        pages: the pages.
+        contents: the staged content of each page.
         losses: see `Plan`.
     """
 

@@ -11,9 +11,11 @@ from rekindle.core.page import NewPage
 
 @dataclass(frozen=True, slots=True)
 class Offload(Message):
-    """Copy pages to the host tier, after all earlier plans and before all later ones.
+    """Copy pages to the host tier, between the plans sent before and after. From the scheduler to the stepper.
 
     Attributes:
+        offload_id: the number of the offload, repeated in the answers.
+        pages: the pages.
         entries: the number of each copy, above all numbers of earlier `Offload` messages.
         losses: see `Plan`. Pages of a lost device state are not copied.
     """
@@ -29,7 +31,7 @@ class Offload(Message):
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Message):
-    """The gathered pages of an `Offload`, in its order.
+    """The gathered pages of an `Offload`, in its order. From the stepper to the host tier.
 
     Attributes:
         arrays: a separate device array for each page; empty if the pages could not be gathered.
@@ -45,7 +47,7 @@ class Gathered(Message):
 
 @dataclass(frozen=True, slots=True)
 class Offloaded(Message):
-    """The outcome of an `Offload`.
+    """The outcome of an `Offload`. From the host tier to the scheduler.
 
     Attributes:
         is_stored: whether the host tier stored the entries; it stores all or none.
@@ -60,7 +62,7 @@ class Offloaded(Message):
 
 @dataclass(frozen=True, slots=True)
 class Drop(Message):
-    """Drop entries of the host tier, perhaps before their `Offloaded`."""
+    """Drop entries, perhaps before their `Offloaded`. From the scheduler to the host tier."""
 
     entries: tuple[int, ...]
 
@@ -77,7 +79,7 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetch(OfRequest):
-    """Stage pages for a request on the device.
+    """Stage pages for a queued request on the device. From the scheduler to the host tier.
 
     Attributes:
         copies: for each page, the entry of the host tier or, without one, the record of the disk tier.
@@ -91,7 +93,7 @@ class Fetch(OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Fetched(OfRequest):
-    """The answer to a `Fetch`.
+    """The answer to a `Fetch`. From the host tier to the scheduler.
 
     Attributes:
         staged: the staged copies for an `Onload`, in the order of the `Fetch`; None unless all could be staged.
@@ -108,9 +110,10 @@ class Fetched(OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Archive(Message):
-    """Write pages of the host tier to disk.
+    """Write pages of the host tier to disk. From the scheduler to the host tier.
 
     Attributes:
+        pages: the pages to write, parents before children.
         entries: the host-tier entry of each page.
         used_records: records with a prefix used since the last `Archive`.
     """
@@ -125,7 +128,12 @@ class Archive(Message):
 
 @dataclass(frozen=True, slots=True)
 class Write(Message):
-    """An `Archive` with the content of each page; None for pages missing from the host tier."""
+    """An `Archive` with the content of each page. From the host tier to the disk tier.
+
+    Attributes:
+        contents: the content of each page; None if the host tier has no such entry.
+        Others as in `Archive`.
+    """
 
     pages: tuple[NewPage, ...]
     contents: tuple[Any, ...]
@@ -137,11 +145,11 @@ class Write(Message):
 
 @dataclass(frozen=True, slots=True)
 class Written(Message):
-    """The outcome of a `Write`. Writes are answered in order.
+    """The outcome of a `Write`. From the disk tier to the scheduler.
 
     Attributes:
         records: the record of each page; None if it could not be written.
-        pruned: records removed from the disk.
+        pruned: records removed from the disk to make room.
     """
 
     records: tuple[int | None, ...]
@@ -153,14 +161,14 @@ class Written(Message):
 
 @dataclass(frozen=True, slots=True)
 class SaveCache(Message):
-    """A caller asks for all cached pages to be written to disk."""
+    """Write all cached pages to disk, for a caller. From the caller to the scheduler."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSaving(Message):
-    """Progress of a `SaveCache`, for its caller.
+    """Progress of a `SaveCache`. From the scheduler to the caller.
 
     Attributes:
         pages: pages written since the call.
@@ -177,7 +185,7 @@ class CacheSaving(Message):
 
 @dataclass(frozen=True, slots=True)
 class CacheSaved(Message):
-    """All cached pages are on disk, or as many as possible.
+    """All cached pages are on disk, or as many as possible. From the scheduler to the caller.
 
     Attributes:
         pages: pages written since the call.

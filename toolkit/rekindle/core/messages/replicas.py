@@ -5,8 +5,8 @@ from typing import Any
 
 from rekindle.core.markup import quantity
 from rekindle.core.messages.answers import Output
-from rekindle.core.messages.asking import Admit
 from rekindle.core.messages.message import Message
+from rekindle.core.messages.submission import Admit
 from rekindle.core.messages.words import describe_error, end_suffix, first_of, join_items
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason, StateSum, TokenLogprob
@@ -38,7 +38,7 @@ class RemoteOutput:
 
 @dataclass(frozen=True, slots=True)
 class RemoteOutputs(Message):
-    """The `Outputs` of a replica, for one of its sessions."""
+    """The `Outputs` of a replica for one of its sessions, in `Received`."""
 
     outputs: tuple[RemoteOutput, ...]
 
@@ -52,9 +52,10 @@ class RemoteOutputs(Message):
 
 @dataclass(frozen=True, slots=True)
 class Received(Message):
-    """Messages from a replica: `RemoteOutputs`, and its lane's messages to the router.
+    """Messages from a replica, by way of its connection, to the `RemoteLane`.
 
     Attributes:
+        messages: `RemoteOutputs`, and messages as a local lane sends them to the router.
         status: the replica's new `Status`; None if unchanged.
     """
 
@@ -71,9 +72,10 @@ class Received(Message):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Message):
-    """A replica is lost, with all its computed state.
+    """A replica is lost, with all its computed state. From its connection to the `RemoteLane`.
 
     Attributes:
+        error: the reason.
         for_good: whether the replica will not return.
     """
 
@@ -86,10 +88,10 @@ class Lost(Message):
 
 @dataclass(frozen=True, slots=True)
 class Found(Message):
-    """A lost replica is back, without any request.
+    """A lost replica is back, without any request. From its connection to the `RemoteLane`.
 
     Attributes:
-        life: the number of losses before.
+        life: the number of earlier losses.
         weights: the weights given to it since its start; None for its initial weights.
     """
 
@@ -102,7 +104,7 @@ class Found(Message):
 
 @dataclass(frozen=True, slots=True)
 class LaneLost(Message):
-    """A lane is lost.
+    """A lane is lost. From the `RemoteLane` to the router.
 
     Attributes:
         admits: the lane's requests. The output of each begins with the tokens already delivered.
@@ -124,7 +126,7 @@ class LaneLost(Message):
 
 @dataclass(frozen=True, slots=True)
 class Returned(Message):
-    """A lost lane returns a request given to it."""
+    """A request assigned to a lane after its loss. From the `RemoteLane` back to the router."""
 
     admit: Admit
 
@@ -138,4 +140,4 @@ class Returned(Message):
 
 @dataclass(frozen=True, slots=True)
 class LaneBack(Message):
-    """A lost lane serves again."""
+    """A lost lane serves again. From the `RemoteLane` to the router."""

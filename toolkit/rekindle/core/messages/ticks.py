@@ -42,14 +42,15 @@ class Summing:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A slice of one request's tokens to compute, aligned to query blocks.
+    """A slice of one request's tokens to compute in a tick, aligned to query blocks; a part of `Plan`.
 
     Attributes:
+        slot: the slot of the request.
         start: the position of its first token, a multiple of `QUERY_BLOCK`.
         pages: the page of each of its query blocks; the null page for blocks with stored keys and values.
         table: all pages of the request, in order of position.
-        completes: the request, in its last chunk alone; the first token is sampled after this chunk.
-        generated: the output tokens in the chunked prefill, generated before the request lost its pages.
+        completes: the request, in its last chunk only; its next token is sampled after this chunk.
+        generated: the output tokens so far, in the last chunk only; empty unless the request continues an output.
         scoring: the prompt tokens to score.
         length: the length for the long-context rope; 0 for short requests.
         group: the group of devices that computes the chunk.
@@ -79,9 +80,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One more token for one request.
+    """A decode row: one new token of one request, or up to `steps` tokens; a part of `Plan`.
 
     Attributes:
+        slot: the slot of the request.
         page: the page of its newest token.
         logprobs: the number of alternatives to score; None for no log-probabilities.
         length, allowed: see `Chunk`.
@@ -103,7 +105,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Onload:
-    """Staged pages, copied into the pool before the tick runs.
+    """Staged pages to copy into the pool before the tick runs; a part of `Plan`.
 
     Attributes:
         staged: the staged copies.
@@ -121,9 +123,13 @@ class Onload:
 
 @dataclass(frozen=True, slots=True)
 class Plan(Message):
-    """The scheduler's decision for one tick.
+    """The work of one tick. From the scheduler to the stepper.
 
     Attributes:
+        tick: the number of the tick.
+        chunks: the slices of prompts to compute.
+        rows: the decode rows.
+        onloads: the staged pages to copy into the pool first.
         preempted: the requests preempted since the previous plan; some may have ended meanwhile.
         losses: the number of losses of the device state known to the scheduler. A plan for a lost state computes
             nothing.
@@ -198,7 +204,7 @@ class SumRow:
 
 @dataclass(frozen=True, slots=True)
 class Dispatched(Message):
-    """A plan in flight on the device.
+    """A plan in flight on the device. From the stepper to the settler.
 
     Attributes:
         sample_rows: the places of new tokens, in order within each request.
@@ -227,9 +233,9 @@ class Dispatched(Message):
 
 @dataclass(frozen=True, slots=True)
 class Overdue(Message):
-    """A tick exceeds its time limit, and its requests stop waiting.
+    """A tick exceeds `watchdog_timeout`, so requests fail with `error`. From the watchdog to the scheduler.
 
-    The message repeats after each further period of the same length.
+    The watchdog repeats the message after each further period of this length.
     """
 
     tick: int
@@ -241,19 +247,17 @@ class Overdue(Message):
 
 @dataclass(frozen=True, slots=True)
 class Settled(Message):
-    """The results of one tick.
+    """The results of one tick, read back from the device. From the settler to the scheduler.
 
     Attributes:
         tokens: (request id, token) of each new token, in order within each request. Tokens after the end of a request
-            are
-            surplus.
+            are surplus.
         logprobs: the requested log-probabilities of new tokens, by request id.
         prompt_logprobs: the log-probabilities of a slice of the prompt, by request id.
-        losses: the number of losses of the device state at dispatch. If this tick lost the state, everything on the
-            device
-            has to be recomputed.
+        losses: the number of losses of the device state after the dispatch. If it is new to the scheduler, everything
+            on the device has to be computed again.
         sums: the summed hidden states of a slice of the prompt, by request id.
-        failures: the errors of requests that end after their tokens, by request id.
+        failures: the errors of requests, by request id; the requests end after their tokens of this tick.
     """
 
     tick: int

@@ -9,12 +9,12 @@ from rekindle.core.messages.message import Message
 
 @dataclass(frozen=True, slots=True)
 class NewWeights(Message):
-    """A caller asks for new weights, for all requests not started yet.
+    """Use new weights for all requests not started yet. From the caller to the scheduler.
 
     Attributes:
         ticket: the number shared by the request and its answer.
         weights: device arrays, in the argument order of programs; for a router, one list for each lane.
-        fail: end running requests with an error, rather than let each finish on the old weights.
+        fail: end started requests with an error, rather than let each finish on the old weights.
     """
 
     ticket: int
@@ -27,21 +27,21 @@ class NewWeights(Message):
 
 @dataclass(frozen=True, slots=True)
 class KeepWeights(Message):
-    """A caller withdraws a `NewWeights`, unless the weights are in use already."""
+    """Withdraw a `NewWeights`, unless the weights are in use already. From the caller to the scheduler."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsKept(Message):
-    """The old weights stay in use: the `NewWeights` was withdrawn in time."""
+    """The `NewWeights` was withdrawn in time, so the old weights stay. From the scheduler to the caller."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class UseWeights(Message):
-    """Use these weights for every later plan."""
+    """Use these weights for every later plan. From the scheduler to the stepper."""
 
     ticket: int
     weights: list[Any]
@@ -52,6 +52,6 @@ class UseWeights(Message):
 
 @dataclass(frozen=True, slots=True)
 class WeightsUsed(Message):
-    """The new weights are in use."""
+    """The new weights are in use. From the stepper to the caller."""
 
     ticket: int

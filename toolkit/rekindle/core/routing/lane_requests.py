@@ -1,4 +1,4 @@
-"""Requests of each lane, as its router knows them, and the lane's load."""
+"""Requests of each lane in the view of the router, and the lane's load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ class LaneView(Protocol):
 
 @dataclass(slots=True)
 class RouterEntry:
-    """A request in progress, or with a held prefix.
+    """One request in the router: in progress, or with a held prefix.
 
     Attributes:
         admit: the message to its lane.
         pages: the page hashes of its initial tokens; see `pages_of`.
         lane: the number of its lane; None while it waits for one.
         tokens: the estimated tokens to compute; 0 after its first token.
-        ending: the end reason, once it is asked to end.
-        started: whether the caller has its start.
+        ending: the end reason, once the caller or a stop string has ended it.
+        started: whether the caller has received its `Started`.
         losses: the number of lanes lost with it.
     """
 
@@ -50,7 +50,7 @@ class RouterEntry:
 
 
 class LaneRequests:
-    """The requests of one lane.
+    """The requests of one lane, as the `Router` counts them.
 
     Attributes:
         pending: the requests with an uncomputed prompt, by id.
@@ -78,11 +78,11 @@ class LaneRequests:
         return LaneLoad(self._number, pending, uncached, self.in_flight, self.total_given, slots)
 
     def is_computing(self, request_id: int) -> bool:
-        """Return whether initial tokens of a request remain to compute, though some of its output is out."""
+        """Return whether initial tokens of a request remain to compute, even after its first output."""
         return bool(self._view.remaining(request_id))
 
     def take(self, entry: RouterEntry, uncached: int) -> None:
-        """Add a request with its uncached tokens."""
+        """Assign a request to the lane, with its number of uncached tokens."""
         entry.lane, entry.tokens = self._number, max(1, uncached)
         self.total_given += 1
         self.in_flight += 1

@@ -48,14 +48,14 @@ class DecodeView(LaneView, Protocol):
 
 @dataclass(slots=True)
 class _Transfer:
-    """A request in progress.
+    """A request in progress in the relay.
 
     Attributes:
-        stage: its stage: computing its prompt, moving its pages, or decoding.
+        stage: "prefill" while its prompt is computed, "moving" while its pages move, then "decode".
         alone: whether its current lane serves it to the end.
         first: the first page to move.
         token: its first token, once sampled.
-        ending: the end reason, once it is asked to end during prefill.
+        ending: the end reason, once the caller or a stop string has ended it.
         exchanges: the number of weight exchanges of the prefill lane before it started the request.
     """
 
@@ -74,7 +74,7 @@ class _Exchange:
 
     Attributes:
         message: the request for new weights.
-        moving: the requests with moving pages when the prefill lane began to use the weights; None before that.
+        moving: the requests on the old weights whose pages still move; None until the prefill lane uses the new ones.
     """
 
     message: NewWeights
@@ -82,7 +82,10 @@ class _Exchange:
 
 
 class Relay:
-    """Runs prompts and first tokens in the prefill lane, moves their pages, and continues in the decode lane.
+    """The router of an engine with a prefill lane and a decode lane, in place of `Router`.
+
+    The prefill lane computes prompts and samples first tokens; then the relay moves the pages of the prompt, and the
+    decode lane continues the request.
 
     Pages already cached in the decode lane do not move. The decode lane itself computes prompts with few uncached
     tokens, and the end of a prompt after its last whole page. The prefill lane alone serves requests with at most one
@@ -111,7 +114,7 @@ class Relay:
         match message:
             case FromLane(lane, answer):
                 yield from self._take(lane, answer)
-                yield from self._go_on()
+                yield from self._forward_weights()
             case Admit(request):
                 yield self._admit(request)
             case Withdraw(request_id) | Stopped(request_id):
@@ -235,7 +238,7 @@ class Relay:
         return replace(output, request=transfer.request, end=end), []
 
     def _move(self, transfer: _Transfer) -> Iterator[Message]:
-        """Have a request's missing pages collected, once the decode lane has its weights."""
+        """Collect the pages missing in the decode lane, once this lane has the weights of the request."""
         if transfer.exchanges > self._exchange_counts[DECODE]:
             self._early.append(transfer.request.id)
             return
@@ -243,7 +246,7 @@ class Relay:
         yield ToLane(PREFILL, SendPages(transfer.request, transfer.first, transfer.exchanges))
 
     def _on_collected(self, message: Collected) -> Iterator[Message]:
-        """Have the collected pages of a request copied to the decode lane."""
+        """Send the collected pages of a request to the decode lane."""
         transfer = self._transfers.get(message.request_id)
         if transfer is None:  # it ended meanwhile
             return
@@ -262,8 +265,8 @@ class Relay:
 
     # Weights
 
-    def _go_on(self) -> Iterator[Message]:
-        """Give new weights to the decode lane once it has all requests started on the old ones in the prefill lane."""
+    def _forward_weights(self) -> Iterator[Message]:
+        """Send new weights to the decode lane once it has all requests started on the old ones in the prefill lane."""
         for ticket, exchange in list(self._exchanges.items()):
             if exchange.moving is None:
                 return

@@ -1,4 +1,4 @@
-"""A lane in another process: the local stand-in for its scheduler, with all requests in progress there."""
+"""A lane in another process: the local actor in place of its scheduler, with all requests in progress there."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -100,9 +100,9 @@ class _RemoteRequest:
 
 
 def _submit(request: Request, started: bool) -> Submit:
-    """Return a request in the form for another engine: unconstrained, because a compiled constraint cannot be sent.
+    """Return a request as submitted, for the replica to prepare again, because a compiled constraint cannot be sent.
 
-    Neither can a type of the caller; only the caller's result needs it.
+    The caller's type for a JSON schema cannot be sent either; only the caller needs it, to parse the result.
     """
     params = request.params
     if params.json_schema is not None:
@@ -148,7 +148,10 @@ class SentPages:
 
 
 class RemoteLane:
-    """Forwards messages to a replica, and returns its requests with their tokens so far if it is lost.
+    """The actor of a lane in another process: it takes the place of the lane's scheduler.
+
+    It forwards messages to the replica, and answers with the replica's messages. If the replica is lost, it returns the
+    requests with their tokens so far to the `Router`, for other lanes to continue. Sessions read `stats` from it.
 
     Args:
         link: the connection to the replica.
@@ -237,14 +240,14 @@ class RemoteLane:
                 )
 
     def _ask(self, question: NewWeights | SaveCache) -> Iterator[Message]:
-        """Send a question; for a lost lane, answer at once."""
+        """Send a question to the replica; if the replica is lost, answer at once."""
         if self._loss is None:
             self._link.send(question)
         else:
             yield from self._answers()
 
     def _take(self, message: Message) -> Iterator[Message]:
-        """Handle a message from the replica; yield the messages of a local lane in its place."""
+        """Handle a message from the replica; yield what a local lane would send."""
         match message:
             case RemoteOutputs(remote_outputs):
                 outputs = tuple(output for each in remote_outputs for output in self._outputs(each))
@@ -306,12 +309,12 @@ class RemoteLane:
 
     def _release_requests(self) -> tuple[Admit, ...]:
         """Return all requests for other lanes, and forget these and the cached pages."""
-        entry, self._requests = self._requests, {}
+        requests, self._requests = self._requests, {}
         self._pages.clear()
-        return tuple(each.readmit() for each in entry.values())
+        return tuple(each.readmit() for each in requests.values())
 
     def _answers(self) -> Iterator[Message]:
-        """Answer all questions for a lost lane: it will return with the new weights, and saves no pages."""
+        """Answer all open questions of a lost lane: it will return with the new weights, and no pages are saved."""
         exchanges, self._exchanges = self._exchanges, {}
         for ticket, exchange in exchanges.items():
             self.weights = exchange.weights

@@ -1,4 +1,4 @@
-"""The router: the actor between the lanes of an engine and their shared actors. It assigns requests to lanes."""
+"""The router: the actor between the shared actors of an engine and its lanes. It assigns requests to lanes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -37,13 +37,14 @@ MOST_LOSSES = 3
 
 
 class Router:
-    """Assigns requests to lanes, and merges the lanes' answers.
+    """The router actor: assigns requests to lanes, and merges the lanes' answers.
 
-    Each lane gets the messages about its requests. Questions to all lanes get one merged answer. A request with a held
-    prefix goes to a lane with the prefix, as long as the lane has a slot.
+    An engine with several lanes has one router, or a `Relay` in its place if prompts have separate devices. Each lane
+    gets the messages about its requests. Questions to all lanes, about weights or the saving of caches, get one merged
+    answer. A request that begins with a held prefix goes to a lane with the prefix, as long as it has a free slot.
 
-    Requests of a lost lane move to other lanes, with their tokens so far. Without any lane they wait, and fail with
-    `ReplicaLost` if all losses are final. A request also fails after the loss of more than `MOST_LOSSES` of its lanes.
+    Requests of a lost lane move to other lanes, with their tokens so far. While no lane serves they wait; once no lane
+    will ever serve again, they fail with `ReplicaLost`. A request also fails after more than `MOST_LOSSES` losses.
 
     Args:
         lanes: the router's views of the lanes.
@@ -69,7 +70,7 @@ class Router:
                 entry = self._entries[request.id] = RouterEntry(message, pages_of(request, self._page_size))
                 return self._place(entry)
             case Withdraw() | Stopped():
-                return self._tell(message)
+                return self._forward_end(message)
             case NewWeights() | KeepWeights() | SaveCache():
                 return self._tickets.ask(message)
         raise TypeError(
@@ -98,7 +99,7 @@ class Router:
         """Assign a request to a lane, if one serves."""
         serving = [lane for lane in self._lanes if lane.loss is None]
         if not serving:
-            return [self._fail_unassigned(entry, "and no other replica is left")] if self._over else []
+            return [self._fail_unassigned(entry, "and no other replica is left")] if self._all_lost else []
         request, pages = entry.admit.request, entry.pages
         loads = [lane.load(request, pages, self._page_size, self._slots) for lane in serving]
         holding = self._holding(pages)
@@ -110,12 +111,12 @@ class Router:
 
     def _holding(self, pages: Sequence[int]) -> set[int | None]:
         """Return the lanes with the longest held prefix of a request's pages."""
-        there = set(pages)
-        prefixes = [each for each in self._held_prefixes.values() if each.pages and each.pages[-1] in there]
+        own_pages = set(pages)
+        prefixes = [each for each in self._held_prefixes.values() if each.pages and each.pages[-1] in own_pages]
         longest = max((len(each.pages) for each in prefixes), default=0)
         return {each.lane for each in prefixes if len(each.pages) == longest}
 
-    def _tell(self, message: Withdraw | Stopped) -> list[Message]:
+    def _forward_end(self, message: Withdraw | Stopped) -> list[Message]:
         """Forward the end of a request to its lane; a request without a lane ends here."""
         entry = self._entries.get(message.request_id)
         if entry is None:
@@ -172,7 +173,7 @@ class Router:
     # Lost lanes
 
     @property
-    def _over(self) -> bool:
+    def _all_lost(self) -> bool:
         """Return whether no lane will ever serve again."""
         return all(lane.for_good for lane in self._lanes)
 
@@ -186,12 +187,12 @@ class Router:
             if entry is not None:
                 entry.losses += 1
                 yield from self._place_again(admit)
-        if self._over:
+        if self._all_lost:
             for entry in [entry for entry in self._entries.values() if entry.lane is None]:
                 yield self._fail_unassigned(entry, "and no other replica is left")
 
     def _place_again(self, admit: Admit) -> Iterator[Message]:
-        """Assign a request of a lost lane to another, unless it is asked to end or lost too many lanes."""
+        """Assign a request of a lost lane to another, unless it was ended meanwhile or has lost too many lanes."""
         entry = self._entries.get(admit.request.id)
         if entry is None:
             return
@@ -206,7 +207,7 @@ class Router:
             yield from self._place(entry)
 
     def _end_unassigned(self, entry: RouterEntry) -> Message:
-        """End a request without a lane, as requested."""
+        """End a request without a lane, with its end reason."""
         self._end(entry)
         return Outputs((Output(entry.admit.request, (), entry.ending),))
 

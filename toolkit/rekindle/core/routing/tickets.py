@@ -35,7 +35,7 @@ class _Exchange:
 
 
 class Tickets:
-    """Questions still open in some lanes.
+    """The questions to all lanes without a complete answer, for a `Router` or a `Relay`.
 
     Args:
         lanes: the number of lanes.
@@ -67,7 +67,7 @@ class Tickets:
         return [] if exchange is None else [exchange.of(lane) for lane in range(self._lanes)]
 
     def answer(self, lane: int, answer: WeightsUsed | WeightsKept | CacheSaving | CacheSaved) -> Iterator[Message]:
-        """Record a lane's answer; yield the merged answer, and repeated questions to lanes."""
+        """Record a lane's answer; yield the merged answer once it is complete, and further questions to lanes."""
         match answer:
             case WeightsUsed(ticket) | WeightsKept(ticket):
                 yield from self._record_exchange(lane, ticket, used=isinstance(answer, WeightsUsed))

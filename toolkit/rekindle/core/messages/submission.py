@@ -1,4 +1,4 @@
-"""Callers' messages, and the steps of a request up to the scheduler."""
+"""Submission of requests: messages from callers, and between intake, tokenizer and scheduler."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,9 +77,11 @@ NO_PREFIX = OutputPrefix()
 
 @dataclass(frozen=True, slots=True)
 class Submit(OfRequest):
-    """A caller's request, not yet tokenized.
+    """A caller's request, not yet tokenized. From the caller to the intake.
 
     Attributes:
+        prompt: the prompt.
+        params: the validated sampling parameters.
         hold: compute the prompt alone, and hold it in the prefix cache.
         caller: the number of the submitting task or thread. Requests of one caller are admitted in their order.
         output_prefix: the first tokens of the output.
@@ -101,12 +103,12 @@ class Submit(OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Cancel(OfRequest):
-    """A caller cancels the request."""
+    """The caller cancels a request. From the caller to the intake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenize(Message):
-    """Tokenize and check a request, which may take long."""
+    """Tokenize and validate a request in a worker thread. From the intake to the tokenizer."""
 
     submit: Submit
 
@@ -120,7 +122,7 @@ class Tokenize(Message):
 
 @dataclass(frozen=True, slots=True)
 class Tokenized(OfRequest):
-    """The answer to a `Tokenize`.
+    """The answer to a `Tokenize`. From the tokenizer to the intake.
 
     Attributes:
         outcome: the request, or the error that prevents serving it.
@@ -136,9 +138,10 @@ class Tokenized(OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Admit(Message):
-    """A tokenized and validated request joins the waiting queue.
+    """Queue a tokenized and validated request. From the intake to the scheduler.
 
     Attributes:
+        request: the request.
         started: whether the request began in another lane. The caller already has its start and its output so far.
     """
 
@@ -155,15 +158,15 @@ class Admit(Message):
 
 @dataclass(frozen=True, slots=True)
 class Withdraw(OfRequest):
-    """End the request now, in any state.
+    """End a request now, or release its held prefix. From the intake to the scheduler.
 
-    An admitted request's `Admit` comes first. A rejected or ended request may be withdrawn too.
+    It comes after the request's `Admit`, if there is one. The request may have been rejected or ended already.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected(OfRequest):
-    """The request cannot be served.
+    """A request cannot be served. From the intake, the scheduler or the router to the caller.
 
     Attributes:
         error: the reason.
