@@ -509,7 +509,7 @@ def test_damaged_files_cost_warnings_and_are_made_again(cache: Path, model: Path
         assert (session.stats.compilations, session.stats.loads) == (len(damaged), PROGRAMS - len(damaged))
         session.save_sync()
     said = [str(each.message) for each in warned]
-    assert all("they are dropped and made anew" in each for each in said)
+    assert all("they are dropped and will be created again" in each for each in said)
     assert sum("the compiled programs in" in each for each in said) == len(damaged) == 2
     assert sum("the pages in" in each for each in said) == len(said) - 2 > 0
     with open_session(model, restore="require", precompile="all") as session:

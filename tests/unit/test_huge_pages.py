@@ -87,7 +87,7 @@ def test_small_arrays_share_huge_pages_and_keep_their_place_and_content() -> Non
 def test_it_stops_between_two_pages() -> None:
     memory = some_memory(8 * SIZE)
     spans = spans_of(arrays_in(memory, 4))
-    assert collapse(spans, stopped=lambda seconds: seconds > 0) == SIZE
+    assert collapse(spans, should_stop=lambda seconds: seconds > 0) == SIZE
 
 
 def test_memory_that_is_gone_is_left_alone() -> None:

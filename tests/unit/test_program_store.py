@@ -391,7 +391,7 @@ def test_programs_in_use_may_fill_the_whole_bound(
     monkeypatch.setattr(jax, "process_index", lambda: 1)  # which writes faster than Orbax
     monkeypatch.setattr(store_entries, "size_of", lambda _: 100)
     store = open_programs(directory, capacity)
-    with pytest.warns(RuntimeWarning, match=f"leave no room for it in {capacity} bytes"):
+    with pytest.warns(RuntimeWarning, match=f"leave no room for another within the limit of {capacity} bytes"):
         assert [store.save(nth(number), program) for number in range(3)] == saved
     assert [store.entry(nth(number)).exists() for number in range(3)] == saved
 

@@ -227,7 +227,7 @@ def test_a_page_that_the_seal_does_not_cover_is_still_checked(segment: Path, dir
     assert first is not None
     assert same(first, content(pages[spoilt - 1].digest))
     assert f"page {spoilt} is not as it was written" in next(iter(SnapshotCatalog(directory).verify().values()))
-    with pytest.warns(RuntimeWarning, match=f"page {spoilt} is not as it was written.*made anew") as warned:
+    with pytest.warns(RuntimeWarning, match=f"page {spoilt} is not as it was written.*will be created again") as warned:
         assert store.read([good, bad]) == [None, None]
     assert len(warned) == 1
     assert segments(directory) == []
@@ -480,7 +480,7 @@ def test_what_is_above_new_pages_never_leaves_for_them(directory: Path, tmp_path
     os.utime(segments(directory)[0] / "seal.json", ns=(1, 1))
     assert None not in write(store, pages[3:6]).records
     assert readable(store) == {page.digest for page in pages[:6]}
-    with pytest.warns(RuntimeWarning, match="too small for them and their ancestors") as warned:
+    with pytest.warns(RuntimeWarning, match="too small for the new pages and their ancestors") as warned:
         assert write(store, pages[6:]).records == (None, None, None)
     assert len(warned) == 1
     assert write(store, pages[6:]).records == (None, None, None), "without a second warning"

@@ -52,12 +52,12 @@ class ReplicaPrograms:
         return replace(self._restore_report, programs=self.loads, compiled=self.compilations)
 
     def readiness(self) -> Readiness:
-        """Return the readiness of the programs prepared ahead of need, over all replicas."""
+        """Return the readiness of the programs prepared in advance, over all replicas."""
         each = [status.readiness for status in self._statuses]
         return Readiness(
             ready=sum(one.ready for one in each),
             total=sum(one.total for one in each),
-            coming=sum(one.coming for one in each),
+            pending=sum(one.pending for one in each),
             compiled=any(one.compiled for one in each),
         )
 

@@ -130,7 +130,7 @@ class Replica:
         return lane.scheduler.look(at)
 
     async def wait_for_programs(self) -> None:
-        """Wait until all programs prepared ahead of need are ready and stored; raises the first error."""
+        """Wait until all programs prepared in advance are ready and stored; raises the first error."""
         programs = (await self._wait_open()).programs
         for each in (*programs.preparing, *programs.stored()):
             await asyncio.wrap_future(each)

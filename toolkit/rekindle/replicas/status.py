@@ -21,7 +21,7 @@ class ReplicaStatus:
         scheduler: the counters of its scheduler.
         stuck: the description of a stuck tick; None if the replica is not stuck.
         programs, loads, compilations, unexpected: the numbers of its programs, as in `EnginePrograms`.
-        readiness: the readiness of the programs prepared ahead of need.
+        readiness: the readiness of the programs prepared in advance.
         awaited: the progress of an awaited program; None if there is none.
         workspace: the bytes for its largest step.
     """

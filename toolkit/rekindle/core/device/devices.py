@@ -106,7 +106,7 @@ def lanes_of(place: Place, settings: Settings) -> list[Place]:
 
 
 def candidate_places(devices: Sequence[jax.Device], data: int = 1, replicas: int = 1) -> list[Place]:
-    """Return one place for each possible tensor-parallel size: each divisor of the devices available to a group.
+    """Return one place for each tensor-parallel size: the divisors of the number of devices available to a group.
 
     Args:
         data: the number of groups in a place.
@@ -117,9 +117,9 @@ def candidate_places(devices: Sequence[jax.Device], data: int = 1, replicas: int
 
 
 def place_from(devices: Sequence[jax.Device], tensor: int, data: int = 1) -> Place:
-    """Return the first `data * tensor` of these devices, attached or not, as a place.
+    """Return the place of the first `data * tensor` devices. They need not be attached.
 
-    If these are all chips of a TPU, JAX orders them by their wiring.
+    If they are all chips of a TPU, JAX orders them by their wiring.
     """
     members = devices[: data * tensor]
     if members[0].platform == "tpu" and len(members) == members[0].client.device_count():
@@ -133,11 +133,9 @@ def _place_of_mesh(mesh: Any) -> Place:
         raise ConfigError(f"mesh must be a jax.sharding.Mesh, which has devices, got {mesh!r:.80}")
     axes = sorted(range(len(mesh.axis_names)), key=lambda axis: (AXES + mesh.axis_names).index(mesh.axis_names[axis]))
     devices = tuple(np.transpose(mesh.devices, axes).flat)
-    strangers = [device for device in devices if device.process_index != jax.process_index()]
-    if strangers:
-        raise ConfigError(
-            f"mesh has {strangers[0]} of process {strangers[0].process_index}; this one has {_local_names()}"
-        )
+    others = [device for device in devices if device.process_index != jax.process_index()]
+    if others:
+        raise ConfigError(f"mesh has {others[0]} of process {others[0].process_index}; this one has {_local_names()}")
     if len({(device.platform, device.device_kind) for device in devices}) > 1:
         raise ConfigError(f"the devices of a mesh must be of one kind, got {', '.join(map(str, devices))}")
     return Place(devices, mesh.shape.get("data", 1))
@@ -147,26 +145,26 @@ def places_over(spec: Any, settings: Settings) -> list[Place]:
     """Return candidate places with an equal number of devices from each process of `jax.distributed`.
 
     Args:
-        spec: a platform for `device=` of `open`, or None for jax's default.
+        spec: a platform for `device=` of `open`, or None for JAX's default.
         settings: the settings; `tensor` is the total number of devices.
 
     Returns:
         One place, or several candidates in ascending number of devices.
 
     Raises:
-        ConfigError: `spec` is no platform, or the processes lack the devices.
+        ConfigError: `spec` is not a platform, or the processes lack the devices.
     """
     if not (spec is None or (isinstance(spec, str) and ":" not in spec)):
         raise ConfigError(f'with hosts, device must be None or a platform such as "gpu"; got {spec!r:.80}')
     try:
-        every = sorted(jax.devices(spec), key=lambda device: device.id)
+        devices = sorted(jax.devices(spec), key=lambda device: device.id)
     except RuntimeError as error:
         raise ConfigError(f"device {spec!r} does not exist; JAX has {_local_names()} ({error})") from error
     processes, tensor = jax.process_count(), settings.tensor
-    of_processes = [[device for device in every if device.process_index == index] for index in range(processes)]
+    of_processes = [[device for device in devices if device.process_index == index] for index in range(processes)]
     fewest = min(map(len, of_processes))
     if tensor is None:
-        most = 1 if shares_memory(every[0]) else fewest
+        most = 1 if shares_memory(devices[0]) else fewest
         counts = [each for each in range(1, most + 1) if most % each == 0]
     elif tensor % processes == 0 and tensor // processes <= fewest:
         counts = [tensor // processes]
@@ -175,7 +173,7 @@ def places_over(spec: Any, settings: Settings) -> list[Place]:
             f"tensor={tensor} must be a multiple of the {processes} processes that share the model, and at most "
             f"{processes * fewest}, since one of them has {fewest} devices"
         )
-    return [Place(tuple(each for devices in of_processes for each in devices[:count])) for count in counts]
+    return [Place(tuple(device for local in of_processes for device in local[:count])) for count in counts]
 
 
 def put_on(device: jax.Device) -> Callable[[Any], jax.Array]:

@@ -21,7 +21,7 @@ from rekindle_kernels.api import Implementation
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """The function of a program.
+    """The function of a program, with the sharding of its arguments and results.
 
     Attributes:
         into, out: the partition specs of arguments and results, from `place`.
@@ -37,7 +37,7 @@ class Function:
 def step_function(
     place: Place, abstract: AbstractDecoder, sizes: Sizes, kernels: Implementation, processor: LogitsProcessor | None
 ) -> Function:
-    """Return the step; a bucket's step is the function with a `bucket` argument."""
+    """Return the step function, common to all buckets. Programs bind its `bucket` argument."""
 
     def run(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
         decoder = abstract.with_weights(weights)
@@ -51,7 +51,7 @@ def step_function(
 
 
 def enter_function(place: Place, max_running: int) -> Function:
-    """Return the function to fill a slot's adjustments, on the slot's group."""
+    """Return the function to fill a slot's adjustments, on the devices of its group."""
 
     def enter(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
         return enter_slot(adjustments, place.local_index(slot, max_running, other=max_running), packed)
@@ -60,7 +60,7 @@ def enter_function(place: Place, max_running: int) -> Function:
 
 
 def allow_function(place: Place, max_running: int) -> Function:
-    """Return the function to write allowed-token masks into slots, on the slots' groups."""
+    """Return the function to write allowed-token masks into slots, on the devices of their groups."""
 
     def allow(rows: jax.Array, slots: jax.Array, bits: jax.Array) -> jax.Array:
         return rows.at[place.local_index(slots, max_running, other=max_running)].set(bits)

@@ -18,7 +18,7 @@ import jax
 
 SETTINGS: Final = Path("/sys/kernel/mm/transparent_hugepage")
 COLLAPSE: Final = 25
-"""MADV_COLLAPSE: in Linux since 6.1, without a name in Python."""
+"""MADV_COLLAPSE, in Linux since 6.1. Python's mmap module does not define it."""
 
 Span = tuple[int, int]
 """Range of whole memory pages: the addresses of its first byte and of its end."""
@@ -44,14 +44,14 @@ def page_size() -> int:
     return 0
 
 
-def collapse(spans: Iterable[Span], stopped: Callable[[float], bool] = lambda seconds: False) -> int:
-    """Move memory into huge pages in place, except the ends of spans. It may be read, written and freed meanwhile.
+def collapse(spans: Iterable[Span], should_stop: Callable[[float], bool] = lambda seconds: False) -> int:
+    """Move memory into huge pages in place, except the ends of spans. The memory may be used and freed meanwhile.
 
-    Refused pages stay as they are: Linux refuses all before 6.1 or if an administrator set "never", and single pages if
-    they were freed or if no memory is free. Other systems do nothing.
+    Pages refused by the system stay as they are. Linux before 6.1, or with the setting "never", refuses all pages; it
+    refuses single pages if they were freed or if no memory is free. Other systems refuse all pages.
 
     Args:
-        stopped: called after each huge page with its seconds; may wait, and returns True to stop.
+        should_stop: called after each huge page with the seconds it took; may wait, and returns True to stop.
 
     Returns:
         The number of bytes in huge pages now.
@@ -62,7 +62,7 @@ def collapse(spans: Iterable[Span], stopped: Callable[[float], bool] = lambda se
             started = monotonic()
             if _madvise()(place, size, COLLAPSE) == 0:
                 done += size
-            if stopped(monotonic() - started):
+            if should_stop(monotonic() - started):
                 return done
     return done
 

@@ -35,8 +35,8 @@ class TickInputs(Generic[A]):
         row_slot, row_page: (decode_rows,) the decoding slots, and the page of each slot's token. For several steps,
             row_page is (decode_rows, 2): the pages of each slot's tokens, with the null page for an unused second one.
         row_length: (decode_rows,) like `block_length`.
-        row_steps, row_ends: (decode_rows,) and (decode_rows, MAX_END_IDS) the most tokens for each row, and its end
-            tokens, padded with -1; both are empty for a single step.
+        row_steps, row_ends: (decode_rows,) and (decode_rows, MAX_END_IDS) the maximum number of tokens for each
+            row, and its end tokens, padded with -1; both are empty for a single step.
     """
 
     tokens: A
@@ -61,7 +61,7 @@ class TickInputs(Generic[A]):
 
 
 def samples_of(bucket: Bucket, max_running: int) -> int:
-    """Return the most prompts with a chunk in one tick, and so the most completed ones."""
+    """Return the maximum number of prompt chunks in one tick. It bounds the completed prompts, too."""
     return min(bucket.blocks, max_running)
 
 

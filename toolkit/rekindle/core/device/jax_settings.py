@@ -46,7 +46,7 @@ COMPILED_IN: Final = (
 
 OVERRIDES: Final[Mapping[str, Any]] = {
     "jax_enable_x64": False,  # the step uses 32-bit indices throughout
-    "jax_disable_jit": False,  # without a compiler there is no engine
+    "jax_disable_jit": False,  # the engine consists of compiled programs
     "jax_debug_nans": False,  # padding may compute NaNs, never read
     "jax_debug_infs": False,  # a banned token's logit is minus infinity
     # A program from JAX's cache has no code to serialize, so it could not be stored. Unique program names prevent hits
@@ -93,7 +93,7 @@ def overrides() -> Iterator[None]:
 
 
 def with_overrides(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """Call a function under Rekindle's overrides, on a worker thread, and return its result."""
+    """Return the result of a function called under Rekindle's overrides, for worker threads."""
     with overrides():
         return function(*arguments, **options)
 

@@ -15,7 +15,7 @@ from rekindle.core.device.state import Pages, Slots
 
 @dataclass(frozen=True, slots=True)
 class TickOrder:
-    """Compute a tick.
+    """Order to compute a tick.
 
     Attributes:
         bucket: the bucket of its program.
@@ -33,7 +33,7 @@ class TickOrder:
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """Fill the adjustments of a slot, packed by `pack_adjustments`."""
+    """Order to fill the adjustments of a slot, packed by `pack_adjustments`."""
 
     slot: int
     packed: Any
@@ -42,7 +42,7 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """Set the allowed-token masks of some slots, from `masks_of`."""
+    """Order to set the allowed-token masks of some slots, from `masks_of`."""
 
     slots: Any
     bits: Any
@@ -51,7 +51,7 @@ class Allow:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Copy a page out of the pool."""
+    """Order to copy a page out of the pool."""
 
     page: int
     key: ClassVar[Key] = GATHER
@@ -59,7 +59,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Copy page content from `Gather` into a page of the pool."""
+    """Order to copy page content from `Gather` into a page of the pool."""
 
     page: int
     content: Any
@@ -71,7 +71,7 @@ Order: TypeAlias = TickOrder | Enter | Allow | Gather | Scatter
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Switch to the weights loaded by every process under this number. It needs no program."""
+    """Order to switch to the weights loaded by every process under this number. It has no program."""
 
     number: int
 

@@ -136,15 +136,15 @@ def pack_sampling(request: Request) -> Array:
     return row
 
 
-def masks_of(constrained: Sequence[Chunk | Row], null_slot: int) -> Iterator[tuple[Array, Array]]:
+def masks_of(items: Sequence[Chunk | Row], null_slot: int) -> Iterator[tuple[Array, Array]]:
     """Yield batches of slots and their allowed-token masks, as arguments of the ALLOW program.
 
     Args:
-        constrained: the chunks and rows of a plan with masks.
+        items: the chunks and rows with masks in a plan.
         null_slot: the number of the null slot, for padding.
     """
-    for first in range(0, len(constrained), MASKS_PER_CALL):
-        batch = constrained[first : first + MASKS_PER_CALL]
+    for first in range(0, len(items), MASKS_PER_CALL):
+        batch = items[first : first + MASKS_PER_CALL]
         slots, bits = no_masks(len(batch[0].allowed), null_slot)
         slots[: len(batch)] = [each.slot for each in batch]
         bits[: len(batch)] = [each.allowed for each in batch]
@@ -219,8 +219,8 @@ def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternati
         token: the id of the scored token.
         alternatives: the number of likeliest tokens to return; fewer if fewer have a probability.
     """
-    most = (len(row) - 2) // 2
-    ids, values = row[2 : 2 + alternatives].tolist(), row[2 + most :].view(np.float32)[:alternatives].tolist()
+    max_logprobs = (len(row) - 2) // 2
+    ids, values = row[2 : 2 + alternatives].tolist(), row[2 + max_logprobs :].view(np.float32)[:alternatives].tolist()
     possible = [pair for pair in zip(ids, values, strict=True) if pair[1] > -math.inf]
     top = tuple(TokenLogprob(i, "", value, rank) for rank, (i, value) in enumerate(possible, 1))
     return TokenLogprob(token, "", row[:1].view(np.float32).item(), int(row[1]), top)

@@ -17,7 +17,7 @@ SAME = PartitionSpec()
 WEIGHTS = PartitionSpec(TENSOR)
 """Weights: per-device shards, each packed independently, concatenated along axis 0."""
 ROWS = PartitionSpec(DATA)
-"""Slots, tick inputs and tick outputs: those of each group, concatenated along axis 0."""
+"""Slots, tick inputs and tick outputs: arrays of each group, concatenated along axis 0."""
 PAGES = PartitionSpec(DATA, None, TENSOR)
 """Pages of one layer: split by group, and within a group by heads."""
 PAGE = PartitionSpec(None, None, TENSOR)
@@ -54,8 +54,8 @@ class Place:
     def __str__(self) -> str:
         ids = [device.id for device in self.devices]
         first, last = min(ids), max(ids)
-        together = sorted(ids) == list(range(first, last + 1))
-        numbers = (f"{first} to {last}" if last > first else str(first)) if together else ",".join(map(str, ids))
+        is_contiguous = sorted(ids) == list(range(first, last + 1))
+        numbers = (f"{first} to {last}" if last > first else str(first)) if is_contiguous else ",".join(map(str, ids))
         groups = f" in {self.data} groups" if self.data > 1 else ""
         several = f" of {self.processes} processes" if self.processes > 1 else ""
         return f"{self.first.platform}:{numbers}{groups}{several}"

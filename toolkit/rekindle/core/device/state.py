@@ -21,7 +21,7 @@ Pages = tuple[jax.Array, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of the device state beyond the model's; named as in `Settings`."""
+    """The sizes of the device state, apart from those of the model. They are named as in `Settings`."""
 
     num_pages: int
     page_size: int

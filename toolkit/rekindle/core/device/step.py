@@ -76,7 +76,7 @@ def step(
     )
     if bucket.steps == 1:
         return one_step(pages, slots, inputs)
-    pages, slots, tokens, scores = _several(
+    pages, slots, tokens, scores = _several_steps(
         one_step, pages, slots, inputs, bucket, score_columns(max_logprobs), decoder.shard.anywhere
     )
     none, hidden = jnp.zeros((0, scores.shape[1]), jnp.int32), decoder.config.hidden_size
@@ -104,8 +104,8 @@ def _tick(
     attend = TickAttention(inputs, slots, bucket, page_size, implementation)
     hidden, pages = decoder(tokens, positions, pages, attend, lengths)
 
-    sampled = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
-    slots, new_tokens, scores = _next_tokens(decoder, sampled, slots, inputs, row_length, max_logprobs, processor)
+    last_states = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
+    slots, new_tokens, scores = _next_tokens(decoder, last_states, slots, inputs, row_length, max_logprobs, processor)
     outputs = TickOutputs(
         tokens=new_tokens,
         scores=scores,
@@ -122,7 +122,7 @@ def _tick(
     return pages, slots, outputs
 
 
-def _several(
+def _several_steps(
     one_step: Callable[[Pages, Slots, TickInputs[jax.Array]], tuple[Pages, Slots, TickOutputs]],
     pages: Pages,
     slots: Slots,
@@ -131,13 +131,13 @@ def _several(
     columns: int,
     anywhere: Callable[[jax.Array], jax.Array],
 ) -> tuple[Pages, Slots, jax.Array, jax.Array]:
-    """Run decode steps until each row has its most tokens, or an end token.
+    """Run decode steps until each row has reached its number of steps, an end token, or an error.
 
     Finished rows are computed until the last row finishes, and write to the null page.
 
     Args:
         columns: the width of a packed score.
-        anywhere: maps booleans to their logical or over all devices of the program, so that all run the same steps.
+        anywhere: maps booleans to their logical OR over all devices of the program, so that all run the same steps.
 
     Returns:
         Pages, slots, and `tokens` and `scores` of `TickOutputs`.
@@ -190,7 +190,7 @@ def _next_tokens(
     max_logprobs: int,
     processor: LogitsProcessor | None,
 ) -> tuple[Slots, jax.Array, jax.Array]:
-    """Sample the next token of each completed prompt and of each decode row, and enter it into their slots.
+    """Sample the next token of each completed prompt and of each decode row, and write it into their slots.
 
     Args:
         hidden: (samples + decode_rows, hidden), the states of their last tokens.

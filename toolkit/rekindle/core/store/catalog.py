@@ -68,7 +68,7 @@ class Catalog(ABC, Generic[Description]):
 
     @abstractmethod
     def check(self, path: Path) -> None:
-        """Read an entry completely. Raise any error if it is not as it was written."""
+        """Read an entry completely. Raise an error, of any type, if the entry has changed since it was written."""
 
     def folders(self) -> list[Path]:
         """Return the directories that contain entries; none if the store does not exist."""
@@ -97,15 +97,15 @@ class Catalog(ABC, Generic[Description]):
 
     def verify(self) -> dict[Path, str]:
         """Read all entries, and return the errors of unusable entries by path."""
-        wrong = {}
+        errors = {}
         for path in self.paths():
             identity = disk.identity(path)
             try:
                 self.check(path)
             except Exception as error:  # tensorstore raises various errors
                 if _is_same_entry(path, identity):
-                    wrong[path] = str(error)
-        return wrong
+                    errors[path] = str(error)
+        return errors
 
     def evict(self, max_bytes: int, keep: Collection[Path] = ()) -> list[Path]:
         """Remove the least recently used entries until the rest takes at most `max_bytes`. Return their paths.
@@ -116,8 +116,10 @@ class Catalog(ABC, Generic[Description]):
             keep: entries to retain in any case.
         """
         sizes = {path: disk.bytes_of(path) for path in reversed(self.paths())}
-        unnamed = sum(disk.size_of(path) for folder in self.folders() for path in disk.temporary_entries(folder))
-        total, removed = unnamed + sum(sizes.values()), []
+        temporary_bytes = sum(
+            disk.size_of(path) for folder in self.folders() for path in disk.temporary_entries(folder)
+        )
+        total, removed = temporary_bytes + sum(sizes.values()), []
         for path, size in sizes.items():
             if total <= max_bytes:
                 break
@@ -141,7 +143,7 @@ class Catalog(ABC, Generic[Description]):
             disk.remove_leftovers(folder, include_active=True)
 
     def read(self, path: Path, load: Callable[[], T]) -> T | None:
-        """Return the result of `load` for an entry, or None after an error: the entry is dropped with a warning."""
+        """Return the result of `load`, or None after an error. A failed entry is dropped with a warning."""
         identity = disk.identity(path)
         if identity is None or identity in self._unusable:
             return None
@@ -182,8 +184,11 @@ class Catalog(ABC, Generic[Description]):
 
     def _drop(self, path: Path, identity: disk.Identity, error: Exception) -> None:
         disk.remove(path)
-        self._unusable.add(identity)  # in a read-only directory the entry stays
-        warn(f"the {self._contents} in {path} cannot be used ({error}): they are dropped and made anew", stacklevel=4)
+        self._unusable.add(identity)  # because an entry in a read-only directory stays
+        warn(
+            f"the {self._contents} in {path} cannot be used ({error}): they are dropped and will be created again",
+            stacklevel=4,
+        )
 
 
 def matching_paths(folder: Path, names: re.Pattern[str]) -> list[Path]:

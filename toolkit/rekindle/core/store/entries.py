@@ -49,7 +49,7 @@ LEFTOVER_SECONDS: Final = 3600
 
 
 class Damaged(Exception):
-    """An entry is not as it was written. Its store drops it with a warning."""
+    """Error for an entry changed since it was written. Its store drops the entry with a warning."""
 
 
 @contextmanager
@@ -146,15 +146,15 @@ def arrays_of(entry: Path, names: Sequence[str]) -> Arrays:
 
 def remove(entry: Path) -> None:
     """Delete an entry atomically: rename it first, then remove its files. Do nothing if it cannot be renamed."""
-    doomed = entry.with_name(f"{REMOVING}{entry.name}-{os.urandom(4).hex()}")
+    target = entry.with_name(f"{REMOVING}{entry.name}-{os.urandom(4).hex()}")
     try:
-        entry.rename(doomed)
+        entry.rename(target)
     except OSError:
         return
-    if doomed.is_symlink() or not doomed.is_dir():
-        doomed.unlink(missing_ok=True)
+    if target.is_symlink() or not target.is_dir():
+        target.unlink(missing_ok=True)
     else:
-        shutil.rmtree(doomed, ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)
 
 
 def remove_leftovers(store: Path, *, include_active: bool = False) -> None:
@@ -271,7 +271,7 @@ def _checkpointer(compressed: bool) -> Any:
 
 
 def _require_room(store: Path, required_bytes: int) -> None:
-    """Check for disk space first, because Orbax prints long tracebacks if it runs out. Compression needs less space."""
+    """Check the free disk space, because Orbax prints long tracebacks on a full disk. Compression is not considered."""
     if shutil.disk_usage(store).free < required_bytes + SPARE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(store))
 
@@ -315,7 +315,7 @@ def _read_seal(entry: Path) -> tuple[Header, dict[str, list[int | str]]]:
     try:
         seal = json.loads(body)
         return seal["header"], seal["files"]
-    except (ValueError, TypeError, KeyError) as error:  # the digest matches, but the format is another
+    except (ValueError, TypeError, KeyError) as error:  # the digest matches, but the format is unknown
         raise Damaged(f"{SEAL} has an unknown form") from error
 
 

@@ -10,7 +10,7 @@ from rekindle.core.store.segments import Segment, SegmentPage
 
 @dataclass(slots=True)
 class _Copies:
-    """A page and its position in each segment with a copy of it, by segment name. Two processes may store one page."""
+    """A page, and its position in each segment with a copy, by segment name. Two processes may store the same page."""
 
     record: int
     page: SegmentPage

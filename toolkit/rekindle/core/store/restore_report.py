@@ -62,13 +62,13 @@ class RestoreReport:
 
     def _counts(self) -> list[str]:
         return [
-            f"{self._loaded()}, {self.compiled} compiled",
+            f"{self._programs()}, {self.compiled} compiled",
             f"{markup.quantity(self.nodes, 'cached page')} ({markup.quantity(self.tokens, 'token')}) found",
             f"open after {self.seconds:.2f} s",
             *([f"saved {markup.seconds(self.compile_seconds)} of compiling"] if self.compile_seconds else []),
         ]
 
-    def _loaded(self) -> str:
+    def _programs(self) -> str:
         if self.programs + self.compiled < self.stored:  # a damaged program is compiled again
             return f"{markup.quantity(self.stored, 'stored program')} ({self.programs} loaded until now)"
         return f"{markup.quantity(self.programs, 'program')} loaded"

@@ -104,7 +104,7 @@ def open_segment(path: Path) -> Segment:
     try:
         origin = SegmentOrigin(str(header["model"]), {str(name): str(part) for name, part in header["parts"].items()})
         return Segment(path, origin, float(header["created"]), tuple(map(_page, header["pages"])))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # the digest matches, but the format is another
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # the digest matches, but the format is unknown
         raise disk.Damaged("its header has an unknown form") from error
 
 

@@ -167,7 +167,9 @@ class SnapshotStore:
         ancestors = self._ancestors(pages)
         room = self._capacity - sum(segment.bytes for segment in ancestors)
         if sum(array.nbytes for array in arrays) > room:
-            self._catalog.warn_unsaved(f"the limit of {self._capacity} bytes is too small for them and their ancestors")
+            self._catalog.warn_unsaved(
+                f"the limit of {self._capacity} bytes is too small for the new pages and their ancestors"
+            )
             return False
         segment = self._catalog.write(partial(self._write, pages, arrays))
         if segment is None:

@@ -102,18 +102,21 @@ def sha256_hex(content: bytes) -> str:
 
 
 def shorten(difference: Difference) -> Difference:
-    """Return both values shortened for display: long ones without their common words, digests by the first digits."""
+    """Shorten both values for display: drop the common words of long values, and all but 12 digits of digests."""
     here, there = difference
     if max(map(len, difference)) > _MAX_UNTRIMMED:
         separator = next((mark for mark in ("; ", ", ") if mark in here or mark in there), " ")
-        mine, theirs = here.strip("{}").split(separator), there.strip("{}").split(separator)
-        only = [word for word in mine if word not in theirs], [word for word in theirs if word not in mine]
+        words_here, words_there = here.strip("{}").split(separator), there.strip("{}").split(separator)
+        only = (
+            [word for word in words_here if word not in words_there],
+            [word for word in words_there if word not in words_here],
+        )
         if any(only):
             here, there = (separator.join(words) for words in only)
-    return _abridged(here), _abridged(there)
+    return _abridge(here), _abridge(there)
 
 
-def _abridged(text: str) -> str:
+def _abridge(text: str) -> str:
     text = re.sub("[0-9a-f]{64}", lambda digest: f"{digest[0][:12]}...", text)
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 

@@ -16,7 +16,7 @@ from rekindle.core.store.validity import Difference
 
 T = TypeVar("T")
 MAX_DIFFERENCES = 4
-"""The most argument differences named in one warning."""
+"""Maximum number of argument differences named in one warning."""
 
 
 class ProgramBuilder:
@@ -59,17 +59,17 @@ class ProgramBuilder:
         """Compile a program and, if there is a store, serialize it before its first call."""
         if self._store is not None:
             self.misses[key] = self._use_store(lambda store: store.explain(key))
-        began = monotonic()
+        start = monotonic()
         with compiling:
             program = self._programs.compile(key)
-        seconds = monotonic() - began
+        seconds = monotonic() - start
         serialized = self._use_store(lambda store: store.serialize(program, seconds))
         with self._lock:
             self.compilations += 1
         return program, serialized
 
     def compile_for(self, key: Key, arguments: Sequence[Any]) -> Program:
-        """Compile a program for arguments of other shapes than planned, and warn. This takes seconds.
+        """Compile a program for arguments of unexpected shapes, and warn. This takes seconds.
 
         Raises:
             RuntimeError: the arguments lie on other devices, for which no program is ever compiled.
@@ -77,7 +77,7 @@ class ProgramBuilder:
         self._programs.check_devices(key, arguments)
         differences = list(_differences(self._programs.arguments(key), arguments))
         more = f"; and {len(differences) - MAX_DIFFERENCES} more" if len(differences) > MAX_DIFFERENCES else ""
-        self.tell(
+        self.warn_unexpected(
             key,
             f"it was called with other arguments than it was compiled for: "
             f"{'; '.join(differences[:MAX_DIFFERENCES])}{more}",
@@ -100,8 +100,8 @@ class ProgramBuilder:
         """Remove a loaded program from the store because it cannot run, and warn."""
         self._use_store(lambda store: store.drop(key, error))
 
-    def tell(self, key: Key, reason: str) -> None:
-        """Warn of an unplanned compilation. Its number keeps Python from hiding it as a repeated warning."""
+    def warn_unexpected(self, key: Key, reason: str) -> None:
+        """Warn about an unexpected compilation. Its number keeps Python from hiding the warning as a repetition."""
         with self._lock:
             self.unexpected += 1
             number = self.unexpected
@@ -122,9 +122,9 @@ class ProgramBuilder:
             return None
 
 
-def _differences(expected: dict[str, Any], got: Sequence[Any]) -> Iterator[str]:
+def _differences(expected: dict[str, Any], arguments: Sequence[Any]) -> Iterator[str]:
     """Yield a description of each argument leaf with an unexpected shape, dtype or sharding."""
-    for (name, shapes), argument in zip(expected.items(), got, strict=True):
+    for (name, shapes), argument in zip(expected.items(), arguments, strict=True):
         if str(jax.tree.structure(shapes)) != str(jax.tree.structure(argument)):
             yield f"{name} has another structure"
             continue

@@ -20,7 +20,7 @@ class EnginePrograms:
 
     Attributes:
         executables: the compiled programs of each lane place.
-        preparing: a future of each program made ahead of need, done when it is ready.
+        preparing: a future for each program prepared in advance, done when the program is ready.
         restored_at_open: the state restored from earlier sessions, without programs loaded later.
         workspace_bytes: the estimated temporary bytes of the largest step, on all devices together.
     """
@@ -56,7 +56,7 @@ class EnginePrograms:
         return replace(self.restored_at_open, programs=self.loads, compiled=self.compilations, differences=differences)
 
     def readiness(self) -> Readiness:
-        """Return the readiness of the programs made ahead of need."""
+        """Return the readiness of the programs prepared in advance."""
         missed = any(each.builder.misses for each in self.executables)
         return Readiness.of(self.preparing, compiled=missed or self.compilations > 0)
 
@@ -66,8 +66,8 @@ class EnginePrograms:
         if key is None:
             return None
         programs = self.readiness()
-        total = programs.total if programs.coming else None
-        ready = programs.ready if programs.coming else len(self)
+        total = programs.total if programs.pending else None
+        ready = programs.ready if programs.pending else len(self)
         unit = "program ready" if (total or ready) == 1 else "programs ready"
         return Progress(f"waiting for a program ({_capacity_of(key)})", ready, total, unit)
 

@@ -24,7 +24,7 @@ from rekindle.core.device.programs.workers import Workers
 from rekindle.core.errors import SessionClosed
 
 LIGHT_PADDING = 64
-"""Tokens of padding as cheap on a CPU as loading a program: 0.1 to 0.15 s for either on two cores."""
+"""Number of padding tokens that cost as much on a CPU as loading a program: 0.1 to 0.15 s on two cores."""
 
 
 class ArgumentsLost(Exception):
@@ -36,7 +36,7 @@ class Executables:
 
     Args:
         programs: the lowering of each program.
-        capacity: the most programs held; the least recently used is evicted first.
+        capacity: the maximum number of programs in memory; the least recently used is evicted first.
         store: the executable store to load from and save to; None for no store.
 
     Attributes:
@@ -76,8 +76,9 @@ class Executables:
     async def for_step(self, smallest: Bucket) -> tuple[Bucket, Program]:
         """Return the bucket for a tick, and its program.
 
-        While the program of the smallest fitting bucket is being made, a larger bucket serves if its program is ready,
-        and if it pads little or the smallest one has to be compiled. Otherwise wait for the first program of either.
+        While the program of the smallest fitting bucket is being made, a larger bucket with a ready program is used
+        instead, if it adds little padding or if the smallest one must be compiled. Otherwise, wait until the program of
+        any of these buckets is ready.
         """
         while self._futures_of([smallest]):
             larger = buckets.larger(self._buckets(), smallest)
@@ -129,7 +130,7 @@ class Executables:
             return program(*arguments)
 
     def run(self, key: Key, *arguments: Any) -> Any:
-        """Call a program once it is ready; blocks this thread."""
+        """Call a program once it is ready. This blocks the thread."""
         program = self.find(key) or self.obtain(key).result()
         return (
             self._first_call(key, program, *arguments) if key in self._first_calls else self._call(program, *arguments)
@@ -175,7 +176,7 @@ class Executables:
         """Start making programs, in the order of their keys.
 
         Args:
-            patient: whether each waits for a moment without program calls, or for seconds at most.
+            patient: whether each waits for a moment without program calls, for a few seconds at most.
 
         Returns:
             For each program, a future that is done when it is ready. It does not keep the program alive.
@@ -187,7 +188,7 @@ class Executables:
         return [_readiness(program) for program in programs]
 
     def obtain(self, key: Key) -> Future[Program]:
-        """Make a program as soon as possible, if it is not ready."""
+        """Return the future of a program, to be made as soon as possible if it is not ready."""
         with self._lock:
             if key in self._pending:
                 self._workers.hurry(key)
@@ -207,7 +208,7 @@ class Executables:
             self._ready.clear()
 
     def stop(self) -> None:
-        """Start no more programs, and fail the futures of queued ones."""
+        """Make no more programs, and fail the futures of queued ones."""
         with self._lock:
             futures = [self._pending.pop(key) for key in self._workers.stop()]
             self._capacity = 0
@@ -254,7 +255,9 @@ class Executables:
 
     def _compile(self, key: Key) -> tuple[Program, Serialized | None]:
         if key in self._evicted_keys:
-            self.builder.tell(key, f"it was evicted, because max_executables={self._capacity}; raise max_executables")
+            self.builder.warn_unexpected(
+                key, f"it was evicted, because max_executables={self._capacity}; raise max_executables"
+            )
         return self.builder.compile(key)
 
     def _compile_for(self, key: Key, arguments: Sequence[Any]) -> Program:
@@ -271,7 +274,7 @@ class Executables:
 
 
 def _readiness(program: Future[Program]) -> Future[None]:
-    """Return a future done together with the other, and with its error, but without its program."""
+    """Return a future with the outcome of another, but without a reference to the program."""
     ready: Future[None] = Future()
 
     def pass_on(future: Future[Program]) -> None:

@@ -124,7 +124,7 @@ class SharedKey:
             code=code_digest(),
             model=repr(model),
             xla_flags=_xla_flags(),
-            # Some JAX versions add a setting with the value False once Pallas is imported: False equals None here.
+            # Some JAX versions add a setting of value False when Pallas is imported, so False equals None here.
             jax_config=" ".join(f"{name}={value or None}" for name, value in settings.values.items()),
             packages=_versions(PACKAGES),
             python=f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}",
@@ -177,7 +177,7 @@ class ProgramKey(StoreKey):
         return parts
 
 
-def _short(text: str) -> str:
+def _short_digest(text: str) -> str:
     return sha256_hex(text.encode())[:16]
 
 
@@ -185,12 +185,12 @@ def _shapes(tree: Any) -> str:
     """Summarise the leaves, and add a digest of every leaf's place, shape and dtype."""
     leaves, structure = jax.tree.flatten(tree)
     kinds = [f"{leaf.dtype}{list(leaf.shape)}{'~' if getattr(leaf, 'weak_type', False) else ''}" for leaf in leaves]
-    return f"{_tally(kinds)} #{_short(f'{structure} {kinds}')}"
+    return f"{_tally(kinds)} #{_short_digest(f'{structure} {kinds}')}"
 
 
 def _shardings(tree: Any) -> str:
     places = [str(getattr(leaf, "sharding", None)) for leaf in jax.tree.leaves(tree)]
-    return f"{_tally(places)} #{_short(str(places))}"
+    return f"{_tally(places)} #{_short_digest(str(places))}"
 
 
 def _tally(values: Sequence[str]) -> str:
@@ -271,5 +271,7 @@ def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     pairs = [line.partition(":") for line in first.splitlines()]
     values = {name.strip(): value.strip() for name, _, value in pairs}
     names = [f"{name} {values[name]}" for name in CPU_NAMES if name in values]
-    features = [f"{name} #{_short(' '.join(sorted(values[name].split())))}" for name in CPU_FEATURES if name in values]
+    features = [
+        f"{name} #{_short_digest(' '.join(sorted(values[name].split())))}" for name in CPU_FEATURES if name in values
+    ]
     return " ".join(names + features)

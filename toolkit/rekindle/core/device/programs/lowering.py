@@ -182,8 +182,8 @@ class Programs:
         """
         for name, argument in zip(self.arguments(key), arguments, strict=True):
             for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
-                put = isinstance(leaf, jax.Array) and leaf.committed
-                if put and leaf.devices() != set(self._place.devices):
+                is_committed = isinstance(leaf, jax.Array) and leaf.committed
+                if is_committed and leaf.devices() != set(self._place.devices):
                     raise RuntimeError(
                         f"the program {program_name(key)!r} runs on {self._place}, but {name}{keystr(path)} is on "
                         f"{', '.join(sorted(map(str, leaf.devices())))}: move it to the program's devices"
@@ -215,13 +215,13 @@ class Programs:
             return LogitsProcessor.trace(logits_processor, vocab_size)
 
     def _jit(self, key: Key) -> jax.stages.Wrapped:
-        about = self._function(key)
-        function = partial(about.function, bucket=key) if isinstance(key, Bucket) else about.function
+        spec = self._function(key)
+        function = partial(spec.function, bucket=key) if isinstance(key, Bucket) else spec.function
         # Several processes compile parts of one program under one name.
         unique = secrets.token_hex(8) if self._place.processes == 1 else "shared"
         function = _renamed(function, program_name(key), unique)
-        out = jax.tree.map(self._place.sharding, about.out, is_leaf=_is_kind)
-        return jax.jit(function, donate_argnums=about.donated, out_shardings=out)
+        out = jax.tree.map(self._place.sharding, spec.out, is_leaf=_is_kind)
+        return jax.jit(function, donate_argnums=spec.donated, out_shardings=out)
 
     def _function(self, key: Key) -> Function:
         return self._functions[type(key) if isinstance(key, Bucket) else key]
@@ -243,8 +243,8 @@ def _bytes(arrays: Sequence[Any]) -> int:
 def _renamed(function: Callable[..., Any], name: str, unique: str) -> Callable[..., Any]:
     """Return a function under a globally unique name, given a unique suffix.
 
-    The name is part of the key in JAX's persistent compilation cache. A unique name keeps JAX from loading our programs
-    from there: a program loaded from that cache cannot be serialized again with its code, and would spoil our store.
+    The name is part of the key in JAX's persistent compilation cache. A unique name keeps JAX from loading a program
+    from there: without its code, it could not be saved to the executable store.
     """
 
     @wraps(function)

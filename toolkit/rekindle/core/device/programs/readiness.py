@@ -1,4 +1,4 @@
-"""Readiness of the programs made ahead of need."""
+"""Readiness of the programs prepared in advance."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
@@ -12,18 +12,18 @@ from rekindle.core.concurrency.threads import soon
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Counts of the programs made ahead of need, at one moment.
+    """Counts of the programs prepared in advance, at one moment.
 
     Attributes:
         ready: the number of callable programs.
         total: the number of all programs.
-        coming: the number of programs still being made; the rest of `total` have failed.
+        pending: the number of programs still being made. Programs neither ready nor pending have failed.
         compiled: whether any program had to be compiled so far; else all were loaded.
     """
 
     ready: int
     total: int
-    coming: int
+    pending: int
     compiled: bool
 
     @classmethod
@@ -35,8 +35,8 @@ class Readiness:
 
     @property
     def summary(self) -> str:
-        """Sentence about the programs still being made; empty without one."""
-        if not self.coming:
+        """Sentence about the programs still being made; empty if there are none."""
+        if not self.pending:
             return ""
         action = "compiled" if self.compiled else "loaded"
         return f"{self.ready} of {self.total} programs ready, the others are being {action}"

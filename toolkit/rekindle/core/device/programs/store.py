@@ -77,8 +77,8 @@ class ProgramStore:
         directory: a directory of nothing but programs; created with mode 0700 for the first saved program.
         key_of: returns the key of a program; called once for each, by the first thread in need of it.
         devices: the devices of the programs, in the order of compilation.
-        capacity_bytes: bound of the programs of all models; the least recently used are evicted first, except
-            programs loaded or saved by this process.
+        capacity_bytes: limit on the programs of all models together; the least recently used are evicted first,
+            except programs loaded or saved by this process.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ProgramStore:
     def explain(self, key: Key) -> dict[str, Difference] | None:
         """Return the differences between a program's key and the most similar stored key.
 
-        They are empty if the program is stored, and None if no program of its name is.
+        The result is empty if the program itself is stored, and None if no program of its name is stored.
         """
         target = self._key_of(key)
         stored = [entry.parts for entry in self._catalog.entries() if entry.parts.get("program") == target.program]
@@ -175,7 +175,9 @@ class ProgramStore:
         """
         saved = self._catalog.write(partial(self._save, key, program))
         if saved is False:
-            self._catalog.warn_unsaved(f"the programs in use leave no room for it in {self._capacity} bytes")
+            self._catalog.warn_unsaved(
+                f"the programs in use leave no room for another within the limit of {self._capacity} bytes"
+            )
         return bool(saved)
 
     def _load(self, entry: Path, key: Key) -> Program:
@@ -223,7 +225,7 @@ def _serialize(program: jax.stages.Compiled, platform: str) -> Arrays:
 
 
 def _require_code(arrays: Arrays, platform: str) -> None:
-    """Check a program for CPUs for the code of its kernels. Without code, its first call would fail.
+    """Reject a CPU program without the code of its kernels, because its first call would fail.
 
     XLA leaves out the code of a deserialized program, such as one from JAX's cache, when it serializes it again.
 

@@ -1,4 +1,4 @@
-"""Names of devices for cross compilation: the machine that compiles needs none of them."""
+"""Named devices as targets of cross-compilation, on a machine without them."""
 
 import math
 import os
@@ -16,7 +16,7 @@ from rekindle.core.errors import ConfigError
 TPUS: Final[Mapping[str, tuple[int, ...]]] = {"v5e": (1, 1), "v6e": (1, 1), "v5p": (2, 2, 1)}
 """TPU generations, each with the chip counts of its smallest machine along its wiring axes."""
 TPUS_OF_A_HOST: Final[Mapping[str, int]] = {"v5e": 8, "v6e": 8, "v5p": 4}
-"""The most chips of one host, all owned by one process. A larger topology has several hosts of four chips each."""
+"""Maximum number of chips of one host, owned by one process. A larger topology has several hosts of four chips each."""
 GPUS_OF_A_HOST: Final = 8
 
 
@@ -31,7 +31,7 @@ class Gpu:
         cores: streaming multiprocessors.
         lanes: float32 units of one core.
         shared_memory: shared memory of one core.
-        block_memory: the most shared memory of one block.
+        block_memory: the maximum shared memory of one block.
         cache: the size of the L2 cache.
         bandwidth: the memory bandwidth, in bytes per second.
         gigahertz: the clock of the cores.
@@ -65,10 +65,10 @@ GPUS: Final[Mapping[str, Gpu]] = {
 """The SXM models. PCIe models differ in name, clock and memory, and need other programs."""
 
 _TPU_MACHINE: Final = {
-    "JAX_FORCE_TPU_INIT": "1",  # jax looks for chips
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu guards chips against a second process
-    "TPU_SKIP_MDS_QUERY": "1",  # libtpu queries Google's cloud for the machine type
-    "TPU_ACCELERATOR_TYPE": "v5litepod-1",  # and needs some type instead; the target's name overrides it
+    "JAX_FORCE_TPU_INIT": "1",  # otherwise jax ignores libtpu on a machine without chips
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # otherwise libtpu refuses to load in a second process
+    "TPU_SKIP_MDS_QUERY": "1",  # otherwise libtpu queries Google's cloud for the machine type
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",  # libtpu needs some type; the target's name overrides it
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
 LARGER: Final = "larger ones such as tpu:v5e:2x4 and cuda:h100:8"

@@ -21,7 +21,7 @@ WORKERS = 2
 QUIET_SECONDS, PATIENCE_SECONDS = 0.3, 5.0
 """Idle time required before a patient program is made, and the longest wait for it."""
 COMPUTED_SECONDS = 0.005
-"""The longest wait for results counted as already computed."""
+"""Results count as already computed if the wait for them is at most this long."""
 
 
 class Workers:
@@ -29,7 +29,7 @@ class Workers:
 
     Args:
         make: makes the program of a key; called without a lock held, and must not raise.
-        end: stops further programs; called if the process exits meanwhile.
+        end: stops further programs; called if the process exits while a thread works.
     """
 
     def __init__(self, make: Callable[[Key], None], end: Callable[[], None]):

@@ -11,7 +11,7 @@ from rekindle.core.device.sampling.rows import CONSTRAINED, SamplingRows
 
 BITS = 32
 MASKS_PER_CALL = 16
-"""Slots of one ALLOW call: it is padded to this number, a few hundred kilobytes at most."""
+"""Number of slots in one ALLOW call, padding included. The masks take a few hundred kilobytes at most."""
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -45,9 +45,9 @@ def constrain(columns: jax.Array, rows: SamplingRows, allowed: jax.Array, owners
     def mask(columns: jax.Array) -> jax.Array:
         words = allowed[owners].T[:, None]
         bits = (words >> lax.broadcasted_iota(jnp.int32, (1, BITS, 1), 1)) & 1
-        may = bits.reshape(-1, len(owners))[: len(columns)] > 0
-        possible = (may & (columns > -jnp.inf)).any(0)
-        return jnp.where(may | ~(is_constrained & possible)[None], columns, -jnp.inf)
+        is_allowed = bits.reshape(-1, len(owners))[: len(columns)] > 0
+        possible = (is_allowed & (columns > -jnp.inf)).any(0)
+        return jnp.where(is_allowed | ~(is_constrained & possible)[None], columns, -jnp.inf)
 
     result: jax.Array = lax.cond(is_constrained.any(), mask, lambda columns: columns, columns)
     return result

@@ -92,8 +92,8 @@ def _deepest_of_top_p(
     return _bisect(lambda depth: mass_within(jnp.minimum(depth, bound)) >= nucleus, top_p < 1)
 
 
-def _bisect(suffices: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
-    """Return the least sufficient number from 0 on for each true entry of `rows`, (rows,) float32; infinity elsewhere.
+def _bisect(suffices: Callable[[jax.Array], jax.Array], mask: jax.Array) -> jax.Array:
+    """Return the least sufficient number, 0 or more, for each row selected by `mask`; infinity for other rows.
 
     The search bisects the bit pattern, whose order is the order of the numbers: exact after 31 passes.
     """
@@ -101,12 +101,11 @@ def _bisect(suffices: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.
     def body(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
         middle = low + (high - low) // 2
-        enough = (middle >= 0) & suffices(
-            lax.bitcast_convert_type(middle, jnp.float32)
-        )  # negative patterns are no numbers
+        # Negative bit patterns lie below all numbers of the search.
+        enough = (middle >= 0) & suffices(lax.bitcast_convert_type(middle, jnp.float32))
         return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
 
-    low = jnp.full(rows.shape, -1, jnp.int32)
+    low = jnp.full(mask.shape, -1, jnp.int32)
     start = (low, jnp.full_like(low, BITS_OF_INFINITY))
-    _, high = lax.cond(rows.any(), lambda: lax.fori_loop(0, 31, body, start), lambda: start)
-    return jnp.where(rows, lax.bitcast_convert_type(high, jnp.float32), jnp.inf)
+    _, high = lax.cond(mask.any(), lambda: lax.fori_loop(0, 31, body, start), lambda: start)
+    return jnp.where(mask, lax.bitcast_convert_type(high, jnp.float32), jnp.inf)

@@ -91,7 +91,7 @@ def sample(
     def changed_logits() -> tuple[jax.Array, jax.Array]:
         return sampling_logits(change(), height, rows, tokens, implementation), jnp.zeros_like(height)
 
-    # Computed again for these few rows: libtpu aborts if the logits of a branch outlive a sampling loop inside it.
+    # The logits are computed again for these few rows: libtpu aborts if they outlive a sampling loop of their branch.
     scores = score_if(from_changed, changed_logits, tokens, max_logprobs, implementation)
     of_model = score_if(
         (rows.logprobs_of > 0) & ~from_changed, lambda: (columns, largest), tokens, max_logprobs, implementation
@@ -170,8 +170,8 @@ def _sample_nucleus(
     """
 
     def above(token: jax.Array) -> jax.Array:
-        own = of_tokens(columns, token)
-        return jnp.where(jnp.abs(own) < SMALLEST, SMALLEST, jnp.nextafter(own, jnp.inf))
+        logit = of_tokens(columns, token)
+        return jnp.where(jnp.abs(logit) < SMALLEST, SMALLEST, jnp.nextafter(logit, jnp.inf))
 
     def inside(token: jax.Array) -> jax.Array:
         ahead = mass_from(above(token))

@@ -38,15 +38,13 @@ def score(
         (rows, score_columns(most)) int32: the bits of the token's log-probability, its rank (1 is the likeliest), the
         likeliest ids, and the bits of their log-probabilities.
     """
-    own, everything = of_tokens(columns, tokens), jnp.full_like(largest, -jnp.inf)
-    total = jnp.log(mass(columns, largest, jnp.ones_like(largest), everything, implementation=implementation))
-    rank = 1 + count_above(columns, own, implementation=implementation)
+    logit, no_bound = of_tokens(columns, tokens), jnp.full_like(largest, -jnp.inf)
+    total = jnp.log(mass(columns, largest, jnp.ones_like(largest), no_bound, implementation=implementation))
+    rank = 1 + count_above(columns, logit, implementation=implementation)
     values, ids = _top_k(columns, max_logprobs)
-    own, values = (
-        own - largest,
-        values - largest[:, None],
-    )  # before the small total is subtracted, lest rounding lose it
-    packed = [_bits(own - total)[:, None], rank[:, None], ids, _bits(values - total[:, None])]
+    # Subtract the largest logit first: subtracted from a large logit, the small total would be lost to rounding.
+    logit, values = logit - largest, values - largest[:, None]
+    packed = [_bits(logit - total)[:, None], rank[:, None], ids, _bits(values - total[:, None])]
     return jnp.concatenate(packed, axis=1)
 
 
@@ -90,7 +88,7 @@ def score_prompt(
         columns_of: maps hidden states to logits, (vocabulary, tokens) float32.
         max_logprobs: the number of likeliest tokens to return.
         implementation: the kernel implementation.
-        anywhere: maps booleans to their logical or over all devices of the program, since `columns_of` is collective.
+        anywhere: maps booleans to their logical OR over all devices of the program, since `columns_of` is collective.
 
     Returns:
         (tokens, score_columns(most)) int32, packed by `score`; zeros in groups without targets.

@@ -148,7 +148,7 @@ def settle(weights: Sequence[jax.Array], ready: Sequence[Future[None]]) -> Calla
 
     def work() -> None:
         wait(ready)
-        collapse(spans, stopped=stop.wait)
+        collapse(spans, should_stop=stop.wait)
 
     if spans:
         Work(work, "huge-pages", stop.set)
