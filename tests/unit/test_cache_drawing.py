@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.views.cache.drawing import BAR_WIDTH, Run, draw
 from rekindle.views.cache.hottest import MAX_RUNS
-from rekindle.views.cache.labels import LEAST_GAP, label_start, shared_lengths
+from rekindle.views.cache.labels import MAX_BEGINNING, label_start, shared_lengths
 from rekindle.views.cache.view import view
 from rekindle.views.drawing import CHARACTER, WIDTH, Drawing
 from tests.unit.cards import HOSTILE, SPELLED, picture
@@ -75,7 +75,7 @@ def test_what_prefixes_share_is_the_most_that_one_shares_with_another(prefixes: 
 
 def test_a_label_begins_with_a_word_where_there_are_words() -> None:
     text = "one two three four five"
-    assert [label_start(text, shared) for shared in (20, 19, 18, LEAST_GAP)] == [19, 19, 18, 0]
+    assert [label_start(text, shared) for shared in (20, 19, 18, MAX_BEGINNING)] == [19, 19, 18, 0]
     assert (label_start("x" * 99, 50), label_start("a " + "x" * 99, 10)) == (50, 0)
 
 

@@ -320,8 +320,8 @@ def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
     output = explained(capsys, wanted)
     assert f"programs: 1 of 7 are stored in {cache / 'programs'}\n  stored: empty\n" in output
     assert (
-        "  not stored: step of 16+0\n    the stored one most like it differs in\n      code (the sources of Rekindle)"
-        in output
+        "  not stored: step of 16+0\n    the most similar stored program differs in\n"
+        "      code (the sources of Rekindle)" in output
     )
     assert f"        here    {code_digest()[:12]}...\n        stored  000000000000...\n" in output
     assert "        stored  XLA_FLAGS: --xla_a\n" in output

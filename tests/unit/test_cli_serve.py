@@ -110,7 +110,7 @@ def test_what_cannot_be_served_is_told_before_a_model_is_opened(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", "tiny", "--port", str(port)]) == 1
-    assert f"nothing can be served at 127.0.0.1:{port} (Address already in use): give" in capsys.readouterr().err
+    assert f"the server cannot listen at 127.0.0.1:{port} (Address already in use): give" in capsys.readouterr().err
     for name in ("uvicorn", "rekindle.server.running"):
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["serve", "tiny"]) == 1

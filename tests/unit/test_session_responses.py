@@ -177,5 +177,5 @@ def test_reasoning_is_shown_while_it_grows_and_folded_once_there_is_more() -> No
 def test_a_terminal_begins_each_kind_of_part_on_a_line_of_its_own() -> None:
     call = ToolCall("f", {"a": 1}, "", "id")
     parts = [Part("reasoning", "a"), Part("reasoning", "b"), Part("content", "c"), Part("tool_call", "{")]
-    words = PrintedParts().words([*parts, Part("tool_call", "", call), Part("tool_call", "", call)])
+    words = PrintedParts().text_of([*parts, Part("tool_call", "", call), Part("tool_call", "", call)])
     assert words == "[reasoning] ab\nc\n[tool call] f(a=1)\n[tool call] f(a=1)"

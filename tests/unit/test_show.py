@@ -28,7 +28,7 @@ from rekindle.core.request.tokens import EndReason
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.notebook import front_end, live_text
 from rekindle.notebook.front_end import EMPTY
-from rekindle.notebook.live_text import PrintedText, drawing
+from rekindle.notebook.live_text import PrintedText, draw_record
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 from tests.waiting import until, until_blocking
@@ -162,7 +162,7 @@ class Simulated:
 
     def run(self) -> None:
         wait: Any
-        for wait in drawing(self, self):  # type: ignore[arg-type]
+        for wait in draw_record(self, self):  # type: ignore[arg-type]
             assert wait.timeout is not None
             deadline = self._now + wait.timeout
             while not self.pieces.closed and len(self.pieces.items) <= wait.count:

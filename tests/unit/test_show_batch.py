@@ -19,7 +19,7 @@ from rekindle.core.errors import BatchFailed, InvalidBatch, InvalidRequest, Sess
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.notebook import front_end, live_table
 from rekindle.notebook.front_end import VIEW
-from rekindle.notebook.live_table import REDRAW_SECONDS, TAIL, LiveRow, Redrawn, Widgets
+from rekindle.notebook.live_table import REDRAW_SECONDS, TAIL, HtmlTable, LiveRow, WidgetTable
 from rekindle.results.answer_table import MOST_ROWS
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
@@ -96,7 +96,7 @@ async def test_rows_fill_side_by_side_and_the_answers_stay(
 
 async def test_the_button_of_a_row_cancels_its_request_alone(page: Page, held: Session) -> None:
     batch = requested(held, 3, max_tokens=ENDLESS)
-    table = Widgets(batch, rows(batch))
+    table = WidgetTable(batch, rows(batch))
     table.draw("0 of 3 answers")
     table._buttons[1].click()
     await batch.handles[1].record.pieces.wait(TO_THE_END)
@@ -124,7 +124,7 @@ async def test_the_button_of_a_row_cancels_its_request_alone(page: Page, held: S
 
 async def test_only_rows_that_have_changed_are_sent(page: Page, held: Session, settler: FakeSettler) -> None:
     batch = requested(held, 3, max_tokens=2)
-    table, sent = Widgets(batch, rows(batch)), list[str]()
+    table, sent = WidgetTable(batch, rows(batch)), list[str]()
     table.draw("0 of 3 answers")
     for line in table._lines:
         line.observe(lambda change: sent.append(change["new"]), "value")
@@ -144,10 +144,10 @@ async def test_a_growing_row_and_the_number_of_rows_are_bounded(
     batch = requested(session, 2 * MOST_ROWS, max_tokens=60)
     await batch.ends.wait(TO_THE_END)
     drawn = rows(batch)
-    table = Redrawn(batch, drawn)
+    table = HtmlTable(batch, drawn)
     table.draw("100 of 100 answers")
     assert str(page.card["text/html"]).count("<tr") == MOST_ROWS + 1
-    assert f"and {MOST_ROWS} more, of which {MOST_ROWS} have ended" in str(page.card["text/html"])
+    assert f"and {MOST_ROWS} more, {MOST_ROWS} of them ended" in str(page.card["text/html"])
     table.close()
     long = requested(held, 1, max_tokens=ENDLESS)
     (row,) = rows(long)
@@ -156,7 +156,7 @@ async def test_a_growing_row_and_the_number_of_rows_are_bounded(
         settler.step()
     await until(lambda: len(pieces.items) >= 10 * TAIL, "as many pieces have come")
     assert len(row.html(shade=True)) < 4000
-    assert not row.over
+    assert not row.has_ended
     long.cancel()
     settler.release()
 

@@ -144,7 +144,7 @@ def test_the_spans_of_a_row_are_its_ticks_in_order_whatever_shares_a_column(
         timeline = Timeline(crowded(seed).records)
         monkeypatch.setattr("rekindle.views.timeline.view.MAX_COLUMNS", -(-len(timeline.ticks) // share))
         drawn = select_view(timeline, None, None)
-        assert drawn.share == share
+        assert drawn.ticks_per_column == share
         for request_timeline in timeline.requests.values():
             spans, end = list(drawn.spans(request_timeline)), 0
             for span in spans:

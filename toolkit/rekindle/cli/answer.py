@@ -16,7 +16,7 @@ class Answer:
 
     Attributes:
         generation: the generation.
-        first: seconds from the request to the first token.
+        first: seconds from the request to its first token; 0 without a token.
         seconds: seconds from the request to its end.
     """
 

@@ -10,7 +10,7 @@ import jax
 
 from rekindle.core.errors import ConfigError, RekindleError
 from rekindle.hosts.address import LISTEN, Address
-from rekindle.hosts.following import follow as following
+from rekindle.hosts.following import follow as follow_leader
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--index", type=int, metavar="N", help="this process's number, from 1 on, a key of stored programs (next free)"
     )
-    parser.add_argument("--model", help="the model's place on this machine, if it differs from the leader's")
+    parser.add_argument("--model", help="the model's name or path on this machine, if it differs from the leader's")
     parser.add_argument(
         "--secret-file",
         metavar="FILE",
@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def follow(arguments: Namespace) -> int:
     """Follow the leader until it ends; exit with 1 and a reason on stderr if it ended by an error."""
     try:
-        following(
+        follow_leader(
             Address.of(arguments.address),
             _say,
             _fail,
@@ -70,7 +70,7 @@ def _fail(reason: str, status: int) -> None:
 
 
 def _exit(status: int) -> int:
-    """Exit without jax's shutdown barrier, which waits for processes already gone."""
+    """Exit without jax's shutdown barrier, which would wait for processes already gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

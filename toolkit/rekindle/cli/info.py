@@ -99,8 +99,8 @@ def _model(checkpoint: Checkpoint) -> Rows:
     yield "parameters", f"{_parameters(config):,}"
     yield "context", f"{config.max_context} tokens"
     for rope, layers in Counter(layer.rope for layer in config.layers).items():
-        of = "" if layers == config.num_layers else f", in {quantity(layers, 'layer')}"
-        yield "rope", _rope(rope) + of
+        scope = "" if layers == config.num_layers else f", in {quantity(layers, 'layer')}"
+        yield "rope", _rope(rope) + scope
     yield "end tokens", ", ".join(_token_text(token, checkpoint) for token in sorted(checkpoint.eos_ids)) or "none"
     if tokenizer is None:
         yield "tokenizer", "none: the model takes token_ids"
@@ -150,7 +150,7 @@ def _parameters(config: ModelConfig) -> int:
 
 
 def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
-    """Yield the memory and limits of a session with these settings."""
+    """Yield the memory and limits of a session with these settings; raise if the memory does not suffice."""
     limits, budget, place = blueprint.limits, blueprint.budget, blueprint.place
     tokens, token = limits.pool.tokens, limits.pool.page_bytes // limits.pool.page_size
     yield "dtype", blueprint.dtype.name + ("" if arguments.dtype else f", the default on {place.first.platform}")
@@ -164,8 +164,8 @@ def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
         f"{size_text(limits.pool.bytes)}",
     )
     together = budget.beside_pages + limits.pool.bytes
-    has = "" if budget.memory is None else f" of {size_text(budget.memory)} on {place}"
-    yield "together", size_text(together) + has
+    capacity = "" if budget.memory is None else f" of {size_text(budget.memory)} on {place}"
+    yield "together", size_text(together) + capacity
     yield from _mesh(blueprint, together)
     on_disk = Settings().disk_cache_bytes if limits.pool.snapshots else 0
     host = limits.data * limits.pool.host_pages * limits.pool.page_bytes

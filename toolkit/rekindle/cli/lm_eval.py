@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from rekindle.core.errors import not_installed
 
 NO_PREFIX = "\0"
-"""Prefix character for a parser without flags, so the harness receives all arguments unchanged."""
+"""Prefix character of a parser without flags, so that the harness receives all arguments unchanged."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -70,7 +70,7 @@ def _make(programs: Programs, store: ProgramStore, keys: Sequence[Key], target_n
 
 
 def _devices(requirements: Requirements) -> str:
-    """Return a line with the devices of the programs and the number of available devices."""
+    """Return a line about the devices of the programs, and the number of available devices if there are more."""
     place, available = requirements.blueprint.place, len(requirements.devices)
     kind, used = place.first.device_kind, len(place.devices)
     if used > 1:

@@ -60,7 +60,7 @@ class Requirements:
 
 
 def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
-    """Add a model, its revision and its dtype; `nargs` as in argparse."""
+    """Add the arguments for a model, its revision and its dtype; `nargs` of the model as in argparse."""
     text = "smollm2-135m-instruct, a directory, a .gguf file, or owner/name or owner/name/file.gguf on the hub"
     parser.add_argument("model", metavar="MODEL", nargs=nargs, help=text)
     parser.add_argument("--revision", metavar="NAME", help="a branch, a tag or a commit of a model on the hub")
@@ -69,27 +69,27 @@ def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
 
 
 def add_devices(parser: ArgumentParser) -> None:
-    """Add a target and its mesh."""
+    """Add the arguments for a target and its mesh."""
     text = f"a machine other than this one: {', '.join(known_targets())}, or {LARGER}"
     parser.add_argument("--target", metavar="TARGET", help=text)
     add_mesh(parser)
 
 
 def add_mesh(parser: ArgumentParser) -> None:
-    """Add the mesh of devices."""
+    """Add the argument for a mesh of devices."""
     text = "the number of devices sharing the model, and of groups of them, as in tensor=8 or data=2,tensor=4"
     parser.add_argument("--mesh", dest="axes", type=_axes, default={}, metavar="AXIS=N", help=text)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add a model, a target and settings."""
+    """Add the arguments for a model, a target and settings."""
     add_model(parser)
     add_devices(parser)
     add_settings(parser)
 
 
 def add_settings(parser: ArgumentParser) -> None:
-    """Add the settings. Absent ones keep the defaults of `open`."""
+    """Add the arguments for settings. Absent settings keep the defaults of `open`."""
     kernels = get_args(Implementation)
     parser.add_argument("--implementation", choices=kernels, help="kernels to use (the best for the device)")
     settings = parser.add_argument_group("settings, as in `open`")
@@ -119,7 +119,7 @@ def add_settings(parser: ArgumentParser) -> None:
 
 
 def options_of(arguments: Namespace, options: type) -> dict[str, Any]:
-    """Return the present arguments with a name in a TypedDict of options."""
+    """Return the present arguments that are also keys of a TypedDict of options."""
     names = options.__annotations__
     return {name: value for name, value in vars(arguments).items() if name in names and value is not None}
 
@@ -159,4 +159,4 @@ def settings_of(arguments: Namespace) -> dict[str, Any]:
 
 
 def _settings(arguments: Namespace) -> Settings:
-    return Settings(**settings_of(arguments), precompile="lazy")  # allows any number of programs
+    return Settings(**settings_of(arguments), precompile="lazy")  # "lazy" allows any number of programs

@@ -75,7 +75,7 @@ def serve(arguments: Namespace) -> int:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-        if session.error is not None:  # the cause of the server's end
+        if session.error is not None:  # the server ended because the session failed
             raise session.error
     return 0
 
@@ -87,17 +87,17 @@ def _check(host: str, port: int) -> None:
         ConfigError: a server could not start at this address.
     """
     try:
-        from rekindle.server.running import bound
+        from rekindle.server.running import bind
     except ImportError as error:
         raise not_installed("the server", "server", error) from error
-    bound(host, port).close()
+    bind(host, port).close()
 
 
 def wait_for_signals(closed: Feed[None]) -> None:
     """Block until a feed is closed, waking only to run signal handlers.
 
-    Python runs the handlers in this thread. The system may deliver a signal to another thread, so a wakeup socket is
-    necessary.
+    Python runs the handlers in this thread, but the system may deliver a signal to another one. A wakeup socket
+    interrupts the wait in either case.
     """
     receiver, sender = socket.socketpair()
 

@@ -1,4 +1,4 @@
-"""Progress bar of a call during the compilation of a program for its request."""
+"""Progress bar of a call whose request waits for the compilation of a program."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.notebook.progress_bars import ProgressBars
 
 DELAY_SECONDS = 1.0
-"""The wait for a token before a call shows a progress bar."""
+"""The maximum wait for a token without a progress bar."""
 POLL_SECONDS = 0.25
 """The interval between two looks at the progress."""
 
 
 def wait_for_more(pieces: Feed[Any], count: int, report: Report) -> Waits[None]:
-    """Wait until a feed has more than `count` items or is closed, and draw awaited compilations meanwhile."""
+    """Wait until a feed has more than `count` items or is closed, and meanwhile draw the awaited compilations."""
     __tracebackhide__ = True  # hidden in tracebacks of cells
     yield Wait(pieces, count, DELAY_SECONDS)
     stage = ""

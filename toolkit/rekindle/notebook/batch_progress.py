@@ -14,7 +14,7 @@ from rekindle.notebook.board.rates import Rates
 from rekindle.notebook.progress_bars import ProgressBars
 
 DELAY_SECONDS = 1.0
-"""The duration of a call before it gets a bar."""
+"""The maximum duration of a call without a bar."""
 POLL_SECONDS = 0.5
 """The interval between two updates of the bar; each update reads the counts of all requests."""
 
@@ -122,8 +122,8 @@ class BatchPace:
     def _missing(self, running: Sequence[int], tokens: int, ended: int) -> float | None:
         """Return the expected number of tokens still to come; None without a basis for an estimate.
 
-        The estimate assumes the same probability of an end at each token, so requests with an early end do not count as
-        typical.
+        The estimate assumes the same probability of an end at every token, because the first requests to end are
+        shorter than typical ones.
 
         Args:
             running: the number of tokens of each unfinished request.

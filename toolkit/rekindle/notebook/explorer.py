@@ -13,14 +13,14 @@ from rekindle.core.concurrency.waits import blocked
 from rekindle.core.errors import InvalidRequest, RekindleError
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.notebook import front_end
-from rekindle.notebook.live_text import drawing
+from rekindle.notebook.live_text import draw_record
 from rekindle.results.generation import Generation
 from rekindle.results.heat_map import DEEPEST, MOST_TOKENS, by_character, group_text, probability, shade, title
 
 REDRAW_SECONDS = 0.25
 """The minimum time between two updates of a running branch."""
 SHADES = 10
-"""The number of button shades; a front end keeps a model of each."""
+"""The number of button shades, limited because the front end keeps a model of each."""
 
 
 class Explorer:
@@ -93,7 +93,10 @@ class Explorer:
         return self._root
 
     def _tokens(self) -> list[Any]:
-        """Return the buttons of the tokens; tokens of one character share a button, for the first of them."""
+        """Return the buttons of the tokens.
+
+        Several tokens of a single character share a button; a click shows the alternatives of the first token.
+        """
         from ipywidgets import ButtonStyle, Layout
 
         layout = Layout(width="auto", min_width="0", height="auto", margin="0", padding="0 1px", flex="0 0 auto")
@@ -104,7 +107,7 @@ class Explorer:
         for group in by_character((self.generation.logprobs or ())[:MOST_TOKENS]):
             level = round(SHADES * (1 - probability(sum(token.logprob for token in group))))
             is_fork = place <= self.generation.begun - 1 < place + len(group)
-            button = self._button(_spaced(group_text(group)), partial(self._choose, place, group[0]))
+            button = self._button(_button_text(group_text(group)), partial(self._choose, place, group[0]))
             button.layout, button.style = layout, fork if is_fork else styles[level]
             button.tooltip = title(group, place)
             buttons.append(button)
@@ -118,13 +121,13 @@ class Explorer:
         buttons = []
         for other in others:
             likely = markup.percent(probability(other.logprob))
-            buttons.append(self._button(f"{_spaced(other.text)} {likely}", partial(self._branch, place, other)))
+            buttons.append(self._button(f"{_button_text(other.text)} {likely}", partial(self._branch, place, other)))
         for button in buttons:
             button.layout.width = "auto"
         self._choices.children = (self._html(markup.visible(words)), *buttons)
 
     def _branch(self, place: int, token: TokenLogprob) -> None:
-        """Start a branch with another token, and draw it on a thread."""
+        """Start a branch with another token at a place, and draw the branch on a thread."""
         output = self._html("")
         with self._lock:
             self._below.children = (*self._below.children, output)
@@ -134,7 +137,7 @@ class Explorer:
             output.value = markup.passage(str(error))
             return
         screen = _BranchScreen(branch.record, output, partial(self._finish_branch, branch, output))
-        follow = partial(blocked, drawing(branch.record, screen))
+        follow = partial(blocked, draw_record(branch.record, screen))
         soon(partial(front_end.context_of_threads().run, follow), "explorer")
 
     def _finish_branch(self, branch: Handle, output: Any) -> None:
@@ -189,6 +192,6 @@ class _BranchScreen:
         self._end()
 
 
-def _spaced(text: str) -> str:
-    """Return a button label with visible spaces and without line ends."""
+def _button_text(text: str) -> str:
+    """Return the label of a button for a text: with visible spaces and without line ends."""
     return text.replace("\n", "").replace(" ", "\N{NO-BREAK SPACE}") or "\N{NO-BREAK SPACE}"

@@ -33,16 +33,16 @@ def handles_clicks_while_awaiting(kernel: Any) -> bool:
     """Return whether widgets receive messages of the front end while a cell awaits.
 
     They do since ipykernel 7 if the cell awaits in asyncio: on subshells of the front end, or since 7.4 on the event
-    loop of the cell. Before, messages arrive only after the cell.
+    loop of the cell. In earlier versions, the messages arrive only after the end of the cell.
     """
     return getattr(kernel, "shell_channel_thread", None) is not None
 
 
 def context_of_threads() -> Context:
-    """Return the context for a drawing thread; called in the cell that starts the thread.
+    """Return the context for a drawing thread. Call this in the cell that starts the thread.
 
-    In an empty context, each drawing belongs to the cell running at that time, the only cell with output in a tool like
-    nbconvert. But ipykernel 7.0 finds the cell only in a copy of the cell's context.
+    In an empty context, each drawing belongs to the cell running at the time of the drawing; in a tool like nbconvert,
+    only the running cell has output. But ipykernel 7.0 finds the cell only in a copy of the cell's context.
     """
     ipykernel = sys.modules.get("ipykernel")
     return copy_context() if ipykernel and ipykernel.version_info[:2] == (7, 0) else Context()
@@ -52,7 +52,7 @@ def after_cells(draw: Callable[[], None]) -> Callable[[], None]:
     """Register a function to draw at the end of each cell, so that a notebook saved then has the drawing.
 
     Returns:
-        The function to unregister it, to be called once.
+        The function to unregister `draw`; call it once.
     """
     shell = getattr(kernel(), "shell", None)
     if shell is None:
@@ -87,8 +87,8 @@ class StopButton:
 
     Args:
         stop: the function to call on a click, on any thread.
-        otherwise: the instruction for stopping without the button.
-        button: False if the kernel could not handle a click.
+        otherwise: the text for a display without the button, on how to stop.
+        button: False for no button, if the kernel could not handle a click.
     """
 
     def __init__(self, stop: Callable[[], None], otherwise: str, *, button: bool):

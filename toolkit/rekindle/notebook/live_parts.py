@@ -10,14 +10,14 @@ from rekindle.results.response_card import REASONING, TOOL_CALL, calls_html
 
 
 class PartReader:
-    """Incremental split of an answer into parts; an unparsed text is all content."""
+    """Incremental splitter of an answer into parts; an answer without a parser is all content."""
 
     def __init__(self, record: Record):
         self._record = record
         self._reading: Reading | None = None
 
     def push(self, pieces: Iterable[Piece]) -> list[Part]:
-        """Return the new parts of the pieces."""
+        """Return the new parts of an answer from its next pieces."""
         parts: list[Part] = []
         for piece in pieces:
             self._reading = self._reading or self._record.reading()
@@ -29,7 +29,7 @@ class PartReader:
 
 
 class GrowingParts:
-    """Growing parts in the display of a cell: the end of each part, with the reasoning folded once more follows."""
+    """Growing parts in the display of a cell: the end of each text. Reasoning is folded once another part follows."""
 
     def __init__(self) -> None:
         self._texts: dict[PartKind, str] = {"reasoning": "", "content": "", "tool_call": ""}
@@ -37,7 +37,7 @@ class GrowingParts:
         self._parts: list[Part] = []
 
     def take(self, parts: Iterable[Part]) -> None:
-        """Append parts, and keep the end of each text."""
+        """Append parts. Only the end of each text is kept, except for complete tool calls."""
         for part in parts:
             if part.call is not None:
                 self._parts.append(part)
@@ -71,11 +71,11 @@ class PrintedParts:
     def __init__(self) -> None:
         self._kind: PartKind | None = None
 
-    def words(self, parts: Iterable[Part]) -> str:
-        """Return the text to print for parts. A tool call is printed once complete."""
-        return "".join(self._word(part) for part in parts)
+    def text_of(self, parts: Iterable[Part]) -> str:
+        """Return the text to print for the next parts. A tool call is printed once it is complete."""
+        return "".join(self._part_text(part) for part in parts)
 
-    def _word(self, part: Part) -> str:
+    def _part_text(self, part: Part) -> str:
         text = f"{TOOL_CALL}{part.call}" if part.call is not None else part.text
         if not text or (part.kind == "tool_call" and part.call is None):
             return ""

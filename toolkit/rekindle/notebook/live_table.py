@@ -28,7 +28,7 @@ REDRAW_SECONDS = 0.25
 LONGEST_PRINTED = 80
 """The maximum number of characters of a printed prompt."""
 TAIL = 160
-"""The maximum number of characters of a growing answer."""
+"""The maximum number of characters shown of a growing answer."""
 
 
 def show(batch: BatchRun, cell: Cell, state: Callable[[], str]) -> Waits[None]:
@@ -59,30 +59,30 @@ def _grace(batch: BatchRun) -> Waits[None]:
             yield Wait(each.record.pieces, TO_THE_END, seconds)
 
 
-def _screen(batch: BatchRun, cell: Cell) -> "PrintedTable | Redrawn | Widgets":
+def _screen(batch: BatchRun, cell: Cell) -> "PrintedTable | HtmlTable | WidgetTable":
     if (kernel := front_end.kernel()) is None:
         return PrintedTable(batch)
     rows = [LiveRow(batch, place) for place in range(min(MOST_ROWS, len(batch.requests)))]
     if handles_clicks(kernel, cell):
         try:
-            return Widgets(batch, rows)
+            return WidgetTable(batch, rows)
         except Exception:  # widgets are unavailable, for any reason
-            return Redrawn(batch, rows)
-    return Redrawn(batch, rows)
+            return HtmlTable(batch, rows)
+    return HtmlTable(batch, rows)
 
 
 class LiveRow:
     """One row of the table: the end of a growing text, then the final row of the answer table.
 
     Attributes:
-        over: True after the end of the request.
-        shaded: the number of tokens in the heat map.
+        has_ended: True once the final row exists.
+        shaded: the number of tokens with a log-probability in a finished row.
     """
 
     def __init__(self, batch: BatchRun, place: int):
         self._batch, self._place = batch, place
         self._tail, self._position, self._html = "", 0, ""
-        self.over, self.shaded = False, 0
+        self.has_ended, self.shaded = False, 0
 
     def cancel(self) -> None:
         """Cancel the request, if it is unfinished."""
@@ -90,15 +90,15 @@ class LiveRow:
             request.cancel()
 
     def html(self, shade: bool) -> str:
-        """Return the current row; it is final once the request has ended."""
-        if self.over:
+        """Return the current row; it is final once the request has ended. `shade` adds the heat map to the answer."""
+        if self.has_ended:
             return self._html
         outcome, before = self._batch.outcome(self._place), self._batch.labels[self._place - 1] if self._place else None
         row = AnswerRow((self._place,), self._batch.labels[self._place], outcome)
-        self.over = outcome is not None
+        self.has_ended = outcome is not None
         if isinstance(outcome, Generation):
             self.shaded = len(outcome.logprobs or ())
-        answer, ending = (answer_html(row, shade), row.ending) if self.over else self._growing()
+        answer, ending = (answer_html(row, shade), row.ending) if self.has_ended else self._growing()
         self._html = row_html(row.name, prompt_html(row.prompt, before), answer, ending)
         return self._html
 
@@ -114,7 +114,7 @@ class LiveRow:
         return answer if self._tail else "", (now.state, f"{now.generated:,}", f"{now.seconds:.0f} s")
 
 
-class Redrawn:
+class HtmlTable:
     """An output with the table as HTML, and at the end the display of the answers."""
 
     def __init__(self, batch: BatchRun, rows: Sequence[LiveRow]):
@@ -132,10 +132,10 @@ class Redrawn:
         self._stop.close()
 
 
-class Widgets:
+class WidgetTable:
     """The table as widgets, with a cancel button for each row. Only changes are sent to the front end.
 
-    The methods are those of `Redrawn`.
+    The methods are those of `HtmlTable`.
     """
 
     def __init__(self, batch: BatchRun, rows: Sequence[LiveRow]):
@@ -145,13 +145,13 @@ class Widgets:
         self._output: front_end.CellOutput | None = None
         self._state = HTML()
         text = {"layout": Layout(width="calc(100% - 6em)", min_width="40em"), "style": self._state.style}
-        beside, style = Layout(width="5.5em", flex="0 0 auto"), ButtonStyle()
+        narrow, style = Layout(width="5.5em", flex="0 0 auto"), ButtonStyle()
         line = Layout(overflow="visible", min_width="46em", align_items="flex-start")
-        self._more, self._nothing = HTML(**text), HTML(layout=beside, style=self._state.style)
+        self._more, self._nothing = HTML(**text), HTML(layout=narrow, style=self._state.style)
         self._lines = [HTML(**text) for _ in rows]
-        self._buttons = [Button(description="Cancel", layout=beside, style=style) for _ in rows]
+        self._buttons = [Button(description="Cancel", layout=narrow, style=style) for _ in rows]
         for row, button in zip(rows, self._buttons, strict=True):
-            button.on_click(partial(_pressed, row))
+            button.on_click(partial(_cancel_row, row))
         self._boxes = [HBox(pair, layout=line) for pair in zip(self._buttons, self._lines, strict=True)]
         head = HBox([self._nothing, HTML(scrollable_table([head_html()]), **text)], layout=line)
         self._root = VBox([self._state, head, *self._boxes, self._more], layout=Layout(overflow="auto"))
@@ -163,7 +163,7 @@ class Widgets:
         self._state.value, self._more.value = markup.card("Answers", state), more
         for row, box, html, line in zip(self._rows, self._boxes, self._lines, lines, strict=True):
             html.value = scrollable_table([line])
-            if row.over and box.children[0] is not self._nothing:
+            if row.has_ended and box.children[0] is not self._nothing:
                 box.children = (self._nothing, html)
         if self._output is None:
             self._output = front_end.CellOutput()
@@ -179,9 +179,9 @@ class Widgets:
 
 
 class PrintedTable:
-    """Standard output, with the place, the prompt and the answer of each request at its end.
+    """Standard output with the place, the prompt and the answer of each request, printed at the end of the request.
 
-    The methods are those of `Redrawn`.
+    The methods are those of `HtmlTable`.
     """
 
     def __init__(self, batch: BatchRun):
@@ -195,7 +195,7 @@ class PrintedTable:
             self._print(place, self._batch.outcome(place))
 
     def close(self) -> None:
-        """Print the remaining finished answers in order of end, then the partial answers of cancelled requests."""
+        """Print the remaining finished answers in order of end, then partial answers of cancelled requests."""
         self.draw("")
         printed = {*self._batch.ends.items[: self._position]}
         for place, outcome in enumerate(self._batch.so_far()):
@@ -210,12 +210,12 @@ class PrintedTable:
             sys.stdout.flush()
 
 
-def _pressed(row: LiveRow, _: object) -> None:
+def _cancel_row(row: LiveRow, _: object) -> None:
     row.cancel()
 
 
 def _lines(rows: Sequence[LiveRow]) -> list[str]:
-    """Return the current rows."""
+    """Return the current rows as HTML, with heat maps until `MOST_SHADED` tokens have one."""
     shaded, lines = 0, []
     for row in rows:
         lines.append(row.html(shaded < MOST_SHADED))
@@ -224,9 +224,9 @@ def _lines(rows: Sequence[LiveRow]) -> list[str]:
 
 
 def _more(batch: BatchRun, rows: int) -> str:
-    """Return a note with the numbers of requests without a row and of finished ones among them; empty if none."""
+    """Return a note about the requests without a row, and how many of them have ended; empty if all have rows."""
     more, ended = len(batch.requests) - rows, sum(place >= rows for place in batch.ends.items)
-    return f'<div style="opacity:0.75">and {more:,} more, of which {ended:,} have ended</div>' if more else ""
+    return f'<div style="opacity:0.75">and {more:,} more, {ended:,} of them ended</div>' if more else ""
 
 
 def _bundle(state: str, lines: Sequence[str], more: str) -> markup.Bundle:

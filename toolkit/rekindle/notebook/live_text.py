@@ -22,28 +22,28 @@ REDRAW_SECONDS = 0.06
 POLL_SECONDS = 0.25
 """The interval between two looks at the state of the request, for changes without a new piece."""
 GRACE_SECONDS = 0.2
-"""The wait of an interrupted cell for the end of its request, so that the output is complete."""
+"""The maximum wait of an interrupted cell for the end of its request, so that the output is complete."""
 
 Cell = Literal["awaits", "blocks", "ends"]
-"""The activity of the cell during the drawing: it awaits, blocks or ends at once."""
+"""The state of the cell during the drawing: it awaits the end, blocks until the end, or ends at once."""
 
 
 def show(request: Handle, cell: Cell) -> Waits[None]:
     """Draw a request to its end. Leaving early cancels the request. A cancelled request keeps its text so far.
 
     Raises:
-        RekindleError: the request failed; the subclass tells the reason.
+        RekindleError: the request failed; the subclass depends on the reason.
     """
     __tracebackhide__ = True  # hidden in tracebacks of cells
     record, screen = request.record, _screen(request, cell)
     try:
-        yield from drawing(record, screen)
+        yield from draw_record(record, screen)
     except BaseException as error:
         request.leave(error)
         try:
             yield Wait(record.pieces, TO_THE_END, GRACE_SECONDS)
         finally:
-            _draw_on(record, screen)
+            _draw_to_end(record, screen)
         raise
     with suppress(RequestCancelled):
         request.result()
@@ -54,7 +54,7 @@ def display(request: Handle) -> None:
     screen = _screen(request, "ends")
     if not request.record.pieces.closed:
         screen.draw()  # in this cell, since an output belongs to the cell of its first drawing
-    _draw_on(request.record, screen)
+    _draw_to_end(request.record, screen)
 
 
 class Screen(Protocol):
@@ -70,7 +70,7 @@ class Screen(Protocol):
     def close(self) -> None: ...
 
 
-def drawing(record: Record, screen: Screen) -> Waits[None]:
+def draw_record(record: Record, screen: Screen) -> Waits[None]:
     """Draw a record after each change, with a minimum time between updates, and at its end."""
     __tracebackhide__ = True
     pieces = record.pieces
@@ -82,9 +82,9 @@ def drawing(record: Record, screen: Screen) -> Waits[None]:
     screen.close()
 
 
-def _draw_on(record: Record, screen: "Card | PrintedText") -> None:
+def _draw_to_end(record: Record, screen: "Card | PrintedText") -> None:
     """Draw a record to its end, on a thread if the request is unfinished."""
-    draw = partial(blocked, drawing(record, screen))
+    draw = partial(blocked, draw_record(record, screen))
     if record.pieces.closed:
         draw()
     else:
@@ -147,7 +147,7 @@ class Card:
 
 
 class PrintedText:
-    """Standard output with each piece at its arrival, and a last line about the end of the request.
+    """Standard output with each piece, printed at its arrival, and a last line about the end of the request.
 
     The attributes and methods are those of `Card`.
     """
@@ -163,7 +163,7 @@ class PrintedText:
     def draw(self) -> None:
         new = self._record.pieces.items[self._position :]
         self._position += len(new)
-        self._print(self._parts.words(self._reader.push(new)))
+        self._print(self._parts.text_of(self._reader.push(new)))
 
     def close(self) -> None:
         whole = self._record.preview()["text/plain"]

@@ -14,14 +14,14 @@ from rekindle.notebook import front_end
 from rekindle.notebook.cell_bar import CellBar
 from rekindle.notebook.clock import Clock
 
-_WORDS = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit}, {elapsed}"
+_WITH_TOTAL = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit}, {elapsed}"
 _NO_TOTAL = "{desc}: {n_fmt} {unit}, {elapsed}"
 _BYTES = "{desc}: {percentage:3.0f}%|{bar}| {total_fmt}B, {rate_fmt}, {remaining} left"
 _LINE_SECONDS = 10.0
 
 
 class ProgressBars:
-    """A context manager for one bar at a time, drawn on the thread of `show`; it draws nothing if not enabled."""
+    """A context manager that draws one bar at a time, on the thread that calls `show`; nothing if not enabled."""
 
     def __init__(self, enabled: bool):
         self._enabled = enabled
@@ -146,10 +146,10 @@ def _start(progress: Progress) -> CellBar | _Bar | _Lines:
 
 
 def _format(progress: Progress) -> str | None:
-    """Return the format of a bar; None for tqdm's default, used for bytes without a total."""
+    """Return the format of a bar; None selects tqdm's default, for bytes without a total."""
     if progress.unit == "B":
         return None if progress.total is None else _BYTES
-    return _NO_TOTAL if progress.total is None else _WORDS
+    return _NO_TOTAL if progress.total is None else _WITH_TOTAL
 
 
 def _bar_class() -> Any:

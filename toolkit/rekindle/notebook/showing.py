@@ -23,7 +23,7 @@ class NotebookDrawer:
     """Drawer of a session's requests; it implements `rekindle.client.drawing.Drawer`.
 
     Attributes:
-        report: a function to get the compilation awaited by the engine.
+        report: a function to get the progress of the compilation awaited by the engine; its result may be None.
     """
 
     report: Report
@@ -42,7 +42,7 @@ class NotebookDrawer:
 
 
 def show(requests: Requests, prompt: Any, ask: GenerateOptions[Any], errors: Errors) -> Waits[Any]:
-    """Submit the requests of a call, and draw them until their end; see `Session.show`."""
+    """Submit the requests of a call, draw them until they end, and return the answers; see `Session.show`."""
     __tracebackhide__ = True  # hidden in tracebacks of cells
     cell, pending = (yield from way()), requests.call(prompt, ask, errors=errors)
     if isinstance(pending, Handle):
@@ -58,7 +58,7 @@ def show_one(handle: Handle, cell: Cell) -> Waits[Generation]:
 
 
 def _show_batch(batch: Batch, cell: Cell) -> Waits[Any]:
-    """Draw a batch to its end; the answer of a cancelled request is its partial generation."""
+    """Draw a batch to its end, and return its answers; a cancelled request has its partial generation as answer."""
     __tracebackhide__ = True
 
     def watch(run: BatchRun) -> Waits[None]:

@@ -24,8 +24,8 @@ class Uvicorn(uvicorn.Server):
     """Server without a polling loop; uvicorn's polls for shutdown ten times a second.
 
     Args:
-        grace: seconds for requests in flight to finish on shutdown. The rest are then cancelled, and some seconds
-            later their connections are closed.
+        grace: seconds for requests in flight to finish on shutdown. The remaining ones are then cancelled, and
+            `2 * PARTING_SECONDS` later their connections are aborted.
     """
 
     def __init__(self, config: uvicorn.Config, grace: float):
@@ -106,8 +106,8 @@ def max_connections() -> int:
 class UvicornApp:
     """Adapter between uvicorn and the app.
 
-    It adds the `Date` header, for which uvicorn would wake every second. It swallows cancellation, since uvicorn would
-    log it with all stacks. It accepts a whole URL as request target, as sent by clients of a proxy.
+    It adds the `Date` header; uvicorn itself would wake up every second for it. It swallows cancellation; uvicorn would
+    log it with all stacks. It accepts an absolute URL as request target, as clients send to a proxy.
     """
 
     def __init__(self, app: ASGIApp):
@@ -127,7 +127,7 @@ class UvicornApp:
 
 
 def in_origin_form(scope: Scope) -> Scope:
-    """Return a scope with a path as request target; the host of a whole URL becomes the `Host` header (RFC 9112)."""
+    """Return a scope with a path as request target; an absolute URL's host becomes the `Host` header (RFC 9112)."""
     raw = scope.get("raw_path") or b"/"
     if raw.startswith(b"/") or b"://" not in raw:
         return scope

@@ -23,9 +23,9 @@ _LOG = logging.getLogger("rekindle.server")
 INVALID = "invalid_request_error"
 UNAVAILABLE = "service_unavailable_error"
 PARTING_SECONDS = 1.0
-"""Time for a client to read that the server shuts down."""
+"""Seconds for sending the error about a shutdown to a client."""
 RETRY_SECONDS = 1
-"""Value of the `Retry-After` header when the queue is full."""
+"""Value of the `Retry-After` header when the queue is full, in seconds."""
 
 
 class ApiError(Exception):
@@ -33,7 +33,7 @@ class ApiError(Exception):
 
     Attributes:
         status: the HTTP status.
-        message: the expected value, the received value, and a hint.
+        message: the reason, for an invalid field with the expected and the received value.
         kind: the error type of OpenAI's API.
         param: the field of the body at fault; None if no single field is.
         code: the machine-readable error code; None if there is none.

@@ -16,7 +16,7 @@ from rekindle.server.writing.common import json_bytes
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "0.0.0.0"})
 """Host names of the local machine, in addition to all names under ".localhost" (RFC 6761)."""
 OPEN_PATHS = frozenset({"/health"})
-"""Paths without an API key."""
+"""Paths served without an API key."""
 
 
 def reply(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -42,14 +42,14 @@ async def error_response(request: Request, error: Exception) -> Response:
 
 
 class ErrorBoundary:
-    """Middleware with an error response for exceptions and cancellation, so the server above logs no traceback."""
+    """Middleware to answer exceptions and cancellation with error responses, so the ASGI server logs no traceback."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
-        if scope["type"] != "http":  # e.g. "lifespan": the server needs the exception itself
+        if scope["type"] != "http":  # such as "lifespan": the ASGI server needs the exception itself
             await self._app(scope, receive, send)
             return
         has_started = False
@@ -77,8 +77,8 @@ class ErrorBoundary:
 class LocalNames:
     """Middleware against DNS rebinding: rejects requests with a `Host` other than a local name.
 
-    A web page can resolve its domain to this machine and then pass as a page of this server. This guards servers
-    without API keys on a local address.
+    A malicious web page can make its domain resolve to this machine, and then call this server like one of its pages.
+    The middleware guards servers on a local address without API keys.
     """
 
     def __init__(self, app: ASGIApp):

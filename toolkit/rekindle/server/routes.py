@@ -207,7 +207,7 @@ class Routes:
         call: Call,
         write: Callable[[Sequence[Generation]], dict[str, Any]],
     ) -> ASGIApp:
-        """Return the complete answer, once all requests have ended."""
+        """Wait until all requests have ended, and return the complete answer."""
         try:
             generations = await run_until_disconnect(request.receive, lambda: wait_all(handles))
         except RekindleError as error:

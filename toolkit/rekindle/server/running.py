@@ -1,4 +1,4 @@
-"""Server in a thread next to the notebook cells using the same session."""
+"""Server on a thread, alongside notebook cells that use the same session."""
 
 import asyncio
 import socket
@@ -21,7 +21,7 @@ from rekindle.server.guards import LocalNames
 from rekindle.server.session import ServedSession
 
 BACKLOG = 2048
-"""Length of the queue of connections not accepted yet."""
+"""Maximum length of the queue of connections not accepted yet."""
 
 HIGHEST_PORT = 65535
 MOST_GRACE = 24 * 60 * 60
@@ -32,13 +32,13 @@ LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 class Server:
     """A server over a session, from `session.serve`. It ends with `close`, with its session, or with the process.
 
-    It has a separate thread and event loop: a cell that computes or blocks does not delay clients, and cells may run
+    It has a separate thread and event loop. So a cell that computes or blocks does not delay clients, and cells may run
     under trio.
 
     Attributes:
         url: the address, such as "http://127.0.0.1:8000"; OpenAI's clients take `url + "/v1"`.
         name: the model's name for clients.
-        public: whether other machines may reach it without an API key.
+        public: whether other machines may use it without an API key.
         closed: a feed, closed once the server has ended.
     """
 
@@ -143,15 +143,15 @@ class PendingServer(Eventual[Server]):
         return "<rekindle server that does not run yet; server = await session.serve(...)>"
 
     def _make(self) -> Waits[Server]:
-        listener = bound(self._host, self._port)
+        listener = bind(self._host, self._port)
         server = Server(self._app, listener, self._host, self._grace, self._name, self._public)
         self._follow(server.stop, server.closed)
         yield from ()  # nothing to wait for: the socket accepts connections already
         return server
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket listening at an address; port 0 picks a free one.
 
     Raises:
         ConfigError: the address cannot be bound.
@@ -163,7 +163,7 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]  # the rest repeats the address
         raise ConfigError(
-            f"nothing can be served at {host}:{port} ({reason}): give another port (0 picks a free one), or an "
+            f"the server cannot listen at {host}:{port} ({reason}): give another port (0 picks a free one), or an "
             "address of this machine as host"
         ) from error
 

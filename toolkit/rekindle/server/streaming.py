@@ -16,7 +16,7 @@ from rekindle.server.writing.common import Chunks
 
 T = TypeVar("T")
 GRACE_SECONDS = 10.0
-"""Time for a slow client to read the error about its slowness."""
+"""Seconds for a slow client to read the buffered events, and the error about its slowness."""
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -28,7 +28,7 @@ async def run_until_disconnect(receive: Receive, work: Callable[[], Awaitable[T]
     """Run `work` and return its result; cancel it and return None if the client disconnects first.
 
     Args:
-        receive: the ASGI receive callable of a request whose body was read.
+        receive: the ASGI receive callable of a request, after its body was read.
         work: the async function to run.
     """
     results: list[T] = []
@@ -62,9 +62,9 @@ def cancel(handles: Sequence[Handle]) -> None:
 class EventStream:
     """ASGI response with the events of one or several requests. It starts with the first event.
 
-    A bounded buffer holds events not read yet, so a slow client blocks nobody else. When the buffer is full, the
-    requests are cancelled, and the client receives an error as its last event. A client without any read for
-    `limits.unread_seconds` is cut off.
+    A bounded buffer holds events not read yet, so a slow client blocks nobody else. When the buffer overflows, the
+    requests are cancelled, and the client receives an error as its last event. If a client reads nothing for
+    `limits.unread_seconds`, its stream is cut off.
 
     Args:
         handles: the requests, one for each choice.
@@ -138,9 +138,9 @@ class EventStream:
                 self._has_started = True
                 await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
             body = first + b"".join(_take_available(reader))
-            with anyio.move_on_after(self._seconds) as reading:
+            with anyio.move_on_after(self._seconds) as scope:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
-            if reading.cancelled_caught:
+            if scope.cancelled_caught:
                 return
         if self._has_started:
             await self._end(send, self._error)

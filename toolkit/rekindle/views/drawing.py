@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rekindle.core.markup import Bundle, bundle, visible
 
-WIDTH, LEAST_WIDTH = 860, 720
+WIDTH, MIN_WIDTH = 860, 720
 """The width of a picture in pixels, and its minimum on a narrow page, with text 10 px high.
 
 A page below the minimum width scrolls the picture."""
@@ -14,7 +14,7 @@ CHARACTER = 7.3
 HEADING = 24
 """The height of a heading in a stack of drawings, in pixels."""
 TEXT_CLASS, PICTURE_CLASS = "rekindle-text", "rekindle-picture"
-"""The CSS classes of the text and of the picture; a page shows one of the two."""
+"""The CSS classes of the text alternative and of the picture; a page shows one of the two."""
 SHOW_ONE = (
     f"<style>.{TEXT_CLASS}:has(+.{PICTURE_CLASS} svg){{display:none}}"
     f".{PICTURE_CLASS}:has(svg){{display:block!important}}</style>"
@@ -52,7 +52,7 @@ class Drawing:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height:.0f}" width="{WIDTH}" '
             f'height="{self.height:.0f}" role="img" aria-label="{visible(self.title)}" font-family="monospace" '
             'font-size="12" fill="currentColor" '
-            f'style="max-width:100%;min-width:{LEAST_WIDTH}px;height:auto">{self.parts}</svg>'
+            f'style="max-width:100%;min-width:{MIN_WIDTH}px;height:auto">{self.parts}</svg>'
         )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
@@ -72,7 +72,7 @@ def stack(title: str, drawings: Sequence[tuple[str, Drawing]]) -> Drawing:
 
 
 def svg_text(x: float, y: float, text: str) -> str:
-    """Return an SVG text element. Its first character starts at `x`, and its baseline is at `y`."""
+    """Return an SVG text element; its left edge is at `x`, and its baseline at `y`."""
     return f'<text x="{x:.1f}" y="{y:.0f}" style="white-space:pre">{visible(text)}</text>'
 
 

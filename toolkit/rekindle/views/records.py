@@ -1,4 +1,4 @@
-"""Trace records: the text of each message and small facts, without references to its payload."""
+"""Trace records: the text of each message, and small facts about it, without references to its payload."""
 
 from typing import NamedTuple
 from warnings import warn
@@ -39,7 +39,7 @@ class StartRecord(NamedTuple):
 
 
 class ChunkRecord(NamedTuple):
-    """A chunk of a plan, with the group of devices for it."""
+    """A prefill chunk of a plan, and its group of devices; `samples` is True if it samples a token."""
 
     request: int
     start: int
@@ -54,7 +54,7 @@ class PlanRecord(NamedTuple):
     Attributes:
         tick: the tick of the plan.
         chunks: the chunks of prefill.
-        rows: the requests of the decode rows, repeated for each token of a row.
+        rows: the requests of the decode rows; a request is repeated for each token of its row.
         onloaded_pages: the number of pages to copy to the device.
         preempted: the requests preempted for this plan.
     """
@@ -79,7 +79,7 @@ class ReadbackRecord(NamedTuple):
 
 
 class TokensRecord(NamedTuple):
-    """The scheduler received the results of a tick: one token per item of `requests`, with repeated requests."""
+    """The scheduler received the results of a tick; a request is repeated in `requests` for each of its tokens."""
 
     tick: int
     requests: tuple[int, ...]
@@ -93,7 +93,7 @@ class StopRecord(NamedTuple):
 
 
 class EndRecord(NamedTuple):
-    """A request ended: `end_reason` is an end reason or "rejected"; `error` is the error of a rejected request."""
+    """A request ended. `end_reason` may also be "rejected"; `error` is then the text of the error, otherwise empty."""
 
     request: int
     end_reason: str

@@ -10,11 +10,11 @@ from rekindle.core.scheduler.stats import SchedulerStats
 
 LOG = logging.getLogger("rekindle.ticks")
 EVERY = 40
-"""The number of ticks with decode rows between two lines on decoding. The last line comes with the end of the work."""
+"""The number of ticks with decode rows between two lines about decoding. A last line follows once the lane is idle."""
 
 
 class TickLog:
-    """An observer of messages: it logs each planned prefill, and the speed of decoding at intervals.
+    """An observer of messages that logs each planned prefill, and the speed of decoding at intervals.
 
     Args:
         stats: a function to get the counters of the lane.
@@ -25,7 +25,7 @@ class TickLog:
         self._stats, self._lane = stats, lane
         self._name = "" if lane is None else f"lane {lane} "
         self._ticks = 0
-        self._since: tuple[float, int] | None = None  # the start time of the current count, and the tokens until then
+        self._since: tuple[float, int] | None = None  # start time of the current interval, and tokens before it
 
     def __call__(self, record: MessageRecord) -> None:
         """See `rekindle.core.messages.record.Observer`."""

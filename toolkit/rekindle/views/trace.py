@@ -21,15 +21,15 @@ from rekindle.views.timeline import perfetto
 from rekindle.views.timeline.lanes import timelines
 from rekindle.views.watching import Watching
 
-ELSEWHERE = "replicas tick in other processes, so the trace has no ticks; trace.records has the messages"
-"""The text of the timeline with replicas on Ray."""
+NO_TICKS = "replicas tick in other processes, so the trace has no ticks; trace.records has the messages"
+"""The text in place of a timeline for replicas on Ray."""
 
 
 class Trace:
     """A recording of all messages within a `with` statement: `with session.trace() as t`.
 
-    The record of a message has about 600 bytes of text and small numbers, without arrays, and with long texts cut. A
-    trace can be read while it records.
+    A record takes about 600 bytes: it has text and small numbers, but no arrays, and long texts are cut. A trace can be
+    read while it records.
 
     Args:
         most: the maximum number of records. Beyond it, the oldest records are dropped and counted.
@@ -93,10 +93,10 @@ class Trace:
         return (perf_counter() if self._ended is None else self._ended) - self._began
 
     def timeline(self, *, requests: Collection[int] | None = None, ticks: range | None = None) -> Drawing:
-        """Draw the state of each request in each tick: queued, prefill, decode, idle or preempted.
+        """Draw the state of each request in each tick: queued, prefill, decode, idle, preempted or surplus.
 
-        There is one picture for each lane. For replicas on Ray the picture is empty, because their ticks run in other
-        processes and are not traced.
+        There is one timeline for each lane. For replicas on Ray the picture is a note instead, because their ticks run
+        in other processes and are not traced.
 
         Args:
             requests: the ids of the requests to draw; None for as many as fit.
@@ -112,7 +112,7 @@ class Trace:
                 raise ConfigError(f"{name} must be a collection of numbers, such as {example}, got {value!r:.80}")
         records = self.records
         if any(record.kind == Received.__name__ for record in records):
-            return Drawing(ELSEWHERE, 30, svg_text(4, 20, ELSEWHERE), ELSEWHERE)
+            return Drawing(NO_TICKS, 30, svg_text(4, 20, NO_TICKS), NO_TICKS)
         dropped = self.dropped
         note = f"earlier messages are missing: the oldest {quantity(dropped, 'message')} dropped" if dropped else ""
         drawings = [(name, timeline_drawing.draw(each, requests, ticks, note)) for name, each in timelines(records)]

@@ -1,4 +1,4 @@
-"""Observation of an engine's messages by a function of the user."""
+"""Observation of an engine's messages by a user's function."""
 
 import threading
 
@@ -8,11 +8,11 @@ from rekindle.core.messages.record import MessageRecord, Observer
 
 
 class Watching:
-    """A context manager; within its `with` statement, a function is called with every message.
+    """A context manager to call a function with every message handled within its `with` statement.
 
     Args:
-        see: the function, called on the engine's thread. After an error it is not called again, and the end of the
-            `with` statement raises the error.
+        see: the function, called on the engine's thread. After it raises an error, it is not called again, and the end
+            of the `with` statement raises the error.
 
     Raises:
         ConfigError: `see` is not a function.

@@ -126,7 +126,7 @@ def verify(arguments: Namespace) -> int:
 
 
 def _run(run: Callable[[Namespace], int], arguments: Namespace) -> int:
-    """Run a command; raise StorageError for errors of the disk."""
+    """Run a command, with OSError translated to StorageError."""
     try:
         return run(arguments)
     except BrokenPipeError:  # of stdout
@@ -147,7 +147,7 @@ def _clear(name: str) -> None:
 
 
 def _remove(name: str, remove: Callable[[], None]) -> str:
-    """Remove entries of a store, and return a line with the removed and the remaining ones."""
+    """Call `remove` to remove entries of a store, and return a line about the removed and the remaining entries."""
     directory = stores.place(name)
     count, size_before = len(stores.entries(name)), stores.size_of(directory)
     remove()

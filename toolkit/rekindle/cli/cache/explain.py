@@ -45,10 +45,10 @@ def _programs(requirements: Requirements, long: bool) -> Iterator[str]:
 
 def _reason(differences: Mapping[str, Difference] | None, long: bool) -> str:
     if differences is None:
-        return "    no program of that name is stored"
+        return "    no program of this name is stored"
     if not differences:
         return "    it was stored a moment ago"
-    return "\n".join(("    the stored one most like it differs in", *_parts(differences, long, "      ")))
+    return "\n".join(("    the most similar stored program differs in", *_parts(differences, long, "      ")))
 
 
 def _snapshot(requirements: Requirements, long: bool) -> Iterator[str]:

@@ -98,7 +98,7 @@ def _snapshots(root: Path, long: bool) -> Iterator[str]:
 
 
 def _title(entry: Entry, code: str) -> str:
-    """Return a description of the model, as far as a program's key has it, and of the device."""
+    """Return a title for programs of one model and device: the sizes of the model in the key, and the device."""
     model, statics = entry.parts.get("model", ""), json.loads(entry.parts.get("statics", "{}"))
     family, hidden = (match[1] if (match := re.search(f"{name}='?(\\w+)", model)) else "?" for name in MODEL_SIZES)
     layers = model.count(f"{LayerConfig.__name__}(") or "?"
@@ -136,7 +136,7 @@ def _size_and_use(group: Sequence[Entry]) -> str:
 
 
 def _rest(name: str, entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield lines about bytes outside all entries, if there are any."""
+    """Yield lines about bytes outside of readable entries, if there are any."""
     rest = stores.size_of(stores.place(name)) - sum(entry.bytes for entry in entries)
     if rest > 0:
         yield f"  and {size_text(rest)} in damaged entries, in leftovers of killed processes, or being written"

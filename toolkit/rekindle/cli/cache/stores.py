@@ -25,7 +25,7 @@ def place(name: str) -> Path:
 
     Raises:
         StorageError: the cache directory cannot be used.
-        UnsafeStorage: one of the two belongs to another user, or is writable by others.
+        UnsafeStorage: the cache directory or this one belongs to another user, or is writable by others.
     """
     path = cache_dir() / name
     return cache_dir(name) if path.is_dir() else path
@@ -50,7 +50,10 @@ def size_of(path: Path) -> int:
 
 
 def shares(max_bytes: int) -> dict[str, int]:
-    """Split a bound in bytes between the stores, by removing the least recently used entries of both first."""
+    """Split a bound in bytes between the stores, so that pruning to it removes the least recently used entries of all.
+
+    Nothing is removed here.
+    """
     uses = [(disk.last_used(path), disk.bytes_of(path), name) for name in STORES for path in catalog(name).paths()]
     bounds = dict.fromkeys(STORES, 0)
     for _, size, name in uses:

@@ -22,15 +22,16 @@ class Facts:
     Attributes:
         name: the name of the model, as passed by the user.
         dtype: the dtype of the computation, and the devices if there are several.
-        state: "running", "paused", the tick of a stuck engine, or the reason of its end.
+        state: "running", "paused", the tick of a stuck engine, or the reason for its end.
         has_ended: True after the end of the engine.
         stats: the counters of `session.stats`.
         slots: the value of `max_running`.
-        first_tokens: the times to the first tokens of the last minute, in seconds, latest last.
+        first_tokens: the time to first token of each request with a first token in the last minute, in seconds, latest
+            last.
         ready_programs, total_programs: the number of ready programs, and of all programs to precompile.
-        restored_pages: the number of cached pages found from earlier sessions.
+        restored_pages: the number of cached pages restored from earlier sessions.
         requests: the oldest unfinished requests, by id.
-        more: the number of other unfinished requests.
+        more: the number of unfinished requests beyond `requests`.
     """
 
     name: str
@@ -110,7 +111,7 @@ class Board:
         return f"{self.rate.now:,.1f} now, {self.rate.mean:,.1f} over the last {self.rate.seconds:.0f} s"
 
     def first_token(self) -> tuple[str, str] | None:
-        """Return the last time to first token, and the median of the last minute; None without one."""
+        """Return the latest time to first token, and the median of the last minute, as texts; None without any."""
         times = self.facts.first_tokens
         if not times:
             return None

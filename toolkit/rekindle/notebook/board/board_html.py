@@ -39,7 +39,7 @@ def board_html(board: Board) -> str:
 
 
 def overview_html(board: Board) -> str:
-    """Return the snapshot as HTML, without the requests."""
+    """Return the snapshot without the table of requests, as HTML."""
     facts, stats = board.facts, board.facts.stats.scheduler
     here, elsewhere = pages(stats), pages_elsewhere(stats)
     free, _, of_all = free_pages(stats).partition(" ")

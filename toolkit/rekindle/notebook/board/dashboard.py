@@ -18,8 +18,8 @@ class Dashboard:
     """A live dashboard of an engine's speed, slots, pages and requests, in the output of a cell.
 
     The updates stop when the output is closed, when the session ends, or at `stop()`; the last snapshot stays in the
-    output. A notebook saved or exported before has the current snapshot. Outside notebooks, the dashboard prints as a
-    text table. Without widgets, it is not updated.
+    output. A notebook saved or exported during the updates has the snapshot of that moment. Outside notebooks, the
+    dashboard prints as a text table. Without widgets, it is not updated.
     """
 
     def __init__(self, source: Source):
@@ -37,7 +37,7 @@ class Dashboard:
         if (live := self._live) is not None:
             live.stop()
         else:
-            self._leave()
+            self._finish()
 
     def __repr__(self) -> str:
         return str(self._look())
@@ -62,11 +62,11 @@ class Dashboard:
         self._panel.open(board)
         if self._live is None:
             self._unregister = front_end.after_cells(self._draw)
-            self._live = Live(self._look, self._panel, self._leave)
+            self._live = Live(self._look, self._panel, self._finish)
             self._live.start()
 
     def _draw(self) -> None:
-        """Show a snapshot at the end of a cell, the last chance for output in a tool like nbconvert."""
+        """Show a snapshot at the end of a cell, the last opportunity for output in a tool like nbconvert."""
         if (panel := self._panel) is not None:
             panel.show(self._look())
 
@@ -79,8 +79,8 @@ class Dashboard:
                 self._last = Board(facts, self._rates.look(at, facts.stats.scheduler.generated_tokens))
             return self._last
 
-    def _leave(self) -> None:
-        """Release the engine, and draw the final snapshot in the outputs, for a reopened notebook."""
+    def _finish(self) -> None:
+        """Release the engine, and draw the final snapshot in the outputs, so that a reopened notebook has it."""
         last = _final(self._look())
         with self._lock:
             if self._source is None:
@@ -89,7 +89,7 @@ class Dashboard:
         if self._unregister is not None:
             self._unregister()
         if self._panel is not None:
-            self._panel.leave(last)
+            self._panel.finish(last)
         self._panel = self._live = self._unregister = None
 
 

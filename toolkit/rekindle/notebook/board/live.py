@@ -13,20 +13,20 @@ from rekindle.notebook.front_end import context_of_threads
 PERIOD = 1 / 3
 """The seconds between two snapshots."""
 GRACE = 2.0
-"""The seconds without a view until an output counts as closed; moving an output closes and reopens it."""
+"""The seconds without a view until an output counts as closed. A moved output is closed and reopened at once."""
 CLOSING = 1.0
-"""The maximum wait for the front end to close its views at the end, in seconds."""
+"""The maximum wait at the end for the front end to close its views, in seconds."""
 POLL_SECONDS = 0.02
 """The interval between two looks at the views during this wait, in seconds."""
 
 
 class Live:
-    """A thread with periodic snapshots of an engine, until its end, until the output is closed, or until `stop`.
+    """A thread to show periodic snapshots until the engine ends, the output is closed, or `stop` is called.
 
     Args:
         look: a function to take a snapshot.
         panel: the outputs for the snapshots.
-        leave: a function to remove the buttons, called at the end, before the panel is closed.
+        finish: a function to show the final snapshot and to remove the buttons, called before the panel is closed.
         clock: a clock in seconds.
     """
 
@@ -34,17 +34,17 @@ class Live:
         self,
         look: Callable[[], Board],
         panel: Panel,
-        leave: Callable[[], None],
+        finish: Callable[[], None],
         clock: Callable[[], float] = perf_counter,
     ):
-        self._look, self._panel, self._leave, self._clock = look, panel, leave, clock
+        self._look, self._panel, self._finish, self._clock = look, panel, finish, clock
         self._hidden_since: float | None = None
         self._stop_event = threading.Event()
         run = partial(context_of_threads().run, self._run)
         self._thread = threading.Thread(target=run, name="rekindle-dashboard", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, after the first snapshot on the panel."""
+        """Start the thread; the panel already shows the first snapshot."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -72,7 +72,7 @@ class Live:
         try:
             while not self._stop_event.wait(PERIOD) and self.update():
                 pass
-            self._leave()
+            self._finish()
             self._wait_for_views()
             self._panel.close()
         except Exception:
@@ -82,7 +82,7 @@ class Live:
     def _wait_for_views(self) -> None:
         """Wait briefly until no front end displays the widgets.
 
-        A front end deletes the subshell of a widget together with the widget. Later messages for the subshell would
+        A front end deletes the subshell of a widget together with the widget. A later message to the subshell would
         make ipykernel print an error in a cell.
         """
         last = self._clock() + CLOSING

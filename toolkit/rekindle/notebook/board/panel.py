@@ -12,9 +12,9 @@ from rekindle.notebook.board.board import Board, Source
 from rekindle.notebook.board.board_html import board_bundle
 
 BUTTON_AFTER = 1.0
-"""The age of a request with a button, in seconds; the button of a shorter request would be too brief to click."""
+"""The minimum age of a request with a button, in seconds; earlier, the button could vanish before a click."""
 RETIRED = 64
-"""The number of hidden buttons of ended requests, kept to avoid error messages in the kernel's log for late clicks."""
+"""The maximum number of hidden buttons of ended requests. A late click on a closed one would log an error."""
 
 
 class Panel:
@@ -31,7 +31,7 @@ class Panel:
         from ipywidgets import Button, ButtonStyle, HBox, Layout, VBox
 
         self._source = source
-        self._paused = self.was_viewed = self._has_left = False
+        self._paused = self.was_viewed = self._is_final = False
         self._shared = {"layout": Layout(width="auto"), "style": ButtonStyle()}
         self._button_class = Button
         self._toggle = self._button("Pause", self._pause_or_resume)
@@ -63,26 +63,26 @@ class Panel:
         self.show(board)
 
     def show(self, board: Board) -> None:
-        """Show a snapshot, unless the final one was shown."""
+        """Show a snapshot, unless the final one was already shown."""
         with self._lock:
-            if self._has_left:
+            if self._is_final:
                 return
             self._draw(board)
-            self._count_closing()
-            self._offer(board)
+            self._copy_view_count()
+            self._update_buttons(board)
 
-    def leave(self, board: Board) -> None:
+    def finish(self, board: Board) -> None:
         """Show the final snapshot, and remove the buttons."""
         with self._lock:
-            self._has_left = True
+            self._is_final = True
             self._draw(board)
             for _, buttons in self._outputs:
                 buttons.draw(front_end.EMPTY)
 
     def close(self) -> None:
-        """Close the widgets after the first report of a view; before it, do nothing.
+        """Close the widgets if a front end has reported a view; otherwise, leave them open.
 
-        The report may still be on its way, and a kernel logs every message for a closed widget.
+        The report may still be on its way, and the kernel would log an error for a message to a closed widget.
         """
         if not self.was_viewed:
             return
@@ -96,8 +96,8 @@ class Panel:
         for snapshot, _ in self._outputs:
             snapshot.draw(board_bundle(board))
 
-    def _offer(self, board: Board) -> None:
-        """Update the buttons to the currently possible actions."""
+    def _update_buttons(self, board: Board) -> None:
+        """Offer the currently possible actions."""
         facts = board.facts
         self._paused = facts.state == "paused"
         self._toggle.description = "Resume" if self._paused else "Pause"
@@ -117,12 +117,12 @@ class Panel:
     def _on_view_count(self, change: Any) -> None:
         self.was_viewed = self.was_viewed or bool(change["new"])
 
-    def _count_closing(self) -> None:
-        """Use a second widget to report the close of the views.
+    def _copy_view_count(self) -> None:
+        """Copy the view count of the root to the row, to let the front end report the closing of the views.
 
         A front end delays the next change of a widget until the kernel is idle after the previous change. ipykernel 7.4
-        does not report idle after messages handled while a cell awaits. So one widget reports the opened view, and
-        another one, without an earlier change, the closed view.
+        does not report idle after messages handled while a cell awaits. So the root reports the opening of a view, and
+        the row, without an earlier change, reports the closing.
         """
         if self._row._view_count is None and self.root._view_count:
             self._row._view_count = self.root._view_count

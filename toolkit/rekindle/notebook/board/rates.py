@@ -7,7 +7,7 @@ from itertools import pairwise
 SECONDS = 60
 """The length of the history, in seconds."""
 RECENT = 2
-"""The number of whole seconds in the rate `now`, in addition to the current second; with fewer, it would jump."""
+"""The number of whole seconds in the rate `now`, in addition to the current second; with fewer, the rate would jump."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Pure functions from a JSON body to a call of the session."""
+"""Pure functions from JSON bodies to calls of the session."""

@@ -1,4 +1,4 @@
-"""Session calls of request bodies: a prompt and keywords."""
+"""Session calls from request bodies: a prompt and keywords."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ class Call:
 
     @property
     def needs_calls(self) -> bool:
-        """True if the answer must call a tool, so its whole text is a call."""
+        """True if the answer must call a tool; its whole text is then a call."""
         return self.options.get("tool_choice", "auto") not in ("auto", "none")
 
 
@@ -90,7 +90,7 @@ def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]
 
     Args:
         body: the fields of the body.
-        limits: fields with the most tokens to generate, in order of precedence.
+        limits: the fields for the most tokens to generate, in order of precedence.
     """
     options: dict[str, Any] = {}
     fields: dict[str, str] = {}
@@ -107,7 +107,7 @@ def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]
         field, keyword, value = entry
         options[keyword], fields[keyword] = value, field
     if type(seed := options.get("seed")) is int and _LEAST_SEED <= seed < -1:
-        options["seed"] = seed % 2**64  # as in vLLM, with signed seeds
+        options["seed"] = seed % 2**64  # vLLM takes signed seeds
     if options.get("temperature") == 0:
         options = {name: value for name, value in options.items() if name not in SAMPLING_ONLY}
     return options, fields

@@ -75,7 +75,7 @@ def read_chat(body: Fields, form: MessageForm) -> ChatRequest:
 def message(source: Mapping[str, Any], form: MessageForm) -> dict[str, Any]:
     """Convert a message from OpenAI's format to the format of the chat template."""
     result = {name: value for name, value in source.items() if value is not None or name == "content"}
-    if result.get("role") == "developer":  # most chat templates only have its former name
+    if result.get("role") == "developer":  # most chat templates only know the role's former name
         result["role"] = "system"
     calls = result.get("tool_calls")
     if isinstance(calls, list):
@@ -107,7 +107,7 @@ def take_tools(body: Fields) -> tuple[list[Any], Any]:
     """Take the list of tools, empty if absent, and the tool choice.
 
     Raises:
-        ApiError: a tool must be called, and there are no tools.
+        ApiError: the tool choice requires a call, but there are no tools.
     """
     tools, choice = body.take("tools", list) or [], body.any("tool_choice")
     if not tools and choice not in (None, "auto", "none"):
@@ -116,6 +116,7 @@ def take_tools(body: Fields) -> tuple[list[Any], Any]:
 
 
 def tools_in(body: Fields) -> dict[str, Any]:
+    """Take the tools and the tool choice, as keywords of the session; empty without tools."""
     tools, choice = take_tools(body)
     if not tools:
         return {}
@@ -134,7 +135,7 @@ def tools_in(body: Fields) -> dict[str, Any]:
 
 
 def template_in(body: Fields) -> dict[str, Any]:
-    """Take the keywords for the chat template."""
+    """Take the options of the chat template, as keywords of the session."""
     variables = dict(body.take("chat_template_kwargs", dict) or {})
     for name in ("reasoning_effort", "add_generation_prompt"):
         value = body.any(name)

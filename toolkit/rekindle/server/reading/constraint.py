@@ -8,7 +8,7 @@ from rekindle.server.reading.fields import Fields
 ConstraintEntry = tuple[str, str, Any]
 """The field of a constraint, the keyword of the session, and its value."""
 GUIDED = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
-"""The keyword of the session for each name in vLLM."""
+"""The keyword of the session for each of vLLM's constraints."""
 ANY_OBJECT = {"type": "object"}
 
 
@@ -43,7 +43,7 @@ def _response_format(body: Fields) -> Iterator[ConstraintEntry]:
 
 
 def read_schema(parent: Fields, name: str) -> dict[str, Any]:
-    """Take the schema from a field with a schema and its name."""
+    """Take the schema out of a field with a schema, its name and its description."""
     wrapper = parent.take_fields(name)
     if wrapper is None:
         parent.refuse_missing(name)

@@ -1,4 +1,4 @@
-"""Fields of a JSON body. Each is taken once, so the remaining fields are the unknown ones."""
+"""Fields of a JSON body. Each supported field is taken once, and the remaining ones are unsupported."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -100,11 +100,11 @@ class Fields:
         """Raise if a remaining field is unknown or might change the answer.
 
         Args:
-            neutral: values equivalent to an absent field, for each further field.
-            ignored: further fields without effect, accepted with any value.
+            neutral: for each of some fields, the values equivalent to an absent field.
+            ignored: fields without effect, accepted with any value.
 
         Raises:
-            ApiError: there is another field.
+            ApiError: a remaining field is not in `ignored`, and its value is not neutral.
         """
         for name, value in self._remaining.items():
             if name in ignored or value in neutral.get(name, ()):

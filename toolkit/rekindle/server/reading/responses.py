@@ -62,7 +62,7 @@ def read_response(body: Fields, form: MessageForm) -> ResponseRequest:
     """
     for name in STORED_FIELDS:
         if body.any(name) is not None:
-            body.refuse(name, "refers to a stored conversation, and none is kept here; give all of it as input")
+            body.refuse(name, "refers to a stored conversation, but this server stores none; give all of it as input")
     echo = body.peek((*ECHO_FIELDS, "text", "top_p"))
     messages = _with_instructions(body, _messages(body))
     options, fields = sampling(body, "max_output_tokens")
@@ -93,7 +93,7 @@ def _messages(body: Fields) -> list[dict[str, Any]]:
     for each in items:
         _add(body, messages, {name: value for name, value in each.items() if value is not None})
     for each in messages:
-        if _has_only_reasoning(each):  # the assistant has reasoning only
+        if _has_only_reasoning(each):
             each["content"] = ""
     return messages
 
@@ -123,15 +123,15 @@ def _add(body: Fields, messages: list[dict[str, Any]], item: Mapping[str, Any]) 
 
 
 def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the last message if it is the assistant's, else a new one."""
+    """Return the last message if it is the assistant's, or append a new one and return it."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": None})
     return messages[-1]
 
 
-def _has_only_reasoning(last: Mapping[str, Any]) -> bool:
-    """Return whether the last message is the assistant's and has only reasoning so far."""
-    return last["role"] == "assistant" and last["content"] is None and "tool_calls" not in last
+def _has_only_reasoning(message: Mapping[str, Any]) -> bool:
+    """Return whether a message is the assistant's and has only reasoning so far."""
+    return message["role"] == "assistant" and message["content"] is None and "tool_calls" not in message
 
 
 def _content(body: Fields, content: Any) -> Any:
@@ -147,7 +147,7 @@ def _content(body: Fields, content: Any) -> Any:
 
 
 def _format(body: Fields) -> dict[str, Any]:
-    """Return the keyword of the constraint on the text."""
+    """Take the constraint on the text, as a keyword of the session; empty without one."""
     text = body.take_fields("text")
     if text is None:
         return {}

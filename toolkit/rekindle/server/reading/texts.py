@@ -9,7 +9,7 @@ from rekindle.server.reading.chat import message, template_in, tools_in
 from rekindle.server.reading.completion import Text, texts
 from rekindle.server.reading.fields import Fields
 
-BIGGEST_ID = 2**31 - 1
+MAX_TOKEN_ID = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class EmbeddingRequest:
     Attributes:
         texts: the texts to embed.
         dimensions: the length of each vector; None for all dimensions.
-        encoding: "float" for lists of numbers, "base64" for their bytes.
+        encoding: "float" for lists of numbers, "base64" for the base64 of their bytes.
         cache_salt: as in `SamplingParams`.
     """
 
@@ -49,7 +49,7 @@ class TokenizeRequest:
 
 
 def read_embedding(body: Fields, most: int) -> EmbeddingRequest:
-    """Return the embeddings requested by a body of at most `most` texts; raise ApiError if it is invalid."""
+    """Return the request for embeddings in a body of at most `most` texts; raise ApiError if the body is invalid."""
     inputs = texts(body, "input", most, mixed=True)
     dimensions, encoding = body.take("dimensions", int), body.take("encoding_format", str) or "float"
     if encoding not in ("float", "base64"):
@@ -60,7 +60,7 @@ def read_embedding(body: Fields, most: int) -> EmbeddingRequest:
 
 
 def read_tokenize(body: Fields, form: MessageForm) -> TokenizeRequest:
-    """Return the tokenization requested by a body; raise ApiError if it is invalid."""
+    """Return the request for tokenization in a body; raise ApiError if the body is invalid."""
     with_texts = body.flag("return_token_strs")
     text, messages = body.take("prompt", str), body.items("messages", dict)
     if (text is None) == (messages is None):
@@ -80,7 +80,7 @@ def tokens_of(body: Fields) -> list[int]:
     tokens = body.take("tokens", list)
     if tokens is None:
         body.refuse_missing("tokens")
-    if not all(type(each) is int and 0 <= each <= BIGGEST_ID for each in tokens):
+    if not all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in tokens):
         body.refuse("tokens", "must be a list of token ids")
     body.finish({})
     return tokens

@@ -44,7 +44,7 @@ def readable_calls(calls: Sequence[ToolCall], one_call: bool) -> list[ToolCall]:
 
 
 def unreadable_text(calls: Sequence[ToolCall], request: Call) -> str:
-    """Return the text of the malformed calls, to be sent as content; empty if the answer must be a call."""
+    """Return the text of the calls with a parse error, for the content; empty if the answer must be a call."""
     return "" if request.needs_calls else "".join(call.text for call in calls if call.error is not None)
 
 
@@ -115,7 +115,7 @@ class _ChoiceChunks:
         self.calls = 0
 
     def push(self, piece: Piece, record: Record) -> list[tuple[dict[str, Any], Any]]:
-        """Return the deltas of a piece, each with log-probabilities or None; the last delta has all of the piece."""
+        """Return the deltas of a piece with their log-probabilities; the last delta has those of the whole piece."""
         deltas: list[dict[str, Any]] = []
         if not self._has_started:
             self._has_started = True

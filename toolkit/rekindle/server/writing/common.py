@@ -103,7 +103,7 @@ def usage_so_far(records: Sequence[Record], choices: int) -> dict[str, Any]:
 
 
 def usage_of(prompt: int, generated: int) -> dict[str, Any]:
-    """Return the usage object for these token counts."""
+    """Return the usage object for these numbers of tokens."""
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
 

@@ -13,11 +13,11 @@ MIN_LOGPROB = -9999.0
 def chat_logprobs(tokens: Sequence[TokenLogprob], *, by_id: bool = False) -> dict[str, Any]:
     """Return the log-probabilities of a chat completion's tokens, named by their texts or, if `by_id`, by their ids."""
 
-    def each(token: TokenLogprob) -> dict[str, Any]:
+    def entry(token: TokenLogprob) -> dict[str, Any]:
         name = _id(token) if by_id else token.text
         return {"token": name, "logprob": max(token.logprob, MIN_LOGPROB), "bytes": list(token.bytes)}
 
-    content = [{**each(token), "top_logprobs": [each(other) for other in token.top]} for token in tokens]
+    content = [{**entry(token), "top_logprobs": [entry(other) for other in token.top]} for token in tokens]
     return {"content": content, "refusal": None}
 
 

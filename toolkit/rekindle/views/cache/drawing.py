@@ -32,7 +32,7 @@ class Run:
     Attributes:
         parent: the index of the parent run; -1 for a run at a root.
         salt: 0 without a cache_salt, otherwise a number for each salt; -1 for pages computed with replaced weights.
-        text: the text from the first difference to its siblings, or token ids for a model without a tokenizer.
+        text: the text from the first difference from its siblings, or token ids for a model without a tokenizer.
         pages: the number of pages.
         tiers: the tiers with a copy of the pages, fastest first.
         hits: the number of requests with a cache hit on the run.
@@ -104,15 +104,15 @@ def _rows(below: Mapping[int, Sequence[tuple[int, Run]]], parent: int, depth: in
 def _text(rows: Sequence[_Row], title: str) -> str:
     lines = [f"{title}; {LEGEND}" if rows else title]
     for place, row in enumerate(rows):
-        bars = "".join("|  " if _goes_on(rows, place, depth) else "   " for depth in range(row.depth))
-        corner = "|- " if _goes_on(rows, place, row.depth) else "`- "
+        bars = "".join("|  " if _has_next_sibling(rows, place, depth) else "   " for depth in range(row.depth))
+        corner = "|- " if _has_next_sibling(rows, place, row.depth) else "`- "
         content = f"[{row.run.letters}] {row.run.facts}: {row.run.text[:48]!r}" if row.run else row.note
         lines.append(f"{bars}{corner}{content}")
     return "\n".join(lines)
 
 
-def _goes_on(rows: Sequence[_Row], place: int, depth: int) -> bool:
-    """Return whether another row of this depth follows below the same parent."""
+def _has_next_sibling(rows: Sequence[_Row], place: int, depth: int) -> bool:
+    """Return whether a later row has this depth and the same parent."""
     return next((row.depth for row in rows[place + 1 :] if row.depth <= depth), -1) == depth
 
 
@@ -137,7 +137,7 @@ def _parts(rows: Sequence[_Row], hottest: int, title: str) -> str:
 
 def _box(run: Run, x: float, top: int, right: float, hottest: int) -> str:
     width = WIDTH - 4 - x
-    text = _fitting(spelled(run.text), width - right - 44)
+    text = _fit(spelled(run.text), width - right - 44)
     bar = 40 * run.hits / hottest if hottest else 0
     edge = 2.5 if run.locks else 1
     colour = f"rgb({TIERS[run.tiers[0]]})"
@@ -153,7 +153,7 @@ def _box(run: Run, x: float, top: int, right: float, hottest: int) -> str:
     )
 
 
-def _fitting(text: str, pixels: float) -> str:
+def _fit(text: str, pixels: float) -> str:
     """Cut a text to a width in pixels; wide characters count twice."""
     room, columns = pixels / CHARACTER, 0
     for place, character in enumerate(text):

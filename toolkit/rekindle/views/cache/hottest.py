@@ -1,4 +1,4 @@
-"""Search for the hottest part of the prefix tree, and a copy of it independent of later changes."""
+"""Best-first search for the hottest paths and runs of the prefix tree."""
 
 import heapq
 from collections import defaultdict
@@ -15,11 +15,11 @@ from rekindle.views.cache.labels import after_ellipsis, label_start, shared_leng
 T = TypeVar("T")
 
 MAX_PATHS = 5
-"""The maximum number of paths."""
+"""The maximum number of paths in a view."""
 MAX_RUNS = 40
 """The maximum number of runs in a picture, for legibility."""
 RUN_TOKENS = 48
-"""The number of tokens of a run's text."""
+"""The maximum number of tokens of a run's text, from the first difference from its siblings."""
 
 
 class _Queue(Generic[T]):
@@ -105,7 +105,7 @@ def _roots(trees: Sequence[PrefixTree]) -> list[Node]:
 
 
 def _with_salts(roots: Iterable[Node]) -> list[tuple[int, Node]]:
-    """Return each root with a number in place of its salt, because a salt may be a secret."""
+    """Return each root with a number in place of its salt, as in `Run`, because a salt may be a secret."""
     salts: dict[bytes, int] = defaultdict(count(1).__next__, {b"": 0})
     return [(-1 if root.last_used == FORGOTTEN else salts[root.key], root) for root in roots]
 
@@ -155,7 +155,7 @@ def _run(tree: PrefixTree, branch: _Branch, text_of: Callable[[Sequence[int]], s
 
 
 def _label(tokens: Sequence[int], text_of: Callable[[Sequence[int]], str], shared: int) -> str:
-    """Return the text of a run from the first word different from its siblings, after `shared` common tokens."""
+    """Return the text of a run from its first difference from the siblings, after `shared` common tokens."""
     text = text_of(tokens)
     if not text:
         return f"token ids {'… ' if shared else ''}{' '.join(map(str, tokens[shared : shared + 16]))}"

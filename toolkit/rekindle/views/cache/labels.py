@@ -1,4 +1,4 @@
-"""Short labels of prefixes with common beginnings. A label starts at the first difference from the others."""
+"""Short labels of prefixes with common beginnings. A label shows the first difference from the others."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -6,14 +6,14 @@ from typing import TypeVar
 
 T = TypeVar("T", str, list[int], tuple[int, ...])
 
-LONGEST_WORD = 16
-"""The maximum number of characters before the difference, to start a label with a whole word."""
-LEAST_GAP = 16
-"""The maximum length of a common beginning in a label. Longer beginnings would hide the difference."""
-LONGEST_LABEL = 64
-"""The maximum number of characters of a text without a gap."""
+MAX_WORD = 16
+"""The maximum number of common characters added before the difference, to start a label with a whole word."""
+MAX_BEGINNING = 16
+"""The maximum length of an omissible beginning kept in a label. A longer one would hide the difference."""
+MAX_LABEL = 64
+"""The maximum number of characters of a text labelled without a gap."""
 ENDS = 30
-"""The number of characters of a longer text before its gap, and also after it."""
+"""The number of characters of a longer text before its gap, and the number after it."""
 
 
 def shared_lengths(prefixes: Sequence[T]) -> list[int]:
@@ -32,14 +32,17 @@ def shared_lengths(prefixes: Sequence[T]) -> list[int]:
 
 
 def label_start(text: str, shared: int) -> int:
-    """Return the start of a label of a text with `shared` common characters: the start of a word, or 0."""
-    first = max(0, shared - LONGEST_WORD)
+    """Return the index of a label's first character, at or before the difference at `shared`.
+
+    It is at the boundary of a word, if one is near; 0 for a short beginning.
+    """
+    first = max(0, shared - MAX_WORD)
     start = next((place for place in range(shared, first, -1) if _is_between_words(text, place)), shared)
-    return start if start > LEAST_GAP else 0
+    return start if start > MAX_BEGINNING else 0
 
 
 def after_ellipsis(text: str) -> str:
-    """Return a text after an ellipsis for the omitted text before it."""
+    """Return a text with an ellipsis before it, for the omitted beginning."""
     return f"…{text}" if text[:1].isspace() else f"… {text}"
 
 
@@ -48,13 +51,13 @@ def label(prefix: str | Sequence[int], shared: int) -> str:
     if not isinstance(prefix, str):
         tail = prefix[shared : shared + 8] if shared else prefix[-4:]
         return f"token ids {list(prefix[:4])} … {list(tail)}"
-    if len(prefix) <= LONGEST_LABEL:
+    if len(prefix) <= MAX_LABEL:
         return repr(prefix)
     start = label_start(prefix, min(shared, len(prefix) - 1))
     if not start:
         return repr(f"{prefix[:ENDS]} … {prefix[-ENDS:]}")
     if start <= ENDS:
-        return repr(f"{prefix[:LONGEST_LABEL]} …")
+        return repr(f"{prefix[:MAX_LABEL]} …")
     more = " …" if start + ENDS < len(prefix) else ""
     return repr(f"{prefix[:ENDS]} {after_ellipsis(prefix[start : start + ENDS])}{more}")
 

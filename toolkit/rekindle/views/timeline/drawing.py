@@ -18,8 +18,10 @@ MAX_TICK_WIDTH, ROW_HEIGHT, BOX_HEIGHT = 18, 20, 14
 BAR_HEIGHT, AXIS = 26, 112
 """The height of the highest bar, and the baseline of the tick numbers, in pixels."""
 SLOW = 5
-"""The duration of a full bar, in medians; longer bars are cut. A tick with a compilation takes far longer than others,
-and would make their bars invisible at its scale."""
+"""The maximum duration of a bar, as a multiple of the median; longer bars are cut.
+
+A tick with a compilation takes far longer than the others. At its scale, their bars would be invisible.
+"""
 MIN_BOX_WIDTH = 5
 """The minimum width of a tick with a separate box, in pixels."""
 ORANGE, BLUE, RED, GREY = "230,140,20", "40,130,220", "220,50,60", "130,130,130"
@@ -137,7 +139,7 @@ def _axis(view: View, frame: _Frame) -> Iterator[str]:
     yield svg_text(frame.summary_x, AXIS, words.SUMMARY_HEAD)
     yield svg_text(frame.summary_x, AXIS - 16 - BAR_HEIGHT + 10, frame.longest)
     for place, column in enumerate(view.columns):
-        yield _bar(column, frame.x(place * view.share), frame.tick * view.share, frame.full_bar)
+        yield _bar(column, frame.x(place * view.ticks_per_column), frame.tick * view.ticks_per_column, frame.full_bar)
     for x, number in _numbers(view, frame):
         yield svg_text(x, AXIS, str(number))
         yield f'<path d="M{x:.1f} {AXIS + 4}V{frame.bottom}" stroke="currentColor" stroke-opacity="0.18"/>'

@@ -9,7 +9,7 @@ from rekindle.views.timeline.requests import Timeline
 def timelines(records: Sequence[TraceRecord]) -> list[tuple[str, Timeline]]:
     """Return the name and the timeline of each lane; the name is empty with a single lane.
 
-    Requests without a lane at their end are on the first timeline.
+    A request without any lane, such as one rejected at once, is on the first timeline.
     """
     lanes = sorted({record.lane for record in records if record.lane is not None})
     if not lanes:

@@ -43,11 +43,11 @@ class Phase(NamedTuple):
 
 
 def as_json(records: Sequence[TraceRecord], now: float, dropped: int) -> bytes:
-    """Return the content of the file.
+    """Return a trace in the trace event format, as JSON in UTF-8.
 
     Args:
         now: the seconds since the start of the trace.
-        dropped: the number of dropped records.
+        dropped: the number of records dropped from the trace.
     """
     lanes, tracks = timelines(records), count(FIRST_TRACK)
     groups = {ACTORS: "actors", DEVICE: "device", REQUESTS: "requests"}
@@ -75,7 +75,7 @@ def _actors(records: Sequence[TraceRecord], tracks: Iterator[int]) -> Iterator[E
 
 
 def _ticks(timeline: Timeline, track: int, lane: str) -> Iterator[Event]:
-    """Yield a slice for each tick, from its earliest start on the device to the read of its tokens."""
+    """Yield a slice for each tick, from its earliest start on the device to the readback of its tokens."""
     yield from _track(DEVICE, track, _lane_name(lane, "ticks"))
     for tick in timeline.ticks.values():
         if tick.began is None or tick.ended is None:
@@ -95,7 +95,7 @@ def _ticks(timeline: Timeline, track: int, lane: str) -> Iterator[Event]:
 def _counters(timeline: Timeline, lane: str) -> Iterator[Event]:
     """Yield the numbers of running and waiting requests in each tick, for the traced requests."""
     numbers = list(timeline.ticks)
-    # Counts are sums of changes between ticks, so the cost of a request does not depend on its duration.
+    # Counts are running sums of changes, so the cost of a request does not depend on its duration.
     changes = {name: [0] * (len(numbers) + 1) for name in ("running", "waiting")}
     for request in timeline.requests.values():
         for kind, first, after in request.intervals():

@@ -24,9 +24,12 @@ from rekindle.views.records import (
 Kind = Literal["queued", "prefill", "decode", "idle", "preempted", "surplus"]
 """The state of a request in a tick.
 
-queued: waiting for the first tick. prefill: a chunk of known tokens computed. decode: new tokens generated. idle: pages
-allocated, but nothing computed. preempted: pages released, and waiting again. surplus: a token computed and dropped,
-because the tick was planned before the end of the request was known.
+- queued: waiting for the first tick.
+- prefill: a chunk of known tokens computed.
+- decode: new tokens generated.
+- idle: pages allocated, but nothing computed.
+- preempted: pages released, and waiting again.
+- surplus: a token computed and dropped, because the tick was planned before the end of the request was known.
 """
 
 NEVER = sys.maxsize
@@ -72,8 +75,8 @@ class Tick:
         chunks: the chunks of prefill.
         rows: the requests with a decode row, repeated for each token of the row.
         onloaded_pages: the number of pages copied to the device.
-        planned_at: the time of planning.
-        began, ended: the earliest start on the device, and the time of reading its tokens; None if not traced.
+        planned_at: the end of planning.
+        began, ended: the earliest start on the device, and the readback of its tokens; None if not traced.
     """
 
     number: int
@@ -98,7 +101,7 @@ class RequestTimeline:
         id: the id of the request.
         prompt, cached: the number of prompt tokens, and of cached tokens among them; None if not traced.
         hold: True for a prefix to hold.
-        first_tick: the first possible tick; None for a request older than the trace.
+        first_tick: the first possible tick, 0 for a request queued before the trace; None for one started before it.
         cells: the work for the request by tick, in order.
         preemptions: the ticks of its preemptions, in order. Some may come after `last`, because the end of a request
             can be known late.
@@ -134,7 +137,7 @@ class RequestTimeline:
 
     @property
     def is_active(self) -> bool:
-        """True if the trace has more of the request than preemptions."""
+        """True if the trace has other facts of the request than preemptions."""
         return self.first_tick is not None or bool(self.cells or self.end_reason)
 
     @property
@@ -215,7 +218,7 @@ class Timeline:
         return next(reversed(self.ticks), -1)
 
     def _add(self, fact: Fact, record: TraceRecord, before: int) -> None:
-        """Add a fact; `before` is the newest tick before its record."""
+        """Add a fact of a record; `before` is the newest tick before the record."""
         match fact:
             case JoinRecord():
                 request = self._timeline_of(fact.request)
@@ -273,7 +276,7 @@ class Timeline:
         self._last_read = at
 
     def _end(self, end: EndRecord, at: float, before: int) -> None:
-        """End a request. The detokenizer reports its end last, with the more precise reason."""
+        """End a request. The detokenizer reports the end last, and its reason is the more precise one."""
         request = self._timeline_of(end.request)
         if request.end_reason:
             if request.end_reason != "rejected":

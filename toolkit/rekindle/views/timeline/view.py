@@ -23,10 +23,10 @@ class TickSpan:
 
     Attributes:
         kind: the state of the request.
-        at: the number of ticks to the left.
-        ticks: the width in ticks.
-        first, last: the smallest and the largest tick number. If ticks share a column, ticks of other spans may lie
-            in between.
+        at: the number of ticks to the left of the span.
+        ticks: the number of ticks in the span.
+        first, last: the smallest and the largest tick number. If ticks share a column, ticks of other spans may have
+            numbers in between.
         start: the position of the first computed token; None if unknown.
         tokens: the number of computed tokens.
     """
@@ -48,14 +48,14 @@ class View:
         timeline: the whole timeline.
         rows: the timelines of the requests, one for each row.
         ticks: the numbers of the ticks, in order.
-        share: the number of ticks in a column.
+        ticks_per_column: the number of ticks in a column.
         hidden: notes about omitted requests and ticks.
     """
 
     timeline: Timeline
     rows: Sequence[RequestTimeline]
     ticks: Sequence[int]
-    share: int
+    ticks_per_column: int
     hidden: Sequence[str]
 
     @property
@@ -83,10 +83,10 @@ class View:
     def _span_key(self, part: tuple[Kind | None, int]) -> tuple[Kind | None, int]:
         """Return the grouping key of a span: the kind, and for a chunk in its own column also the tick."""
         kind, number = part
-        return kind, number if kind == "prefill" and self.share == 1 else 0
+        return kind, number if kind == "prefill" and self.ticks_per_column == 1 else 0
 
     def _by_column(self, of_ticks: Sequence[T]) -> Iterator[Sequence[T]]:
-        return (of_ticks[at : at + self.share] for at in range(0, len(of_ticks), self.share))
+        return (of_ticks[at : at + self.ticks_per_column] for at in range(0, len(of_ticks), self.ticks_per_column))
 
 
 def _by_kind(column: Sequence[tuple[Kind | None, int]]) -> list[tuple[Kind | None, int]]:

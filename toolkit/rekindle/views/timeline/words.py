@@ -1,4 +1,4 @@
-"""Labels and tooltips of timelines, understandable without prior knowledge."""
+"""Labels and tooltips of timelines, for readers without prior knowledge."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,9 @@ def headline(view: View) -> str:
 
 def title(view: View) -> str:
     """Return the headline and the number of ticks in a column."""
-    return f"{headline(view)}; a column is {f'{view.share} ticks' if view.share > 1 else 'a tick'}"
+    return (
+        f"{headline(view)}; a column is {f'{view.ticks_per_column} ticks' if view.ticks_per_column > 1 else 'a tick'}"
+    )
 
 
 def row_name(request: RequestTimeline) -> str:
