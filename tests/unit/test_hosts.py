@@ -84,7 +84,7 @@ def test_bad_hosts_are_refused_where_they_are_given(families: Path) -> None:
         require_shareable(Settings(data=2), None, 2)
     with pytest.raises(ConfigError, match=r"tensor must be a multiple of the 2 processes .*, such as tensor=2; got 1"):
         rekindle.open_sync(families / "llama-tied", progress=False, hosts=rekindle.Hosts(), tensor=1)
-    assert "waited for by open" in repr(rekindle.Hosts())
+    assert "not joined yet" in repr(rekindle.Hosts())
 
 
 def test_a_process_that_has_used_a_device_cannot_join(families: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_number_is_had_by_one_follower(monkeypatch: pytest.MonkeyPatch) -> Non
     leader, followers = meet(monkeypatch, {"index": 2}, {"index": 2}, count=2)
     for error in (leader, *followers):
         assert isinstance(error, HostRefused)
-    assert "asks to be process 2, and free are [1] of 3" in str(leader)
+    assert "asks to be process 2 of 3, but only [1] are free" in str(leader)
     assert "asks to be process 2" in " ".join(map(str, followers))
 
 
@@ -227,7 +227,7 @@ def test_nobody_can_listen_where_somebody_does(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(joining, "require_untouched", lambda: None)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        pytest.raises(ConfigError, match=r"nobody can listen at .*: give Hosts another listen="),
+        pytest.raises(ConfigError, match=r"cannot listen at .*: give Hosts another listen="),
     ):
         meeting.meet(Address(*server.getsockname()), 1, SECRET.encode(), silent)
 

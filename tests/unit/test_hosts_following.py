@@ -76,10 +76,10 @@ def test_a_follower_opens_what_it_is_asked_for(request_of: dict[str, Any]) -> No
 
 
 def test_a_follower_refuses_another_model(request_of: dict[str, Any], families: Path) -> None:
-    with pytest.raises(HostRefused, match=r"has another model.* than here: weights"):
+    with pytest.raises(HostRefused, match=r"has another model.* differently: weights"):
         ModelShard.open(request_of, str(families / "llama-bias"))
     other = {**request_of, "facts": {**request_of["facts"], "jax_config": "another"}}
-    with pytest.raises(HostRefused, match=r"computes it otherwise.*jax_config"):
+    with pytest.raises(HostRefused, match=r"computes it differently.*jax_config"):
         ModelShard.open(other, None)
     assert not differences(request_of["facts"], request_of["facts"])
 

@@ -1,4 +1,4 @@
-"""Facts shared by all processes of a session: versions, model, and computation."""
+"""Facts on which all processes of a session must agree: versions, model, and computation."""
 
 from collections.abc import Mapping
 from importlib import metadata

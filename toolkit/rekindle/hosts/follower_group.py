@@ -1,4 +1,4 @@
-"""Followers of one session, as its engine drives them."""
+"""Followers of one session, driven by its engine."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -19,9 +19,9 @@ from rekindle.hosts.opening import model_request, weights_request
 from rekindle.hosts.wire import frame_of
 
 POLL_SECONDS = 0.1
-"""Seconds between checks of a wait for followers: whether the session is still open."""
+"""Seconds between checks, in a wait for followers, that the session is still open."""
 NOTICE_SECONDS = 2.0
-"""Seconds to wait for news of a lost follower after an error: a broken collective is often noticed first."""
+"""Seconds to wait for the loss of a follower after an error, since a broken collective is often noticed first."""
 
 
 class FollowerGroup:
@@ -72,7 +72,7 @@ class FollowerGroup:
 
         Args:
             request: the weights, from `opening.weights_request`.
-            read_shard: returns this process's arrays.
+            read_shard: a function to read this process's shard; returns its arrays.
 
         Raises:
             HostRefused: a follower cannot read the weights; the message has its reason.
@@ -95,7 +95,7 @@ class FollowerGroup:
             load: the number of the weights; 0 for the model.
 
         Raises:
-            HostRefused: a follower cannot; the message has its reason.
+            HostRefused: a follower cannot open or read them; the message has its reason.
             HostLost: a follower is gone.
             SessionClosed: the session was closed meanwhile.
         """
@@ -130,7 +130,7 @@ class FollowerGroup:
     def reason(self, error: BaseException) -> BaseException:
         """Return the cause of the session's failure: the loss of a follower, or else the error.
 
-        All followers end in either case, since one may be running an order not run by this process.
+        All followers are ended in either case, since one may be running an order that this process has not run.
         """
         loss = self._members.loss(NOTICE_SECONDS)
         if loss is None:

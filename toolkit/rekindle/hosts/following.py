@@ -27,7 +27,7 @@ from rekindle.hosts.wire import order_of
 Say = Callable[[str], None]
 RETRY_SECONDS = 0.3
 END_SECONDS = 2.0
-"""Seconds to wait for a running program after the leader's end; a collective in it may never complete."""
+"""Seconds for a running program to complete after the leader's end; a collective in it may never complete."""
 
 
 def follow(
@@ -44,12 +44,12 @@ def follow(
     Args:
         address: the address of the leader, which need not listen yet.
         say: called with lines about the progress.
-        on_end: called on another thread with the reason for the leader's end, and with the exit status: 0 after a
-            regular end with this thread still busy. It must end the process, since this thread may be running a program
-            with a collective that waits for the leader.
+        on_end: called on another thread with the reason for the leader's end, and with an exit status. The status is 0
+            if the leader ended regularly, but this thread was still busy `END_SECONDS` later. It must end the process,
+            since this thread may be running a program with a collective that waits for the leader.
         secret: see `Hosts`.
         index: the number of this process, from 1 on, a key of stored programs; None for the next free number.
-        model: the model's place on this machine, if it differs from the leader's.
+        model: the model's name or path on this machine, if it differs from the leader's.
 
     Raises:
         HostRefused: the secret or the version differs, or the number is taken.
@@ -98,7 +98,7 @@ def _frames(link: Link, address: Address, on_end: Callable[[str, int], None]) ->
             while (frame := link.receive()).header["say"] not in ("end", "over"):
                 frames.put(frame)
             frames.put(frame)
-            sleep(END_SECONDS)  # this process may end by itself meanwhile
+            sleep(END_SECONDS)  # the process may end by itself meanwhile
             if frame.header["say"] == "end":
                 on_end(f"the leader at {address} has ended", 0)
             else:
@@ -176,11 +176,11 @@ def _load(shard: ModelShard, header: dict[str, Any], link: Link, say: Say) -> li
 
 @contextmanager
 def _report_outcome(link: Link, about: dict[str, Any], say: Say) -> Iterator[None]:
-    """Report the outcome of a block to the leader, and suppress errors of opening."""
+    """Report the outcome of a block to the leader; suppress errors of opening a model or reading weights."""
     try:
         yield
     except (RekindleError, OSError) as error:
-        say(f"it cannot be opened: {error}")
+        say(f"this failed: {error}")
         _send(link, {"say": "refused", "why": str(error), **about})
     else:
         _send(link, {"say": "ready", **about})

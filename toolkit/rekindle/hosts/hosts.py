@@ -1,4 +1,4 @@
-"""Hosts of a session, for its user."""
+"""Public description of a session's hosts."""
 
 import atexit
 import threading
@@ -6,6 +6,7 @@ import threading
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.config import Settings
 from rekindle.core.errors import ConfigError
+from rekindle.core.markup import quantity
 from rekindle.hosts.address import LISTEN, Address
 from rekindle.hosts.follower_group import FollowerGroup
 from rekindle.hosts.meeting import meet
@@ -33,7 +34,7 @@ class Hosts:
             directory need nothing else.
 
     Raises:
-        ConfigError: an argument has an unaccepted value.
+        ConfigError: an argument has an invalid value.
     """
 
     def __init__(self, followers: int = 1, *, listen: str = LISTEN, secret: str | None = None):
@@ -48,10 +49,10 @@ class Hosts:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        state = "waited for by open" if self._members is None else "joined"
+        state = "not joined yet" if self._members is None else "joined"
         if self._members is not None and self._members.loss() is not None:
             state = "lost"
-        return f"<rekindle.Hosts at {self.listen}: {self.followers} to follow, {state}>"
+        return f"<rekindle.Hosts at {self.listen}: {quantity(self.followers, 'follower')}, {state}>"
 
     def check(self, settings: Settings, family: object) -> None:
         """Check the settings for a session over these hosts; raises as `require_shareable`."""
@@ -72,7 +73,7 @@ class Hosts:
             if (loss := self._members.loss()) is not None:
                 raise loss
             if self._group is not None and not self._group.closed:
-                raise ConfigError("these hosts serve another session, and one at a time: close that one first")
+                raise ConfigError("these hosts serve one session at a time: close the other session first")
             self._sessions += 1
             self._group = FollowerGroup(self._members, self._sessions)
             return self._group

@@ -1,7 +1,7 @@
-"""Joining `jax.distributed` so the leader survives a lost process, and a follower can report a lost leader.
+"""Joining `jax.distributed`, so that the leader survives a lost process, and a follower can report a lost leader.
 
 Jax aborts a process immediately and silently when its connection to the coordinator breaks. The leader runs the
-coordinator, so a follower connects to it through a local proxy, which stays open after the leader's end.
+coordinator. A follower therefore connects to it through a local proxy, which stays open after the leader's end.
 """
 
 import socket
@@ -26,7 +26,7 @@ def require_untouched() -> None:
     """
     if jax.distributed.is_initialized():
         raise ConfigError(
-            "this process is in a group of jax.distributed already, and can join only once: use the rekindle.Hosts of "
+            "this process is already in a group of jax.distributed, and can join only once: use the rekindle.Hosts of "
             "that group, or restart this process (in a notebook, its kernel)"
         )
     if xla_bridge.backends_are_initialized():
@@ -78,7 +78,7 @@ def _join(coordinator: str, processes: int, index: int, bind: str | None) -> Non
 def _proxy_to(host: str, port: int) -> str:
     """Start a proxy to another machine and return its local address; it stays open when the other end is gone."""
     server = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=_serve, args=(server, (host, port)), name="rekindle-door", daemon=True).start()
+    threading.Thread(target=_serve, args=(server, (host, port)), name="rekindle-proxy", daemon=True).start()
     return f"127.0.0.1:{server.getsockname()[1]}"
 
 
@@ -91,7 +91,7 @@ def _serve(server: socket.socket, target: tuple[str, int]) -> None:
             near.close()
             continue
         for source, sink, ends in ((near, far, True), (far, near, False)):
-            threading.Thread(target=_pump, args=(source, sink, ends), name="rekindle-door", daemon=True).start()
+            threading.Thread(target=_pump, args=(source, sink, ends), name="rekindle-proxy", daemon=True).start()
 
 
 def _pump(source: socket.socket, sink: socket.socket, ends: bool) -> None:

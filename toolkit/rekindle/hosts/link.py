@@ -26,7 +26,7 @@ LONGEST_BODY: Final = 1 << 34
 LENGTHS: Final = struct.Struct(">IQ")
 NUMBER: Final = struct.Struct(">Q")
 ALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
-"""Socket options for noticing a silently lost machine after some ten seconds."""
+"""Socket options to notice a silently lost machine after about ten seconds."""
 
 Role = Literal["leader", "follower"]
 
@@ -39,7 +39,7 @@ class Frame(NamedTuple):
     """A message.
 
     Attributes:
-        header: plain data, with the kind of message under "say".
+        header: plain data; its "say" is the kind of the message.
         body: bytes, such as an array's.
     """
 
@@ -121,9 +121,9 @@ def greet(connection: socket.socket, secret: bytes, role: Role) -> Link:
         HostRefused: the other end has another secret or protocol, or the same role.
     """
     nonce = secrets.token_hex(32)
-    late = threading.Timer(GREETING_SECONDS, _shut, [connection])  # a socket timeout bounds each read only
-    late.daemon = True
-    late.start()
+    timer = threading.Timer(GREETING_SECONDS, _shut, [connection])  # a socket timeout bounds each read only
+    timer.daemon = True
+    timer.start()
     try:
         connection.settimeout(GREETING_SECONDS)
         _send_greeting(connection, {"rekindle": PROTOCOL, "role": role, "nonce": nonce})
@@ -133,8 +133,8 @@ def greet(connection: socket.socket, secret: bytes, role: Role) -> Link:
         _prove(connection, secret, role, nonces)
         connection.settimeout(None)
         _enable_keepalive(connection)
-        out, back = (_proof(secret, f"frames of the {side}", nonces) for side in (role, _other(role)))
-        return Link(connection, (bytes.fromhex(out), bytes.fromhex(back)))
+        sending, receiving = (_proof(secret, f"frames of the {side}", nonces) for side in (role, _other(role)))
+        return Link(connection, (bytes.fromhex(sending), bytes.fromhex(receiving)))
     except (OSError, ValueError, KeyError, TypeError) as error:
         connection.close()
         raise LinkLost(f"it does not greet like a process of Rekindle ({error})") from error
@@ -142,7 +142,7 @@ def greet(connection: socket.socket, secret: bytes, role: Role) -> Link:
         connection.close()
         raise
     finally:
-        late.cancel()
+        timer.cancel()
 
 
 def _shut(connection: socket.socket) -> None:
@@ -207,15 +207,15 @@ def _read_exactly(connection: socket.socket, size: int) -> bytes:
     """Read the next `size` bytes.
 
     Raises:
-        LinkLost: the connection ended before.
+        LinkLost: the connection ended earlier.
     """
     buffer = bytearray(size)
     view = memoryview(buffer)
     while view:
-        got = connection.recv_into(view)
-        if not got:
+        count = connection.recv_into(view)
+        if not count:
             raise LinkLost("its end of the link is closed")
-        view = view[got:]
+        view = view[count:]
     return bytes(buffer)
 
 

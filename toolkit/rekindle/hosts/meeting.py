@@ -1,4 +1,4 @@
-"""Leader's side of joining: listens until all followers have connected, and joins them in one group."""
+"""Leader's side of joining: it listens until all followers have connected, and joins them in one group."""
 
 import socket
 import threading
@@ -67,7 +67,7 @@ def _listen(address: Address) -> socket.socket:
     try:
         server = socket.create_server(address)
     except OSError as error:
-        raise ConfigError(f"nobody can listen at {address} ({error.strerror}): give Hosts another listen=") from error
+        raise ConfigError(f"cannot listen at {address} ({error.strerror}): give Hosts another listen=") from error
     server.settimeout(POLL_SECONDS)
     return server
 
@@ -115,7 +115,7 @@ def _admit(link: Link, count: int, links: dict[int, Link]) -> int:
     """Return the number of a new follower.
 
     Raises:
-        HostRefused: the follower has another version, or requests a taken number; it receives the reason too.
+        HostRefused: the follower has another version, or requests a taken number. The follower receives the reason too.
     """
     header = link.receive().header
     index, free = header["index"], [index for index in range(1, count + 1) if index not in links]
@@ -123,7 +123,7 @@ def _admit(link: Link, count: int, links: dict[int, Link]) -> int:
     if mismatch:
         reason = f"the follower at {link.peer} is of another version than its leader (here): {mismatch}"
     elif index is not None and index not in free:
-        reason = f"the follower at {link.peer} asks to be process {index}, and free are {free} of {count + 1}"
+        reason = f"the follower at {link.peer} asks to be process {index} of {count + 1}, but only {free} are free"
     else:
         return free[0] if index is None else int(index)
     _reject([link], reason)

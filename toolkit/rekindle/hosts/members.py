@@ -1,4 +1,4 @@
-"""Joined followers, as their leader reaches them: two threads each, so no caller waits for a socket."""
+"""Joined followers, from the leader's side. Each has two threads, so that no caller waits for a socket."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from rekindle.core.errors import HostLost
 from rekindle.hosts.link import Frame, Link, LinkLost
 
 END_SECONDS = 5.0
-"""Seconds for followers to exit. Then jax ends its coordinator, which aborts the remaining ones."""
+"""Seconds for followers to exit. Then jax ends its coordinator, which aborts the remaining followers."""
 
 
 class Members:
@@ -56,27 +56,31 @@ class Members:
         return self._loss
 
     def when_lost(self, callback: Callable[[HostLost], None]) -> None:
-        """Call a function when a follower is lost, or now if one is already; it must be quick and must not raise."""
+        """Call a function when a follower is lost, or now if one is lost already.
+
+        Args:
+            callback: the function. It is called on any thread, and must be quick and must not raise.
+        """
         self._callbacks.append(callback)
         if self._loss is not None:
             callback(self._loss)
 
     def give_up(self, reason: str) -> None:
-        """End all followers, since their states are unknown, unless one is lost already."""
+        """End all followers, since their states are unknown; do nothing if one is lost already."""
         if self._loss is None:
             loss = HostLost(f"{reason}; restart this process (in a notebook, its kernel) to join hosts again")
-            self._over(loss, reason)
+            self._end_all(loss, reason)
 
     def end(self) -> None:
         """End all followers, and wait at most `END_SECONDS` for the end."""
         self.say({"say": "end"})
         if self._loss is None:
-            self._notice(HostLost("the hosts are closed; restart this process to join others again"))
+            self._report(HostLost("the hosts are closed; restart this process to join others again"))
         for outbox in self._outboxes:
             outbox.put(None)
-        latest = monotonic() + END_SECONDS
+        deadline = monotonic() + END_SECONDS
         for thread in self._threads:
-            thread.join(max(0.0, latest - monotonic()))
+            thread.join(max(0.0, deadline - monotonic()))
         for link in self._links:
             link.close()
 
@@ -111,13 +115,13 @@ class Members:
             "process (in a notebook, its kernel) to join hosts again. This process can open a session on its devices "
             "alone"
         )
-        self._over(loss, f"another follower, process {place + 1}, is lost: {reason}")
+        self._end_all(loss, f"another follower, process {place + 1}, is lost: {reason}")
 
-    def _over(self, loss: HostLost, reason: str) -> None:
+    def _end_all(self, loss: HostLost, reason: str) -> None:
         self.say({"say": "over", "why": reason})
-        self._notice(loss)
+        self._report(loss)
 
-    def _notice(self, loss: HostLost) -> None:
+    def _report(self, loss: HostLost) -> None:
         self._loss = loss
         self._loss_event.set()
         for callback in tuple(self._callbacks):

@@ -26,7 +26,7 @@ from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.hosts.agreement import differences, model_facts
 
 PLAIN: Final = (bool, int, float, str, type(None))
-"""Types of JAX's settings sent to followers."""
+"""Types of the JAX settings sent to followers; settings of other types stay here."""
 LEADER_ONLY: Final = ("device", "policy", "route", "logits_processor")
 """Settings not sent to followers, which have other devices, plan nothing, and accept no functions."""
 
@@ -60,7 +60,7 @@ def model_request(
     Args:
         model: the model.
         revision: its revision on the hub.
-        settings: the resolved settings, without any choice for followers.
+        settings: the resolved settings, so that followers choose nothing.
         blueprint: the leader's plan.
 
     Raises:
@@ -121,7 +121,7 @@ class ModelShard:
 
         Args:
             request: the request, from `model_request`.
-            model: the model's place on this machine, if it differs from the leader's.
+            model: the model's name or path on this machine, if it differs from the leader's.
 
         Raises:
             HostRefused: the model or its computation differs from the leader's.
@@ -134,7 +134,7 @@ class ModelShard:
         blueprint = Blueprint.of(checkpoint, settings, place)
         mismatch = differences(model_facts(blueprint), request["facts"])
         if mismatch:
-            raise HostRefused(f"the leader has another model, or computes it otherwise (there) than here: {mismatch}")
+            raise HostRefused(f"the leader (there) has another model, or computes it differently: {mismatch}")
         blueprint.budget.check(blueprint.limits, checkpoint.source)
         directory = store_directory(settings.restore)
         programs, keys = open_programs(directory, blueprint), blueprint.all_programs()

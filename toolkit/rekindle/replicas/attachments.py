@@ -29,9 +29,7 @@ from rekindle.core.messages import (
 )
 
 SPAN = 1 << 40
-"""Number of request ids of each session, and of ticket ids."""
-
-
+"""Size of each session's range of request ids, and of its range of ticket ids."""
 GAP_SECONDS = 3.0
 """Seconds after a later parcel until a missing parcel counts as unreadable."""
 
@@ -47,7 +45,7 @@ class Attachment:
         requests: the ids, in the engine, of its requests in progress or with held output.
         expected: the number of the next parcel.
         early: the parcels received before their predecessors.
-        gap: the time since a parcel is missing; None if none is.
+        gap: the time at which a missing parcel was first noticed; None if none is missing.
     """
 
     number: int
@@ -59,7 +57,10 @@ class Attachment:
     gap: float | None = None
 
     def in_order(self, number: int, parcel: Sequence[Message]) -> Iterator[Message]:
-        """Take a parcel, and yield all messages now in order, with the engine's ids; parcels may arrive reordered."""
+        """Take a parcel, and yield the messages that are now in order, with the engine's ids.
+
+        Parcels may arrive reordered; a parcel waits in `early` for its predecessors.
+        """
         self.last_contact = time.monotonic()
         self.early[number] = parcel
         while self.expected in self.early:
@@ -101,7 +102,7 @@ class Attachments:
         return attachment
 
     def get(self, number: int) -> Attachment | None:
-        """Return a session, or None if it is no longer attached."""
+        """Return the session with a number, or None if it is no longer attached."""
         return self._by_number.get(number)
 
     def touch(self, number: int) -> None:
@@ -110,7 +111,7 @@ class Attachments:
             attachment.last_contact = time.monotonic()
 
     def silent(self, seconds: float) -> list[int]:
-        """Return the sessions without a sign of life for `seconds`, or with a lost parcel."""
+        """Return the numbers of sessions without a sign of life for `seconds`, or with a lost parcel."""
         now = time.monotonic()
         return [
             number

@@ -22,9 +22,9 @@ WAIT_SECONDS = 0.2
 PROBE_SECONDS = 10.0
 LEAVE_SECONDS = 0.2
 _local_cluster = threading.Event()
-"""Set once this process has started a cluster, which ends with the process."""
+"""Set once this process has started a local cluster, which ends with the process."""
 MAX_CONCURRENCY = 1000
-"""Concurrent calls of an actor; each session holds one open."""
+"""Maximum number of concurrent calls of an actor; each session keeps one open."""
 HOW_TO_KEEP = (
     "replicas that outlive this process need a lasting cluster: start one by `ray start --head`, or give the address "
     "of one to rekindle.Ray(address=...)"
@@ -57,7 +57,7 @@ def connect(address: str | None, *, lasting: bool) -> None:
     module = ray()
     if address is not None and address.startswith("ray://"):
         raise ConfigError(
-            f"address {address!r} is of Ray Client, which cannot stream: give the address of the cluster itself, "
+            f"address {address!r} is one of Ray Client, which cannot stream: give the address of the cluster itself, "
             "host:port, from a machine of the cluster"
         )
     if module.is_initialized():
@@ -132,7 +132,7 @@ def leave() -> None:
 
 
 def warn_of_shortage(settings: Ray) -> None:
-    """Warn about resources missing from the cluster, since Ray waits for more silently."""
+    """Warn if the cluster has too few resources, since Ray silently waits for more."""
     available = ray().cluster_resources()
     for name, amount in settings.resources.items():
         if settings.count * amount > available.get(name, 0):
@@ -194,7 +194,7 @@ def _probe(address: str) -> None:
 
 @contextmanager
 def rekindle_errors() -> Iterator[None]:
-    """Translate errors of Ray: raise a replica's exception itself, and `ReplicaLost` for a lost replica."""
+    """Translate errors of Ray: raise the exception of a replica itself, and `ReplicaLost` for a lost replica."""
     exceptions = ray().exceptions
     try:
         yield
@@ -227,7 +227,7 @@ def _amounts(resources: Mapping[str, float]) -> tuple[float, float, float | None
 
 @contextmanager
 def _no_reports() -> Iterator[None]:
-    """Disable Ray's usage reports for a cluster started in this block, unless the environment sets them."""
+    """Disable Ray's usage reports for a cluster started in this block, unless the environment has a setting."""
     name = "RAY_USAGE_STATS_ENABLED"
     if name in os.environ:
         yield

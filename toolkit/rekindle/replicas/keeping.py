@@ -9,12 +9,12 @@ from rekindle.replicas import cluster
 from rekindle.replicas.status import About
 
 ANSWER_SECONDS = 10.0
-"""Timeout for an answer of a replica; a replica cannot answer while it opens its model."""
+"""Seconds to wait for an answer of a replica; a replica does not answer while it opens its model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
-    """A replica of the cluster.
+    """A replica in a cluster.
 
     Attributes:
         name: the name of the replica.

@@ -25,7 +25,7 @@ RETRY_SECONDS = 0.5
 PATIENCE_SECONDS = 300.0
 """Seconds to wait for a lost replica until it counts as lost for good."""
 NO_TICKET = -1
-"""Ticket of a replacement of weights without a waiting caller."""
+"""Ticket of a weight update for which no caller waits."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -59,7 +59,7 @@ class Link:
         self._up = True
 
     def send(self, message: Message) -> None:
-        """Put a message into the next parcel; from the loss of the replica until `resume`, drop it."""
+        """Put a message into the next parcel; between the loss of the replica and `resume`, drop the message."""
         if not self._up:
             return
         if isinstance(message, NewWeights):
@@ -67,7 +67,7 @@ class Link:
         self._box.put(message)
 
     def resume(self, life: int) -> None:
-        """Send messages again, unless the replica was lost again after this life."""
+        """Send messages again, unless the replica was lost again since `Found` with this `life`."""
         self._up = life == self._life
 
     def look(self, at: Callable[[Any], T]) -> T:
@@ -111,7 +111,7 @@ class Link:
                 messages.append(message)
             try:
                 self._send(messages)
-            except Exception as error:  # one message cannot be pickled
+            except Exception as error:  # a message cannot be pickled
                 for each in messages:
                     try:
                         self._send([each])
@@ -123,7 +123,7 @@ class Link:
         self._parcels += 1
 
     def _refuse(self, message: Message, error: Exception, post: Post) -> None:
-        """Reject the requests of a message on behalf of the replica, since the message cannot be sent."""
+        """Reject the requests of an unsendable message, on behalf of the replica."""
         reason = InvalidRequest(f"the request cannot be sent to a replica in another process: {error}")
         rejections = tuple(Rejected(request_id, reason) for request_id in message.requests)
         post(ToLane(self._lane, Received(rejections)))

@@ -1,4 +1,4 @@
-"""Opening a session over replicas: finds or starts them, and builds an engine with the replicas as lanes."""
+"""Opening a session over replicas: they are found or started, and become the lanes of an engine."""
 
 import secrets
 import warnings
@@ -97,7 +97,7 @@ def build_over(
 
 
 def _actors(ray: Ray, recipe: Recipe, resources: ExitStack) -> list[Any]:
-    """Return the replicas: existing ones, and new ones for the rest, killed by `resources`."""
+    """Return the replicas, existing or newly started; `resources` kills the new ones."""
     name, actors = recipe.name(ray), []
     if not ray.keep:  # other processes may have replicas of the same model
         name = f"{name}-{secrets.token_hex(2)}"

@@ -1,4 +1,4 @@
-"""Picklable recipe of a replica, and the replica's name."""
+"""Picklable recipe of a session's replicas, and their name."""
 
 import hashlib
 import re
@@ -90,7 +90,7 @@ class Recipe:
         """Return the name of the replicas, without their numbers: from `ray`, or from the model and the digest.
 
         Raises:
-            ConfigError: kept replicas without a name have functions among their settings, which the digest omits.
+            ConfigError: kept replicas without a name have a function as a setting; the digest cannot cover functions.
         """
         if ray.name is not None:
             return ray.name

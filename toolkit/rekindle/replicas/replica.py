@@ -34,7 +34,7 @@ IDLE_SECONDS = 1.0
 SAVING_SECONDS = 3.0
 """Seconds for writing cached pages to disk before a replica closes."""
 SILENCE_SECONDS = 20.0
-"""Seconds without a sign of life until a session is detached, since its process is gone or stopped."""
+"""Seconds without a sign of life until a session is detached, because its process seems to be gone or stopped."""
 
 
 class Replica:
@@ -93,7 +93,7 @@ class Replica:
         if attachment is not None:
             for message in attachment.in_order(parcel, messages):
                 if isinstance(message, NewWeights) and message.weights[0] not in self._weights:
-                    await self.detach(session)  # the replica was lost during loading; the link loads them on return
+                    await self.detach(session)  # a restart lost these weights; the link loads them again on attaching
                     return
                 self._post(attachment, message)
 

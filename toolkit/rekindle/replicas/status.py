@@ -61,7 +61,7 @@ class About:
         model, digest: the model and the digest of its recipe.
         limits, settings, deployment: the facts of its engine, as in `LoadedEngine`.
         restored: the state restored from earlier sessions.
-        status: the current state.
+        status: its current state.
         since: the start of its process, in seconds since the epoch.
         host: the name of its machine.
         process: the process id.

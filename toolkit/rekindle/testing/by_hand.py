@@ -1,4 +1,4 @@
-"""Scheduler and fake device, stepped by hand without an event loop."""
+"""Scheduler and fake device, stepped by hand without an event loop. For `rekindle.testing`."""
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
@@ -191,7 +191,7 @@ class ByHand:
         return self.say(reply) if advance.answer_ids else []
 
     def settle_offload(self, *, ok: bool = True) -> list[Plan]:
-        """Settle the oldest copy to the host tier; without `ok`, none of its pages is kept."""
+        """Settle the oldest copy to the host tier; without `ok`, none of its pages is stored."""
         gathered = self.offloading.popleft()
         (offloaded,) = self.host_tier.handle(gathered)
         if not ok:
@@ -208,7 +208,7 @@ class ByHand:
         return self.say(fetched)
 
     def settle_write(self, *, ok: bool = True, pruned: Collection[int] = ()) -> list[Plan]:
-        """Settle the oldest write; without `ok`, none of its pages is written. `pruned` records leave the disk."""
+        """Settle the oldest write; without `ok`, none of its pages is written. Records in `pruned` leave the disk."""
         write = self.writing.popleft()
         (reply,) = self.disk_tier.handle(write) if ok else [Written((None,) * len(write.pages), ())]
         for record in pruned:
@@ -220,10 +220,10 @@ class ByHand:
         self._stepper.lose()
 
     def drain(self) -> None:
-        """Settle until nothing is in flight; raise if no tokens result."""
+        """Settle until nothing is in flight; raise AssertionError if 1,000 rounds produce no token."""
         while self._settle_all():
             before = sum(map(len, self.tokens.values()))
-            busy = [self._settle_all() for _ in range(1000)]  # more ticks than any running set's prompts take
+            busy = [self._settle_all() for _ in range(1000)]  # more than any set of running prompts needs
             assert not busy[-1] or sum(map(len, self.tokens.values())) > before, "1000 ticks gave no token"
 
     def _settle_all(self) -> bool:

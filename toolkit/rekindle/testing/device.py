@@ -38,8 +38,11 @@ from rekindle.testing.grammar import VOCAB_SIZE
 from rekindle.testing.model import banned_tokens, draw_of, next_token, score_of, state_of
 
 TICK_SECONDS = 0.00005
-"""Wait of the engine for the fake device in each tick. Without it, the engine's thread can reacquire the GIL before
-another thread wakes up, and callers starve for seconds."""
+"""The wait for the fake device in each tick, in seconds.
+
+Without a wait, the engine's thread can reacquire the GIL before another thread wakes up, and callers starve for
+seconds.
+"""
 
 
 @dataclass(slots=True)
@@ -251,7 +254,7 @@ def _slots(limits: EngineLimits) -> list[_Slot]:
 
 
 class FakeSettler:
-    """Stand-in for the settler, which reads back the tokens of a tick.
+    """Stand-in for the settler: reads back the tokens of each tick.
 
     Args:
         held: whether each tick stays in flight until `step` or `release`.

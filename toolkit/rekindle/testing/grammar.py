@@ -13,7 +13,7 @@ from rekindle.core.text.grammar import Grammar, Matcher
 from rekindle.core.text.masks import run_steps
 
 VOCAB_SIZE = 251
-"""A prime, so a token at a wrong position changes the sum in `next_token`."""
+"""The number of tokens. It is prime, so that a token at a wrong position changes the sum in `next_token`."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class FakeGrammar:
 
     def matcher(self, request: Request) -> Matcher:
         """Return the matcher for a request's output."""
-        return Matcher(cast(Any, _FakePlace(self)), cast(Any, self), request)
+        return Matcher(cast(Any, _FakeMatcher(self)), cast(Any, self), request)
 
     def may_follow(self, output: Sequence[int]) -> list[int]:
         """Return the tokens allowed after an output: none if it is complete, and a single one in a third of cases."""
@@ -49,8 +49,8 @@ def constrained(request: Request, grammar: FakeGrammar | Grammar) -> Request:
     return replace(request, constrained=Constrained(grammar, run_steps(grammar.matcher(request).start())))
 
 
-class _FakePlace:
-    """The used methods of llguidance's matcher."""
+class _FakeMatcher:
+    """Stand-in for llguidance's matcher, with the methods called by `Matcher`."""
 
     def __init__(self, grammar: FakeGrammar):
         self._grammar = grammar

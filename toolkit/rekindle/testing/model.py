@@ -19,8 +19,10 @@ FAKE_MODEL = ModelConfig.llama(
 
 
 def next_token(tokens: Sequence[int], draw: int = 0, banned: Collection[int] = ()) -> int:
-    """Compute the fake model: `draw` plus the sum of (position + 1) * (token + 1), modulo `VOCAB_SIZE`; instead of a
-    banned token, the next one not banned.
+    """Compute the fake model's next token.
+
+    It is `draw` plus the sum of (position + 1) * (token + 1) over all tokens, modulo `VOCAB_SIZE`. If it is banned, the
+    next token id without a ban takes its place.
 
     Args:
         tokens: every token of the request so far.
@@ -62,7 +64,7 @@ def banned_tokens(request: Request, tokens: Sequence[int], bits: Any = None) -> 
 
 
 def score_of(token: int, alternatives: int) -> TokenLogprob:
-    """Return the fake log-probability of a token: its negative, with the following tokens as alternatives."""
+    """Return the fake log-probability of a token: minus its id. The alternatives are the token and its successors."""
     top = [(token + step) % VOCAB_SIZE for step in range(alternatives)]
     others = tuple(TokenLogprob(other, "", -float(other), rank) for rank, other in enumerate(top, 1))
     return TokenLogprob(token, "", -float(token), 1, others)
@@ -82,7 +84,7 @@ def expected_tokens(
     begun: Sequence[int] = (),
     grammar: FakeGrammar | None = None,
 ) -> tuple[int, ...]:
-    """Return the tokens of the fake model without banned tokens, from `begun` up to an end id."""
+    """Return the output of the fake model for a prompt: `begun`, and further tokens up to an end id or a limit."""
     params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw)
     request = Request(
         0, tuple(prompt), params, frozenset(end_ids), len(prompt) + max_tokens, output_prefix=tuple(begun)
@@ -91,7 +93,7 @@ def expected_tokens(
 
 
 def expected_of(request: Request) -> tuple[int, ...]:
-    """Return the tokens of the fake model for a request, ignoring stop strings."""
+    """Return the output of the fake model for a request, ignoring stop strings."""
     tokens = list(request.initial_tokens)
     matcher, allowed = _matcher(request)
     is_done = request.complete
@@ -106,6 +108,7 @@ def expected_of(request: Request) -> tuple[int, ...]:
 
 
 ONE_BY_ONE = 2**30
+"""A minimum number of forced tokens beyond any output, so that every token is generated."""
 
 
 def _matcher(request: Request) -> tuple[Any, Allowed | None]:

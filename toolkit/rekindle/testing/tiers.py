@@ -23,7 +23,7 @@ from rekindle.core.page import NewPage, StoredPage
 
 
 class FakeHostTier:
-    """Store for pages of the fake device, with assertions on the pages to fetch or drop.
+    """Stand-in for the host tier, with assertions on the pages to store, fetch or drop.
 
     Args:
         capacity: the most pages.
@@ -42,7 +42,9 @@ class FakeHostTier:
         self._unreadable: set[int] = set()
 
     def handle(self, message: Message) -> list[Message]:
-        """Answer Gathered with Offloaded, Fetch with Fetched, Archive with Write, and StagePages."""
+        """Answer Gathered with Offloaded, Fetch with Fetched, StagePages with TakePages and PagesStaged, Archive with
+        Write, and Drop with nothing.
+        """
         match message:
             case Gathered(offload_id, entries, contents):
                 assert list(entries) == sorted({*entries}), "the entries of an Offload are not ascending"
@@ -67,7 +69,7 @@ class FakeHostTier:
                 for entry in entries:
                     self._drop(entry)
                 return []
-        raise AssertionError(f"the host tier takes Gathered, Fetch, Archive and Drop, got {message!r}")
+        raise AssertionError(f"the host tier takes Gathered, Fetch, Archive, Drop and StagePages, got {message!r}")
 
     def lose(self, copies: Collection[Copy]) -> None:
         """Make copies unreadable from now on, on disk too; missing copies are ignored."""
