@@ -74,7 +74,11 @@ def test_named_files_targets_and_modules_exist(document: Path) -> None:
 def test_every_promise_of_the_readme_names_what_holds_it() -> None:
     """Check that each row of the index's table of promises names a test or a bench."""
     lines = (GUIDES / "README.md").read_text(encoding="utf-8").splitlines()
-    rows = list(takewhile(lambda line: line.startswith("|"), lines[lines.index("| README says | tested or measured by |") + 2 :]))
+    rows = list(
+        takewhile(
+            lambda line: line.startswith("|"), lines[lines.index("| README says | tested or measured by |") + 2 :]
+        )
+    )
     assert len(rows) >= 12
     for row in rows:
         assert re.search(r"`(tests/[\w./]+|python -m tests\.[\w.]+|make [a-z-]+)", row), row
