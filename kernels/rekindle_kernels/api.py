@@ -36,7 +36,7 @@ def choose(
         platform: "cpu", "gpu" or "tpu", as in `jax.default_backend()` or `jax.Device.platform`.
         shape: (pages, sides, kv_heads, page_size, head_dim) of the pool; see `empty`.
         dtype: the dtype of the pool.
-        override: an implementation to check and return instead of the best.
+        override: an implementation to check and return instead of the best one.
 
     Raises:
         ValueError: `override` is unknown, or cannot serve this pool on this platform.
@@ -53,7 +53,7 @@ def choose(
 
 
 def unsupported_reason(implementation: Implementation, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
-    """Return the reason against serving a pool of this shape and dtype, or None if the implementation can.
+    """Return the reason an implementation does not support pages of this shape and dtype, or None if it does.
 
     Raises:
         ValueError: the implementation is unknown.
@@ -68,7 +68,7 @@ def describe(
     dtype: jnp.dtype,
     override: Implementation | None = None,
 ) -> str:
-    """Describe the kernels for a pool: "cpu kernels (avx2)", or "xla kernels (...)" with the reason against others.
+    """Describe the kernels for a pool: "cpu kernels (avx2)", or "xla kernels (...)" with the reason in parentheses.
 
     Args:
         implementation: the result of `choose` for the other arguments.
@@ -86,7 +86,7 @@ def describe(
 
 
 def is_batch_invariant(implementation: Implementation) -> bool:
-    """Return whether a row's bits are independent of the number and content of other rows in all operations."""
+    """Return whether the bits of a row's results never depend on the other rows of a batch, in all operations."""
     return implementation == "cpu"
 
 
@@ -143,7 +143,7 @@ def attend_rows(
         page_table: (rows, pages_per_row) int32; entries past the context are arbitrary.
         visible: (rows,) int32; a row attends to positions `[max(0, visible - window), visible)` of its sequence.
         scale: a factor of the scores.
-        window: the most positions visible to a query; None for all.
+        window: the maximum number of positions visible to a query; None for all.
         soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None for unchanged scores.
         sinks: (heads,) float, the score of one more position per head, visible to all queries and with zeros as values
             (Xiao et al., 2023, arXiv:2309.17453); None for no sinks.
@@ -194,7 +194,7 @@ def attend_blocks(
         block_start: (blocks,) int32, the position of a block's first token; negative for a padding block.
             Token t is at position `p = block_start + t` and attends to `[max(0, p + 1 - window), p]`.
         scale: a factor of the scores.
-        window: the most positions visible to a query; None for all.
+        window: the maximum number of positions visible to a query; None for all.
         soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None for unchanged scores.
         sinks: (heads,) float, the score of one more position per head, visible to all queries and with zeros as values
             (Xiao et al., 2023, arXiv:2309.17453); None for no sinks.
@@ -334,7 +334,7 @@ def _check_page(pages: jax.Array, page_id: jax.Array, shape: tuple[int, ...], dt
 
 
 def _check_pages(operations: Operations, pages: jax.Array, head_dim: int, sides: Sequence[int] = (2, 1)) -> None:
-    """Check pages for a shape from `empty`, with one of these numbers of sides."""
+    """Reject pages without a shape from `empty` for one of these numbers of sides."""
     shapes = [(len(pages), side, *pages.shape[2:4], head_dim) for side in sides]
     stored_shapes = [jax.eval_shape(partial(operations.empty, shape, pages.dtype)).shape for shape in shapes]
     if pages.shape not in stored_shapes:

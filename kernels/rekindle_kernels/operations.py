@@ -15,7 +15,7 @@ class Operations(Protocol):
     """Functions of `reference` and of each package's `operations`, documented in `api`, `layers` and `sampling`."""
 
     def unsupported_reason(self, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
-        """Return the reason against serving a pool of this shape and dtype, or None if this implementation can."""
+        """Return the reason pages of this shape and dtype are not supported, or None."""
 
     def empty(self, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
         """See `api.empty`."""

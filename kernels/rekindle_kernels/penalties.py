@@ -8,8 +8,7 @@ import jax
 IN_PROMPT: Final = 1
 END: Final = 2
 GENERATED: Final = 4
-"""The bits of a mark: the token is in the prompt; it is an end token; the other bits are the count of its
-generations."""
+"""The fields of a mark: a bit for prompt tokens, a bit for end tokens, then the count of the token in the output."""
 
 
 @jax.tree_util.register_dataclass

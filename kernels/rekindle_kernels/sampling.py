@@ -34,7 +34,7 @@ def nth_largest(columns: jax.Array, n: jax.Array, *, implementation: Implementat
         implementation: by name.
 
     Returns:
-        (rows,) float32, minus infinity if n is not from 1 to the vocabulary less one.
+        (rows,) float32, minus infinity unless 1 <= n < vocabulary.
 
     Raises:
         ValueError: the arguments do not fit together, or the implementation is unknown.

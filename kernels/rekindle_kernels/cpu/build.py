@@ -56,7 +56,7 @@ EXPORTS: Final = "{ global: rekindle_*; local: *; };"
 
 
 class BuildFailed(Exception):
-    """Failure to build the library.
+    """Error of a failed build.
 
     Attributes:
         output: the compiler's output, if it was started.

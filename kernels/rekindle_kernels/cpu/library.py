@@ -1,4 +1,4 @@
-"""The native kernel library of this process: found or built, loaded, and registered with XLA on first use."""
+"""The native kernel library of this process. It is found or built, loaded, and registered in XLA on first use."""
 
 import ctypes
 import hashlib
@@ -31,7 +31,7 @@ TARGETS: Final = (
     "rekindle_write",
     "rekindle_write_page",
 )
-"""The library's functions for programs; a function's name in programs is the same."""
+"""The library's functions for programs. They have the same names in programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Library:
 
 
 class LibraryUnavailable(RuntimeError):
-    """Failure to use the library in this process. The message has the reason and the remedy."""
+    """Error for a library that this process cannot use. The message has the reason and the remedy."""
 
 
 def unavailable_reason() -> str | None:
-    """Return the reason against using the library here, or None. The first call may compile it, for seconds."""
+    """Return the reason this process cannot use the library, or None. The first call may compile it, for seconds."""
     outcome = _load_once()
     return outcome if isinstance(outcome, str) else None
 
@@ -94,7 +94,7 @@ def _library() -> Library:
 
 
 def _load_once() -> Library | str:
-    """Return the library, or the reason against using it. The first outcome holds for the process."""
+    """Return the library, or the reason it cannot be used. The first outcome holds for the process."""
     global _outcome
     with _lock:
         if _outcome is None:
@@ -127,9 +127,7 @@ def _load(file: Path) -> Library:
             f"this CPU has none of the instruction sets of the C++ kernels: {sets or 'it is unknown'}"
         )
     try:
-        jax.devices(
-            "cpu"
-        )  # if not started yet, XLA would accept any function, and then fail to start because of a wrong one
+        jax.devices("cpu")  # start XLA: before its start it accepts any function, and a wrong one then stops the start
         for target, function in zip(TARGETS, functions, strict=True):
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
     except RuntimeError as error:

@@ -20,9 +20,9 @@ class Plan:
     """The static parameters of a call.
 
     Attributes:
-        blocks: blocks of queries in a tile; a power of two, like the next two.
-        block_tokens: tokens in a block, padding included.
-        members: heads of a group in a tile; a larger group takes several tiles.
+        blocks: blocks of queries in a tile; a power of two.
+        block_tokens: tokens in a block, padding included; a power of two.
+        members: heads of a group in a tile; a power of two. A larger group takes several tiles.
         keys: positions per loop iteration.
         step: positions from the start of a block to the start of the next one.
         group: query heads per key-value head.
@@ -216,7 +216,7 @@ def _visit_run(
 ) -> Sums:
     """Add the keys and values of one run to the sums of its queries; add nothing if `stop` is 0."""
     blocks = lax.div(stop - start, plan.step)
-    ours = (queries.block >= block) & (queries.block < block + blocks)
+    in_run = (queries.block >= block) & (queries.block < block + blocks)
     first = jnp.int32(0) if plan.window is None else jnp.minimum(jnp.maximum(start + 1 - plan.window, 0), stop)
     tiles = lax.div(first, plan.keys), pl.cdiv(stop, plan.keys)
     # From `clear` to `clear_end`, most of a long context, all keys are visible to all queries: no mask is needed.
@@ -224,21 +224,21 @@ def _visit_run(
     clear_end = jnp.where(blocks == plan.blocks, lax.div(jnp.minimum(start + 1, stop), plan.keys), clear)
     clear_end = jnp.maximum(clear, clear_end)
 
-    def whole(i: jax.Array, sums: Sums) -> Sums:
+    def visit_unmasked(i: jax.Array, sums: Sums) -> Sums:
         return context.visit(sums, q, i * plan.keys + jnp.arange(plan.keys, dtype=jnp.int32), None, None)
 
-    def masked(i: jax.Array, sums: Sums) -> Sums:
+    def visit_masked(i: jax.Array, sums: Sums) -> Sums:
         positions = i * plan.keys + jnp.arange(plan.keys, dtype=jnp.int32)
-        mask = ours[:, None] & (positions[None] <= queries.position[:, None])
+        mask = in_run[:, None] & (positions[None] <= queries.position[:, None])
         if plan.window is not None:
             mask &= positions[None] > queries.position[:, None] - plan.window
         readable = (positions >= first) & (positions < stop)
         new = context.visit(sums, q, positions, readable, mask)
         # A weight of 0 would not hide a NaN of another sequence.
-        peak, total = jnp.where(ours, new.peak, sums.peak), jnp.where(ours, new.total, sums.total)
-        return Sums(peak, total, jnp.where(ours[:, None], new.weighted, sums.weighted))
+        peak, total = jnp.where(in_run, new.peak, sums.peak), jnp.where(in_run, new.total, sums.total)
+        return Sums(peak, total, jnp.where(in_run[:, None], new.weighted, sums.weighted))
 
     if plan.window is not None:
-        sums = lax.fori_loop(tiles[0], clear, masked, sums)
-    sums = lax.fori_loop(clear, clear_end, whole, sums)
-    return Sums(*lax.fori_loop(clear_end, tiles[1], masked, sums))
+        sums = lax.fori_loop(tiles[0], clear, visit_masked, sums)
+    sums = lax.fori_loop(clear, clear_end, visit_unmasked, sums)
+    return Sums(*lax.fori_loop(clear_end, tiles[1], visit_masked, sums))

@@ -34,7 +34,7 @@ class Tuning:
     """One device kind's entry of tuning.json.
 
     Attributes:
-        programs: the least number of programs of the rows kernel, for long enough contexts.
+        programs: the minimum number of programs of the rows kernel, if the contexts are long enough.
         tiles: the tiles by operation, dtype and head dimension.
     """
 

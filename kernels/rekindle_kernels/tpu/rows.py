@@ -15,7 +15,7 @@ from rekindle_kernels.tpu.stream import Ref, Runs, Stream
 from rekindle_kernels.tpu.tuning import tuning
 
 SUBLANES = 8
-"""The multiple of rows to which the queries of a key-value head are padded."""
+"""Queries of a key-value head are padded to a multiple of this number of rows."""
 
 
 def attend_rows(

@@ -16,7 +16,7 @@ def product(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
 
 
 def cap(scores: jax.Array, soft_cap: float | None) -> jax.Array:
-    """Apply the soft cap to scores; None is no cap."""
+    """Apply the soft cap to scores; None means no cap."""
     return scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)
 
 

@@ -15,12 +15,12 @@ class Tuning:
     Attributes:
         cores: the number of cores with common memory, for a grid's parallel steps.
         step_rows: decode rows in a grid step.
-        row_tile, row_tile_bytes: the most positions, and the most bytes, of a decode tile.
+        row_tile, row_tile_bytes: the maximum positions, and the maximum bytes, of a decode tile.
         row_stages: decode tiles in VMEM; all but one are being copied.
-        window_rows: the most rows (tokens times grouped heads) of a prefill window for one key-value head.
+        window_rows: the maximum rows (tokens times grouped heads) of a prefill window for one key-value head.
         block_tile, block_tile_bytes, block_stages: the same for prefill.
         write_bytes: bytes of page slices changed at the same time.
-        vmem_limit_bytes: the most VMEM for a kernel.
+        vmem_limit_bytes: the maximum VMEM for a kernel.
     """
 
     cores: int
@@ -37,7 +37,7 @@ class Tuning:
 
 
 def tuning() -> Tuning:
-    """Return the sizes for this process's TPU, or without a TPU the defaults for every kind."""
+    """Return the sizes for this process's TPU, or the defaults for all kinds without a TPU."""
     kinds = _kinds()
     kind = jax.devices()[0].device_kind if jax.default_backend() == "tpu" else "default"
     return kinds.get(kind, kinds["default"])

@@ -11,14 +11,14 @@ from rekindle_kernels.penalties import END, GENERATED, Penalties
 from rekindle_kernels.xla.noise import gumbel
 
 BLOCK = 32
-"""The most numbers reduced by XLA's CPU backend in one loop with their computation. Other backends need no blocks."""
+"""XLA's CPU backend reduces at most this many numbers in the loop that computes them. Other backends have no limit."""
 
 SMALLEST = 2.0**-126
 """Smallest normal float32: XLA treats subnormal numbers as 0."""
 
 
 def mass(columns: jax.Array, largest: jax.Array, temperature: jax.Array, least: jax.Array) -> jax.Array:
-    """See `sampling.mass`. In a loop over bounds, the barrier keeps XLA from storing all powers ahead of it."""
+    """See `sampling.mass`. The barrier keeps XLA from storing all exponentials before a loop over bounds."""
     largest, temperature, least = lax.optimization_barrier((largest, temperature, least))
     return jnp.where(columns < least[None], 0.0, jnp.exp((columns - largest[None]) / temperature[None])).sum(0)
 

@@ -46,7 +46,7 @@ class Attention(nnx.Module, pytree=False):
         heads, order = (config.heads, config.kv_heads, config.kv_heads), None
         if layer.rope is not None and layer.rope.interleaved:
             order = halves_first(heads, config.head_dim, layer.rope.dims or config.head_dim)
-        within = order
+        head_order = order
         starts = np.cumsum([0, *heads]) * config.head_dim
         rows = rows_of(
             *((units, config.head_dim, at) for units, at in zip((queries, keys, keys), starts, strict=False))
@@ -59,9 +59,9 @@ class Attention(nnx.Module, pytree=False):
         part = None if shard.of == 1 else spread(queries, config.head_dim)
         mixed = {f"{prefix}.{names.out}": model.hidden_size}
         self.out = Linear(weights, config.heads * config.head_dim, mixed, config.out_bias, part=part)
-        ordered = None if within is None else within[: config.head_dim]
-        self.q_norm = _head_norm(weights, f"{prefix}.{names.q_norm}", 0, config, ordered)
-        self.k_norm = _head_norm(weights, f"{prefix}.{names.k_norm}", 1, config, ordered)
+        norm_order = None if head_order is None else head_order[: config.head_dim]
+        self.q_norm = _head_norm(weights, f"{prefix}.{names.q_norm}", 0, config, norm_order)
+        self.k_norm = _head_norm(weights, f"{prefix}.{names.k_norm}", 1, config, norm_order)
         sinks = JoinedTensors({f"{prefix}.{names.sinks}": (config.heads,)}, False, rows_of((queries, 1, 0)))
         self.sinks = nnx.Param(weights.get(sinks)) if config.sinks else None
 

@@ -257,7 +257,7 @@ class ModelConfig:
 
     Attributes:
         family: the name of the entry in `families.registry.FAMILIES`, or the architecture of a user's family.
-        max_context: the model's context length: the most tokens of prompt and output together.
+        max_context: the model's context length: the maximum number of tokens of prompt and output together.
         layers: one entry for each layer.
         norm: the normalisation around the layers and before the output projection.
         parallel: whether attention and feed-forward layer have the same normalised input, and are added together.

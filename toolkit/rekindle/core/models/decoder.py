@@ -1,7 +1,8 @@
 """The decoder of all families, as an nnx module over ragged, flat tokens.
 
-It alone determines the tensors of a model: its constructor requests each weight. Its modules are no pytrees: flax would
-check every attribute of a pytree, two thirds of the construction time. Programs take the modules' state instead.
+It alone determines the tensors of a model: its constructor requests each weight. Its modules are not pytrees, because
+flax checks every attribute of a pytree, which took two thirds of the construction time. Programs take the modules'
+state instead.
 """
 
 from collections.abc import Sequence
@@ -134,9 +135,9 @@ class Decoder(nnx.Module, pytree=False):
         if self.shard.of == 1:
             return kernels.look_up(table, tokens, shape, implementation=implementation)
         rows = tokens - jax.lax.axis_index(TENSOR) * self.tokens
-        here = (rows >= 0) & (rows < self.tokens)
-        embeddings = kernels.look_up(table, jnp.where(here, rows, 0), shape, implementation=implementation)
-        return self.shard.sum(jnp.where(here[:, None], embeddings, 0))
+        is_local = (rows >= 0) & (rows < self.tokens)
+        embeddings = kernels.look_up(table, jnp.where(is_local, rows, 0), shape, implementation=implementation)
+        return self.shard.sum(jnp.where(is_local[:, None], embeddings, 0))
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Map (rows, hidden) to (rows, vocabulary) float32."""

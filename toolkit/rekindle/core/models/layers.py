@@ -28,9 +28,9 @@ class JoinedTensors:
         shapes: the shapes of the tensors, by name.
         matrix: whether the tensors are matrices (out, in), to be packed for the kernels; else they are joined as
             float32 vectors.
-        order: for each row (or element) of the result, its index among the joined ones; None for the same order.
+        order: for each row (or element) of the result, its index among the joined rows; None for the same order.
         offset: a number added to the elements of vectors.
-        groups: the number of equal matrices to split the joined ones into; 0 for a single matrix. `order` applies
+        groups: the number of equal matrices to split the joined rows into; 0 for a single matrix. `order` applies
             within each group.
         transposed: whether each matrix is stored as (in, out); there is only one tensor then.
         inputs: the indices of the inputs to keep, with -1 for zeros; None for all.
@@ -170,7 +170,7 @@ class Normalise(nnx.Module, pytree=False):
         """Return the mean over the features of all devices."""
         if self.shares is None:
             return x.mean(-1, keepdims=True)
-        return self.shard.sum((x * self.shares.here()[None]).sum(-1, keepdims=True))
+        return self.shard.sum((x * self.shares.local()[None]).sum(-1, keepdims=True))
 
 
 def norm_of(weights: WeightSource, name: str, features: int, config: Norm) -> Normalise:

@@ -27,7 +27,7 @@ Put = Callable[[Array], jax.Array]
 
 _THREADS: Final = min(4, os.cpu_count() or 1)
 MAX_RUNS: Final = 64
-"""The limit of runs of consecutive rows for copies straight from a file; with more runs, all rows are copied first."""
+"""From this number of runs of consecutive rows on, all rows are copied first, and not run by run from the file."""
 
 
 def load_decoder(
@@ -42,21 +42,21 @@ def load_weights(
     config: ModelConfig,
     tensors: Mapping[str, Tensor],
     dtype: jnp.dtype,
-    loaded: Callable[[int], None] = lambda _: None,
+    report_bytes: Callable[[int], None] = lambda _: None,
     put: Put = jax.device_put,
     implementation: Implementation = "xla",
     shard: Shard = WHOLE,
 ) -> list[jax.Array]:
     """Read each tensor once, in several threads, and return the weights in the programs' order.
 
-    The weights loaded at one time are together no larger on the device than the largest weight. So host memory holds
-    few bytes beyond the device's.
+    The weights being loaded together take at most the bytes of the largest weight. So loading needs little host memory
+    in addition to the device's.
 
     Args:
         config: the model.
         tensors: the checkpoint's tensors by Hugging Face name, looked up on demand.
         dtype: the dtype of the weights.
-        loaded: called on this thread with the bytes loaded since the last call.
+        report_bytes: called on this thread with the bytes loaded since the last call.
         put: puts an array on the device; called from several threads.
         implementation: the kernel implementation for the weights.
         shard: the device's shard of the model.
@@ -69,7 +69,7 @@ def load_weights(
         try:
             budget = ByteBudget(max(size_of(request.form(dtype, implementation)) for request in abstract.requests))
             reader = _Reader(tensors, dtype, put, implementation, budget)
-            arrays = [_report(array, loaded) for array in pool.map(reader.read, abstract.requests)]
+            arrays = [_report(array, report_bytes) for array in pool.map(reader.read, abstract.requests)]
             return [arrays[place] for place in abstract.places]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -78,8 +78,8 @@ def load_weights(
             raise
 
 
-def _report(array: jax.Array, loaded: Callable[[int], None]) -> jax.Array:
-    loaded(array.nbytes)
+def _report(array: jax.Array, report_bytes: Callable[[int], None]) -> jax.Array:
+    report_bytes(array.nbytes)
     return array
 
 

@@ -64,7 +64,7 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
 
 
 def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Return the angle per position of each pair: (pairs,) float32, in radians, for any rope but long-context ones."""
+    """Return the angle per position of each pair, (pairs,) float32, in radians. Long-context scaling is ignored."""
     dims = head_dim if rope.dims is None else rope.dims
     theta = rope.theta
     if isinstance(rope.scaling, BaseScaling):

@@ -1,4 +1,4 @@
-"""Scalings of rope frequencies, for contexts longer than in a model's first training."""
+"""Scalings of rope frequencies, for contexts longer than those of a model's pretraining."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class YarnScaling:
 
     Attributes:
         factor: the divisor.
-        original_context: the context length of the first training, in tokens.
+        original_context: the context length of the pretraining, in tokens.
         beta_fast, beta_slow: the rotations within the original context at both ends of the ramp between fast and slow.
         truncate: whether the ramp begins and ends at whole pairs.
         attention_factor: a factor of cosines and sines.
@@ -57,7 +57,7 @@ class LongScaling:
 
     Attributes:
         short, long: the divisors for requests of at most `original_context` tokens, and for longer requests.
-        original_context: the context length of the first training, in tokens.
+        original_context: the context length of the pretraining, in tokens.
         attention_factor: a factor of cosines and sines.
     """
 

@@ -60,9 +60,9 @@ class Shard:
         """Sum over all devices."""
         return x if self.of == 1 else lax.psum(x, TENSOR)
 
-    def anywhere(self, truth: jax.Array) -> jax.Array:
-        """Return the logical or over all groups, so that all take the same branch of a program."""
-        return truth if self.groups == 1 else lax.pmax(truth.astype(jnp.int32), DATA) > 0
+    def anywhere(self, condition: jax.Array) -> jax.Array:
+        """Return the logical OR over all groups, so that all take the same branch of a program."""
+        return condition if self.groups == 1 else lax.pmax(condition.astype(jnp.int32), DATA) > 0
 
     def gather(self, x: jax.Array, axis: int) -> jax.Array:
         """Concatenate the arrays of all devices."""
@@ -86,7 +86,7 @@ class HeadShares:
     side: int
     head_dim: int
 
-    def here(self) -> jax.Array:
+    def local(self) -> jax.Array:
         """Return the weights of this device's features, (features,) float32."""
         heads = np.stack([Shard(rank, self.of).heads(self.queries, self.keys)[self.side] for rank in range(self.of)])
         copies = np.bincount(heads[heads >= 0])

@@ -70,7 +70,7 @@ def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
     blueprint = lanes[0]
     checkpoint, done, total = blueprint.checkpoint, 0, blueprint.programs.weight_bytes
 
-    def loaded(size: int) -> None:
+    def report_bytes(size: int) -> None:
         nonlocal done
         done += size
         report(Progress("loading weights", done, total))
@@ -81,7 +81,7 @@ def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
         blueprint.dtype,
         blueprint.programs.implementation,
         [lane.place for lane in lanes],
-        loaded,
+        report_bytes,
     )
 
 
@@ -91,12 +91,12 @@ def place_weights(
     dtype: jnp.dtype,
     implementation: Implementation,
     places: Sequence[Place],
-    loaded: Callable[[int], None] = lambda _: None,
+    report_bytes: Callable[[int], None] = lambda _: None,
 ) -> list[list[jax.Array]]:
     """Read weights onto this process's devices, one shard after the other. Each shard is read once.
 
     Args:
-        loaded: called with the number of bytes loaded since the last call.
+        report_bytes: called with the number of bytes loaded since the last call.
 
     Returns:
         Arrays of each place, in the order of the steps' arguments; the same arrays for the same place.
@@ -113,7 +113,7 @@ def place_weights(
             if key in by_shard:
                 arrays = [with_overrides(jax.device_put, array, device) for array in by_shard[key]]
             else:
-                arrays = load_weights(config, tensors, dtype, loaded, put_on(device), implementation, shard)
+                arrays = load_weights(config, tensors, dtype, report_bytes, put_on(device), implementation, shard)
                 by_shard[key] = arrays
             shards.append(arrays)
         joined[place] = [place.global_array(list(each), WEIGHTS) for each in zip(*shards, strict=True)]

@@ -36,8 +36,8 @@ def read(keys: Keys) -> ModelConfig:
         groups=keys.size("n_group", 1) if by_group else 1,
         groups_per_token=keys.size("topk_group", 1) if by_group else 1,
     )
-    for unused in ("n_group", "topk_group"):
-        keys.get(unused)
+    for key in ("n_group", "topk_group"):
+        keys.get(key)  # without groups they have no effect
     return read_latent(keys, router, interleaved=True)
 
 

@@ -27,7 +27,7 @@ WITHOUT_EFFECT: Final = frozenset({
     "use_parallel_embedding",
 })
 # fmt: on
-"""Keys without any effect on a model's computation."""
+"""Keys without an effect on a model's computation."""
 
 
 class Keys:
@@ -57,7 +57,7 @@ class Keys:
         """Return a positive integer.
 
         Raises:
-            CheckpointError: the value is no positive integer, or is missing without a default.
+            CheckpointError: the value is not a positive integer, or is missing without a default.
         """
         value = self.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
@@ -68,7 +68,7 @@ class Keys:
         """Return a number.
 
         Raises:
-            CheckpointError: the value is no number, or is missing without a default.
+            CheckpointError: the value is not a number, or is missing without a default.
         """
         value = self.get(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -79,7 +79,7 @@ class Keys:
         """Return a number, or None if it is missing.
 
         Raises:
-            CheckpointError: the value is no number.
+            CheckpointError: the value is not a number.
         """
         return None if self.get(key) is None else self.number(key)
 
@@ -87,7 +87,7 @@ class Keys:
         """Return a list of numbers above 0.
 
         Raises:
-            CheckpointError: the value is no such list, or is missing.
+            CheckpointError: the value is missing, or is not a list of such numbers.
         """
         values = self.get(key)
         if not isinstance(values, list) or not all(isinstance(each, int | float) and each > 0 for each in values):
@@ -98,7 +98,7 @@ class Keys:
         """Return a boolean.
 
         Raises:
-            CheckpointError: the value is no boolean.
+            CheckpointError: the value is not a boolean.
         """
         value = self.get(key, default)
         if value not in (True, False):

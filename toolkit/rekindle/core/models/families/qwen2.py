@@ -15,7 +15,7 @@ def read(keys: Keys) -> ModelConfig:
     return replace(
         model,
         attention=replace(model.attention, qkv_bias=True),
-        layers=with_windows(keys, model.layers, lambda i: i >= first, switched_on=False),
+        layers=with_windows(keys, model.layers, lambda i: i >= first, default_on=False),
     )
 
 

@@ -15,7 +15,7 @@ def read(keys: Keys) -> ModelConfig:
         shared=FeedForwardConfig(keys.size("shared_expert_intermediate_size", 5632), model.feed_forward.activation),
         shared_gate=True,
     )
-    layers = with_windows(keys, model.layers, lambda i: i % 2 == 0 and i < last, switched_on=False)
+    layers = with_windows(keys, model.layers, lambda i: i % 2 == 0 and i < last, default_on=False)
     return replace(
         model,
         attention=replace(model.attention, qkv_bias=keys.flag("qkv_bias", True)),

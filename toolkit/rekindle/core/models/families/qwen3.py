@@ -13,7 +13,7 @@ def read(keys: Keys) -> ModelConfig:
     return replace(
         model,
         attention=replace(model.attention, qkv_bias=bias, out_bias=bias, head_norm=HeadNorm(model.norm)),
-        layers=with_windows(keys, model.layers, lambda i: i >= first, switched_on=False),
+        layers=with_windows(keys, model.layers, lambda i: i >= first, default_on=False),
     )
 
 

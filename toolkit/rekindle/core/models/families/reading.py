@@ -57,7 +57,7 @@ def read_llama(
     Args:
         keys: the keys of `config.json`.
         theta: the default base of the rope.
-        share: the default rotary fraction of a head.
+        share: the default fraction of a head that is rotary.
         eps: the key of the norms' epsilon.
         rope: the rope of all layers; None to read it from the keys.
 
@@ -118,7 +118,7 @@ def with_windows(
     rule: Callable[[int], bool] = lambda _: True,
     *,
     rope: Rope | None = None,
-    switched_on: bool = True,
+    default_on: bool = True,
 ) -> tuple[LayerConfig, ...]:
     """Return layers with sliding windows according to `layer_types`, else according to a rule.
 
@@ -127,19 +127,19 @@ def with_windows(
         layers: the layers, without windows.
         rule: returns whether the layer with this index has a window.
         rope: the rope of windowed layers; None for no change.
-        switched_on: the default of `use_sliding_window`.
+        default_on: the default of `use_sliding_window`.
 
     Raises:
         CheckpointError: the length of `layer_types` is not the number of layers.
         UnsupportedModel: a type of layer is not implemented.
     """
     types: list[Any] | None = keys.get("layer_types")
-    window, on = keys.get("sliding_window"), keys.flag("use_sliding_window", switched_on)
+    window, is_on = keys.get("sliding_window"), keys.flag("use_sliding_window", default_on)
     if types is not None and len(types) != len(layers):
         raise CheckpointError(f"{keys.source}: layer_types must name {len(layers)} layers, got {len(types)}")
     for kind in set(types or ()) - {"full_attention", "sliding_attention"}:
         raise UnsupportedModel(f"{keys.source}: layers of type {kind!r} are not supported")
-    if not window or not on:
+    if not window or not is_on:
         return tuple(layers)
     sliding = (
         [rule(i) for i in range(len(layers))] if types is None else [kind == "sliding_attention" for kind in types]

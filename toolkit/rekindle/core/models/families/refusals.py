@@ -8,7 +8,7 @@ from rekindle.core.models.families.keys import Keys
 
 QUANTIZED: Final = ("quantization_config", "quantization", "compression_config")
 """Config keys of quantized weights: of most tools, of MLX, and of older compressed-tensors."""
-_ATTENDING: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+_ATTENTION_TYPES: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _STATES: Final[Mapping[str, str]] = {
     "linear_attention": "gated delta nets",
     "linear_num_value_heads": "gated delta nets",
@@ -56,7 +56,7 @@ def quantization_refusal(keys: Keys, key: str) -> str:
 
     Args:
         keys: the config.
-        key: the one of `QUANTIZED` in the config.
+        key: the key of `QUANTIZED` that the config has.
     """
     options = keys.below(key)
     method = options.get("quant_method") or ("MLX" if key == "quantization" else options.get("format"))
@@ -69,12 +69,12 @@ def quantization_refusal(keys: Keys, key: str) -> str:
 
 
 def _state_of(keys: Keys, inner: Any) -> str:
-    """Return a clause about a model's layers with recurrent state, or an empty string without evidence of any."""
+    """Return a clause about a model's layers with recurrent state; empty if the config mentions none."""
     for config in (keys, Keys(inner, keys.source) if isinstance(inner, Mapping) else None):
         if config is None:
             continue
         kinds = [*(config.get("layer_types") or ()), *(config.get("layers_block_type") or ())]
-        for name in (*(str(kind) for kind in kinds if kind not in _ATTENDING), *_STATES):
+        for name in (*(str(kind) for kind in kinds if kind not in _ATTENTION_TYPES), *_STATES):
             if name in _STATES and (name in kinds or config.get(name) is not None):
                 return f"has {_STATES[name]}, which keep a state"
     return ""

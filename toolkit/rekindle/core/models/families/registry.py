@@ -112,13 +112,12 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "use_qkv_bias": (False,),
     "use_sliding_window": (False,),
 }
-"""Keys of some families, each with its neutral values besides null. A family refuses other values of a key it does not
-read."""
+"""Keys of some families, each with its neutral values besides null. Families refuse other values of unread keys."""
 LAYER_LISTS: Final[Mapping[str, Any]] = {"layer_types": "full_attention", "no_rope_layers": 1}
 """Keys with a list over layers, each with its neutral entry."""
 
 
-def parse_config(config: Mapping[str, Any], source: str, another: Family | None = None) -> ModelConfig:
+def parse_config(config: Mapping[str, Any], source: str, custom: Family | None = None) -> ModelConfig:
     """Read a Hugging Face `config.json`, with older or newer names of keys.
 
     Keys unknown to the family cause a warning if they may affect the model's computation.
@@ -126,15 +125,15 @@ def parse_config(config: Mapping[str, Any], source: str, another: Family | None 
     Args:
         config: the decoded JSON object.
         source: the origin of the config, for error messages.
-        another: a family to use in place of the supported ones.
+        custom: a family to use instead of the supported families.
 
     Raises:
-        UnsupportedModel: the architecture is not supported, or is not the one of `another`, or a part of the config is
+        UnsupportedModel: the architecture is not supported, or is not the one of `custom`, or a part of the config is
             not implemented.
         CheckpointError: a number is missing or wrong.
     """
     keys = Keys(config, source)
-    name, family = _family(keys, source, another)
+    name, family = _family(keys, source, custom)
     model = replace(family.read(keys), family=name)
     unread = keys.unread()
     for key in unread:
@@ -151,25 +150,25 @@ def parse_config(config: Mapping[str, Any], source: str, another: Family | None 
     return model
 
 
-def _family(keys: Keys, source: str, another: Family | None) -> tuple[str, Family]:
+def _family(keys: Keys, source: str, custom: Family | None) -> tuple[str, Family]:
     architectures = keys.get("architectures") or []
     names = ", ".join(map(str, architectures)) or "none named"
-    if another is not None:
-        if another.architecture in architectures:
-            return another.architecture, another
+    if custom is not None:
+        if custom.architecture in architectures:
+            return custom.architecture, custom
         raise UnsupportedModel(
-            f"{source}: the architecture is {names}, but the given family is for {another.architecture}; pass a family "
+            f"{source}: the architecture is {names}, but the given family is for {custom.architecture}; pass a family "
             "for this architecture, or none if it is supported"
         )
     for name, family in FAMILIES.items():
-        if not _forms(family.architecture).isdisjoint(architectures) or (
+        if not _head_variants(family.architecture).isdisjoint(architectures) or (
             not architectures and keys.get("model_type") == name
         ):
             return name, family
     raise UnsupportedModel(architecture_refusal(keys, [family.architecture for family in FAMILIES.values()]))
 
 
-def _forms(architecture: str) -> set[str]:
+def _head_variants(architecture: str) -> set[str]:
     """Return an architecture's names with each possible head: for tokens, for classes, and none."""
     stem = architecture.removesuffix("ForCausalLM")
     return {architecture, f"{stem}Model", f"{stem}TextModel", f"{stem}ForSequenceClassification"}

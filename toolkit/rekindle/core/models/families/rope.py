@@ -66,68 +66,68 @@ def without_scaling(rope: Rope) -> Rope:
     return replace(rope, scaling=None)
 
 
-def _rope(own: Keys, keys: Keys, head_dim: int, theta: float, share: float) -> Rope:
-    theta = own.number("rope_theta", keys.number("rope_theta", theta))
-    share = own.number("partial_rotary_factor", keys.number("partial_rotary_factor", share))
+def _rope(rope: Keys, keys: Keys, head_dim: int, theta: float, share: float) -> Rope:
+    theta = rope.number("rope_theta", keys.number("rope_theta", theta))
+    share = rope.number("partial_rotary_factor", keys.number("partial_rotary_factor", share))
     dims = int(head_dim * share)
-    kind = own.get("rope_type", own.get("type", "default"))
-    scaling = _scaling(kind, own, keys)
-    own.get("finetuned")  # the origin of the model
-    own.get("mrope_section")  # text has the same position in each section
-    for key in own.unread():
-        raise UnsupportedModel(f"{own.source}: {key} is not supported in a rope of type {kind!r}")
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    scaling = _scaling(kind, rope, keys)
+    rope.get("finetuned")  # the origin of the model
+    rope.get("mrope_section")  # text has the same position in each section
+    for key in rope.unread():
+        raise UnsupportedModel(f"{rope.source}: {key} is not supported in a rope of type {kind!r}")
     return Rope(theta, scaling, None if dims == head_dim else dims)
 
 
-def _scaling(kind: str, own: Keys, keys: Keys) -> Scaling | None:
+def _scaling(kind: str, rope: Keys, keys: Keys) -> Scaling | None:
     match kind:
         case "default" | "mrope":
             return None
         case "linear":
-            return LinearScaling(own.number("factor"))
-        case "dynamic" if own.get("alpha") is not None:
+            return LinearScaling(rope.number("factor"))
+        case "dynamic" if rope.get("alpha") is not None:
             for unused in ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"):
-                own.get(unused)
-            return BaseScaling(own.number("alpha"))
+                rope.get(unused)
+            return BaseScaling(rope.number("alpha"))
         case "dynamic":
-            return DynamicScaling(own.number("factor"), keys.size("max_position_embeddings"))
+            return DynamicScaling(rope.number("factor"), keys.size("max_position_embeddings"))
         case "longrope" | "su":
-            return _long(own, keys)
+            return _long(rope, keys)
         case "llama3":
             return Llama3Scaling(
-                own.number("factor"),
-                own.number("low_freq_factor"),
-                own.number("high_freq_factor"),
-                own.size("original_max_position_embeddings"),
+                rope.number("factor"),
+                rope.number("low_freq_factor"),
+                rope.number("high_freq_factor"),
+                rope.size("original_max_position_embeddings"),
             )
         case "yarn":
-            return _yarn(own, keys)
-    raise UnsupportedModel(f"{own.source}: the rope type {kind!r} is not supported")
+            return _yarn(rope, keys)
+    raise UnsupportedModel(f"{rope.source}: the rope type {kind!r} is not supported")
 
 
-def _yarn(own: Keys, keys: Keys) -> YarnScaling:
-    context = own.size("original_max_position_embeddings", keys.size("max_position_embeddings"))
-    factor = own.number("factor", keys.size("max_position_embeddings") / context)
-    rotary, of_all = own.number_or_none("mscale"), own.number_or_none("mscale_all_dim")
+def _yarn(rope: Keys, keys: Keys) -> YarnScaling:
+    context = rope.size("original_max_position_embeddings", keys.size("max_position_embeddings"))
+    factor = rope.number("factor", keys.size("max_position_embeddings") / context)
+    rotary, of_all = rope.number_or_none("mscale"), rope.number_or_none("mscale_all_dim")
     default = mscale(factor, rotary) / mscale(factor, of_all) if rotary and of_all else mscale(factor, 1.0)
     return YarnScaling(
         factor=factor,
         original_context=context,
-        beta_fast=own.number("beta_fast", 32.0),
-        beta_slow=own.number("beta_slow", 1.0),
-        truncate=own.flag("truncate", True),
-        attention_factor=own.number("attention_factor", default),
+        beta_fast=rope.number("beta_fast", 32.0),
+        beta_slow=rope.number("beta_slow", 1.0),
+        truncate=rope.flag("truncate", True),
+        attention_factor=rope.number("attention_factor", default),
     )
 
 
-def _long(own: Keys, keys: Keys) -> LongScaling:
+def _long(rope: Keys, keys: Keys) -> LongScaling:
     whole = keys.size("max_position_embeddings")
-    context = own.size("original_max_position_embeddings", keys.get("original_max_position_embeddings", whole))
-    factor = own.number("factor", whole / context)
+    context = rope.size("original_max_position_embeddings", keys.get("original_max_position_embeddings", whole))
+    factor = rope.number("factor", whole / context)
     default = math.sqrt(1 + math.log(factor) / math.log(context)) if factor > 1 else 1.0
     # Rounded to the precision of their use, so that a GGUF file gives the same model.
-    short, long = (tuple(map(_single, own.numbers(name))) for name in ("short_factor", "long_factor"))
-    return LongScaling(short, long, context, _single(own.number("attention_factor", default)))
+    short, long = (tuple(map(_single, rope.numbers(name))) for name in ("short_factor", "long_factor"))
+    return LongScaling(short, long, context, _single(rope.number("attention_factor", default)))
 
 
 def _single(number: float) -> float:

@@ -19,7 +19,7 @@ def read(keys: Keys) -> ModelConfig:
         model,
         attention=replace(model.attention, qkv_bias=bias, out_bias=bias),
         feed_forward=replace(model.feed_forward, bias=keys.flag("mlp_bias")),
-        layers=with_windows(keys, layers, lambda i: not rotary[i], switched_on=False),
+        layers=with_windows(keys, layers, lambda i: not rotary[i], default_on=False),
         tied_embeddings=keys.flag("tie_word_embeddings", True),
     )
 
