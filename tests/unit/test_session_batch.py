@@ -226,7 +226,7 @@ async def test_the_first_failure_is_raised_at_once_with_all_that_had_ended(
     assert second is None, "it was running, and its turn would have come before"
     assert third is error.__cause__
     assert str(error).startswith(
-        "request 2 of 3 failed: the request was cancelled. Its error is the cause of this one; 1"
+        "request 2 of 3 failed: the request was cancelled. Its error is the cause of this error; 1"
     )
     assert pickle.loads(pickle.dumps(error)).results[0] == first
     settler.release()

@@ -151,7 +151,7 @@ async def test_a_stream_that_is_cancelled_still_gives_what_came_before(held: Ses
 
 async def test_a_timeout_of_result_leaves_the_request_running(held: Session, settler: FakeSettler) -> None:
     handle = held.submit(token_ids=PROMPT, max_tokens=5)
-    with pytest.raises(TimeoutError, match="the request had not ended after 0 seconds; it goes on"):
+    with pytest.raises(TimeoutError, match="the request had not ended after 0 seconds; it continues"):
         handle.result(timeout=0)
     settler.release()
     assert handle.result().token_ids == expected_tokens(PROMPT, 5)

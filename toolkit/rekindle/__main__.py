@@ -56,42 +56,42 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser(prog="rekindle", description="LLM inference in JAX; a notebook can do more.")
+    parser = ArgumentParser(prog="rekindle", description="LLM inference in JAX. The Python API can do more.")
     parser.add_argument("--version", action="version", version=f"rekindle {rekindle.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    shows = commands.add_parser("demo", help="the embedded model answers a few questions")
-    shows.add_argument("--model", default=NAME, help="another model with a chat template")
-    shows.set_defaults(run=demo)
-    generates = commands.add_parser("generate", help="generate from one prompt, streaming to stdout")
-    generate.add_arguments(generates)
-    generates.set_defaults(run=generate.generate)
-    informs = commands.add_parser("info", help="versions, devices and the cache; with MODEL, what it is and needs")
-    requirements.add_model(informs, nargs="?")
-    requirements.add_devices(informs)
-    informs.set_defaults(run=info)
-    compiles = commands.add_parser(
-        "precompile", help="compile a model's programs ahead of need, for this machine or for another"
+    command = commands.add_parser("demo", help="answer a few questions with the default model")
+    command.add_argument("--model", default=NAME, help="another model with a chat template")
+    command.set_defaults(run=demo)
+    command = commands.add_parser("generate", help="generate from one prompt, streaming to stdout")
+    generate.add_arguments(command)
+    command.set_defaults(run=generate.generate)
+    command = commands.add_parser(
+        "info", help="show versions, devices and the cache; with MODEL, its architecture and memory needs"
     )
-    requirements.add_arguments(compiles)
-    compiles.set_defaults(run=precompile)
-    what = "serve clients of OpenAI's API over HTTP"
-    serves = commands.add_parser("serve", help=what, description=f"{what}, until Ctrl-C; prints their base_url")
-    serve.add_arguments(serves)
-    serves.set_defaults(run=serve.serve)
-    follows = commands.add_parser("follow", help="serve sessions that another process opens with hosts=")
-    follow.add_arguments(follows)
-    follows.set_defaults(run=follow.follow)
-    replica_commands = commands.add_parser(
-        "replicas", help="list or stop the replicas of a Ray cluster, including kept ones"
+    requirements.add_model(command, nargs="?")
+    requirements.add_devices(command)
+    command.set_defaults(run=info)
+    command = commands.add_parser(
+        "precompile", help="compile a model's programs in advance, for this machine or for another"
     )
-    replicas.add_arguments(replica_commands)
-    caches = commands.add_parser("cache", help="list, measure, explain, verify, prune or clear the cache directory")
-    cache.add_arguments(caches)
-    evaluates = commands.add_parser(
+    requirements.add_arguments(command)
+    command.set_defaults(run=precompile)
+    summary = "serve clients of OpenAI's API over HTTP"
+    command = commands.add_parser("serve", help=summary, description=f"{summary}, until Ctrl-C; prints the base_url")
+    serve.add_arguments(command)
+    command.set_defaults(run=serve.serve)
+    command = commands.add_parser("follow", help="serve sessions that another process opens with hosts=")
+    follow.add_arguments(command)
+    command.set_defaults(run=follow.follow)
+    command = commands.add_parser("replicas", help="list or stop the replicas of a Ray cluster, including kept ones")
+    replicas.add_arguments(command)
+    command = commands.add_parser("cache", help="list, measure, explain, verify, prune or clear the cache directory")
+    cache.add_arguments(command)
+    command = commands.add_parser(
         "lm-eval", help="run lm-eval's tasks (--model rekindle)", prefix_chars=lm_eval.NO_PREFIX, add_help=False
     )
-    lm_eval.add_arguments(evaluates)
-    evaluates.set_defaults(run=lm_eval.lm_eval)
+    lm_eval.add_arguments(command)
+    command.set_defaults(run=lm_eval.lm_eval)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""`python -m rekindle demo`: answers of the embedded model, one by one and several at once."""
+"""`python -m rekindle demo`: answers of the default model, one by one and several at once."""
 
 import os
 from argparse import Namespace

@@ -165,7 +165,7 @@ class Handle:
             self.leave(error)
             raise
         if not self.done:
-            raise with_short_traceback(TimeoutError(f"the request had not ended after {timeout} seconds; it goes on"))
+            raise with_short_traceback(TimeoutError(f"the request had not ended after {timeout} seconds; it continues"))
         return self.record.result()
 
     def draw_first_tokens(self, count: int) -> Waits[None]:

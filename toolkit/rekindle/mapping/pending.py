@@ -182,8 +182,8 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         if self._call.errors == "raise" and isinstance(outcome, Exception):
             self.close()
             raise BatchFailed(
-                f"item {ended.item.place} failed: {outcome}. Its error is the cause of this one, and the running "
-                'requests were cancelled. errors="return" returns errors in place and goes on'
+                f"item {ended.item.place} failed: {outcome}. Its error is the cause of this error, and the running "
+                'requests were cancelled. errors="return" returns errors in place and continues'
             ) from outcome
 
 

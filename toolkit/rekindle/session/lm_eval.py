@@ -35,7 +35,7 @@ Pair = tuple[tuple[str, str] | None, Sequence[int], Sequence[int]]
 class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and is imported only here
     """Model of lm-eval for log-likelihoods and generation, backed by a session.
 
-    Contexts shared by several requests are computed once. The engine forms batches by itself.
+    Contexts shared by several requests are computed once. The engine forms batches without help from lm-eval.
 
     Args:
         pretrained: the model, as in `rekindle.open`.

@@ -155,8 +155,8 @@ class Session:
             prompt: text, used without a chat template; a conversation as a list of {role, content} messages; or a list
                 of either, which returns a list.
             n: the number of independent samples per prompt, returned as a list. With a seed, the first sample equals
-                the answer without `n`. Several samples need a temperature above 0; it defaults to 1 if neither the call
-                nor the model sets it.
+                the answer without `n`. Samples differ only at a temperature above 0; with several samples, it defaults
+                to 1 if neither the call nor the model sets it.
             errors: "raise" raises the first error of a list and cancels its other requests; "return" puts each error
                 into the list in place of its answer.
             progress: whether to draw a progress bar for a list that takes longer than a second. The bar shows finished

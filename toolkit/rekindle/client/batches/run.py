@@ -121,9 +121,9 @@ class BatchRun:
         error, finished = outcomes[self.failed], sum(isinstance(outcome, Generation) for outcome in outcomes)
         assert isinstance(error, Exception)
         raise BatchFailed(
-            f"request {self.failed} of {len(outcomes)} failed: {error}. Its error is the cause of this one; "
-            f"{finished} others had ended and are in results of this error, and the rest were cancelled. "
-            'errors="return" returns errors in place and goes on',
+            f"request {self.failed} of {len(outcomes)} failed: {error}. Its error is the cause of this error; "
+            f"{finished} others had finished and are in `results` of this error, and the rest were cancelled. "
+            'errors="return" returns errors in place and continues',
             self._shape.of(outcomes, self.labels),
         ) from error
 
