@@ -11,7 +11,7 @@ from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.core.scheduler.limits import EngineLimits
 
 OFFLOADED_AT_ONCE = 16
-"""Pages in one `Offload` ahead of need."""
+"""Maximum number of pages in one early `Offload`, before their eviction is due."""
 
 
 class PrefixCache:
