@@ -15,7 +15,7 @@ DRAWINGS = {
     "session.cache.draw()": "pages of 64 tokens",
 }
 CELLS = {
-    "dashboard = session.dashboard(); dashboard": "running when this stopped",
+    "dashboard = session.dashboard(); dashboard": "running when the dashboard stopped",
     f"await session.show({SHORT})": "12 tokens",
     f"handle = session.submit({SHORT}); handle.display(); await handle": "12 tokens",
     **DRAWINGS,

@@ -113,7 +113,7 @@ def test_it_stops_when_its_output_is_closed_and_leaves_no_widget(cell: str, fron
     front.notebook.client.execute(cell)
     widgets.change(front.row, _view_count=0)
     widgets.read_until(front.left)
-    assert "running when this stopped" in front.snapshot["text/html"]
+    assert "running when the dashboard stopped" in front.snapshot["text/html"]
     widgets.read_until(lambda: not widgets.states)
     assert front.notebook.run(ENDED) == "[]\n"
 

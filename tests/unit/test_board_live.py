@@ -313,7 +313,7 @@ def test_it_is_drawn_as_html_with_buttons_below_and_stays_without_them(
         dashboard.stop()
     assert threads() == []
     assert len(drawn) == 2
-    assert "running when this stopped" in str(snapshot.shown[-1]["text/html"])
+    assert "running when the dashboard stopped" in str(snapshot.shown[-1]["text/html"])
     assert snapshot.shown[-1] == dashboard._repr_mimebundle_()
     assert buttons.shown[1:] == [front_end.EMPTY]
 

@@ -195,7 +195,7 @@ def test_the_card_of_a_trace_is_that_of_its_file() -> None:
     trace, _ = traced()
     with fake_session() as session:
         new = session.trace()
-    assert "its picture trace.timeline()" in readable(trace)
+    assert "timeline trace.timeline()" in readable(trace)
     assert_card("trace", {"not begun": readable(new), "its timeline": readable(timeline)})
 
 

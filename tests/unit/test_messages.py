@@ -195,8 +195,8 @@ def test_whatever_a_message_carries_its_words_are_one_line_without_an_array(mess
 def test_what_was_handled_is_a_line_and_one_more_for_each_answer() -> None:
     for message in HUGE:
         lines = repr(MessageRecord("scheduler", message, tuple(HUGE), 0.0, 1.0)).splitlines()
-        assert lines[0] == f"scheduler took {message}"
-        assert lines[1:] == [f"  said {said}" for said in HUGE]
+        assert lines[0] == f"scheduler handled {message}"
+        assert lines[1:] == [f"  answered {said}" for said in HUGE]
 
 
 @pytest.mark.parametrize("message", HUGE, ids=lambda message: type(message).__name__)

@@ -61,7 +61,7 @@ def test_it_can_be_looked_at_while_it_records(held: Session, settler: FakeSettle
         handle = held.submit(token_ids=PROMPT, max_tokens=5)
         until_blocking(lambda: any(one.kind == "Plan" for one in trace.records), "a plan is seen")
         assert "recording" in repr(trace)
-        assert "goes on" in trace.timeline().text
+        assert "unfinished" in trace.timeline().text
         settler.release()
         handle.result()
     assert "recorded" in repr(trace)

@@ -142,7 +142,7 @@ class TraceRecord(NamedTuple):
         return self.answers
 
     def __repr__(self) -> str:
-        return "\n".join([f"{self.place} took {self.words}", *(f"  said {each}" for each in self.answers)])
+        return "\n".join([f"{self.place} handled {self.words}", *(f"  answered {each}" for each in self.answers)])
 
 
 def trace_record(record: MessageRecord, since: float) -> TraceRecord:

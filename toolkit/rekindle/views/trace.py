@@ -160,5 +160,5 @@ class Trace:
         return f"<rekindle.Trace {self._summary()}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        hints = {"its picture": "trace.timeline()", "for ui.perfetto.dev": "trace.to_perfetto(path)"}
+        hints = {"timeline": "trace.timeline()", "for ui.perfetto.dev": "trace.to_perfetto(path)"}
         return markup.bundle(repr(self), markup.card("Trace", self._summary(), markup.facts(hints)))

@@ -81,7 +81,7 @@ def prune(arguments: Namespace) -> int:
 def clear(arguments: Namespace) -> int:
     """Remove whole stores, after a confirmation."""
     targets = tuple(STORES) if arguments.what == ALL else (arguments.what,)
-    names = [name for name in targets if stores.entries(name) or stores.size_of(stores.place(name))]
+    names = [name for name in targets if stores.entries(name) or stores.size_of(stores.path_of(name))]
     if not names:
         print(f"There is nothing to remove in {cache_dir()}.")
         return 0
@@ -90,7 +90,7 @@ def clear(arguments: Namespace) -> int:
         return 1
     for name in names:
         print(_remove(name, partial(_clear, name)))
-    remaining = [str(stores.place(name)) for name in names if stores.entries(name)]
+    remaining = [str(stores.path_of(name)) for name in names if stores.entries(name)]
     if remaining:
         raise StorageError(
             f"entries remain in {' and '.join(remaining)}: this user may not remove them, or a session wrote them "
@@ -148,7 +148,7 @@ def _clear(name: str) -> None:
 
 def _remove(name: str, remove: Callable[[], None]) -> str:
     """Call `remove` to remove entries of a store, and return a line about the removed and the remaining entries."""
-    directory = stores.place(name)
+    directory = stores.path_of(name)
     count, size_before = len(stores.entries(name)), stores.size_of(directory)
     remove()
     rest, size_after = len(stores.entries(name)), stores.size_of(directory)
@@ -163,10 +163,10 @@ def _confirm(names: list[str]) -> bool:
     Raises:
         StorageError: there is no terminal.
     """
-    sizes = " and ".join(f"{size_text(stores.size_of(stores.place(name)))} of {name}" for name in names)
+    sizes = " and ".join(f"{size_text(stores.size_of(stores.path_of(name)))} of {name}" for name in names)
     if not sys.stdin.isatty():
         raise StorageError(f"nothing was removed of {sizes}: give --yes, since there is no terminal to ask at")
-    places = ", ".join(str(stores.place(name).resolve()) for name in names)
+    places = ", ".join(str(stores.path_of(name).resolve()) for name in names)
     try:
         return input(f"Remove {sizes} for good, in {places}? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:

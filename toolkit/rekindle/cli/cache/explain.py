@@ -31,7 +31,7 @@ def explain(arguments: Namespace) -> int:
 def _programs(requirements: Requirements, long: bool) -> Iterator[str]:
     keys = requirements.blueprint.all_programs()
     missing = requirements.store.missing(keys)
-    yield f"\nprograms: {len(keys) - len(missing)} of {len(keys)} are stored in {stores.place(PROGRAMS)}"
+    yield f"\nprograms: {len(keys) - len(missing)} of {len(keys)} are stored in {stores.path_of(PROGRAMS)}"
     names = [program_name(key) for key in keys if key not in missing]
     if names:
         yield f"  stored: {', '.join(names)}"
@@ -52,7 +52,7 @@ def _reason(differences: Mapping[str, Difference] | None, long: bool) -> str:
 
 
 def _snapshot(requirements: Requirements, long: bool) -> Iterator[str]:
-    key, directory = requirements.blueprint.snapshot_key(), stores.place(SNAPSHOTS)
+    key, directory = requirements.blueprint.snapshot_key(), stores.path_of(SNAPSHOTS)
     source = requirements.blueprint.checkpoint.source
     match = next((entry for entry in SnapshotCatalog(directory).entries() if entry.digest == key.digest), None)
     if match is not None:

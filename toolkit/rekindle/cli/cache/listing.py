@@ -46,7 +46,10 @@ def ls(arguments: Namespace) -> int:
 def size(arguments: Namespace) -> int:
     """Print the size of each directory, and of the whole cache."""
     root = cache_dir()
-    paths = [*(path for name in (MODELS, PROGRAMS, SNAPSHOTS) if (path := stores.place(name)).exists()), *_others(root)]
+    paths = [
+        *(path for name in (MODELS, PROGRAMS, SNAPSHOTS) if (path := stores.path_of(name)).exists()),
+        *_others(root),
+    ]
     sizes = {path.name: stores.size_of(path) for path in paths}
     lines = columns([(name, size_text(count)) for name, count in {**sizes, "all of it": sum(sizes.values())}.items()])
     print(root, *(lines if any(sizes.values()) else [EMPTY]), sep="\n")
@@ -59,7 +62,7 @@ def _others(root: Path) -> list[Path]:
 
 def _section(name: str, lines: Iterable[str]) -> list[str]:
     """Return a title and its lines; no lines for an empty directory."""
-    lines, path = list(lines), stores.place(name)
+    lines, path = list(lines), stores.path_of(name)
     if not lines:
         return []
     link = f", which is {path.resolve()}" if path.is_symlink() else ""
@@ -71,7 +74,7 @@ def _models() -> list[str]:
 
 
 def _programs(long: bool) -> Iterator[str]:
-    entries, code = ProgramCatalog(stores.place(PROGRAMS)).entries(), code_digest()
+    entries, code = ProgramCatalog(stores.path_of(PROGRAMS)).entries(), code_digest()
     groups: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         groups[_title(entry, code)].append(entry)
@@ -86,7 +89,7 @@ def _programs(long: bool) -> Iterator[str]:
 
 
 def _snapshots(root: Path, long: bool) -> Iterator[str]:
-    entries, code = SnapshotCatalog(stores.place(SNAPSHOTS)).entries(), code_digest()
+    entries, code = SnapshotCatalog(stores.path_of(SNAPSHOTS)).entries(), code_digest()
     for entry in entries:
         model = entry.model.removeprefix(f"{root}{os.sep}{MODELS}{os.sep}")
         yield f"  {model}, {entry.parts.get('dtype', '')}{_version(entry, code)}"
@@ -137,7 +140,7 @@ def _size_and_use(group: Sequence[Entry]) -> str:
 
 def _rest(name: str, entries: Sequence[Entry]) -> Iterator[str]:
     """Yield lines about bytes outside of readable entries, if there are any."""
-    rest = stores.size_of(stores.place(name)) - sum(entry.bytes for entry in entries)
+    rest = stores.size_of(stores.path_of(name)) - sum(entry.bytes for entry in entries)
     if rest > 0:
         yield f"  and {size_text(rest)} in damaged entries, in leftovers of killed processes, or being written"
         yield "    `rekindle cache verify` lists damaged entries, `rekindle cache prune` removes leftovers"

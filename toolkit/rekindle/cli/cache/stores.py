@@ -16,11 +16,11 @@ STORES: Final[Mapping[str, Callable[[Path], Catalog[Any]]]] = {PROGRAMS: Program
 
 
 def catalog(name: str) -> Catalog[Any]:
-    """Return a store by its name; raises as `place`."""
-    return STORES[name](place(name))
+    """Return a store by its name; raises as `path_of`."""
+    return STORES[name](path_of(name))
 
 
-def place(name: str) -> Path:
+def path_of(name: str) -> Path:
     """Return the path of a directory in the cache directory, whether or not it exists.
 
     Raises:
@@ -35,7 +35,7 @@ def entries(name: str) -> list[Path]:
     """Return the paths of all entries of a store, or of all models."""
     if name in STORES:
         return catalog(name).paths()
-    directory = place(name)
+    directory = path_of(name)
     return list(directory.iterdir()) if directory.is_dir() else []
 
 

@@ -28,7 +28,7 @@ class MessageRecord:
 
     def __repr__(self) -> str:
         actor = self.actor if self.lane is None else f"lane {self.lane} {self.actor}"
-        return "\n".join([f"{actor} took {self.message}", *(f"  said {each}" for each in self.answers)])
+        return "\n".join([f"{actor} handled {self.message}", *(f"  answered {each}" for each in self.answers)])
 
     @property
     def said(self) -> tuple[Message, ...]:

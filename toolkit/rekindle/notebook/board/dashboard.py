@@ -98,4 +98,4 @@ def _final(board: Board) -> Board:
     facts = board.facts
     if facts.has_ended:
         return board
-    return replace(board, facts=replace(facts, state=f"{facts.state} when this stopped", has_ended=True))
+    return replace(board, facts=replace(facts, state=f"{facts.state} when the dashboard stopped", has_ended=True))

@@ -14,7 +14,7 @@ LETTERS: dict[Kind, str] = {
     "idle": "-",
     "queued": ".",
 }
-"""The letter of each kind. A column of several ticks has the letter of the first kind in this order."""
+"""The letter of each kind. A column of several ticks has the letter of its first kind in this order."""
 MEANINGS: dict[Kind, str] = {
     "prefill": "prefill: known tokens",
     "decode": "decode: new tokens",
@@ -31,8 +31,8 @@ def headline(view: View) -> str:
     """Return the numbers of requests and ticks, and the duration of the ticks, as text."""
     ticks = [view.timeline.ticks[tick] for tick in view.ticks]
     ends = [tick.ended for tick in ticks if tick.ended is not None]
-    took = f" in {seconds(ends[-1] - ticks[0].planned_at)}" if ends else ""
-    return f"{quantity(len(view.rows), 'request')} over {quantity(len(ticks), 'tick')}{took}"
+    duration = f" in {seconds(ends[-1] - ticks[0].planned_at)}" if ends else ""
+    return f"{quantity(len(view.rows), 'request')} over {quantity(len(ticks), 'tick')}{duration}"
 
 
 def title(view: View) -> str:
@@ -50,24 +50,24 @@ def row_name(request: RequestTimeline) -> str:
 
 def summary(request: RequestTimeline) -> str:
     """Return the summary at the right of a row: prompt and new tokens, and the end reason."""
-    end = request.end_reason or "goes on"
+    end = request.end_reason or "unfinished"
     if request.end_reason == "rejected" and not request.cells:
         return end
     prompt = "?" if request.prompt is None else f"{request.prompt}"
     cached = f" ({request.cached} cached)" if request.cached else ""
-    least = "" if request.is_complete else "≥"
-    return f"{prompt}{cached}{'' if request.hold else f' + {least}{request.generated}'}, {end}"
+    bound = "" if request.is_complete else "≥"
+    return f"{prompt}{cached}{'' if request.hold else f' + {bound}{request.generated}'}, {end}"
 
 
 def facts(request: RequestTimeline, timeline: Timeline) -> str:
     """Return the tooltip of a request, on several lines."""
     error = f": {request.error}" if request.error else ""
-    lines = [f"{row_name(request)}, {request.end_reason or 'goes on'}{error}"]
+    lines = [f"{row_name(request)}, {request.end_reason or 'unfinished'}{error}"]
     if request.prompt is not None:
         lines.append(f"prompt of {quantity(request.prompt, 'token')}, {request.cached or 0:,} of them cached")
     if not request.hold:
-        least = "" if request.is_complete else "at least "
-        lines.append(f"{least}{quantity(request.generated, 'token')} generated")
+        bound = "" if request.is_complete else "at least "
+        lines.append(f"{bound}{quantity(request.generated, 'token')} generated")
     joined = request.at.get("joined")
     if joined is not None:
         planned = next((timeline.ticks[tick].planned_at for tick in request.cells), None)
@@ -78,12 +78,9 @@ def facts(request: RequestTimeline, timeline: Timeline) -> str:
         }
         lines += [f"{label} {seconds(at - joined)}" for label, at in moments.items() if at is not None]
     if request.preemptions:
-        again = sum(
-            cell.tokens for tick, cell in request.cells.items() if cell.prefill and _is_recomputed(request, tick)
-        )
-        lines.append(
-            f"lost its pages {quantity(len(request.preemptions), 'time')}, {quantity(again, 'token')} computed again"
-        )
+        prefills = (cell for tick, cell in request.cells.items() if cell.prefill and _is_recomputed(request, tick))
+        recomputed = quantity(sum(cell.tokens for cell in prefills), "token")
+        lines.append(f"lost its pages {quantity(len(request.preemptions), 'time')}, {recomputed} computed again")
     return "\n".join(lines)
 
 
@@ -106,9 +103,9 @@ def tick_facts(ticks: Sequence[Tick]) -> str:
     """Return the tooltip of the ticks of a column."""
     first, last = ticks[0].number, ticks[-1].number
     parts = [f"tick {first}" if first == last else f"ticks {first} to {last}"]
-    took = mean_seconds(ticks)
-    if took is not None:
-        parts.append(f"{seconds(took)}{'' if first == last else ' each'}")
+    mean = mean_seconds(ticks)
+    if mean is not None:
+        parts.append(f"{seconds(mean)}{'' if first == last else ' each'}")
     counts = (
         ("token of prefill", "tokens of prefill", sum(part.tokens for tick in ticks for part in tick.chunks)),
         ("token of decode", "tokens of decode", sum(len(tick.rows) for tick in ticks)),
