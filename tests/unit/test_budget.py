@@ -120,7 +120,7 @@ def test_a_pool_that_does_not_fit_beside_the_weights_is_refused_with_the_largest
 ) -> None:
     give(100 * MB)
     path = families / "llama-tied"
-    with pytest.raises(ConfigError, match=r"no room for it beside 649 kB of weights .* lower pool_bytes, or num_pages"):
+    with pytest.raises(ConfigError, match=r"in addition to 649 kB of weights .* lower pool_bytes, or num_pages"):
         rekindle.open_sync(path, progress=False, pool_bytes=101 * MB, precompile="lazy", restore="off")
     blueprint = Blueprint.of(open_checkpoint(path), Settings(pool_bytes=60 * MB), HERE)
     blueprint.budget.check(blueprint.limits, "it")

@@ -45,13 +45,13 @@ class Running:
 
     async def told(self, command: Command) -> Command:
         """Tell the engine a command; return it once nothing more can happen."""
-        self.engine.conductor.tell(command)
+        self.engine.conductor.submit(command)
         await anyio.wait_all_tasks_blocked()
         return command
 
     async def stepped(self) -> MessageRecord | None:
         command = TakeOne()
-        self.engine.conductor.tell(command)
+        self.engine.conductor.submit(command)
         await command.answer.wait(TO_THE_END)
         return command.answer.items[0] if command.answer.items else None
 
@@ -200,7 +200,7 @@ async def test_an_error_in_a_step_comes_out_of_the_engine_as_it_does_otherwise()
             await one.told(Pause())
             await one.submit(0)
             for command in (first, second, third):
-                one.engine.conductor.tell(command)
+                one.engine.conductor.submit(command)
             await anyio.sleep_forever()
 
     with pytest.raises(ExceptionGroup) as caught:
@@ -236,7 +236,7 @@ async def test_commands_are_done_in_the_order_in_which_they_were_told() -> None:
             ("resume", Resume),
             ("at last", Pause),
         ):
-            one.engine.conductor.tell(kind(Ordered(name, done)))
+            one.engine.conductor.submit(kind(Ordered(name, done)))
         await anyio.wait_all_tasks_blocked()
         assert done == []
         settler.release()

@@ -183,7 +183,7 @@ async def test_a_command_that_comes_just_as_the_engine_stops_is_answered_too(ses
     assert engine is not None
     await session.close()
     for command in (Pause(), TakeOne(), Resume()):
-        engine.conductor.tell(command)
+        engine.conductor.submit(command)
         assert command.answer.closed
         assert not command.answer.items
 
@@ -191,7 +191,7 @@ async def test_a_command_that_comes_just_as_the_engine_stops_is_answered_too(ses
 def test_a_command_to_an_engine_that_never_ran_is_answered_at_its_end() -> None:
     conductor, commands = Conductor(()), [Pause(), TakeOne()]
     for command in commands:
-        conductor.tell(command)
+        conductor.submit(command)
     conductor.close()
     conductor.close()
     assert all(command.answer.closed for command in commands)

@@ -14,7 +14,7 @@ import rekindle
 from rekindle.core.device import huge_pages
 from rekindle.core.device.huge_pages import COLLAPSE, collapse, spans_of
 from rekindle.core.engine.loading import filling
-from rekindle.core.engine.loading.filling import settle
+from rekindle.core.engine.loading.filling import collapse_later
 from tests.engine.small import SMALL
 from tests.waiting import PATIENCE, until_blocking
 
@@ -122,7 +122,7 @@ def test_weights_settle_once_the_programs_are_ready_unless_the_session_ended_bef
     ((begin, end),) = spans_of(arrays)
     before, ready = huge_bytes(begin, end), Future[None]()
     others = set(threading.enumerate())
-    stop = settle(arrays, [ready])
+    stop = collapse_later(arrays, [ready])
     (worker,) = (each for each in threading.enumerate() if each not in others and each.name == "rekindle-huge-pages")
     until_blocking(lambda: ready._waiters or not worker.is_alive(), "somebody waited for the programs")
     assert huge_bytes(begin, end) == before

@@ -163,7 +163,7 @@ def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
         f"{limits.pool.num_pages - 1} pages of {limits.pool.page_size} tokens, {tokens} in all, "
         f"{size_text(limits.pool.bytes)}",
     )
-    together = budget.beside_pages + limits.pool.bytes
+    together = budget.fixed_bytes + limits.pool.bytes
     capacity = "" if budget.memory is None else f" of {size_text(budget.memory)} on {place}"
     yield "together", size_text(together) + capacity
     yield from _mesh(blueprint, together)

@@ -19,7 +19,7 @@ from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.readiness import wait_for
 from rekindle.core.engine.loading.blueprint import Blueprint
-from rekindle.core.engine.loading.filling import fill, place_new_weights, settle
+from rekindle.core.engine.loading.filling import collapse_later, fill, place_new_weights
 from rekindle.core.engine.loading.stores import open_programs, require_all, store_directory
 from rekindle.core.errors import ConfigError, HostRefused, InvalidRequest
 from rekindle.core.store.snapshot_key import content_fingerprint
@@ -152,7 +152,7 @@ class ModelShard:
             if wait:
                 wait_for(preparing, silent)
             preparing += executables.prepare(later, patient=True)
-            resources.callback(settle(state.weights, preparing))
+            resources.callback(collapse_later(state.weights, preparing))
             return cls(blueprint, executables, state, resources.pop_all())
 
     def load(self, request: Mapping[str, Any]) -> list[jax.Array]:

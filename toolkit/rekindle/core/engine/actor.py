@@ -12,13 +12,13 @@ from rekindle.core.messages.record import MessageRecord, Observer
 
 
 class Actor(Protocol):
-    """A component that takes messages and sends others. It owns its state and knows no other actor.
+    """A component that takes messages and answers with others. It owns its state and knows no other actor.
 
-    It takes one message at a time, unless an attribute `at_once` sets the number.
+    It handles one message at a time, unless its attribute `at_once` allows more.
     """
 
     def handle(self, message: Message) -> Iterable[Message] | Awaitable[Iterable[Message]]:
-        """Handle a message and return the answers; awaitable only if the actor has to wait."""
+        """Handle a message and return the answers. Only an actor with a need to wait returns an awaitable."""
 
 
 async def answers(actor: Actor, message: Message) -> tuple[Message, ...]:
@@ -33,7 +33,7 @@ async def answers(actor: Actor, message: Message) -> tuple[Message, ...]:
 
 
 class Stage:
-    """An actor with its mailbox.
+    """An actor of a running engine, with its mailbox. The `Engine` creates and runs the stages.
 
     Args:
         name: name of the actor.

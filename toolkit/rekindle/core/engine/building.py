@@ -1,4 +1,4 @@
-"""Building an engine: open a model, read its weights, allocate its pages, and prepare its programs."""
+"""Construction of an engine: opens a model, reads its weights, allocates its pages, and prepares its programs."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -31,7 +31,7 @@ from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.followers import FollowerHosts
 from rekindle.core.engine.loaded_engine import Lane, LoadedEngine
 from rekindle.core.engine.loading.blueprint import Blueprint
-from rekindle.core.engine.loading.filling import distinct, fill, settle
+from rekindle.core.engine.loading.filling import collapse_later, distinct, fill
 from rekindle.core.engine.loading.planning import fewest, plan
 from rekindle.core.engine.loading.stores import Stores, open_stores, store_directory
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
@@ -101,7 +101,7 @@ def build(
         if wait:
             wait_for(preparing, report)
         preparing += [ready for each in executables.values() for ready in each.prepare(later, patient=True)]
-        resources.callback(settle(distinct([state.weights for state in states]), preparing))
+        resources.callback(collapse_later(distinct([state.weights for state in states]), preparing))
         if followers is not None:
             followers.wait(report)
         preparer = Preparer.of(checkpoint, limits.max_context)
@@ -270,9 +270,14 @@ def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool)
 def defaults_of(
     checkpoint: Checkpoint, settings: Settings, limits: EngineLimits
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    own: dict[str, Any] = {"processor_args": ()} if limits.processes_logits else {}
+    """Return the defaults of sampling options for calls, and the model's recommended options without an effect here.
+
+    Raises:
+        CheckpointError: the model recommends an invalid value.
+    """
+    of_session: dict[str, Any] = {"processor_args": ()} if limits.processes_logits else {}
     if settings.sampling_defaults == "neutral":
-        return own, ()
+        return of_session, ()
     defaults, unserved = sampling_defaults(checkpoint.generation_config)
     try:
         SamplingParams.from_options({}, defaults).check_against(checkpoint.config.vocab_size, limits.max_logprobs)
@@ -280,4 +285,4 @@ def defaults_of(
         raise CheckpointError(
             f'{checkpoint.source}: generation_config.json: {error}. Correct it, or give sampling_defaults="neutral"'
         ) from error
-    return defaults | own, unserved
+    return defaults | of_session, unserved

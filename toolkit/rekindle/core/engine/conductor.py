@@ -12,7 +12,7 @@ from rekindle.core.messages.record import MessageRecord
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A caller's command to the conductor.
+    """Base class of a caller's commands to the conductor.
 
     Attributes:
         answer: feed of the handled message, if any. It is closed once the command is done, or once the engine has
@@ -23,19 +23,22 @@ class Command:
 
 
 class Pause(Command):
-    """Stop all actors from taking messages; answered once no actor is busy."""
+    """Command to stop all actors from taking messages; it is done once no actor is busy."""
 
 
 class TakeOne(Command):
-    """Let the actor of the oldest queued message take it. A running engine is paused first."""
+    """Command to handle the oldest queued message. A running engine is paused first."""
 
 
 class Resume(Command):
-    """Let all actors take messages again."""
+    """Command to let all actors take messages again."""
 
 
 class Conductor:
-    """Executes commands from any thread in a task next to the actors.
+    """Pauses, steps and resumes the actors of an engine.
+
+    Sessions submit commands through `EngineThread.command`, from any thread. The conductor executes them in a task of
+    the `Engine`.
 
     Args:
         stages: all stages of the engine.
@@ -47,12 +50,12 @@ class Conductor:
     def __init__(self, stages: Sequence[Stage]):
         self._stages = stages
         self._commands: Mailbox[Command] = Mailbox()
-        self._doing: Command | None = None
+        self._current: Command | None = None
         self._closed = False
         self._lock = threading.Lock()
         self.paused = False
 
-    def tell(self, command: Command) -> None:
+    def submit(self, command: Command) -> None:
         """Submit a command. Thread-safe; never blocks."""
         with self._lock:
             self.paused = not isinstance(command, Resume)
@@ -63,18 +66,18 @@ class Conductor:
     def close(self) -> None:
         """Close all answers after the engine has stopped, so that no caller keeps waiting."""
         self._closed = True
-        if self._doing is not None:
-            self._doing.answer.close()
+        if self._current is not None:
+            self._current.answer.close()
         while (command := self._commands.take()) is not None:
             command.answer.close()
 
     async def run(self) -> None:
         """Execute commands until cancelled."""
         while True:
-            self._doing = await self._commands.receive()
-            await self._do(self._doing)
-            self._doing.answer.close()
-            self._doing = None
+            self._current = await self._commands.receive()
+            await self._do(self._current)
+            self._current.answer.close()
+            self._current = None
 
     async def _do(self, command: Command) -> None:
         match command:

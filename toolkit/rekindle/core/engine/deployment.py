@@ -1,4 +1,4 @@
-"""Facts about a deployment: devices and form of the weights. They can be sent to another process."""
+"""Facts about a deployment: devices, data type and kernels of an engine. They can be sent to another process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from rekindle_kernels.api import Implementation
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The weights on their devices; `str` names the devices.
+    """The devices of an engine, and the form of the weights on them; `str` names the devices.
 
     Attributes:
         dtype: data type of weights and pages, by name.

@@ -15,17 +15,19 @@ from rekindle.core.messages.record import MessageRecord, Observer, Pending
 
 
 class Engine:
-    """The running actors, each with a mailbox and one task per message that it takes at once.
+    """The actors of all lanes on one event loop, each with a mailbox and as many tasks as messages handled at once.
+
+    `LoadedEngine.engine` creates it. The `EngineThread` runs it, and posts messages from callers to it.
 
     Args:
         lanes: final actors of each lane. All lanes have the same intake, tokenizer and detokenizer.
         deliver: function for messages to callers; called on the engine's loop, must not block.
         router: actor that assigns requests to lanes; None for a single lane.
         timeout: largest time of a tick in seconds, see `Watchdog`.
-        wait_ended: function from a lane number to the time for its `Watchdog`.
+        wait_ended: function from a lane number to the `wait_ended` of its `Watchdog`.
 
     Attributes:
-        conductor: pauses the engine. The runner of the engine closes it, once the reason for the engine's end is known.
+        conductor: pauses and steps the engine. The `EngineThread` closes it once the reason for the end is known.
     """
 
     def __init__(

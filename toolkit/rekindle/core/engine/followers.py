@@ -15,7 +15,7 @@ from rekindle.core.engine.loading.blueprint import Blueprint
 
 
 class Followers(AbstractContextManager[Any], Protocol):
-    """The follower processes of one session, released by a `with` statement. See `rekindle.hosts.follower_group`."""
+    """The follower processes of one session, released at the end of a `with` block: see `rekindle.hosts`."""
 
     def open_model(
         self, model: str | PathLike[str], revision: str | None, settings: Settings, blueprint: Blueprint

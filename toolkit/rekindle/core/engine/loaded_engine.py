@@ -36,7 +36,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Lane:
-    """A part of an engine, with its own devices and requests.
+    """One lane of an engine: a scheduler and further actors, with separate devices, pages and requests.
 
     Attributes:
         scheduler: the original scheduler; `actors` may have a wrapper around it.
@@ -62,7 +62,10 @@ class Lane:
 
 @dataclass(frozen=True)
 class LoadedEngine:
-    """A loaded model with its pages, programs and actors; not yet running.
+    """A loaded model with its pages, programs and actors: the parts of an `Engine`, and the facts about it.
+
+    `build` creates it on the `EngineThread`, and the thread wires and runs its actors. Sessions read the settings,
+    counters and model from it.
 
     Attributes:
         checkpoint: the opened model.
@@ -115,7 +118,7 @@ class LoadedEngine:
         return [lane.scheduler for lane in self.lanes]
 
     def engine(self, deliver: Deliver) -> Engine:
-        """Return an engine of the lanes; `deliver` gets its messages to callers."""
+        """Wire the actors of all lanes into an engine; `deliver` gets the messages to callers."""
         return Engine(
             [lane.actors for lane in self.lanes],
             deliver,

@@ -1,4 +1,4 @@
-"""Preparation of submitted prompts: rendered, tokenized, and validated requests."""
+"""Preparation of requests: prompts are rendered and tokenized, and requests validated."""
 
 import math
 import secrets
@@ -24,7 +24,7 @@ QUICK = 4096
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Creates the requests of one model. Thread-safe.
+    """Turns submissions into validated requests of one model, for the intake and the tokenizer. Thread-safe.
 
     Attributes:
         tokenizer: the tokenizer; None for a model that takes token ids only.

@@ -1,4 +1,4 @@
-"""Lanes and programs in the view of a session, in this process or in replicas of `rekindle.replicas`."""
+"""Interfaces of lanes and programs to a session, in this process or in the processes of `rekindle.replicas`."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -63,7 +63,7 @@ class ProgramsView(Protocol):
 
 
 class Replicas(Protocol):
-    """The processes of an engine's lanes."""
+    """The processes of an engine's lanes, if other processes compute them; `rekindle.replicas` implements it."""
 
     @property
     def stuck(self) -> str | None:

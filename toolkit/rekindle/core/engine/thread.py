@@ -24,11 +24,11 @@ Build = Callable[[Report], LoadedEngine]
 
 
 class EngineThread:
-    """The thread of one engine; it starts at once.
+    """The daemon thread of one engine: builds the engine, serves until stopped, and frees the device memory.
 
-    It has the creating thread's JAX settings, apart from Rekindle's own; see `JaxSettings`.
-
-    A daemon thread; the exit of the process stops and joins it, see `rekindle.core.concurrency.threads`.
+    A session, or a replica, creates it, and posts messages and commands to the engine through it, from any thread. The
+    thread starts at once, with the creating thread's JAX settings apart from Rekindle's own; see `JaxSettings`. The end
+    of the process stops and joins it; see `rekindle.core.concurrency.threads`.
 
     Args:
         build: loads the engine, on the engine's thread.
@@ -66,7 +66,7 @@ class EngineThread:
 
     def command(self, command: Command) -> None:
         """Send a command to the engine's conductor; raises as `post` does."""
-        self._serving().conductor.tell(command)
+        self._serving().conductor.submit(command)
 
     def watch(self, observe: Observer) -> None:
         """Call `observe` with every message from now on; raises as `post` does."""

@@ -1,4 +1,4 @@
-"""The watchdog: detects ticks that the device does not finish, and lets their requests fail."""
+"""The watchdog: detects ticks that the device does not finish in time, and lets their requests fail."""
 
 import math
 import sys
@@ -43,7 +43,7 @@ class StuckTick:
 
 
 class Watchdog:
-    """Times the ticks of one engine on a daemon thread, started with the first tick and asleep between ticks.
+    """Times the ticks of one lane on a daemon thread, started with the first tick and asleep between ticks.
 
     The time of a tick starts when the stepper takes its plan, and again when the settler waits for its results. It
     stands still while the stepper waits for a program.

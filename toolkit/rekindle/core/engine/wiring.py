@@ -102,7 +102,7 @@ TAKES: Mapping[str, tuple[type[Message], ...]] = {
     "host_tier": (Gathered, Fetch, Drop, Archive, StagePages),
     "disk_tier": (Write,),
 }
-"""Message types of each actor."""
+"""Message types taken by each actor."""
 PER_LANE = tuple(name for name in TAKES if name not in SHARED)
 """Names of the actors of each lane."""
 ROUTER = "router"
@@ -112,7 +112,7 @@ FROM_LANES = (
     *(Rejected, Started, Outputs, WeightsUsed, WeightsKept, CacheSaving, CacheSaved, Collected, PagesStaged),
     *(LaneLost, LaneBack, Returned),
 )
-"""Messages from a lane by way of the router."""
+"""Messages from a lane to shared actors, callers or the router itself, by way of the router."""
 TO_CALLER = (Rejected, Started, Texts, WeightsUsed, WeightsKept, CacheSaving, CacheSaved)
 """Messages to callers, outside the engine."""
 
@@ -151,9 +151,10 @@ Routes = dict[type[Message], Deliver]
 
 
 class Wiring:
-    """The routes from senders to actors, by message type.
+    """The routes of an engine's messages, by message type and by the lane of the sender.
 
-    A message from an actor of a lane goes to an actor of the same lane, else to the router or a shared actor.
+    The `Engine` posts every message through it. A message from an actor of a lane goes to an actor of the same lane,
+    else to the router, a shared actor or a caller.
 
     Args:
         actors: the function that delivers to each actor, by its full name.
@@ -163,15 +164,17 @@ class Wiring:
 
     def __init__(self, actors: Mapping[str, Deliver], lanes: int, deliver: Deliver):
         self._actors = actors
-        self._outer: Routes = dict.fromkeys(TO_CALLER, deliver)
+        self._shared_routes: Routes = dict.fromkeys(TO_CALLER, deliver)
         if ROUTER not in actors:
-            self._inner = [self._outer]
-            self._outer |= self._to(TAKES, None)
+            self._lane_routes = [self._shared_routes]
+            self._shared_routes |= self._to(TAKES, None)
             return
         router = actors[ROUTER]
-        self._outer |= self._to(SHARED, None) | dict.fromkeys((*ROUTED, FromLane), router) | {ToLane: self._to_lane}
-        self._inner = [
-            self._outer
+        self._shared_routes |= (
+            self._to(SHARED, None) | dict.fromkeys((*ROUTED, FromLane), router) | {ToLane: self._to_lane}
+        )
+        self._lane_routes = [
+            self._shared_routes
             | self._to(PER_LANE, lane)
             | dict.fromkeys(FROM_LANES, lambda message, lane=lane: router(FromLane(lane, message)))
             for lane in range(lanes)
@@ -186,7 +189,7 @@ class Wiring:
         Raises:
             TypeError: no actor takes messages of this type.
         """
-        routes = self._outer if lane is None else self._inner[lane]
+        routes = self._shared_routes if lane is None else self._lane_routes[lane]
         route = routes.get(type(message))
         if route is None:
             raise TypeError(f"an actor must send messages of rekindle.core.messages; no actor takes {message!r:.80}")

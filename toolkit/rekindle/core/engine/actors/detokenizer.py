@@ -44,7 +44,7 @@ class _GrowingText:
 
 
 class Detokenizer:
-    """Turns outputs into text.
+    """The detokenizer actor: turns the outputs of all requests into text.
 
     Args:
         tokenizer: the tokenizer; None for a model that takes token ids only, with empty texts.
@@ -112,7 +112,7 @@ class Detokenizer:
         return text
 
     def _drop_failed(self) -> None:
-        """Drop the texts of failed requests: no output tells their end, but only running ones are held anywhere."""
+        """Drop the texts of failed requests: no last output came, and nothing holds the `Request` any more."""
         for request_id in [id_ for id_, text in self._growing_texts.items() if text.request() is None]:
             del self._growing_texts[request_id]
 

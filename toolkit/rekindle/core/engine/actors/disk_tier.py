@@ -11,7 +11,7 @@ from rekindle.core.store.snapshot_store import SnapshotStore
 
 
 class DiskTier:
-    """Writes batches of pages, one after the other, in a worker thread.
+    """The disk tier actor: writes batches of pages, one after the other, in a worker thread.
 
     Args:
         store: destination of the pages; None discards them.

@@ -59,7 +59,7 @@ LONGEST_WAIT = 0.005
 
 
 class Grammars:
-    """The matchers of constrained requests, each from the first generated token to the end.
+    """The grammars actor: has a matcher for each constrained request, from its first generated token to its end.
 
     Args:
         jumps: rule for forced tokens.
@@ -91,22 +91,22 @@ class Grammars:
         return Advanced(tuple(outcomes), tuple(late))
 
     def _patience(self, message: Advance) -> Callable[[], bool]:
-        """Return a function for whether unconstrained requests have waited long enough, if there are any.
+        """Return a function that returns True once unconstrained requests have waited long enough; never without any.
 
-        An answer for late requests does not delay them by itself, but the next Advance may wait behind it.
+        Ticks do not wait for the answers of late requests, but the next Advance may wait behind this one.
         """
         began = perf_counter()
         if message.tokens:
             self._wait = min(LONGEST_WAIT, SHARE_OF_A_TICK * (began - self._began))
             self._began = began
         latest = began + self._wait if message.free else inf
-        looked = began
+        last_check = began
 
         def enough() -> bool:
-            nonlocal looked
+            nonlocal last_check
             now = perf_counter()
-            took, looked = now - looked, now
-            return now + took > latest  # the next masks may take as long as the last
+            duration, last_check = now - last_check, now
+            return now + duration > latest  # the next masks may take as long as the last
 
         return enough
 

@@ -1,4 +1,4 @@
-"""The host tier: pages of the prefix cache in host memory, and the actor that keeps and stages them."""
+"""The host tier: the actor with copies of cached pages in host memory; it also reads the disk tier."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -29,7 +29,7 @@ from rekindle.core.store.snapshot_store import SnapshotStore
 
 
 class Copies(Protocol):
-    """Copies of pages from the device to the host and back. Both methods block: call them in a worker thread."""
+    """Copying of pages from the device to the host and back. Both methods block: call them in a worker thread."""
 
     def keep(self, pages: Sequence[Any]) -> list[Any]:
         """Copy device arrays to host memory, each to separate memory, and return the entries."""
@@ -39,7 +39,7 @@ class Copies(Protocol):
 
 
 class DeviceCopies:
-    """Copies between devices and their host.
+    """Copying between the devices of this process and their host.
 
     Args:
         staged: sharding of staged pages.
@@ -61,7 +61,7 @@ class DeviceCopies:
 
 
 class SharedCopies:
-    """Copies of pages sharded over several processes: whole, and on the host only until they are sent."""
+    """Copying of pages sharded over several processes: whole pages, by way of the host."""
 
     def keep(self, pages: Sequence[jax.Array]) -> list[Any]:
         """See `Copies`."""
@@ -95,7 +95,9 @@ def host_memory(device: jax.Device) -> str | None:
 
 
 class HostTier:
-    """The entries: numbered pages in host memory.
+    """The host tier actor: keeps copies of pages in host memory, and stages pages on the device.
+
+    The scheduler numbers the copies, called entries, and decides when to drop them.
 
     Args:
         capacity_bytes: hard limit for all entries together.
@@ -111,7 +113,7 @@ class HostTier:
         self._disk = disk
         self._entries: dict[int, Any] = {}
         self._newest = -1
-        self._dropped_ahead: set[int] = set()
+        self._dropped_ahead: set[int] = set()  # entries dropped before their pages arrived
 
     @property
     def pages(self) -> int:
@@ -140,7 +142,7 @@ class HostTier:
                 self._drop(entries)
                 return []
             case StagePages(request, first, contents):
-                staged = await self._staged(contents)
+                staged = await self._stage(contents)
                 return [*([TakePages(request, first, staged)] if staged else []), PagesStaged(request.id)]
         raise TypeError(f"the host tier takes Gathered, Fetch, Archive, Drop and StagePages, got {message!r}")
 
@@ -177,9 +179,9 @@ class HostTier:
         bad = tuple(copy for copy in copies if contents_of.get(copy) is None)
         if bad:
             return Fetched(request_id, None, bad)
-        return Fetched(request_id, await self._staged([contents_of[copy] for copy in copies]))
+        return Fetched(request_id, await self._stage([contents_of[copy] for copy in copies]))
 
-    async def _staged(self, contents: Sequence[Any]) -> tuple[Any, ...] | None:
+    async def _stage(self, contents: Sequence[Any]) -> tuple[Any, ...] | None:
         """Copy contents to the device; return None if it has no room."""
         try:
             stage = self._copies.stage

@@ -10,11 +10,11 @@ from rekindle.core.request.request import Request
 
 
 class Intake:
-    """Admits valid requests and rejects the others.
+    """The intake actor: admits valid requests and rejects the others.
 
-    Quick requests are prepared at once, others by the tokenizer. At most one request per caller is with the tokenizer;
-    later ones of the caller wait for their turn, so that a caller's requests keep their order. A cancelled request
-    stays with the tokenizer until its answer, and the answer is dropped.
+    It prepares quick requests itself; the tokenizer prepares the others. At most one request per caller is with the
+    tokenizer, and later ones of the caller wait for their turn, so that a caller's requests keep their order. If a
+    request is cancelled while it is with the tokenizer, the tokenizer's answer is dropped.
 
     Args:
         preparer: prepares quick requests.
@@ -51,7 +51,7 @@ class Intake:
                     yield Withdraw(request_id)
             case _:
                 raise TypeError(f"the intake takes Submit, Cancel and Tokenized, got {message!r}")
-        yield from self._go_on()
+        yield from self._fill_tokenizer()
 
     def _waiting(self, request_id: int) -> Submit | None:
         """Return the request with this id if it is neither admitted nor rejected, else None."""
@@ -64,8 +64,8 @@ class Intake:
         if not queue:
             del self._queues[submit.caller]
 
-    def _go_on(self) -> Iterator[Message]:
-        """Fill the tokenizer with requests of all callers in turn."""
+    def _fill_tokenizer(self) -> Iterator[Message]:
+        """Send requests to the tokenizer up to its limit, of all callers in turn."""
         for caller, queue in tuple(self._queues.items()):
             if len(self._away) == self._at_once:
                 return

@@ -15,7 +15,7 @@ from rekindle.core.request.tokens import StateSum, TokenLogprob
 
 
 class Settler:
-    """Waits for each tick's outputs, in order, in a worker thread."""
+    """The settler actor: waits for each tick's outputs, in order, in a worker thread."""
 
     async def handle(self, message: Message) -> list[Message]:
         """Answer Dispatched with Settled."""

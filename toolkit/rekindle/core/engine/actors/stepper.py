@@ -48,7 +48,7 @@ Send = Callable[[Order | Use], None]
 
 
 class Stepper:
-    """The owner of the device state. It turns plans into orders and runs them without waiting for results.
+    """The stepper actor, the owner of the device state: turns plans into orders, and runs these without waiting.
 
     Args:
         programs: compiled programs.
@@ -85,7 +85,7 @@ class Stepper:
                 return []
             case UseWeights(ticket, weights):
                 if isinstance(weights, SharedWeights):
-                    self._tell(Use(weights.number))
+                    self._broadcast(Use(weights.number))
                 old, self._state.weights = [self._state.weights], list(weights)
                 await to_thread.run_sync(_forget, old)  # in a worker thread, as it may free gigabytes
                 return [WeightsUsed(ticket)]
@@ -97,11 +97,11 @@ class Stepper:
                 return await self._compute(plan)
             except ArgumentsLost as error:
                 self._require_alone(error)
-                await self._begin_anew()
+                await self._replace_state()
         return Dispatched(plan.tick, (), (), None, self._losses)
 
-    async def _begin_anew(self) -> None:
-        """Replace a lost state by the state of an idle engine."""
+    async def _replace_state(self) -> None:
+        """Replace a lost device state by the state of an idle engine."""
         self._losses += 1
         self._state.delete_state()
         await self._programs.ready(EMPTY)
@@ -144,7 +144,7 @@ class Stepper:
             await self._scatter(onload)
         except ArgumentsLost as error:
             self._require_alone(error)
-            await self._begin_anew()
+            await self._replace_state()
 
     async def _scatter(self, onload: Onload) -> None:
         await self._run_all([Scatter(page, copy) for page, copy in zip(onload.pages, onload.staged, strict=True)])
@@ -167,7 +167,7 @@ class Stepper:
             await self._run(Allow(*masks), program)
 
     async def _run(self, order: Order, program: Program) -> Any:
-        self._tell(order)
+        self._broadcast(order)
         with CancelScope(shield=self._send is not None):  # an order sent to others must run here too
             results = await self._programs.call(order.key, program, *self._state.arguments(order))
         return self._state.take(order, results)
@@ -179,15 +179,15 @@ class Stepper:
         return await to_thread.run_sync(with_overrides, lambda: [self._run_here(order) for order in orders])
 
     def _run_here(self, order: Order) -> Any:
-        self._tell(order)
+        self._broadcast(order)
         return self._state.take(order, self._programs.run(order.key, *self._state.arguments(order)))
 
-    def _tell(self, order: Order | Use) -> None:
+    def _broadcast(self, order: Order | Use) -> None:
         if self._send is not None:
             self._send(order)
 
     def _require_alone(self, error: Exception) -> None:
-        """Require this process to have the whole state; the state of others would differ from now on.
+        """Require the whole device state in this process; after a local failure, followers would have another state.
 
         Raises:
             EngineFailed: other processes have shards of the state.

@@ -1,4 +1,4 @@
-"""The tokenizing actor: tokenizes in worker threads, since that may take seconds."""
+"""The tokenizer actor: prepares requests in worker threads, since tokenizing may take seconds."""
 
 from anyio import to_thread
 
@@ -7,7 +7,7 @@ from rekindle.core.messages import Message, Tokenize, Tokenized
 
 
 class Tokenizing:
-    """Tokenizes and validates requests, several at once.
+    """The tokenizer actor: tokenizes and validates requests, several at once.
 
     Args:
         preparer: prepares the requests.

@@ -30,7 +30,7 @@ LOADED_AT_ONCE = 3
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """The plan of an engine for a model.
+    """The sizes, programs and store keys of one lane, known before any weights are read.
 
     Attributes:
         checkpoint: the model; its weights are not read.

@@ -14,7 +14,7 @@ from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits
 from rekindle.core.scheduler.requests.waiting import STAGED_PART
 
 KEPT_FREE: Final = 16
-"""One part in this many of a device's own memory stays free, for uncounted uses: gaps, and the code of programs.
+"""One part in this many of an accelerator's memory stays free, for uncounted uses: gaps, and the code of programs.
 
 On a TPU v5e, the code of SmolLM2's largest step is 97 MB, by its compiler.
 """
@@ -66,7 +66,7 @@ class Budget:
         )
 
     @property
-    def beside_pages(self) -> int:
+    def fixed_bytes(self) -> int:
         """Bytes of everything except the pages."""
         return self.weights + self.slots + self.workspace
 
@@ -83,13 +83,13 @@ class Budget:
         if self.memory is None:
             return DEFAULT_POOL_BYTES
         if shares_memory(self.place.first):
-            return _rounded(min(DEFAULT_POOL_BYTES, (self.memory - self.beside_pages) // CPU_PART))
-        rest = self.memory - self.memory // KEPT_FREE - self.beside_pages
+            return _rounded(min(DEFAULT_POOL_BYTES, (self.memory - self.fixed_bytes) // CPU_PART))
+        rest = self.memory - self.memory // KEPT_FREE - self.fixed_bytes
         return _rounded(rest * STAGED_PART // (STAGED_PART + 1) if prefix_cache else rest)
 
     def holds(self, pool: int) -> bool:
         """Return whether a pool of this size fits, with the reserve left free."""
-        return self.memory is None or pool <= self.memory - self.memory // KEPT_FREE - self.beside_pages
+        return self.memory is None or pool <= self.memory - self.memory // KEPT_FREE - self.fixed_bytes
 
     def check(self, limits: EngineLimits, source: str) -> None:
         """Check the sizes against the memory of the devices.
@@ -103,22 +103,22 @@ class Budget:
         count = self.place.tensor
         devices, has = ("device", "has") if count == 1 else (f"{count} devices", "have")
         devices += " of a group" if self.place.data > 1 else ""
-        pool, room = limits.pool.bytes, self.memory - self.beside_pages
+        pool, room = limits.pool.bytes, self.memory - self.fixed_bytes
         if room < 2 * limits.pool.page_bytes:
             smallest = 2 * limits.pool.page_bytes
             raise ModelTooLarge(
                 f"{source} does not fit on {self.place}: its weights take {size_text(self.weights)}, the largest step "
                 f"{size_text(self.slots + self.workspace)}, and the smallest pool of pages {size_text(smallest)}, "
-                f"{size_text(self.beside_pages + smallest)} together, and the {devices} {has} {size_text(self.memory)} "
+                f"{size_text(self.fixed_bytes + smallest)} together, and the {devices} {has} {size_text(self.memory)} "
                 'in all. Open it with dtype="bfloat16" if it is not, lower max_prefill_tokens and max_running, shard '
                 "it over more devices with tensor=, or take a smaller model or larger devices"
             )
         if pool > room:
             raise ConfigError(
-                f"a pool of {limits.pool.num_pages - 1:,} pages needs {size_text(pool)}, and there is no room for it "
-                f"beside {size_text(self.weights)} of weights and {size_text(self.slots + self.workspace)} for the "
-                f"largest step on {self.place}, which {has} {size_text(self.memory)} in all; lower pool_bytes, or "
-                f"num_pages to at most {room // limits.pool.page_bytes:,}"
+                f"out of memory: a pool of {limits.pool.num_pages - 1:,} pages needs {size_text(pool)}, in addition to "
+                f"{size_text(self.weights)} of weights and {size_text(self.slots + self.workspace)} for the largest "
+                f"step, and {self.place} {has} {size_text(self.memory)} in all; lower pool_bytes, or num_pages to at "
+                f"most {room // limits.pool.page_bytes:,}"
             )
 
 

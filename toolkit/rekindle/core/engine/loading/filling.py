@@ -138,11 +138,11 @@ def distinct(weights: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
     return list({id(array): array for arrays in weights for array in arrays}.values())
 
 
-def settle(weights: Sequence[jax.Array], ready: Sequence[Future[None]]) -> Callable[[], None]:
+def collapse_later(weights: Sequence[jax.Array], ready: Sequence[Future[None]]) -> Callable[[], None]:
     """Move weights on CPUs into huge pages in the background, once the programs are ready.
 
-    A pause of equal length follows each page. Return a function that stops the work, to be called before the weights
-    are deleted.
+    A pause follows each page, as long as the move took. Call the returned function before the weights are deleted: it
+    stops the work.
     """
     spans, stop = spans_of(weights), Event()
 

@@ -85,12 +85,12 @@ def plan(
             require_all(store, [small.largest_step])
         replace(blueprint.budget, workspace=0).check(blueprint.limits, checkpoint.source)
         report(Progress(MEASURING, 0, 1, "program"))
-        workspace = _measured(small, store)
+        workspace = _measure(small, store)
         report(Progress(MEASURING, 1, 1, "program"))
     return Blueprint.of(checkpoint, settings, place, workspace)
 
 
-def _measured(blueprint: Blueprint, store: ProgramStore | None) -> int:
+def _measure(blueprint: Blueprint, store: ProgramStore | None) -> int:
     """Compile and store the largest step, and return its temporary bytes."""
     began, key = monotonic(), blueprint.largest_step
     with compiling:

@@ -115,7 +115,7 @@ def open_stores(directory: Path | None, lanes: Sequence[Blueprint], settings: Se
     for blueprint in lanes:
         programs = open_programs(directory, blueprint)
         snapshot = _open_snapshot(directory, blueprint, settings.disk_cache_bytes)
-        differences = {} if snapshot is None or stores else _explained(snapshot, blueprint.checkpoint.source)
+        differences = {} if snapshot is None or stores else _explain(snapshot, blueprint.checkpoint.source)
         pages = () if snapshot is None else snapshot.index()
         keys = blueprint.all_programs(cached=bool(pages))
         compile_seconds = {} if programs is None else programs.compile_seconds(keys)
@@ -139,7 +139,7 @@ def _open_snapshot(directory: Path | None, blueprint: Blueprint, capacity_bytes:
     return SnapshotStore(directory / SNAPSHOTS, blueprint.snapshot_key(), blueprint.checkpoint.source, capacity_bytes)
 
 
-def _explained(snapshot: SnapshotStore, model: str) -> Mapping[str, Difference]:
+def _explain(snapshot: SnapshotStore, model: str) -> Mapping[str, Difference]:
     """Return the differences between a snapshot's key and the stored one, and give a warning about them."""
     differences = snapshot.explain() or {}
     if differences:
