@@ -30,9 +30,6 @@
 
 Each message says what was expected, what came, and what to do. `ParametersIgnored` is a warning. In a cell of IPython,
 the traceback of an error has only the lines of the user's code and the message.
-
-Every message says what was expected, what came, and what to do. `ParametersIgnored` is a warning. In IPython, a cell
-shows of an error the lines of the user's own code and the message.
 """
 
 import difflib
@@ -178,7 +175,7 @@ class StepTimeout(RekindleError):
 
 
 class ReplicaLost(RekindleError):
-    """The replica of the request is gone, and no other replica could resume the request."""
+    """The replica of the request is gone, and no other replica could continue the request."""
 
 
 class WeightsChanged(RekindleError):

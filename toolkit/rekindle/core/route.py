@@ -41,19 +41,19 @@ Choose = Callable[[Request, Sequence[LaneLoad]], int]
 def prefix(request: Request, lanes: Sequence[LaneLoad]) -> int:
     """Return the lane with the fewest tokens to compute before the request's first token, with a free slot if possible.
 
-    Ties go to the lane with the fewest unfinished requests, then the fewest requests ever, so that all caches fill.
+    Ties go to the lane with the fewest unfinished requests, then the fewest requests so far, so that all caches fill.
     """
     able = [load for load in lanes if not load.full] or lanes
     return min(able, key=lambda load: (load.pending + load.uncached, load.in_flight, load.given, load.lane)).lane
 
 
 def round_robin(request: Request, lanes: Sequence[LaneLoad]) -> int:
-    """Return the lanes in turn: the lane with the fewest requests ever."""
+    """Return each lane in turn: the lane with the fewest requests so far."""
     return min(lanes, key=lambda load: (load.given, load.lane)).lane
 
 
 def shortest_queue(request: Request, lanes: Sequence[LaneLoad]) -> int:
-    """Return the lane with the fewest unfinished requests. Ties go to the lane with the fewest requests ever."""
+    """Return the lane with the fewest unfinished requests. Ties go to the lane with the fewest requests so far."""
     return min(lanes, key=lambda load: (load.in_flight, load.given, load.lane)).lane
 
 

@@ -12,7 +12,7 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
 from rekindle.core.concurrency.feed import Feed
-from rekindle.core.concurrency.mailbox import turning
+from rekindle.core.concurrency.mailbox import responsive
 from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
 
 
@@ -78,7 +78,7 @@ def _plain(value: Any) -> Any:
 
 async def _interruptible(result: Awaitable[Any]) -> Any:
     """Await a result, responding to interrupts of the cell meanwhile."""
-    with turning():
+    with responsive():
         return await result
 
 

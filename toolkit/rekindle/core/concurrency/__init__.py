@@ -1,1 +1,1 @@
-"""Waiting between threads and event loops. This package knows nothing of language models."""
+"""Primitives for waiting across threads and event loops, independent of language models."""

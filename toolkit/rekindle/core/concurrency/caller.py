@@ -10,7 +10,7 @@ from rekindle.core.concurrency.mailbox import in_trio
 def current_caller() -> int:
     """Return a number that identifies the calling task or thread among all running ones.
 
-    The number of an ended task may be reused; the two tasks are then taken for one.
+    The number of an ended task may be reused; both tasks then count as one caller.
     """
     if in_trio():
         import trio

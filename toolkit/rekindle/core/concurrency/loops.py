@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Loop(AsyncIterator[T], Iterator[T]):
-    """An iterator over items to wait for, by `async for` or `for`; one loop at a time."""
+    """An iterator that waits for its items, for `async for` and `for`; one loop at a time."""
 
     def __init__(self) -> None:
         self._busy = Lock()

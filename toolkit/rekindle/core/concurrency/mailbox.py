@@ -42,7 +42,7 @@ class Waiter:
         """Wait for `wake`.
 
         Args:
-            pulse: keep an asyncio loop responsive to interrupts; see `turning`.
+            pulse: keep an asyncio loop responsive to interrupts; see `responsive`.
             timeout: seconds until the wait ends anyway; None waits forever.
         """
         __tracebackhide__ = True  # a cell shows errors without such frames
@@ -54,7 +54,7 @@ class Waiter:
         loop = asyncio.get_running_loop()
         timer = None if timeout is None else loop.call_later(timeout, self.wake)
         try:
-            with turning() if pulse else nullcontext():
+            with responsive() if pulse else nullcontext():
                 await self._event.wait()
         finally:
             if timer is not None:
@@ -62,7 +62,7 @@ class Waiter:
 
 
 @contextmanager
-def turning() -> Iterator[None]:
+def responsive() -> Iterator[None]:
     """Keep the running loop responsive to interrupts while a task waits.
 
     Asleep in its selector, an asyncio loop does not notice a task cancelled by a signal handler, so that 'interrupt

@@ -49,7 +49,7 @@ class Work(threading.Thread):
 
 
 def soon(work: Callable[[], T], name: str) -> "Future[T]":
-    """Begin work on a thread of its own, and return its future at once."""
+    """Start work on a new thread, and return its future at once."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -63,7 +63,7 @@ def soon(work: Callable[[], T], name: str) -> "Future[T]":
 
 
 class Doing:
-    """A kind of work. True while any thread is in a block `with doing: ...`."""
+    """A flag for one kind of work: true while any thread is in a block `with flag: ...`."""
 
     def __init__(self) -> None:
         self._threads: set[int] = set()

@@ -22,7 +22,7 @@ class WaitStep(Protocol):
         """Take the step without blocking the loop."""
 
     def blocked(self) -> Any:
-        """Take the step on a thread without other work."""
+        """Take the step by blocking the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def in_a_thread(work: Callable[[], T], name: str, stop: Callable[[], None] = lam
 
 
 def blocked(waits: Waits[T]) -> T:
-    """Run an operation on a thread without other work, and return its result."""
+    """Run an operation by blocking the thread, and return its result."""
     __tracebackhide__ = True
     with interruptible():  # around the whole operation: work between waits, such as drawing, blocks a loop too
         return _blocked(waits)

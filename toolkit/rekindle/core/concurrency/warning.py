@@ -1,7 +1,7 @@
 """Warnings from any thread.
 
-Where warnings are errors, nothing catches a warning raised outside of the main thread, and it would end its thread.
-It is printed instead, in the same form as an error that ended a thread.
+If the user turns warnings into errors, a warning outside of the main thread would end its thread, because nothing
+catches it. It is printed instead, in the same form as an error that ended a thread.
 """
 
 import threading

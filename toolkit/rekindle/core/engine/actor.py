@@ -18,7 +18,7 @@ class Actor(Protocol):
     """
 
     def handle(self, message: Message) -> Iterable[Message] | Awaitable[Iterable[Message]]:
-        """Handle a message and return the answers. Only an actor with a need to wait returns an awaitable."""
+        """Handle a message and return the answers, or an awaitable if the actor has to wait."""
 
 
 async def answers(actor: Actor, message: Message) -> tuple[Message, ...]:

@@ -166,7 +166,7 @@ def bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
 
 
 def count_or_none(name: str, value: Any, high: int) -> int | None:
-    """Return a number of alternatives: None for None or False, and 0 for True."""
+    """Return a number of alternatives up to `high`; None for None or False, and 0 for True."""
     if value is None or value is False:
         return None
     return 0 if value is True else integer(name, value, 0, high)

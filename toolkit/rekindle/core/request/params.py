@@ -207,7 +207,7 @@ class SamplingParams:
             raise InvalidRequest(f"{names[0]} ends the output where it is complete, which ignore_eos=True forbids")
 
     def _with_sampling(self, explicit: Collection[str], n: int) -> "SamplingParams":
-        """Return the parameters at temperature 1 if the call has a parameter of sampling and no temperature."""
+        """Return the parameters, at temperature 1 if the call asks for sampling and gives no temperature."""
         idle = [name for name in _SAMPLING if name in explicit and getattr(self, name) != getattr(_NEUTRAL, name)]
         idle += ["n"] if n > 1 else []
         if idle and "temperature" in explicit:

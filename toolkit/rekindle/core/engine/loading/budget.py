@@ -26,7 +26,7 @@ COPIES_OF_LOGITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The memory of an engine in addition to its pages, in bytes.
+    """The memory of one group of devices, and the parts of it for everything except pages, in bytes.
 
     Attributes:
         place: the devices; all sizes are totals over one group of them.
