@@ -6,8 +6,7 @@
 # of that would be hard to read and harder to test.
 #
 # So the work is divided among **actors**. An actor has a mailbox and a state of its own. It takes one message, changes
-# its state, and answers with other messages; we say that it *said* them. It never calls another actor, and it never
-# reads another actor's state.
+# its state, and answers with other messages. It never calls another actor, and it never reads another actor's state.
 #
 # ```
 # your cell ─Submit─▶ Intake ─Admit─▶ Scheduler ─Plan─▶ Stepper ─Dispatched─▶ Settler
@@ -110,7 +109,7 @@ admitted = await session.step()
 admitted
 
 # %%
-request = admitted.said[0].request
+request = admitted.answers[0].request
 print([(token, session.decode([token])) for token in request.prompt])
 
 # %% [markdown]
@@ -129,7 +128,7 @@ planned
 # **slot**. `completes` says that this chunk is the last of the prompt, so that a token is sampled.
 
 # %%
-plan = planned.said[0]
+plan = planned.answers[0]
 (chunk,) = plan.chunks
 print(f"tick      {plan.tick}")
 print(f"start     {chunk.start}")
@@ -156,7 +155,7 @@ assert session.stats.scheduler.running == 1
 # %%
 dispatched = await session.step()
 print(dispatched)
-tick = dispatched.said[0]
+tick = dispatched.answers[0]
 print(type(tick.outputs.tokens).__name__, tick.outputs.tokens.shape, tick.sample_rows)
 
 # %% [markdown]
@@ -166,7 +165,7 @@ print(type(tick.outputs.tokens).__name__, tick.outputs.tokens.shape, tick.sample
 # %%
 settled = await session.step()
 print(settled)
-print([(request_id, session.decode([token])) for request_id, token in settled.said[0].tokens])
+print([(request_id, session.decode([token])) for request_id, token in settled.answers[0].tokens])
 
 # %% [markdown]
 # `Settled` goes back to the scheduler. The scheduler notes the token, checks whether the request has ended, and plans
@@ -179,16 +178,16 @@ decoding = await session.step()
 decoding
 
 # %% [markdown]
-# Two messages wait now. The next tick comes first, because it was said first. So the device does not wait until text is
+# Two messages wait now. The next tick comes first, because it was sent first. So the device does not wait until text is
 # made.
 
 # %%
 waiting()
 
 # %%
-assert [said.__class__.__name__ for said in decoding.said] == ["Plan", "Outputs"]
-assert not decoding.said[0].chunks
-assert decoding.said[0].rows[0].request_id == request.id
+assert [said.__class__.__name__ for said in decoding.answers] == ["Plan", "Outputs"]
+assert not decoding.answers[0].chunks
+assert decoding.answers[0].rows[0].request_id == request.id
 
 # %% [markdown]
 # The **detokenizer** owns unfinished characters and the search for stop strings: a token may be a part of a character,
@@ -205,7 +204,7 @@ print(repr(handle.result().text))
 
 # %%
 assert [handled.actor for handled in circle] == 2 * ["stepper", "detokenizer", "settler", "scheduler"] + ["detokenizer"]
-texts = [handled.said[0].texts[0].text for handled in circle if handled.actor == "detokenizer"]
+texts = [handled.answers[0].texts[0].text for handled in circle if handled.actor == "detokenizer"]
 assert handle.result().text == "".join(texts)
 assert handle.done
 assert not session.requests
@@ -464,8 +463,8 @@ for handled in steps[-6:]:
 print(repr(handle.result().text))
 
 # %%
-plans = [said for handled in steps for said in handled.said if isinstance(said, Plan)]
-tokens = [token for handled in steps if handled.actor == "settler" for token in handled.said[0].tokens]
+plans = [said for handled in steps for said in handled.answers if isinstance(said, Plan)]
+tokens = [token for handled in steps if handled.actor == "settler" for token in handled.answers[0].tokens]
 assert [said.tick for said in steps[3].said if isinstance(said, Plan)] == [plans[0].tick, plans[0].tick + 1]
 assert handle.result().finish_reason == "stop"
 assert len(tokens) == len(handle.result().token_ids) + 1  # one was computed in vain
