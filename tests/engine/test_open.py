@@ -9,6 +9,7 @@ import pytest
 import rekindle
 from rekindle.core.config import Implementation, SettingsOptions
 from rekindle.core.errors import ConfigError
+from rekindle.core.scheduler.limits import EXTRA_PROGRAMS
 from rekindle_kernels import api
 from tests.compilations import programs_of
 from tests.engine.settings_child import opened
@@ -46,10 +47,9 @@ def test_the_kernels_can_be_named(model: Path) -> None:
     named: list[Implementation] = ["xla", "reference"]
     for implementation in named:
         with opened(model, **(short | SettingsOptions(implementation=implementation))) as session:
-            assert (
-                programs_of(session._loaded_engine).executables[0].builder._programs.statics["kernels"]
-                == implementation
-            )
+            programs = programs_of(session._loaded_engine).executables[0].builder._programs
+            assert programs.statics["kernels"] == implementation
+            assert len(programs._functions) == 1 + EXTRA_PROGRAMS
             answers[implementation] = session.generate_sync(token_ids=[1, 2, 3], max_tokens=5).token_ids
     assert answers["xla"] == answers["reference"]
 

@@ -207,9 +207,9 @@ def test_the_largest_tick_has_a_bucket(ticks: Any) -> None:
 
 def test_ahead_of_time_mode_keeps_every_program() -> None:
     """Check this because a program that is dropped would have to be compiled again after `open`."""
-    with pytest.raises(ConfigError, match="need 33 programs, and max_executables keeps 24"):
+    with pytest.raises(ConfigError, match="need 34 programs, and max_executables keeps 24"):
         fake_limits(ticks="combined", max_executables=24)
-    assert len(fake_limits(ticks="combined", max_executables=33).all_buckets()) == 29, "and four beside them"
+    assert len(fake_limits(ticks="combined", max_executables=34).all_buckets()) == 29, "and five beside them"
     assert len(fake_limits(ticks="combined", max_executables=24, precompile="lazy").all_buckets()) == 29
 
 

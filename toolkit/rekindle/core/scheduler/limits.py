@@ -11,8 +11,8 @@ from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.scaling import DynamicScaling
 
 DEFAULT_POOL_BYTES = 1 << 30
-EXTRA_PROGRAMS = 4
-"""Programs in addition to the buckets' steps: make the empty state, fill a slot, copy pages out of the pool and in."""
+EXTRA_PROGRAMS = 5
+"""Programs in addition to the buckets' steps: empty state, new slots, token masks, copies of pages out of the pool and in."""
 
 
 @dataclass(frozen=True, slots=True)
