@@ -223,20 +223,20 @@ print(f"{len(set(draws.tolist()))} different tokens in {len(draws)} draws; seed 
 
 
 # %%
-from rekindle.views.drawing import Drawing, words
+from rekindle.views.drawing import Drawing, svg_text
 
 
 def bars(rows):
     """Draw rows of (name, the model's probability, how often it was drawn)."""
     title = "the model's probability, and how often it was drawn"
-    parts, lines = [words(4, 14, f"{title}: a line and a bar")], [title]
+    parts, lines = [svg_text(4, 14, f"{title}: a line and a bar")], [title]
     scale = 420 / max(share for _, *both in rows for share in both)
     for place, (name, expected, measured) in enumerate(rows, 1):
         top, said = 22 * place, f"{expected:.1%}, drawn {measured:.1%}"
         bar = f'<rect x="112" y="{top + 3}" width="{scale * measured:.1f}" height="14" fill="rgb(40,130,220)"'
         line = f'<path d="M{112 + scale * expected:.1f} {top}v20" stroke="currentColor" stroke-width="2"/>'
-        parts += [words(4, top + 14, f"{name:>14}"), f'{bar} fill-opacity="0.5"/>{line}']
-        parts.append(words(120 + scale * max(expected, measured), top + 14, said))
+        parts += [svg_text(4, top + 14, f"{name:>14}"), f'{bar} fill-opacity="0.5"/>{line}']
+        parts.append(svg_text(120 + scale * max(expected, measured), top + 14, said))
         lines.append(f"{name:>14} {said}")
     return Drawing(title, 22 * len(lines) + 4, "".join(parts), "\n".join(lines))
 
@@ -374,7 +374,7 @@ def draw_pool(pool, tokens):
         whose = "null page" if page == 0 else "free" if begin is None else f"positions {begin} to {begin + PAGE - 1}"
         ours = 0 if begin is None else max(0, tokens - begin)
         kinds = "".join(("t" if place < ours else "p") if written else "." for place, written in enumerate(places))
-        parts += [words(4, top + 15, f"page {page}"), words(460, top + 15, whose)]
+        parts += [svg_text(4, top + 15, f"page {page}"), svg_text(460, top + 15, whose)]
         for place, kind in enumerate(kinds):
             look = f'fill="{KINDS[kind]}" fill-opacity="0.5" stroke="rgb(130,130,130)"'
             parts.append(f'<rect x="{66 + 24 * place}" y="{top + 2}" width="22" height="18" {look}/>')

@@ -62,7 +62,7 @@ assert session.cache.nodes == 0
 # %%
 from rekindle.core.markup import TIERS, visible
 from rekindle.core.messages import Fetch, Fetched, Plan
-from rekindle.views.drawing import Drawing, words
+from rekindle.views.drawing import Drawing, svg_text
 
 tables = {}  # request id -> its pages in the order of positions
 
@@ -104,7 +104,7 @@ def box(column, row, page, state, text):
     look = f'fill="{colour}" fill-opacity="{fill}" stroke="{colour}" stroke-width="{edge}"'
     return (
         f'<g><title>{visible(text)}</title><rect x="{left}" y="{top}" width="100" height="40" rx="4" {look}/>'
-        f"{words(left + 6, top + 16, f'{page:<4}{state:>8}')}{words(left + 6, top + 33, text.strip()[:12])}</g>"
+        f"{svg_text(left + 6, top + 16, f'{page:<4}{state:>8}')}{svg_text(left + 6, top + 33, text.strip()[:12])}</g>"
     )
 
 
@@ -212,7 +212,7 @@ def draw_tables(names):
     shared = {page for table in tables.values() for page in table if sum(page in t for t in tables.values()) > 1}
     parts, lines = [], []
     for row, (name, table) in enumerate(zip(names, tables.values(), strict=True)):
-        parts.append(words(4, 46 * row + 26, name))
+        parts.append(svg_text(4, 46 * row + 26, name))
         for column, page in enumerate(table):
             text = f"{column * PAGE} to {(column + 1) * PAGE - 1}"
             parts.append(box(column + 1, row, page, "shared" if page in shared else "own", text))

@@ -165,7 +165,7 @@ assert stats.unexpected_compilations == 0
 # quickest of six ticks for each.
 
 # %%
-from rekindle.views.drawing import Drawing, words
+from rekindle.views.drawing import Drawing, svg_text
 
 
 async def quickest(requests, rounds):
@@ -186,12 +186,12 @@ prefill = await quickest(prompts, rounds=6)
 
 def bars(labels, seconds, title):
     """Draw a bar for each time."""
-    parts, lines = [words(4, 14, title)], [title]
+    parts, lines = [svg_text(4, 14, title)], [title]
     for row, (label, each) in enumerate(zip(labels, seconds, strict=True), 1):
         width, took = 460 * each / max(seconds), f"{1000 * each:.0f} ms"
-        parts.append(words(40, 22 * row + 14, f"{label:>12}"))
+        parts.append(svg_text(40, 22 * row + 14, f"{label:>12}"))
         parts.append(f'<rect x="140" y="{22 * row + 2}" width="{width:.0f}" height="16" fill="rgb(40,130,220)"/>')
-        parts.append(words(148 + width, 22 * row + 14, took))
+        parts.append(svg_text(148 + width, 22 * row + 14, took))
         lines.append(f"{label:>12} {took}")
     return Drawing(title, 22 * len(lines) + 4, "".join(parts), "\n".join(lines))
 

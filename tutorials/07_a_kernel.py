@@ -64,7 +64,7 @@ print(np.asarray(table))
 
 
 # %%
-from rekindle.views.drawing import Drawing, words
+from rekindle.views.drawing import Drawing, svg_text
 
 
 def draw_pages(pages, table, visible):
@@ -78,7 +78,7 @@ def draw_pages(pages, table, visible):
         top = 18 * page
         row, part = owner.get(page, (None, None))
         whose = "nobody's" if row is None else f"row {row}, positions {part * PAGE} to {part * PAGE + PAGE - 1}"
-        parts += [words(4, top + 12, f"page {page}"), words(364, top + 12, whose)]
+        parts += [svg_text(4, top + 12, f"page {page}"), svg_text(364, top + 12, whose)]
         for place, poisoned in enumerate(places):
             x, y = 68 + 18 * place, top + 1
             fill = 'fill="none"' if poisoned else f'fill="rgb({colours[row]})" fill-opacity="0.55"'
@@ -158,7 +158,7 @@ assert needed == 8
 # largest score is in the second page:
 
 # %%
-from rekindle_kernels.tpu.softmax import MASKED, finished, fold, product
+from rekindle_kernels.tpu.softmax import MASKED, finish, fold, product
 
 peak, total, weighted = jnp.full((1, 1), MASKED), jnp.zeros((1, 1)), jnp.zeros((1, HEAD_DIM))
 lines = []
@@ -166,7 +166,7 @@ for start in range(0, VISIBLE[0], PAGE):
     scores = product(q[0, 5][None] * SCALE, jnp.asarray(keys[start : start + PAGE]), (1, 1))
     peak, total, shrink, shares = fold(scores, jnp.ones_like(scores, bool), peak, total)
     weighted = weighted * shrink + product(shares, jnp.asarray(values[start : start + PAGE]), (1, 0))
-    error = float(jnp.abs(finished(weighted, peak, total)[0] - expected[0, 5]).max())
+    error = float(jnp.abs(finish(weighted, peak, total)[0] - expected[0, 5]).max())
     numbers = [float(x.squeeze()) for x in (peak, total, shrink)]
     lines.append((f"positions up to {start + scores.shape[1]}", *(f"{x:.3f}" for x in numbers), f"{error:.0e}"))
 HTML(markup.table(lines, head=("after", "peak", "total", "shrunk by", "distance from the reference")))
@@ -250,7 +250,7 @@ def kernel(table, visible, q, page, out, peak, total, weighted, hide=lambda left
 
     @pl.when(place == pl.num_programs(1) - 1)
     def end():
-        out[0] = finished(weighted[...], peak[...], total[...])
+        out[0] = finish(weighted[...], peak[...], total[...])
 
 
 first_try = small_attend_rows(kernel, q, pages, table, visible)

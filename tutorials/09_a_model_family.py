@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 import rekindle
 from rekindle.core.models.config import HeadNorm
-from rekindle.core.models.families.reading import Family, read_llama, windowed
+from rekindle.core.models.families.reading import Family, read_llama, with_windows
 from rekindle.core.models.families.registry import FAMILIES
 
 print(", ".join(sorted(FAMILIES)))
@@ -120,7 +120,7 @@ PROMPT = chance.integers(0, VOCABULARY, 40).tolist()
 def read_ember(keys):
     model = read_llama(keys)
     attention = replace(model.attention, qkv_bias=True, head_norm=HeadNorm(model.norm))
-    return replace(model, attention=attention, layers=windowed(keys, model.layers))
+    return replace(model, attention=attention, layers=with_windows(keys, model.layers))
 
 
 EMBER = Family("EmberForCausalLM", read_ember)

@@ -136,7 +136,7 @@ assert found[2] == found[4] == ["all_reduce"] * (1 + 2 * config.num_layers) + ["
 # right, and each bar is a collective, at which all of them wait for the last one.
 
 # %%
-from rekindle.views.drawing import Drawing, words
+from rekindle.views.drawing import Drawing, svg_text
 
 
 def draw_step(kinds, devices, layers=3):
@@ -148,7 +148,7 @@ def draw_step(kinds, devices, layers=3):
     parts, heads = [], []
     for place, (what, kind) in enumerate(columns):
         x = 60 + place * width
-        parts.append(words(x, 14, what))
+        parts.append(svg_text(x, 14, what))
         for device in range(devices if what != "…" else 0):
             box = f'x="{x:.1f}" y="{26 + 22 * device}" width="{width - 14:.1f}" height="14"'
             parts.append(f'<rect {box} fill="rgb(40,130,220)" fill-opacity="0.45"/>')
@@ -158,8 +158,8 @@ def draw_step(kinds, devices, layers=3):
                 f'<rect x="{x + width - 11:.1f}" y="20" width="6" height="{bottom - 18}" fill="rgb({colour})"/>'
             )
         heads.append(what + {"all_reduce": " +", "all_gather": " U", None: ""}[kind])
-    parts += [words(0, 38 + 22 * device, f"cpu:{device}") for device in range(devices)]
-    parts.append(words(60, bottom + 22, "orange: all-reduce, green: all-gather"))
+    parts += [svg_text(0, 38 + 22 * device, f"cpu:{device}") for device in range(devices)]
+    parts.append(svg_text(60, bottom + 22, "orange: all-reduce, green: all-gather"))
     return Drawing("a step", bottom + 30, "".join(parts), " | ".join(heads) + "\n+ is an all-reduce, U an all-gather")
 
 
@@ -186,8 +186,8 @@ for tensor in (1, 2, 4):
 # else. So by default a model gets one device if it fits there, and else the fewest that it fits.
 
 # %%
-assert Wire.of(config, 1).computed == 0
-assert Wire.of(config, 4).computed > Wire.of(config, 2).computed
+assert Wire.of(config, 1).per_token == 0
+assert Wire.of(config, 4).per_token > Wire.of(config, 2).per_token
 
 # %% [markdown]
 # ## More requests instead of a larger model

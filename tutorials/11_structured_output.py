@@ -14,7 +14,7 @@ from IPython.display import HTML
 
 import rekindle
 from rekindle.core import markup
-from rekindle.views.drawing import Drawing, words
+from rekindle.views.drawing import Drawing, svg_text
 
 MODEL = "smollm2-135m-instruct"
 SETTINGS = {
@@ -152,7 +152,7 @@ def draw_columns():
         box = f'x="{left:.1f}" y="{130 - height:.1f}" width="{width - 3:.1f}" height="{height:.1f}" fill="{colour}"'
         turned = f'transform="translate({left + width / 2:.1f},140) rotate(50)"'
         title = f"<title>{markup.visible(f'{text}: {why}')}</title>"
-        bars.append(f"<g>{title}<rect {box}/><g {turned}>{words(0, 4, text)}</g></g>")
+        bars.append(f"<g>{title}<rect {box}/><g {turned}>{svg_text(0, 4, text)}</g></g>")
     lines = [
         f"{session.decode([token])!r:12} {'given' if mask is None else f'{mask.sum():,} allowed'}"
         for token, mask in steps
@@ -190,7 +190,7 @@ def draw_masks(chosen):
     for at, place in enumerate(chosen):
         before = session.decode([token for token, _ in steps[:place]])
         mask = steps[place][1]
-        parts += [dots(mask, at * 290 + 4), words(at * 290 + 4, 12, f"after …{before[-20:]}")]
+        parts += [dots(mask, at * 290 + 4), svg_text(at * 290 + 4, 12, f"after …{before[-20:]}")]
         lines.append(f"after {before!r}: {mask.sum():,} of {VOCABULARY:,} tokens may come")
     return Drawing("three masks", 20 + ROWS + 8, "".join(parts), "\n".join(lines))
 

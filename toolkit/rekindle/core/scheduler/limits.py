@@ -12,7 +12,7 @@ from rekindle.core.models.scaling import DynamicScaling
 
 DEFAULT_POOL_BYTES = 1 << 30
 EXTRA_PROGRAMS = 5
-"""Programs in addition to the buckets' steps: empty state, new slots, token masks, copies of pages out of the pool and in."""
+"""Programs besides the steps: the empty state, new slots, token masks, page copies out of the pool and in."""
 
 
 @dataclass(frozen=True, slots=True)
