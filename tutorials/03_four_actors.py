@@ -465,7 +465,7 @@ print(repr(handle.result().text))
 # %%
 plans = [said for handled in steps for said in handled.answers if isinstance(said, Plan)]
 tokens = [token for handled in steps if handled.actor == "settler" for token in handled.answers[0].tokens]
-assert [said.tick for said in steps[3].said if isinstance(said, Plan)] == [plans[0].tick, plans[0].tick + 1]
+assert [said.tick for said in steps[3].answers if isinstance(said, Plan)] == [plans[0].tick, plans[0].tick + 1]
 assert handle.result().finish_reason == "stop"
 assert len(tokens) == len(handle.result().token_ids) + 1  # one was computed in vain
 session.resume()

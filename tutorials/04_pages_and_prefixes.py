@@ -353,7 +353,7 @@ with session.watch(handled.append):
     keeper = session.submit(KEEPER, max_tokens=30, temperature=0, ignore_eos=True)
     while not waits_for("scheduler", Fetched):
         await session.step()
-fetch, fetched = handled[-1].message, handled[-1].said[0]
+fetch, fetched = handled[-1].message, handled[-1].answers[0]
 in_host = opened["scheduler"].look(
     lambda trees: {
         node.host: session.decode(trees[0].tokens_of(node)) for node in trees[0].walk() if node.host is not None

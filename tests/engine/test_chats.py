@@ -61,13 +61,13 @@ def test_a_chosen_call_is_made_and_read(told: Session) -> None:
     for wrong, words in wrongs:
         with pytest.raises(rekindle.InvalidRequest, match=words):
             told.generate_sync(messages, tools=[weather], tool_choice=wrong)
-    with pytest.raises(rekindle.InvalidRequest, match="so leave out regex"):
+    with pytest.raises(rekindle.InvalidRequest, match="leave out regex"):
         told.generate_sync(messages, tools=[weather], tool_choice="required", regex="a")
     with told.prefix_sync(messages, tools=[weather]) as prefix:
         assert prefix.generate_sync("Please.", tool_choice="weather", max_tokens=80, temperature=0).tool_calls
-    with pytest.raises(rekindle.InvalidRequest, match="given to what continues the prefix"):
+    with pytest.raises(rekindle.InvalidRequest, match="tool_choice belongs to calls on the prefix"):
         told.prefix(messages, tools=[weather], tool_choice="required")
     with pytest.raises(rekindle.InvalidRequest, match="needs tools"):
         told.generate_sync(messages, tool_choice="required")
-    with pytest.raises(rekindle.InvalidRequest, match="tool_choice='required' is for answers to conversations"):
+    with pytest.raises(rekindle.InvalidRequest, match="tool_choice='required' needs a conversation"):
         told.generate_sync("text", tool_choice="required")

@@ -143,7 +143,7 @@ def test_what_is_no_function_is_refused_when_the_session_is_opened() -> None:
 def test_numbers_for_it_need_one() -> None:
     with fake_session() as session:
         assert session.sampling_defaults.processor_args is None
-        with pytest.raises(InvalidRequest, match=r"open\(\) was given no logits_processor"):
+        with pytest.raises(InvalidRequest, match="processor_args need a logits processor"):
             session.generate_sync(token_ids=PROMPT, processor_args=[1.0])
     with fake_session(logits_processor=lambda logits, row: logits) as session:
         assert session.sampling_defaults.processor_args == ()
