@@ -16,7 +16,7 @@ from jupyter_client.manager import AsyncKernelManager, start_new_async_kernel
 
 from rekindle.__main__ import main
 from rekindle.core.store.directory import cache_dir
-from rekindle.views.drawing import CHARACTER, Drawing, words
+from rekindle.views.drawing import CHARACTER, Drawing, svg_text
 
 SHADES = ("130,130,130", "230,140,20", "40,130,220")
 """The colours of a bar's parts, as red, green and blue."""
@@ -104,14 +104,14 @@ def bars(runs: Mapping[str, Mapping[str, float]]) -> Drawing:
     longest = max(sum(seconds.values()) for seconds in runs.values())
     left, parts = 4.0, []
     for name, shade in zip(next(iter(runs.values())), SHADES, strict=True):
-        parts += [_part(left, 4, 14, shade), words(left + 20, 15, name)]
+        parts += [_part(left, 4, 14, shade), svg_text(left + 20, 15, name)]
         left += 36 + CHARACTER * len(name)
     lines = []
     for row, (name, seconds) in enumerate(runs.items()):
         top, left = 46 * row + 30, 4.0
         told = ", ".join(f"{cell} {taken:.1f}" for cell, taken in seconds.items())
         lines.append(f"{name}: {sum(seconds.values()):.1f} s ({told})")
-        parts.append(words(left, top + 14, lines[-1]))
+        parts.append(svg_text(left, top + 14, lines[-1]))
         for taken, shade in zip(seconds.values(), SHADES, strict=True):
             parts.append(_part(left, top + 20, LONGEST * taken / longest, shade))
             left += LONGEST * taken / longest
