@@ -195,7 +195,7 @@ def test_a_head_with_one_class_ranks_documents(families: Path, tmp_path: Path) -
 
 
 def test_a_classifier_says_what_it_is_for_and_what_it_lacks(families: Path, tmp_path: Path) -> None:
-    for labels, others in ((1, "embed(), classify() and rerank()"), (3, "embed() and classify()")):
+    for labels, others in ((1, "embed(), classify() or rerank()"), (3, "embed() or classify()")):
         path = tmp_path / str(labels)
         classifier(families / "qwen3", path, labels)
         with rekindle.open_sync(path, progress=False, precompile="lazy", max_context=512, page_size=16) as session:

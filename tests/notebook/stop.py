@@ -12,17 +12,17 @@ SOON = 1 / 10
 """The share of a long request that may be generated until a wait is left: a few seconds of work."""
 HOLD = f"""
 from rekindle.core.device.programs.lowering import Programs
-over, compile_now = threading.Event(), Programs.compiled
+over, compile_now = threading.Event(), Programs.compile
 
 def compile_until_it_is_over(*arguments):
     program = compile_now(*arguments)
     over.wait({PATIENCE})
     return program
 
-Programs.compiled = compile_until_it_is_over
+Programs.compile = compile_until_it_is_over
 """
 """Code after which no compilation ends before `LET_GO`, so that an interrupt surely comes before that."""
-LET_GO = "over.set(); Programs.compiled = compile_now"
+LET_GO = "over.set(); Programs.compile = compile_now"
 
 Record = Callable[[str, object], None]
 

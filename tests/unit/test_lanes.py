@@ -144,7 +144,7 @@ async def test_a_pause_stops_all_lanes_and_steps_go_through_them(session: Sessio
     seen: Counter[tuple[str, int | None]] = Counter()
     while (handled := await session.step()) is not None:
         seen[handled.actor, handled.lane] += 1
-        assert f"lane {handled.lane} {handled.actor} took" in repr(handled) or handled.lane is None
+        assert f"lane {handled.lane} {handled.actor} handled" in repr(handled) or handled.lane is None
     assert all(handle.done for handle in handles)
     assert {lane for actor, lane in seen if actor == "stepper"} == {0, 1, 2}
     assert {actor for actor, lane in seen if lane is None} == {"intake", "router", "detokenizer"}
