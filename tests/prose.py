@@ -13,7 +13,7 @@ PRONOUNS: Final = frozenset({"what", "that", "which", "whose", "who", "those", "
 MOST_PRONOUNS: Final = 20
 """The pronouns that a module's docstrings may have for each 1,000 words; one is allowed in any."""
 MOST_IN_GUIDES: Final = 15
-CLAUSE: Final = re.compile(r"\w+ (what|who|whose|whom|how|those|which|why|where|that)\b")
+CLAUSE: Final = re.compile(r"\w+ (what|who|whose|whom|how|those|which|why|where|whether|that)\b")
 """A first line with a clause where its noun belongs, such as "Return what stands around calls"."""
 PARTICIPLES: Final = frozenset(
     """

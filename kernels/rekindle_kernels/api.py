@@ -86,7 +86,7 @@ def describe(
 
 
 def is_batch_invariant(implementation: Implementation) -> bool:
-    """Return whether the bits of a row's results never depend on the other rows of a batch, in all operations."""
+    """Return True if the bits of a row's results never depend on the other rows of a batch, in all operations."""
     return implementation == "cpu"
 
 

@@ -199,7 +199,7 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
 
 
 def _compiles(command: list[str], folder: Path) -> bool:
-    """Return whether the compiler supports all these flags."""
+    """Return True if the compiler supports all these flags."""
     (empty := folder / "empty.cc").touch()
     try:
         _run([*command, "-c", str(empty), "-o", str(folder / "empty.o")])

@@ -92,7 +92,7 @@ class Turn:
 
 
 def draws(show: bool | None) -> bool:
-    """Return whether turns are drawn; the default is True in a notebook."""
+    """Return True if turns are drawn; the default is True in a notebook."""
     return front_end.kernel() is not None if show is None else boolean("show", show)
 
 

@@ -85,7 +85,7 @@ class Handle:
 
     @property
     def done(self) -> bool:
-        """Return whether the request has ended: finished, failed or cancelled."""
+        """True if the request has ended: finished, failed or cancelled."""
         return self.record.done
 
     @property

@@ -333,7 +333,7 @@ def _no_chat(prompt: Prompt, option: str) -> InvalidRequest:
 
 
 def _is_list(value: Any) -> bool:
-    """Return whether a value is a list or an array. NumPy integers are neither, although they have `ndim` too."""
+    """Return True if a value is a list or an array. NumPy integers are neither, although they have `ndim` too."""
     if isinstance(value, Sequence):
         return not isinstance(value, str | bytes)
     return getattr(value, "ndim", 0) > 0

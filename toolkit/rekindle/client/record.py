@@ -74,12 +74,12 @@ class Record:
 
     @property
     def done(self) -> bool:
-        """Return whether the request has ended: finished, failed or cancelled."""
+        """True if the request has ended: finished, failed or cancelled."""
         return self.pieces.closed
 
     @property
     def repeats_prefix(self) -> bool:
-        """Return whether the next tokens repeat the output prefix of a branch, before any token is generated."""
+        """True if the next tokens repeat the output prefix of a branch, before any token is generated."""
         return self._generated < len(self._submission.output_prefix.token_ids)
 
     @property

@@ -97,7 +97,7 @@ class Requests:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the session is neither closed nor failed."""
+        """True if the session is neither closed nor failed."""
         return self._engine.error is None
 
     def continuing(self, prefix: Prompt, cache_salt: str) -> "Requests":
@@ -116,7 +116,7 @@ class Requests:
         return self.loaded_engine.model.vocab_size
 
     def draws_progress(self, progress: bool | None) -> bool:
-        """Return whether a call draws its progress; None selects the session's default.
+        """Return True if a call draws its progress; None selects the session's default.
 
         Raises:
             InvalidRequest: `progress` is neither None nor a bool.

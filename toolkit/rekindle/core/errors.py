@@ -381,7 +381,7 @@ def _own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _of_a_library(frame: FrameType) -> bool:
-    """Return whether a frame runs code of this package, an installed package, or Python itself."""
+    """Return True if a frame runs code of this package, an installed package, or Python itself."""
     path = frame.f_code.co_filename
     package = frame.f_globals.get("__name__", "").partition(".")[0]
     return (

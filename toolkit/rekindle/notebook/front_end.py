@@ -30,7 +30,7 @@ def tell(value: Any) -> None:
 
 
 def handles_clicks_while_awaiting(kernel: Any) -> bool:
-    """Return whether widgets receive messages of the front end while a cell awaits.
+    """Return True if widgets receive messages of the front end while a cell awaits.
 
     They do since ipykernel 7 if the cell awaits in asyncio: on subshells of the front end, or since 7.4 on the event
     loop of the cell. In earlier versions, the messages arrive only after the end of the cell.

@@ -103,7 +103,7 @@ def _screen(request: Handle, cell: Cell) -> "Card | PrintedText":
 
 
 def handles_clicks(kernel: object, cell: Cell) -> bool:
-    """Return whether clicks on a button are handled while the cell waits."""
+    """Return True if clicks on a button are handled while the cell waits."""
     return cell == "awaits" and not in_trio() and front_end.handles_clicks_while_awaiting(kernel)
 
 

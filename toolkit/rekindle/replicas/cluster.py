@@ -206,12 +206,12 @@ def rekindle_errors() -> Iterator[None]:
 
 
 def is_over(error: BaseException) -> bool:
-    """Return whether a `ReplicaLost` is final: the replica will not return."""
+    """Return True if a `ReplicaLost` is final: the replica will not return."""
     return isinstance(error.__cause__, ray().exceptions.ActorDiedError)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether an error means a lost replica, and not a failure to open its model."""
+    """Return True if an error means a lost replica, and not a failure to open its model."""
     return isinstance(error, ReplicaLost)
 
 

@@ -267,7 +267,7 @@ class Generation:
 
     @property
     def _without_text(self) -> bool:
-        """Return whether only token ids can be displayed."""
+        """True if only token ids can be displayed."""
         return not self.text and self.end_token is None and not isinstance(self.stopped_by, str)
 
     @property

@@ -35,7 +35,7 @@ def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
 
 
 def covers(text: str, tokens: Sequence[TokenLogprob]) -> bool:
-    """Return whether the heat map of the tokens contains all of the text, except for leading spaces."""
+    """Return True if the heat map of the tokens contains all of the text, except for leading spaces."""
     if len(tokens) > MOST_TOKENS or any(len(token.text) > LONGEST_TOKEN for token in tokens):
         return False
     return b"".join(token.bytes for token in tokens).decode(errors="replace").lstrip().startswith(text.lstrip())

@@ -490,7 +490,7 @@ class Session:
 
     @property
     def paused(self) -> bool:
-        """Return whether the engine is paused."""
+        """True if the engine is paused."""
         return self._engine.paused
 
     @property

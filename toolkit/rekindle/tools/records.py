@@ -7,7 +7,7 @@ from typing import Any
 
 
 def is_record(kind: type) -> bool:
-    """Return whether a class is a typed dict or a dataclass."""
+    """Return True if a class is a typed dict or a dataclass."""
     return typing.is_typeddict(kind) or dataclasses.is_dataclass(kind)
 
 
@@ -26,7 +26,7 @@ def fields_of(record: type) -> Iterator[tuple[str, Any, bool]]:
 
 
 def is_pydantic(kind: type) -> bool:
-    """Return whether a class is a pydantic model, without importing pydantic."""
+    """Return True if a class is a pydantic model, without importing pydantic."""
     return hasattr(kind, "model_json_schema") and hasattr(kind, "model_validate")
 
 

@@ -34,7 +34,7 @@ class Shape:
 
     @property
     def is_list(self) -> bool:
-        """Return whether the call returns a list."""
+        """True if the call returns a list."""
         return self.several or self.n is not None
 
     def of(self, outcomes: Sequence[Any], labels: Sequence[PromptLabel]) -> Answers[Any]:
@@ -161,7 +161,7 @@ class BatchRun:
             self.ends.close()
 
     def _has_failed(self, place: int) -> bool:
-        """Return whether an ended request failed, without parsing its answer."""
+        """Return True if an ended request failed, without parsing its answer."""
         each = self.requests[place]
         error = each if isinstance(each, Exception) else each.record.error
         return error is not None and not (self._keeps_cancelled and isinstance(error, RequestCancelled))

@@ -17,7 +17,7 @@ def head_and_embedding(config: ModelConfig) -> tuple[str, str]:
 
 
 def has_separate_head(config: ModelConfig, tensors: Mapping[str, Any]) -> bool:
-    """Return whether the head differs from the embedding although the config declares tied embeddings.
+    """Return True if the head differs from the embedding although the config declares tied embeddings.
 
     transformers and llama.cpp use a separate head, too. It results from fine-tuning the head alone.
     """

@@ -164,7 +164,7 @@ def _call_soon_of_running_loop() -> Callable[[Callable[[], object]], object]:
 
 
 def in_trio() -> bool:
-    """Return whether trio runs this task. Check this before asyncio: a notebook may run trio within an asyncio loop."""
+    """Return True if trio runs this task. Check this before asyncio: a notebook may run trio within an asyncio loop."""
     trio = sys.modules.get("trio")
     if trio is None:
         return False

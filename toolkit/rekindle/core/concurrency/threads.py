@@ -86,7 +86,7 @@ _closing = threading.Event()
 
 
 def ending() -> bool:
-    """Return whether the interpreter is ending. Executors then take no work, so no file can be read or written."""
+    """Return True if the interpreter is ending. Executors then take no work, so no file can be read or written."""
     if _closing.is_set() or not threading.main_thread().is_alive():
         return True
     try:

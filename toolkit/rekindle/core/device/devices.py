@@ -193,7 +193,7 @@ def memory_of(device: jax.Device) -> int | None:
 
 
 def shares_memory(device: jax.Device) -> bool:
-    """Return whether a device's memory is the host's, shared with every program on this machine."""
+    """Return True if a device's memory is the host's, shared with every program on this machine."""
     return str(device.platform) == "cpu"
 
 

@@ -1,6 +1,7 @@
 """Construction of an engine: opens a model, reads its weights, allocates its pages, and prepares its programs."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
@@ -28,7 +29,7 @@ from rekindle.core.engine.actors.settler import Settler
 from rekindle.core.engine.actors.stepper import Stepper
 from rekindle.core.engine.actors.tokenizing import Tokenizing
 from rekindle.core.engine.deployment import Deployment
-from rekindle.core.engine.followers import FollowerHosts
+from rekindle.core.engine.followers import FollowerHosts, Followers
 from rekindle.core.engine.loaded_engine import Lane, LoadedEngine
 from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.engine.loading.filling import collapse_later, distinct, fill
@@ -92,12 +93,7 @@ def build(
         executables = _executables(lanes, stores, settings, resources)
         preparing = [ready for each in executables.values() for ready in each.prepare(first)]
         states = fill([(executables[lane.place], lane) for lane in lanes], report)
-        send = None if followers is None else followers.send
-        steppers = [
-            Stepper(executables[lane.place], state, limits, send) for lane, state in zip(lanes, states, strict=True)
-        ]
-        for stepper in steppers:
-            resources.callback(stepper.free)
+        steppers = _steppers(lanes, executables, states, followers, resources)
         if wait:
             wait_for(preparing, report)
         preparing += [ready for each in executables.values() for ready in each.prepare(later, patient=True)]
@@ -119,14 +115,7 @@ def build(
             unserved=unserved,
             preparer=preparer,
             lanes=tuple(parts),
-            programs=EnginePrograms(
-                tuple(executables.values()),
-                preparing,
-                _restore_report(
-                    dict(zip((lane.place for lane in lanes), stores, strict=True)), limits, monotonic() - started
-                ),
-                sum(each.data * blueprint.budget.workspace for each in executables),
-            ),
+            programs=_programs(lanes, stores, executables, preparing, monotonic() - started),
             resources=ExitStack(),
             followers=followers,
         ).composed(compose)
@@ -190,6 +179,36 @@ def _executables(
             executables[lane.place] = Executables(lane.programs, settings.max_executables, store.programs)
             resources.callback(executables[lane.place].free)
     return executables
+
+
+def _steppers(
+    lanes: Sequence[Blueprint],
+    executables: Mapping[Place, Executables],
+    states: Sequence[DeviceState],
+    followers: Followers | None,
+    resources: ExitStack,
+) -> list[Stepper]:
+    """Return the stepper of each lane; closing `resources` frees their pages and weights."""
+    send = None if followers is None else followers.send
+    steppers = []
+    for lane, state in zip(lanes, states, strict=True):
+        steppers.append(Stepper(executables[lane.place], state, lane.limits, send))
+        resources.callback(steppers[-1].free)
+    return steppers
+
+
+def _programs(
+    lanes: Sequence[Blueprint],
+    stores: Sequence[Stores],
+    executables: Mapping[Place, Executables],
+    preparing: Sequence[Future[None]],
+    seconds: float,
+) -> EnginePrograms:
+    """Return the programs of an engine that took so many seconds to load."""
+    by_place = dict(zip((lane.place for lane in lanes), stores, strict=True))
+    report = _restore_report(by_place, lanes[0].limits, seconds)
+    workspace = sum(place.data * lanes[0].budget.workspace for place in executables)
+    return EnginePrograms(tuple(executables.values()), preparing, report, workspace)
 
 
 def _deployment(lanes: Sequence[Blueprint], settings: Settings, state: DeviceState, spread: str) -> Deployment:

@@ -48,7 +48,7 @@ class Preparer:
         return cls(model.tokenizer, vocabulary, model.eos_ids, capacity, compiler)
 
     def is_quick(self, submit: Submit) -> bool:
-        """Return whether `outcome` takes less than a millisecond: no text to tokenize, and no long list."""
+        """Return True if `outcome` takes less than a millisecond: no text to tokenize, and no long list."""
         params = submit.params
         if params.constraint is not None:
             return False

@@ -54,7 +54,7 @@ Prompt = str | Conversation | tuple[int, ...] | Continued
 
 
 def goes_on(prompt: Prompt) -> bool:
-    """Return whether an output continues its prompt's text, rather than answers a conversation."""
+    """Return True if an output continues its prompt's text, rather than answers a conversation."""
     return prompt.continue_final_message if isinstance(prompt, Conversation) else True
 
 

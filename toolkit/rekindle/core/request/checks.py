@@ -178,7 +178,7 @@ def unless_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
 
 
 def is_sequence(value: Any) -> bool:
-    """Return whether a value is a sequence other than a text."""
+    """Return True if a value is a sequence other than a text."""
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 

@@ -78,7 +78,7 @@ class LaneRequests:
         return LaneLoad(self._number, pending, uncached, self.in_flight, self.total_given, slots)
 
     def is_computing(self, request_id: int) -> bool:
-        """Return whether initial tokens of a request remain to compute, even after its first output."""
+        """Return True if initial tokens of a request remain to compute, even after its first output."""
         return bool(self._view.remaining(request_id))
 
     def take(self, entry: RouterEntry, uncached: int) -> None:

@@ -174,7 +174,7 @@ class Router:
 
     @property
     def _all_lost(self) -> bool:
-        """Return whether no lane will ever serve again."""
+        """True if no lane will ever serve again."""
         return all(lane.for_good for lane in self._lanes)
 
     def _lose(self, number: int, message: LaneLost) -> Iterator[Message]:

@@ -76,7 +76,7 @@ class Tickets:
                 yield from self._record_save(ticket)
 
     def _record_exchange(self, lane: int, ticket: int, *, used: bool) -> Iterator[Message]:
-        """Record whether a lane uses new weights or keeps the old ones.
+        """Record the answer of a lane: it uses the new weights, or keeps the old ones.
 
         If the exchange was withdrawn after some lanes had answered, lanes with the old weights are asked again: all
         lanes must serve the same model.

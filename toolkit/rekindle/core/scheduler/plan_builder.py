@@ -35,7 +35,7 @@ class PlanBuilder:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the tick would do nothing."""
+        """True if the tick would do nothing."""
         return not (self.chunks or self.rows or self.onloads)
 
     def add(self, chunk: Chunk, state: RequestState) -> None:

@@ -200,5 +200,5 @@ def matching_paths(folder: Path, names: re.Pattern[str]) -> list[Path]:
 
 
 def _is_same_entry(path: Path, identity: disk.Identity | None) -> bool:
-    """Return whether the path still holds the same entry, because another process may have replaced it."""
+    """Return True if the path still holds the same entry, because another process may have replaced it."""
     return identity is not None and disk.identity(path) == identity

@@ -195,7 +195,7 @@ class SnapshotStore:
             return self._index.prefixes(record for record in parents if record is not None)
 
     def _exists(self) -> bool:
-        """Return whether the snapshot's directory exists. Raise `UnsafeStorage` if it is not private to this user."""
+        """Return True if the snapshot's directory exists. Raise `UnsafeStorage` if it is not private to this user."""
         try:
             require_private(self._catalog.directory)
             require_private(self._directory)

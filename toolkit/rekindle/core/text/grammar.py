@@ -197,7 +197,7 @@ class Matcher:
 
 
 def _is_single(bits: Bits) -> bool:
-    """Return whether exactly one token is allowed."""
+    """Return True if exactly one token is allowed."""
     words = bits[np.flatnonzero(bits)]
     return len(words) == 1 and int(words[0]).bit_count() == 1
 

@@ -29,7 +29,7 @@ class IncrementalDecoder:
         )
 
     def skips(self, token_id: int) -> bool:
-        """Return whether a token produces no text because it is special."""
+        """Return True if a token produces no text because it is special."""
         return token_id in self._skipped
 
     def push(self, token_id: int) -> str:

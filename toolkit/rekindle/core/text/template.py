@@ -34,7 +34,7 @@ def template_variables(source: str) -> frozenset[str]:
 
 @lru_cache(maxsize=16)
 def loops_over_parts(source: str) -> bool:
-    """Return whether a template iterates over the content parts of messages. Other templates expect a text.
+    """Return True if a template iterates over the content parts of messages. Other templates expect a text.
 
     The loop may be over `message.content`, over a variable assigned from it, or over a macro argument named `content`.
 
@@ -64,7 +64,7 @@ def _content_names(tree: jinja2.nodes.Template) -> Iterator[str]:
 
 
 def _reads_content(node: jinja2.nodes.Node) -> bool:
-    """Return whether an expression is `message.content` or `message["content"]`, for any name of the message."""
+    """Return True if an expression is `message.content` or `message["content"]`, for any name of the message."""
     from jinja2 import nodes
 
     match node:

@@ -27,7 +27,7 @@ def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
 
 
 def is_byte_level(tokenizer: Tokenizer) -> bool:
-    """Return whether a tokenizer's tokens are byte strings."""
+    """Return True if a tokenizer's tokens are byte strings."""
     decoder = tokenizer.backend.decoder
     if decoder is None:
         return False

@@ -42,7 +42,7 @@ class Option:
 
     @property
     def greedy(self) -> bool:
-        """Return whether greedy decoding would generate this option: each token is the most likely one."""
+        """True if greedy decoding would generate this option: each token is the most likely one."""
         return all(token.rank == 1 for token in self.logprobs)
 
     def __repr__(self) -> str:

@@ -130,7 +130,7 @@ def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _has_only_reasoning(message: Mapping[str, Any]) -> bool:
-    """Return whether a message is the assistant's and has only reasoning so far."""
+    """Return True if a message is the assistant's and has only reasoning so far."""
     return message["role"] == "assistant" and message["content"] is None and "tool_calls" not in message
 
 

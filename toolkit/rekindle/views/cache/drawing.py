@@ -112,7 +112,7 @@ def _text(rows: Sequence[_Row], title: str) -> str:
 
 
 def _has_next_sibling(rows: Sequence[_Row], place: int, depth: int) -> bool:
-    """Return whether a later row has this depth and the same parent."""
+    """Return True if a later row has this depth and the same parent."""
     return next((row.depth for row in rows[place + 1 :] if row.depth <= depth), -1) == depth
 
 

@@ -146,7 +146,7 @@ class RequestTimeline:
         return self.first_tick is not None or (self.end_reason == "rejected" and not self.cells)
 
     def is_present(self, tick: int) -> bool:
-        """Return whether the request waited or ran in a tick, according to the trace."""
+        """Return True if the request waited or ran in a tick, according to the trace."""
         first, after = self._presence
         return first <= tick < after
 

@@ -116,5 +116,5 @@ def tick_facts(ticks: Sequence[Tick]) -> str:
 
 
 def _is_recomputed(request: RequestTimeline, tick: int) -> bool:
-    """Return whether the work of a tick for a request came after a preemption."""
+    """Return True if the work of a tick for a request came after a preemption."""
     return bool(request.preemptions) and request.preemptions[0] <= tick

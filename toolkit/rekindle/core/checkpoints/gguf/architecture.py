@@ -81,7 +81,7 @@ class FileMetadata:
     file: GGUFFile
 
     def has(self, part: str) -> bool:
-        """Return whether the first block has a tensor with this name."""
+        """Return True if the first block has a tensor with this name."""
         return f"blk.0.{part}" in self.file.shapes
 
     @property

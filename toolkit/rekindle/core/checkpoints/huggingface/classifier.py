@@ -13,7 +13,7 @@ HEAD: Final = "score.weight"
 
 
 def is_classifier(settings: Mapping[str, Any]) -> bool:
-    """Return whether a config.json describes a text classifier."""
+    """Return True if a config.json describes a text classifier."""
     return any(str(name).endswith(SUFFIX) for name in settings.get("architectures") or ())
 
 

@@ -85,7 +85,7 @@ def _classifier(
 def _generates(
     settings: Mapping[str, Any], owners: Mapping[str, tuple[SafetensorsFile, str]], config: ModelConfig
 ) -> bool:
-    """Return whether a model has a head for next tokens. Classifiers have none, and base models may have none."""
+    """Return True if a model has a head for next tokens. Classifiers have none, and base models may have none."""
     if is_classifier(settings):
         return False
     base = not any(stored_name.startswith("model.") for _, stored_name in owners.values())

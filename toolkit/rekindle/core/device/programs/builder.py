@@ -44,7 +44,7 @@ class ProgramBuilder:
         self._lock = threading.Lock()
 
     def is_stored(self, key: Key) -> bool:
-        """Return whether a program is in the store. The entry may still turn out to be damaged."""
+        """Return True if a program is in the store. The entry may still turn out to be damaged."""
         return bool(self._use_store(lambda store: not store.missing([key])))
 
     def load(self, key: Key) -> Program | None:

@@ -88,7 +88,7 @@ class Budget:
         return _rounded(rest * STAGED_PART // (STAGED_PART + 1) if prefix_cache else rest)
 
     def holds(self, pool: int) -> bool:
-        """Return whether a pool of this size fits, with the reserve left free."""
+        """Return True if a pool of this size fits, with the reserve left free."""
         return self.memory is None or pool <= self.memory - self.memory // KEPT_FREE - self.fixed_bytes
 
     def check(self, limits: EngineLimits, source: str) -> None:

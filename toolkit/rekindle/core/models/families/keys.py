@@ -50,7 +50,7 @@ class Keys:
         return default if value is None else value
 
     def has(self, key: str) -> bool:
-        """Return whether the key exists, possibly with null."""
+        """Return True if the key exists, possibly with null."""
         return key in self._values
 
     def size(self, key: str, default: int | None = None) -> int:

@@ -54,32 +54,32 @@ class Node:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the node has left the tree for good."""
+        """True if the node has left the tree for good."""
         return not self.in_memory and self.disk is None and self.parent is not None
 
     @property
     def in_memory(self) -> bool:
-        """Return whether the node has a device page or a host copy."""
+        """True if the node has a device page or a host copy."""
         return self.page is not None or self.host is not None
 
     @property
     def on_device(self) -> bool:
-        """Return whether the whole prefix is in the device tier; true of a root."""
+        """True if the whole prefix is in the device tier; true of a root."""
         return self.page is not None or self.parent is None
 
     @property
     def device_only(self) -> bool:
-        """Return whether the node has a device page and no host copy."""
+        """True if the node has a device page and no host copy."""
         return self.page is not None and self.host is None
 
     @property
     def children_writable(self) -> bool:
-        """Return whether its children may be written: it is on disk, or being written, or a root."""
+        """True if its children may be written: it is on disk, or being written, or a root."""
         return self.disk is not None or self.writeback or self.parent is None
 
     @property
     def is_due(self) -> bool:
-        """Return whether the node waits to be written to disk."""
+        """True if the node waits to be written to disk."""
         if self.parent is None or self.is_gone or self.last_used == FORGOTTEN:
             return False
         if self.disk is not None or self.writeback or self.is_crowded_out:

@@ -49,7 +49,7 @@ class PrefixCache:
 
     @property
     def offloading(self) -> bool:
-        """Return whether an offload to the host tier is in progress."""
+        """True if an offload to the host tier is in progress."""
         return bool(self._offloading)
 
     # The device tier
@@ -140,7 +140,7 @@ class PrefixCache:
                 self._free(self.tree.drop_host(node))
 
     def is_offloading(self, node: Node) -> bool:
-        """Return whether the node's host copy is in progress."""
+        """Return True if the node's host copy is in progress."""
         return any(node.host in nodes for nodes in self._offloading.values())
 
     def drop_redundant_copy(self, node: Node) -> None:

@@ -37,5 +37,5 @@ class RopeLengthRule:
         return f"{escaped}\0{length if self.grows else 'long'}"
 
     def outgrown(self, computed: int) -> bool:
-        """Return whether one more token than `computed` turns a short request into a long one."""
+        """Return True if one more token than `computed` turns a short request into a long one."""
         return not self.grows and computed == self.long_from

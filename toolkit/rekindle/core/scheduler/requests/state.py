@@ -84,32 +84,32 @@ class RequestState:
 
     @property
     def outgrown(self) -> bool:
-        """Return whether the next token changes the rope of all its tokens."""
+        """True if the next token changes the rope of all its tokens."""
         return self.rope_rule.outgrown(self.computed)
 
     @property
     def in_prefill(self) -> bool:
-        """Return whether known tokens remain to compute before the next one is sampled."""
+        """True if known tokens remain to compute before the next one is sampled."""
         return self.computed < self.prefill_end
 
     @property
     def wants_token(self) -> bool:
-        """Return whether it is ready for a decode row."""
+        """True if it is ready for a decode row."""
         return self.prefill_end <= self.computed < self.final_length - 1 and not self.awaits_mask
 
     @property
     def unsettled(self) -> bool:
-        """Return whether a token or a mask is pending."""
+        """True if a token or a mask is pending."""
         return self.pending > 0 or self.masking.is_pending
 
     @property
     def awaits_mask(self) -> bool:
-        """Return whether its next token depends on a pending token or mask."""
+        """True if its next token depends on a pending token or mask."""
         return self.masking.constrained and self.unsettled
 
     @property
     def delays_plans(self) -> bool:
-        """Return whether planning waits for its mask."""
+        """True if planning waits for its mask."""
         return self.awaits_mask and not self.masking.late
 
     @property
@@ -217,7 +217,7 @@ class RequestState:
 
     @property
     def full(self) -> bool:
-        """Return whether it has reached its maximal length."""
+        """True if it has reached its maximal length."""
         return len(self.tokens) >= self.final_length
 
     def jump(self, forced: Sequence[int]) -> bool:

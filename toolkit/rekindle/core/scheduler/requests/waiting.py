@@ -202,11 +202,11 @@ class WaitingQueue:
         self._groups[state.group].queued_tokens += state.queued.uncached
 
     def _is_fetched(self, node: Node) -> bool:
-        """Return whether a node's copy is staged or being fetched, for any request."""
+        """Return True if a node's copy is staged or being fetched, for any request."""
         return any(state.queued.fetching is not None and node in state.queued.fetching.nodes for state in self)
 
     def _make_room_to_stage(self, nodes: list[Node], later: list[RequestState]) -> bool:
-        """Return whether nodes may be staged, after releasing staged copies of later requests, last first.
+        """Return True if nodes may be staged, after releasing staged copies of later requests, last first.
 
         Otherwise the copies of a later request could keep an earlier one waiting.
         """

@@ -86,7 +86,7 @@ def _parse_python(text: str) -> Any:
 
 
 def allows(kind: str, schema: Any, root: Mapping[str, Any]) -> bool:
-    """Return whether a schema allows a JSON type. A schema without type information allows only strings.
+    """Return True if a schema allows a JSON type. A schema without type information allows only strings.
 
     Args:
         kind: the JSON type: "string" or "null".

@@ -27,7 +27,7 @@ def parse(name: str, text: str, arguments: Arguments) -> Any:
 
 
 def is_inside(name: str, text: str, arguments: Arguments) -> bool:
-    """Return whether a text ends inside a string or value. A delimiter there is part of the string or value.
+    """Return True if a text ends inside a string or value. A delimiter there is part of the string or value.
 
     Args:
         name, arguments: see `parse`.

@@ -106,7 +106,7 @@ class Pattern:
         return DelimiterMatch(match.start(), match.end(), captures), len(text)
 
     def _may_grow(self, text: str, start: int, end: int) -> bool:
-        """Return whether more text could extend a match, for example by an optional end.
+        """Return True if more text could extend a match, for example by an optional end.
 
         Patterns like `.*?x` could always be extended, so a match is accepted after `GROWS_BY` more characters.
         """

@@ -297,7 +297,7 @@ class _Region:
         return self.field is None or self.field.content == "text"
 
     def is_inside_value(self, more: str, length: int) -> bool:
-        """Return whether a delimiter of the given length, after more text, would be inside a string or value."""
+        """Return True if a delimiter of the given length, after more text, would be inside a string or value."""
         assert self.field is not None
         whole = self.body + more
         if not is_inside(self.field.content, whole, self.field.content_args):
@@ -306,7 +306,7 @@ class _Region:
         return True
 
     def is_misread(self, delimiter_text: str) -> bool:
-        """Return whether the value is malformed, and a delimiter was treated as part of a string or value.
+        """Return True if the value is malformed, and a delimiter was treated as part of a string or value.
 
         Args:
             delimiter_text: the possible closing delimiter.

@@ -186,7 +186,7 @@ class TemplateReading:
         return parts
 
     def _offers(self, call: ToolCall) -> bool:
-        """Return whether a call is well-formed and calls one of the available tools."""
+        """Return True if a call is well-formed and calls one of the available tools."""
         return call.error is None and any(tool.get("function", tool).get("name") == call.name for tool in self._tools)
 
     def _calls_of(self, end: FieldEnd) -> list[ToolCall]:
