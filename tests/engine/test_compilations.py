@@ -121,7 +121,7 @@ def test_programs_are_evicted_least_recently_used_first_and_made_again(families:
     with rekindle.open_sync(families / "llama-tied", progress=False, **settings) as session:
         session.generate_sync(**asked)
         assert session.stats.unexpected_compilations == 0
-        with pytest.warns(RuntimeWarning, match="max_executables keeps 1") as told:
+        with pytest.warns(RuntimeWarning, match="evicted, because max_executables=1") as told:
             session.generate_sync(**asked)
         assert session.stats.programs == 1
         assert session.stats.compilations == 1 + 4
