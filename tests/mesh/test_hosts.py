@@ -100,7 +100,7 @@ def test_two_processes_serve_as_one_and_either_may_be_killed(model: Path) -> Non
         assert alone[0] != alone[1] == one["tokens"][0][:9]
         shown, refused = first.answer()
         assert "of 2 processes" in shown, "a device of each, unless it is said how many"
-        assert "one at a time" in refused
+        assert "one session at a time" in refused
         assert ended(first.leader)[0] == -signal.SIGKILL
         status, said, error = ended(first.follower)
         assert status == 1, "it ends by itself, and not by jax's abort"
