@@ -16,7 +16,7 @@ import gguf
 import numpy as np
 
 from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.models.scaling import Llama3Scaling
+from rekindle.core.models.config.scaling import Llama3Scaling
 from tests.families import MODELS
 from tests.gguf_metadata import PERMUTED, Config, head_dim_of, rope_of, write_metadata
 

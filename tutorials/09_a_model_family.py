@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 import rekindle
 from rekindle.core.models.config import HeadNorm
-from rekindle.core.models.families.reading import Family, read_llama, with_windows
+from rekindle.core.models.families.reading import Family, read_attention, read_llama, read_norm, with_windows
 from rekindle.core.models.families.registry import FAMILIES
 
 print(", ".join(sorted(FAMILIES)))
@@ -118,9 +118,9 @@ PROMPT = chance.integers(0, VOCABULARY, 40).tolist()
 
 
 def read_ember(keys):
-    model = read_llama(keys)
-    attention = replace(model.attention, qkv_bias=True, head_norm=HeadNorm(model.norm))
-    return replace(model, attention=attention, layers=with_windows(keys, model.layers))
+    attention = replace(read_attention(keys), qkv_bias=True, head_norm=HeadNorm(read_norm(keys)))
+    model = read_llama(keys, attention=attention)
+    return replace(model, layers=with_windows(keys, model.layers))
 
 
 EMBER = Family("EmberForCausalLM", read_ember)
@@ -230,7 +230,7 @@ assert refused_again
 folder.cleanup()
 
 # %% [markdown]
-# What else a family can say is in `rekindle/core/models/config.py`: other norms, activations and ropes, caps,
+# What else a family can say is in `rekindle/core/models/config`: other norms, activations and ropes, caps,
 # multipliers, parallel blocks, and other names of tensors. `rekindle/core/models/families` has the families that are
 # known, each about a screen long. A part that no family has yet belongs in `rekindle/core/models/decoder.py`, and
 # [02_one_token_at_a_time](02_one_token_at_a_time.ipynb) walks through the decoder that is there.

@@ -52,6 +52,14 @@ def choose(
     return override
 
 
+def choose_for_all(
+    platform: str, shapes: Sequence[tuple[int, ...]], dtype: jnp.dtype, override: Implementation | None = None
+) -> Implementation:
+    """Return the best implementation for all of several pools; arguments and errors as in `choose`."""
+    choices = {choose(platform, shape, dtype, override) for shape in dict.fromkeys(shapes)}
+    return choices.pop() if len(choices) == 1 else "xla"
+
+
 def unsupported_reason(implementation: Implementation, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
     """Return the reason an implementation does not support pages of this shape and dtype, or None if it does.
 
@@ -64,16 +72,16 @@ def unsupported_reason(implementation: Implementation, shape: tuple[int, ...], d
 def describe(
     implementation: Implementation,
     platform: str,
-    shape: tuple[int, ...],
+    shapes: Sequence[tuple[int, ...]],
     dtype: jnp.dtype,
     override: Implementation | None = None,
 ) -> str:
-    """Describe the kernels for a pool: "cpu kernels (avx2)", or "xla kernels (...)" with the reason in parentheses.
+    """Describe the kernels for pools: "cpu kernels (avx2)", or "xla kernels (...)" with the reason in parentheses.
 
     Args:
-        implementation: the result of `choose` for the other arguments.
+        implementation: the result of `choose_for_all` for the other arguments.
         platform: see `choose`.
-        shape: see `choose`.
+        shapes: see `choose`; the pools of all layers.
         dtype: see `choose`.
         override: see `choose`.
     """
@@ -81,7 +89,8 @@ def describe(
     if implementation == "cpu":
         reason = library_of(implementation).partition(" ")[0]
     elif override is None and (preferred := _PREFERRED.get(platform)) not in (None, implementation):
-        reason = unsupported_reason(preferred, shape, dtype)
+        reasons = (unsupported_reason(preferred, shape, dtype) for shape in shapes)
+        reason = next((each for each in reasons if each is not None), None)
     return f"{implementation} kernels" + (f" ({reason})" if reason else "")
 
 

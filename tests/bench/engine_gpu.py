@@ -23,9 +23,9 @@ from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.state import Pages, Slots, empty_pages, empty_slots
 from rekindle.core.device.step import TickOutputs, step
 from rekindle.core.models.config import ModelConfig, Rope
+from rekindle.core.models.config.scaling import Llama3Scaling
 from rekindle.core.models.decoder import Decoder, expected_shapes
 from rekindle.core.models.layers import JoinedTensors
-from rekindle.core.models.scaling import Llama3Scaling
 from rekindle.core.models.shard import WHOLE
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.gpu.target import Target, tracing_for

@@ -41,7 +41,7 @@ def model() -> Random:
         "bench", VOCABULARY, HIDDEN, WIDTH, LAYERS, 16, 4, 64, 4096, 1e-6, Rope(1e6), tied_embeddings=True
     )
     experts = ExpertsConfig(EXPERTS, FeedForwardConfig(WIDTH), RouterConfig(CHOSEN, normalised=True))
-    config = replace(plain, layers=tuple(replace(layer, experts=experts) for layer in plain.layers))
+    config = replace(plain, layers=tuple(replace(layer, feed_forward=experts) for layer in plain.layers))
 
     def numbers(name: str, shape: tuple[int, ...]) -> Array:
         return np.random.default_rng(len(name)).standard_normal(shape, np.float32) * np.float32(shape[-1] ** -0.5)

@@ -31,7 +31,7 @@ class Told:
     """One request that is told in parts, as blocks of a prompt or as rows, beside rows of another request."""
 
     def __init__(self, decoder: Decoder, ids: Array):
-        self._config, self._ids, self._dtype = decoder.config, ids, decoder.embedding[...].dtype
+        self._config, self._ids, self._dtype = decoder.config, ids, decoder.embedding.dtype
         self._graph, self._state = nnx.split(decoder)
         self._run = jax.jit(self._part, static_argnames=("blocks", "rows"))
 

@@ -29,8 +29,9 @@ SETTINGS: SettingsOptions = {
 NEW, ROOM = 16, 96
 
 
-def attend(q: jax.Array, kv: jax.Array, pages: Any, scores: ScoreOptions) -> tuple[jax.Array, Any]:
+def attend(q: jax.Array, kv: jax.Array | None, pages: Any, scores: ScoreOptions) -> tuple[jax.Array, Any]:
     """Attend causally among the tokens of one call."""
+    assert kv is not None
     k, v = jnp.repeat(kv, q.shape[1] // kv.shape[2], axis=2).swapaxes(0, 1)
     places = jnp.arange(len(q))
     products = jnp.einsum("qhd,khd->hqk", q, k) * scores.scale

@@ -154,7 +154,7 @@ def test_a_step_with_each_kind_of_layer_compiles_at_its_true_widths(model: str, 
 def _check_step(config: ModelConfig, bucket: Bucket) -> None:
     """Compile the step of a bucket; what these kernels do not serve, XLA serves, as in a session."""
     dtype = jnp.dtype(jnp.bfloat16)
-    implementation = api.choose("gpu", config.pool(2049, 16), dtype)
+    implementation = api.choose_for_all("gpu", config.pools(2049, 16), dtype)
     abstract = abstract_decoder(config, dtype, implementation)
     pages = jax.eval_shape(lambda: empty_pages(config, 2049, 16, dtype, implementation))
     slots = jax.eval_shape(lambda: empty_slots(32, 512, config.vocab_size))

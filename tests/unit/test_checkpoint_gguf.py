@@ -17,7 +17,7 @@ from rekindle.core.checkpoints.gguf.kinds import kind_of
 from rekindle.core.checkpoints.gguf.rope_factors import find_scaling
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.core.models.scaling import Llama3Scaling
+from rekindle.core.models.config.scaling import Llama3Scaling
 from tests.gguf_files import Change, llama3_factors, write_model
 
 FFN_GATE = "blk.0.ffn_gate.weight"
@@ -117,7 +117,7 @@ def test_every_kind_of_metadata_is_what_the_gguf_library_reads(tied: Checkpoint,
 @pytest.mark.wide
 def test_the_default_models_tensors_are_what_the_gguf_library_reads(smollm2: Checkpoint, smollm2_path: Path) -> None:
     assert len(smollm2.tensors) == 272
-    assert smollm2.config.attention.head_dim == 64
+    assert smollm2.config.attentions[0].head_dim == 64
     assert smollm2.eos_ids == {0, 2}  # the file names one; "<|endoftext|>" ends a turn in any family
     wanted = {
         "blk.7.ffn_down.weight": "model.layers.7.mlp.down_proj.weight",

@@ -30,13 +30,13 @@ CHEAP = ("granitemoe", "stablelm-parallel")
 def check_same(opened: Checkpoint, model: Checkpoint) -> None:
     """Check that two have the same config, but for what files say in other words, and the same tensors."""
     config = model.config
-    if config.family == "mistral" and config.layers[0].window is None:
+    if config.family == "mistral" and config.attentions[0].window is None:
         config = replace(config, family="llama")
     if config.family == "hunyuan_v1_dense":  # its file says the base of the rope times the factor
-        for ours, theirs in zip(config.layers, opened.config.layers, strict=True):
+        for ours, theirs in zip(config.attentions, opened.config.attentions, strict=True):
             assert ours.rope is not None
             assert theirs.rope is not None
-            head_dim = config.attention.head_dim
+            head_dim = ours.head_dim
             expected, came = rope_frequencies(ours.rope, head_dim), rope_frequencies(theirs.rope, head_dim)
             np.testing.assert_allclose(came, expected, rtol=1e-6)
         config = replace(config, layers=opened.config.layers)
@@ -95,7 +95,7 @@ def test_a_gemma3_says_which_layers_see_a_window(families: Path, tmp_path: Path)
     windows = [True, False, True]
     change = adding("array", "gemma3.attention.sliding_window_pattern", windows)
     opened = open_checkpoint(write_model(families / "gemma3-cap", tmp_path / "model.gguf", change))
-    assert [layer.window for layer in opened.config.layers] == [12, None, 12]
+    assert [attention.window for attention in opened.config.attentions] == [12, None, 12]
 
 
 def joined(writer: gguf.GGUFWriter) -> None:

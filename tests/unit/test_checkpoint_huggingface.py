@@ -15,10 +15,10 @@ from safetensors.numpy import load_file, save_file
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError, ModelNotFound, UnsupportedModel
 from rekindle.core.models.config import Rope
+from rekindle.core.models.config.scaling import Llama3Scaling
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.families import llama, qwen3
 from rekindle.core.models.families.reading import Family
-from rekindle.core.models.scaling import Llama3Scaling
 from rekindle.core.text.tokenizer import Tokenizer
 from tests.families import MODELS
 
@@ -78,7 +78,7 @@ def test_tensors_may_be_read_from_several_threads(families: Path) -> None:
 def test_switches_come_from_the_family_and_the_config(families: Path) -> None:
     configs = {family: open_checkpoint(families / family).config for family in FAMILIES}
     assert [configs[family].tied_embeddings for family in FAMILIES] == [True, False, False, False]
-    attention = [configs[family].attention for family in FAMILIES]
+    attention = [configs[family].attentions[0] for family in FAMILIES]
     assert [each.qkv_bias for each in attention] == [False, False, True, False]
     assert [each.head_norm is not None for each in attention] == [False, False, False, True]
     assert [each.head_dim for each in attention] == [16, 16, 16, 32]
@@ -115,7 +115,7 @@ def test_rope_is_read_in_the_older_spelling_too(key: str, copy: Copy, families: 
     edit(directory / "config.json", older, remove=("rope_parameters",))
     config = open_checkpoint(directory).config
     assert config == open_checkpoint(families / "llama3-rope").config
-    assert {layer.rope for layer in config.layers} == {Rope(500000.0, Llama3Scaling(8.0, 1.0, 4.0, 64))}
+    assert {attention.rope for attention in config.attentions} == {Rope(500000.0, Llama3Scaling(8.0, 1.0, 4.0, 64))}
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ def test_a_model_that_was_saved_inside_of_another_says_so(prefix: str, copy: Cop
 def test_text_has_the_same_place_in_each_section_of_its_rope(copy: Copy) -> None:
     directory = copy("qwen2")
     plain = open_checkpoint(directory).config
-    rope = plain.layers[0].rope
+    rope = plain.attentions[0].rope
     assert rope is not None
     for kind in ({"type": "mrope"}, {"rope_type": "default"}):
         scaling = {**kind, "mrope_section": [2, 3, 3], "rope_theta": rope.theta}

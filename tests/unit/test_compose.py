@@ -335,8 +335,8 @@ def test_a_family_that_is_not_the_models_is_refused(families: Path, tmp_path: Pa
 
 def test_a_family_goes_before_the_known_ones(families: Path) -> None:
     before = Family("Qwen3ForCausalLM", llama.read)
-    assert open_checkpoint(families / "qwen3").config.attention.head_norm is not None
-    assert open_checkpoint(families / "qwen3", family=before).config.attention.head_norm is None
+    assert open_checkpoint(families / "qwen3").config.attentions[0].head_norm is not None
+    assert open_checkpoint(families / "qwen3", family=before).config.attentions[0].head_norm is None
 
 
 @pytest.mark.parametrize("family", ["qwen2", Family, {"architecture": "EmberForCausalLM"}])

@@ -170,11 +170,11 @@ def test_one_request_never_needs_more_than_the_pool() -> None:
 def test_the_default_pool_serves_all_running_requests_in_full_unless_that_is_too_much() -> None:
     limits = fake_limits(page_size=64, max_context=1000, max_running=3)
     assert limits.pool.num_pages == 1 + 3 * 16
-    attention = replace(FAKE_MODEL.attention, kv_heads=8, head_dim=128)
-    wide = replace(FAKE_MODEL, layers=FAKE_MODEL.layers * 30, attention=attention)
+    layer = replace(FAKE_MODEL.layers[0], attention=replace(FAKE_MODEL.attentions[0], kv_heads=8, head_dim=128))
+    wide = replace(FAKE_MODEL, layers=(layer,) * 30)
     page_bytes = 2 * 30 * 8 * 128 * 64 * 2
     assert EngineLimits.of(Settings(), wide, itemsize=2).pool.num_pages == 1 + DEFAULT_POOL_BYTES // page_bytes
-    huge = replace(wide, layers=FAKE_MODEL.layers * 10**6)
+    huge = replace(wide, layers=(layer,) * 10**6)
     assert EngineLimits.of(Settings(), huge, itemsize=2).pool.num_pages == 2, "one page is needed to serve anything"
 
 

@@ -34,7 +34,7 @@ def paged_logits(decoder: Decoder, prompts: Sequence[Array], page_size: int = 16
     bucket = Bucket(blocks * QUERY_BLOCK, 0)
     num_pages = 1 + -(-bucket.prefill_tokens // page_size)
     layout = InputLayout(bucket, 1, num_pages - 1)
-    pages = empty_pages(decoder.config, num_pages, page_size, decoder.embedding[...].dtype)
+    pages = empty_pages(decoder.config, num_pages, page_size, decoder.embedding.dtype)
     slots = empty_slots(1, num_pages - 1, decoder.config.vocab_size)
     slots = replace(slots, page_table=slots.page_table.at[0].set(jnp.arange(1, num_pages)))
     positions = jnp.arange(bucket.prefill_tokens, dtype=jnp.int32)

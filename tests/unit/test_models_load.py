@@ -21,7 +21,9 @@ from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError
 from rekindle.core.models import copying, load
 from rekindle.core.models.attention import Attention
-from rekindle.core.models.decoder import Layer, abstract_decoder
+from rekindle.core.models.decoder import abstract_decoder
+from rekindle.core.models.feed_forward import FeedForward
+from rekindle.core.models.layer import Layer
 from rekindle.core.models.load import load_decoder, load_weights
 from rekindle.core.models.shard import Shard
 from rekindle_kernels import layers
@@ -61,9 +63,10 @@ def test_weights_are_the_tensors_to_the_bit(
     layer, prefix = cast(Layer, getattr(decoder, f"layer_{place}")), f"model.layers.{place}"
     assert layer.before_attention is not None
     assert isinstance(layer.attention, Attention)
+    assert isinstance(layer.mlp, FeedForward)
     attention = [f"{prefix}.self_attn.{part}_proj" for part in "qkv"]
     cases: list[tuple[Any, list[str]]] = [
-        (decoder.embedding, ["model.embed_tokens.weight"]),
+        (decoder.embedding.weight, ["model.embed_tokens.weight"]),
         (decoder.norm.weight, ["model.norm.weight"]),
         (layer.before_attention.weight, [f"{prefix}.input_layernorm.weight"]),
         (layer.attention.qkv.weight, [f"{name}.weight" for name in attention]),
@@ -71,7 +74,7 @@ def test_weights_are_the_tensors_to_the_bit(
         (layer.mlp.gate_up.weight, [f"{prefix}.mlp.gate_proj.weight", f"{prefix}.mlp.up_proj.weight"]),
         (layer.mlp.down.weight, [f"{prefix}.mlp.down_proj.weight"]),
     ]
-    if opened.config.attention.qkv_bias:
+    if opened.config.attentions[0].qkv_bias:
         cases.append((layer.attention.qkv.bias, [f"{name}.bias" for name in attention]))
     for weight, names in cases:
         wanted = expected(opened, dtype, *names)

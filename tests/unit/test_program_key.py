@@ -19,11 +19,12 @@ from jax.sharding import SingleDeviceSharding
 from rekindle.core.device.jax_settings import COMPILED_IN, OVERRIDES, JaxSettings
 from rekindle.core.device.programs import key as program_key
 from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
-from rekindle.core.models.config import LayerConfig, Rope
+from rekindle.core.models.config import Rope
 from rekindle.core.store import validity
 from rekindle.core.store.validity import SOURCES, code_digest
 from tests.unit.stored_programs import MODEL, some_key
 
+OTHER_LAYER = replace(MODEL.layers[0], attention=replace(MODEL.attentions[0], rope=Rope(10001.0)))
 SHAPES = {"weights": [jax.ShapeDtypeStruct((4, 3), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.float32)]}
 OTHER_VALUES = {
     "jax_explicit_x64_dtypes": "error",
@@ -93,7 +94,7 @@ def test_a_part_that_only_one_key_has_is_explained() -> None:
     ("part", "changes"),
     [
         ("model", {"model": replace(MODEL, layers=MODEL.layers * 2)}),
-        ("model", {"model": replace(MODEL, layers=(LayerConfig(Rope(10001.0)),) * 3)}),
+        ("model", {"model": replace(MODEL, layers=(OTHER_LAYER,) * 3)}),
         ("statics", {"statics": {"max_logprobs": 21}}),
         ("arguments", {"shapes": {"weights": SHAPES["weights"][::-1]}}),
         ("arguments", {"shapes": {"weights": tuple(SHAPES["weights"])}}),

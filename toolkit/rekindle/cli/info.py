@@ -18,9 +18,16 @@ from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.config import Settings
 from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.markup import quantity, size_text
-from rekindle.core.models.config import AttentionConfig, ModelConfig, Rope
-from rekindle.core.models.decoder import expected_shapes
-from rekindle.core.models.scaling import (
+from rekindle.core.models.config import (
+    AttentionConfig,
+    DualConfig,
+    ExpertsConfig,
+    FeedForwardConfig,
+    LayerConfig,
+    ModelConfig,
+    Rope,
+)
+from rekindle.core.models.config.scaling import (
     BaseScaling,
     DynamicScaling,
     LinearScaling,
@@ -28,6 +35,7 @@ from rekindle.core.models.scaling import (
     LongScaling,
     YarnScaling,
 )
+from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.wire import Wire
 from rekindle.core.store.directory import cache_dir
 from rekindle.notebook.progress_bars import ProgressBars
@@ -75,7 +83,7 @@ def _installation() -> Rows:
 def _kernels(platform_name: str) -> str:
     """Return the name of the kernels for models of the usual sizes on a platform."""
     pool, dtype = (1, 2, 1, 64, 128), jnp.dtype("float32" if platform_name == "cpu" else "bfloat16")
-    return describe(choose(platform_name, pool, dtype), platform_name, pool, dtype)
+    return describe(choose(platform_name, pool, dtype), platform_name, [pool], dtype)
 
 
 def _size(path: Path) -> str:
@@ -87,26 +95,53 @@ def _model(checkpoint: Checkpoint) -> Rows:
     config, tokenizer = checkpoint.config, checkpoint.tokenizer
     yield "model", checkpoint.source
     yield "architecture", f"{config.family}, {config.num_layers} layers"
-    yield "sizes", f"hidden {config.hidden_size}, feed-forward {config.feed_forward.width}"
-    yield "heads", _heads(config.attention)
-    for experts, layers in Counter(layer.experts for layer in config.layers if layer.experts).items():
+    yield "sizes", f"hidden {config.hidden_size}{_widths(config)}"
+    for heads, layers in Counter(_heads(attention) for attention in config.attentions).items():
+        yield "heads", heads + _scope(layers, config)
+    if shared_layers := sum(layer.pages_of is not None for layer in config.layers):
+        yield "", f"{quantity(shared_layers, 'layer')} read the keys and values of earlier layers"
+    for experts, layers in Counter(filter(None, map(_experts, config.layers))).items():
         sizes = f"{experts.count} of {experts.each.width}, of which a token goes to {experts.router.per_token}"
         shared = f", and to one of {experts.shared.width}" if experts.shared else ""
         yield "experts", f"{sizes}{shared}, in {quantity(layers, 'layer')}"
-    if windows := Counter(layer.window for layer in config.layers if layer.window):
+    if config.features is not None:
+        yield "features", f"{config.features.size} of each token for each layer"
+    if windows := Counter(attention.window for attention in config.attentions if attention.window):
         yield "windows", ", ".join(f"{size} tokens in {quantity(n, 'layer')}" for size, n in windows.items())
     yield "vocabulary", f"{config.vocab_size} tokens, embedding {'tied' if config.tied_embeddings else 'not tied'}"
     yield "parameters", f"{_parameters(config):,}"
     yield "context", f"{config.max_context} tokens"
-    for rope, layers in Counter(layer.rope for layer in config.layers).items():
-        scope = "" if layers == config.num_layers else f", in {quantity(layers, 'layer')}"
-        yield "rope", _rope(rope) + scope
+    for rope, layers in Counter(attention.rope for attention in config.attentions).items():
+        yield "rope", _rope(rope) + _scope(layers, config)
+    if config.positions is not None:
+        yield "positions", "learned"
     yield "end tokens", ", ".join(_token_text(token, checkpoint) for token in sorted(checkpoint.eos_ids)) or "none"
     if tokenizer is None:
         yield "tokenizer", "none: the model takes token_ids"
     else:
         yield "tokenizer", f"{tokenizer.vocab_size} tokens"
         yield "chat", "has a template" if tokenizer.chat_template else "no template: prompts are plain text"
+
+
+def _scope(layers: int, config: ModelConfig) -> str:
+    return "" if layers == config.num_layers else f", in {quantity(layers, 'layer')}"
+
+
+def _experts(layer: LayerConfig) -> ExpertsConfig | None:
+    match layer.feed_forward:
+        case ExpertsConfig() as experts:
+            return experts
+        case DualConfig(experts=experts):
+            return experts
+    return None
+
+
+def _widths(config: ModelConfig) -> str:
+    """Return the widths of dense feed-forward layers as text; empty if there are none."""
+    parts = (layer.feed_forward for layer in config.layers)
+    dense = (part.dense if isinstance(part, DualConfig) else part for part in parts)
+    widths = dict.fromkeys(part.width for part in dense if isinstance(part, FeedForwardConfig))
+    return f", feed-forward {' and '.join(map(str, widths))}" if widths else ""
 
 
 def _heads(attention: AttentionConfig) -> str:

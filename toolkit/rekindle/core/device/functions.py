@@ -9,10 +9,11 @@ import jax
 from jax.sharding import PartitionSpec
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.device.place import PAGE, PAGES, ROWS, SAME, WEIGHTS, Heads, Place
+from rekindle.core.device.page_form import PageForm
+from rekindle.core.device.place import PAGE, PAGES, ROWS, SAME, WEIGHTS, Place
 from rekindle.core.device.sampling.adjustments import Adjustments, enter_slot
 from rekindle.core.device.sampling.processing import LogitsProcessor
-from rekindle.core.device.state import Pages, Sizes, Slots, gather, scatter
+from rekindle.core.device.state import Content, Pages, Sizes, Slots, gather, scatter
 from rekindle.core.device.step import step
 from rekindle.core.models.decoder import AbstractDecoder
 from rekindle.core.page import NULL_PAGE
@@ -69,33 +70,33 @@ def allow_function(place: Place, max_running: int) -> Function:
 
 
 def copy_functions(
-    place: Place, heads: Heads | None, kernels: Implementation, num_pages: int, page: PartitionSpec
+    place: Place, form: PageForm, kernels: Implementation, num_pages: int, page: PartitionSpec
 ) -> tuple[Function, Function]:
-    """Return the functions to copy a page out of the pools, with each head once, and back in.
+    """Return the functions to copy a page out of the pools, as an array of this form, and back in.
 
     Args:
-        heads: the layout of heads shared by several devices; None if each head exists once.
+        form: the form of a copy.
         page: the partition spec of a copy.
     """
 
     def local(page_id: jax.Array) -> jax.Array:
         return place.local_index(page_id, num_pages, other=NULL_PAGE)
 
-    def read(pages: Pages, page_id: jax.Array) -> jax.Array:
-        return place.from_group(gather(pages, local(page_id), kernels), page_id, num_pages)
+    def read(pages: Pages, page_id: jax.Array) -> Content:
+        kinds = gather(pages, local(page_id), kernels)
+        return tuple(place.from_group(kind, page_id, num_pages) for kind in kinds)
 
-    def write(pages: Pages, page_id: jax.Array, content: jax.Array) -> Pages:
+    def write(pages: Pages, page_id: jax.Array, content: Content) -> Pages:
         return scatter(pages, local(page_id), content, kernels)
 
     out = place.on_each_device(read, (PAGES, SAME), PAGE)
     into = place.on_each_device(write, (PAGES, SAME, PAGE), PAGES)
 
     def gather_page(pages: Pages, page_id: jax.Array) -> jax.Array:
-        content: jax.Array = out(pages, page_id)
-        return content if heads is None else content[:, :, heads.first]
+        return form.join(out(pages, page_id))
 
     def scatter_page(pages: Pages, page_id: jax.Array, content: jax.Array) -> Pages:
-        result: Pages = into(pages, page_id, content if heads is None else content[:, :, heads.each])
+        result: Pages = into(pages, page_id, form.split(content))
         return result
 
     return Function(gather_page, (PAGES, SAME), page), Function(scatter_page, (PAGES, SAME, page), PAGES, (0,))

@@ -235,20 +235,13 @@ class TickAttention:
     implementation: kernels.Implementation | None
 
     def __call__(
-        self, q: jax.Array, kv: jax.Array, pages: jax.Array, scores: ScoreOptions
+        self, q: jax.Array, kv: jax.Array | None, pages: jax.Array, scores: ScoreOptions
     ) -> tuple[jax.Array, jax.Array]:
         tokens, options = self.bucket.prefill_tokens, scores.options() | {"implementation": self.implementation}
         null_slot = len(self.slots.token) - 1
         outputs = []
-        if tokens:
-            blocks = jnp.moveaxis(kv[:tokens].reshape(-1, QUERY_BLOCK, *kv.shape[1:]), 1, 3)
-            offsets = self.inputs.block_start % self.page_size
-            pages = kernels.write(pages, blocks, self.inputs.block_page, offsets, implementation=self.implementation)
-        if self.bucket.decode_rows:
-            offsets = self.slots.length[self.inputs.row_slot] % self.page_size
-            pages = kernels.write(
-                pages, kv[tokens:, :, :, None], self.inputs.row_page, offsets, implementation=self.implementation
-            )
+        if kv is not None:
+            pages = self._write(kv, pages)
         if tokens:
             table, owners = self.slots.page_table, self.inputs.block_slot
             starts = jnp.where(owners == null_slot, -1, self.inputs.block_start)
@@ -261,3 +254,14 @@ class TickAttention:
             out = kernels.attend_rows(q[tokens:], pages, table, visible, **options)
             outputs.append(out)
         return jnp.concatenate(outputs), pages
+
+    def _write(self, kv: jax.Array, pages: jax.Array) -> jax.Array:
+        """Write the keys and values of blocks and of rows into their pages."""
+        tokens, write = self.bucket.prefill_tokens, partial(kernels.write, implementation=self.implementation)
+        if tokens:
+            blocks = jnp.moveaxis(kv[:tokens].reshape(-1, QUERY_BLOCK, *kv.shape[1:]), 1, 3)
+            pages = write(pages, blocks, self.inputs.block_page, self.inputs.block_start % self.page_size)
+        if self.bucket.decode_rows:
+            offsets = self.slots.length[self.inputs.row_slot] % self.page_size
+            pages = write(pages, kv[tokens:, :, :, None], self.inputs.row_page, offsets)
+        return pages

@@ -11,6 +11,7 @@ from flax import nnx
 
 from rekindle.core.models.config import AttentionConfig, HeadNorm, LayerConfig, ModelConfig
 from rekindle.core.models.layers import JoinedTensors, Linear, Normalise, WeightSource, halves_first
+from rekindle.core.models.rope import Positions, rotate_start
 from rekindle.core.models.shard import HeadShares, Order, compose, rows_of, spread
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
@@ -30,74 +31,111 @@ class ScoreOptions:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
-Attend = Callable[[jax.Array, jax.Array, jax.Array, ScoreOptions], tuple[jax.Array, jax.Array]]
+Attend = Callable[[jax.Array, jax.Array | None, jax.Array, ScoreOptions], tuple[jax.Array, jax.Array]]
 """`(q, kv, pages, scores) -> (output, pages)` of one layer. Queries and output are (token, heads, head_dim). `kv` are
-the keys and values to write into the pages, (token, sides, kv_heads, head_dim); a single side is both."""
+the keys and values to write into the pages, (token, sides, kv_heads, head_dim); a single side is both. None stands for
+pages with the keys and values of all tokens."""
 
 
 class Attention(nnx.Module, pytree=False):
-    """Grouped-query self-attention (Ainslie et al., 2023, arXiv:2305.13245) with rotary positions."""
+    """Grouped-query self-attention (Ainslie et al., 2023, arXiv:2305.13245) with rotary positions.
 
-    def __init__(self, model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str):
-        config, names, shard = model.attention, model.names, weights.shard
+    Attributes:
+        heads, kv_heads: the number of query heads and of KV heads on this device.
+        sides: the number of projected sides: 2 for keys and values, 1 for keys, 0 for a layer that reads the pages of
+            another one.
+    """
+
+    def __init__(
+        self, model: ModelConfig, config: AttentionConfig, layer: LayerConfig, weights: WeightSource, prefix: str
+    ):
+        names, shard = model.names, weights.shard
         queries, keys = shard.heads(config.heads, config.kv_heads)
         self.heads, self.kv_heads = len(queries), len(keys)
-        self.config, self.scores = config, ScoreOptions(config.scale, layer.window, config.soft_cap)
-        heads, order = (config.heads, config.kv_heads, config.kv_heads), None
-        if layer.rope is not None and layer.rope.interleaved:
-            order = halves_first(heads, config.head_dim, layer.rope.dims or config.head_dim)
+        self.sides = 0 if layer.pages_of is not None else 1 if config.values_are_keys else 2
+        self.config, self.scores = config, ScoreOptions(config.scale, config.window, config.soft_cap)
+        heads, order = [config.heads, *(config.kv_heads,) * self.sides], None
+        if config.rope is not None and config.rope.interleaved:
+            order = halves_first(heads, config.head_dim, config.rope.dims or config.head_dim)
         head_order = order
         starts = np.cumsum([0, *heads]) * config.head_dim
-        rows = rows_of(
-            *((units, config.head_dim, at) for units, at in zip((queries, keys, keys), starts, strict=False))
-        )
+        units = (queries, *(keys,) * self.sides)
+        rows = rows_of(*((each, config.head_dim, at) for each, at in zip(units, starts, strict=False)))
         order = compose(order, None if shard.of == 1 else rows)
+        if names.qkv_by_head:
+            order = compose(_grouped_by_head(config), order)
         sizes = [each * config.head_dim for each in heads]
-        sizes = sizes if len(names.qkv) == len(sizes) else [sum(sizes)]
-        projections = {f"{prefix}.{name}": size for name, size in zip(names.qkv, sizes, strict=True)}
-        self.qkv = Linear(weights, model.hidden_size, projections, config.qkv_bias, order)
+        stored = names.qkv[: len(sizes)] if len(names.qkv) > 1 else names.qkv
+        sizes = sizes if len(stored) == len(sizes) else [sum(sizes)]
+        projections = {f"{prefix}.{name}": size for name, size in zip(stored, sizes, strict=True)}
+        transposed = names.transposed
+        self.qkv = Linear(weights, model.hidden_size, projections, config.qkv_bias, order, transposed=transposed)
         part = None if shard.of == 1 else spread(queries, config.head_dim)
         mixed = {f"{prefix}.{names.out}": model.hidden_size}
-        self.out = Linear(weights, config.heads * config.head_dim, mixed, config.out_bias, part=part)
+        self.out = Linear(
+            weights, config.heads * config.head_dim, mixed, config.out_bias, part=part, transposed=transposed
+        )
         norm_order = None if head_order is None else head_order[: config.head_dim]
         self.q_norm = _head_norm(weights, f"{prefix}.{names.q_norm}", 0, config, norm_order)
-        self.k_norm = _head_norm(weights, f"{prefix}.{names.k_norm}", 1, config, norm_order)
+        self.k_norm = _head_norm(weights, f"{prefix}.{names.k_norm}", 1, config, norm_order) if self.sides else None
+        norm = config.value_norm
+        self.v_norm = None if norm is None or not self.sides else Normalise(weights, {}, (config.head_dim,), norm)
         sinks = JoinedTensors({f"{prefix}.{names.sinks}": (config.heads,)}, False, rows_of((queries, 1, 0)))
         self.sinks = nnx.Param(weights.get(sinks)) if config.sinks else None
 
     def __call__(
-        self,
-        x: Input,
-        onto: jax.Array | None,
-        cos_sin: tuple[jax.Array, jax.Array],
-        pages: jax.Array,
-        attend: Attend,
+        self, x: Input, onto: jax.Array | None, positions: Positions, pages: jax.Array, attend: Attend
     ) -> tuple[jax.Array, jax.Array]:
-        """Compute attention of (token, hidden), added to `onto`, and write the tokens into this layer's pages.
-
-        Args:
-            cos_sin: the cosines and sines of the positions, (token, pairs) each.
-        """
-        config, norm = self.config, self.config.head_norm
-        qkv = self.qkv(x).reshape(-1, self.heads + 2 * self.kv_heads, config.head_dim)
-        if norm is not None and not norm.after_rope:
-            q, k, v = jnp.split(qkv, [self.heads, self.heads + self.kv_heads], axis=1)
-            qkv = jnp.concatenate([*self._normalise(norm, q, k), v], axis=1)
-        q, kv = kernels.rotate(qkv, *cos_sin, self.kv_heads, implementation=self.out.implementation)
-        if norm is not None and norm.after_rope:
-            q, k = self._normalise(norm, q, kv[:, 0])
-            kv = jnp.stack([k, kv[:, 1]], axis=1)
+        """Compute attention of (token, hidden), added to `onto`, and write the tokens into this layer's pages."""
+        qkv = self.qkv(x).reshape(-1, self.heads + self.sides * self.kv_heads, self.config.head_dim)
+        if self.config.clip is not None:
+            qkv = jnp.clip(qkv, -self.config.clip, self.config.clip)
+        q, kv = self._entries(qkv, positions) if self.sides else (self._queries(qkv, positions), None)
+        if positions.growth is not None:
+            q = q * positions.growth[:, None, None]
         scores = self.scores if self.sinks is None else replace(self.scores, sinks=self.sinks[...])
         mixed, pages = attend(q, kv, pages, scores)
         return self.out(mixed.reshape(len(mixed), -1), onto), pages
 
+    def _entries(self, qkv: jax.Array, positions: Positions) -> tuple[jax.Array, jax.Array]:
+        """Return queries (token, heads, head_dim), and keys and values (token, 2, kv_heads, head_dim)."""
+        norm, angles = self.config.head_norm, (positions.cos, positions.sin)
+        if self.sides == 1:
+            qkv = jnp.concatenate([qkv, qkv[:, self.heads :]], axis=1)
+        before = norm is not None and not norm.after_rope
+        if before or self.v_norm is not None:
+            q, k, v = jnp.split(qkv, [self.heads, self.heads + self.kv_heads], axis=1)
+            q, k = self._normalise(norm, q, k) if norm is not None and before else (q, k)
+            qkv = jnp.concatenate([q, k, v if self.v_norm is None else self.v_norm(v)], axis=1)
+        q, kv = kernels.rotate(qkv, *angles, self.kv_heads, implementation=self.out.implementation)
+        if norm is not None and norm.after_rope:
+            q, k = self._normalise(norm, q, kv[:, 0])
+            kv = jnp.stack([k, kv[:, 1]], axis=1)
+        return q, kv
+
+    def _queries(self, q: jax.Array, positions: Positions) -> jax.Array:
+        """Return the queries alone, for keys and values of another layer."""
+        norm = self.config.head_norm
+        if norm is not None and not norm.after_rope:
+            q = self._normalise_side(self.q_norm, norm, q)
+        q = rotate_start(q, positions.cos, positions.sin)
+        return self._normalise_side(self.q_norm, norm, q) if norm is not None and norm.after_rope else q
+
     def _normalise(self, norm: HeadNorm, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
-        assert self.q_norm is not None
-        assert self.k_norm is not None
-        if norm.over == "all":
-            flat = self.q_norm(q.reshape(len(q), -1)), self.k_norm(k.reshape(len(k), -1))
-            return flat[0].reshape(q.shape), flat[1].reshape(k.shape)
-        return self.q_norm(q), self.k_norm(k)
+        return self._normalise_side(self.q_norm, norm, q), self._normalise_side(self.k_norm, norm, k)
+
+    def _normalise_side(self, module: Normalise | None, norm: HeadNorm, x: jax.Array) -> jax.Array:
+        assert module is not None
+        return module(x.reshape(len(x), -1)).reshape(x.shape) if norm.over == "all" else module(x)
+
+
+def _grouped_by_head(config: AttentionConfig) -> Order:
+    """Return the stored row of each row of queries, keys and values, if they are stored by KV head."""
+    group = config.heads // config.kv_heads
+    stored = np.arange(config.heads + 2 * config.kv_heads).reshape(config.kv_heads, group + 2)
+    heads = np.concatenate([stored[:, :group].reshape(-1), stored[:, group], stored[:, group + 1]])
+    rows: Order = (heads[:, None] * config.head_dim + np.arange(config.head_dim)[None]).reshape(-1)
+    return rows
 
 
 def _head_norm(

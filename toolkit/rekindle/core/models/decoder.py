@@ -15,63 +15,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rekindle.core.models.attention import Attend, Attention
-from rekindle.core.models.config import LayerConfig, ModelConfig
-from rekindle.core.models.feed_forward import feed_forward_of
-from rekindle.core.models.latent import LatentAttention
-from rekindle.core.models.layers import JoinedTensors, Linear, Normalise, Shapes, WeightSource, norm_of
-from rekindle.core.models.rope import compute_cos_sin
-from rekindle.core.models.shard import TENSOR, WHOLE, Shard, rows_of
+from rekindle.core.models.attention import Attend
+from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.features import FeatureTable
+from rekindle.core.models.layer import Layer
+from rekindle.core.models.layers import JoinedTensors, Linear, Shapes, Table, WeightSource, norm_of
+from rekindle.core.models.rope import position_key, positions_of
+from rekindle.core.models.shard import WHOLE, Shard, rows_of
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
-from rekindle_kernels.inputs import Input
-
-
-class Layer(nnx.Module, pytree=False):
-    """Attention and a feed-forward layer around the residual stream, with the norms of the family."""
-
-    def __init__(self, model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str):
-        names = model.names
-
-        def norm(name: str | None) -> Normalise | None:
-            return None if name is None else norm_of(weights, f"{prefix}.{name}", model.hidden_size, model.norm)
-
-        self.parallel, self.multiplier = model.parallel, model.residual_multiplier
-        self.before_attention = norm(names.before_attention)
-        latent = model.attention.latent
-        self.attention = (
-            Attention(model, layer, weights, prefix)
-            if latent is None
-            else LatentAttention(model, latent, layer, weights, prefix)
-        )
-        self.after_attention = norm(names.after_attention)
-        self.before_mlp = norm(names.before_mlp)
-        self.mlp = feed_forward_of(model, layer, weights, prefix)
-        self.after_mlp = norm(names.after_mlp)
-
-    def __call__(
-        self, x: jax.Array, cos_sin: tuple[jax.Array, jax.Array], pages: jax.Array, attend: Attend
-    ) -> tuple[jax.Array, jax.Array]:
-        """Map (token, hidden) and this layer's pages to their new values."""
-        inputs: Input = x if self.before_attention is None else self.before_attention.input(x)
-        mixed, pages = self.attention(inputs, self._onto(x, self.after_attention), cos_sin, pages, attend)
-        stream = self._add(x, mixed, self.after_attention)
-        if self.before_mlp is not None:
-            inputs = self.before_mlp.input(x if self.parallel else stream)
-        elif not self.parallel:
-            inputs = stream
-        return self._add(stream, self.mlp(inputs, self._onto(stream, self.after_mlp)), self.after_mlp), pages
-
-    def _onto(self, x: jax.Array, after: Normalise | None) -> jax.Array | None:
-        """Return `x` if a branch's last product may add to it directly, else None."""
-        return x if after is None and self.multiplier == 1 else None
-
-    def _add(self, x: jax.Array, branch: jax.Array, after: Normalise | None) -> jax.Array:
-        if self._onto(x, after) is not None:
-            return branch
-        if after is not None:
-            branch = after(branch)
-        return x + (branch if self.multiplier == 1 else branch * self.multiplier)
 
 
 class Decoder(nnx.Module, pytree=False):
@@ -83,16 +35,19 @@ class Decoder(nnx.Module, pytree=False):
     def __init__(self, config: ModelConfig, weights: WeightSource):
         self.config, self.implementation, self.shard = config, weights.implementation, weights.shard
         hidden, names = config.hidden_size, config.names
-        embedding = {f"{names.embedding}.weight": (config.vocab_size, hidden)}
-        own = self.shard.units(config.vocab_size)
-        self.tokens, rows = len(own), None if self.shard.of == 1 else rows_of((own, 1, 0))
-        self.embedding = nnx.Param(weights.get(JoinedTensors(embedding, True, rows)))
+        self.embedding = Table(weights, names.embedding, (config.vocab_size, hidden))
+        positions, features = config.positions, config.features
+        self.positions = None if positions is None else Table(weights, names.positions, (positions.rows, hidden))
+        self.features = None if features is None else FeatureTable(features, config, weights)
         for i, layer in enumerate(config.layers):
             setattr(self, f"layer_{i}", Layer(config, layer, weights, f"{names.layers}.{i}"))
         self.norm = norm_of(weights, names.norm, hidden, config.norm)
+        rows = None if self.shard.of == 1 else rows_of((self.shard.units(config.vocab_size), 1, 0))
         self.head = (
             None if config.tied_embeddings else Linear(weights, hidden, {names.head: config.vocab_size}, order=rows)
         )
+        bias = JoinedTensors({f"{names.head}.bias": (config.vocab_size,)}, False)
+        self.head_bias = nnx.Param(weights.get(bias)) if config.head_bias else None
 
     def __call__(
         self,
@@ -107,7 +62,7 @@ class Decoder(nnx.Module, pytree=False):
         Args:
             tokens: (token,) int32 ids, of any number of requests.
             positions: (token,) int32, each token's index in its request.
-            pages: one array per layer, passed to `attend` unchanged.
+            pages: one array per layer with pages, passed to `attend` unchanged.
             attend: the function to write this call's keys and values into the pages, and to compute attention.
             lengths: (token,) int32, the length of each token's request, for long-context ropes. None stands for tokens
                 of a single request.
@@ -116,39 +71,44 @@ class Decoder(nnx.Module, pytree=False):
             (token, hidden) float32, normalised, and the pages.
         """
         config = self.config
-        x = self._embed(tokens)
-        if config.embedding_multiplier != 1:
-            # Rounded to the weights' dtype, as in Gemma's training; exact for the multipliers of other families.
-            x = x * jnp.asarray(config.embedding_multiplier, self.embedding[...].dtype).astype(jnp.float32)
-        ropes = dict.fromkeys(layer.rope for layer in config.layers)
         lengths = jnp.broadcast_to(positions.max() + 1, positions.shape) if lengths is None else lengths
-        cos_sin = {rope: compute_cos_sin(rope, positions, lengths, config.attention.rotary_dims) for rope in ropes}
-        new_pages = []
-        for i, (layer, layer_pages) in enumerate(zip(config.layers, pages, strict=True)):
-            x, layer_pages = getattr(self, f"layer_{i}")(x, cos_sin[layer.rope], layer_pages, attend)
-            new_pages.append(layer_pages)
+        x = self._embed(tokens, positions)
+        features = None if self.features is None else self.features(tokens, x)
+        keys = dict.fromkeys(position_key(attention) for attention in config.attentions)
+        positions_by_key = {key: positions_of(key, positions, lengths) for key in keys}
+        new_pages = list(pages)
+        for i, (layer, place) in enumerate(zip(config.layers, config.page_places, strict=True)):
+            at = None if layer.attention is None else positions_by_key[position_key(layer.attention)]
+            layer_pages = None if place is None else new_pages[place]
+            of_layer = None if features is None else features[:, i]
+            x, layer_pages = getattr(self, f"layer_{i}")(x, at, layer_pages, attend, of_layer)
+            if place is not None:
+                new_pages[place] = layer_pages
         return self.norm(x), tuple(new_pages)
 
-    def _embed(self, tokens: jax.Array) -> jax.Array:
-        """Look up token embeddings, each on the device with its row."""
-        table, shape, implementation = self.embedding[...], (self.tokens, self.config.hidden_size), self.implementation
-        if self.shard.of == 1:
-            return kernels.look_up(table, tokens, shape, implementation=implementation)
-        rows = tokens - jax.lax.axis_index(TENSOR) * self.tokens
-        is_local = (rows >= 0) & (rows < self.tokens)
-        embeddings = kernels.look_up(table, jnp.where(is_local, rows, 0), shape, implementation=implementation)
-        return self.shard.sum(jnp.where(is_local[:, None], embeddings, 0))
+    def _embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
+        """Return the embeddings of tokens at these positions, (token, hidden) float32."""
+        config, x = self.config, self.embedding(tokens)
+        if config.embedding_multiplier != 1:
+            # Rounded to the weights' dtype, as in Gemma's training; exact for the multipliers of other families.
+            x = x * jnp.asarray(config.embedding_multiplier, self.embedding.dtype).astype(jnp.float32)
+        if config.positions is not None and self.positions is not None:
+            # Surplus rows may be past the last position; their results are dropped.
+            x = x + self.positions(jnp.minimum(positions + config.positions.offset, config.positions.rows - 1))
+        return x
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Map (rows, hidden) to (rows, vocabulary) float32."""
         logits = kernels.linear(self._scale(hidden), *self._head(), implementation=self.implementation)
-        return self._cap(self.shard.gather(logits, 1)[:, : self.config.vocab_size])
+        logits = self.shard.gather(logits, 1)[:, : self.config.vocab_size]
+        return self._cap(logits if self.head_bias is None else logits + self.head_bias[...][None])
 
     def logits_by_token(self, hidden: jax.Array) -> jax.Array:
         """Map (rows, hidden) to (vocabulary, rows) float32: transposed `logits`, for sampling."""
         scaled = self._scale(hidden)
         logits = kernels.linear_columns(scaled, *self._head(), implementation=self.implementation)
-        return self._cap(self.shard.gather(logits, 0)[: self.config.vocab_size])
+        logits = self.shard.gather(logits, 0)[: self.config.vocab_size]
+        return self._cap(logits if self.head_bias is None else logits + self.head_bias[...][:, None])
 
     def _scale(self, hidden: jax.Array) -> jax.Array:
         multiplier = self.config.logit_multiplier
@@ -159,8 +119,8 @@ class Decoder(nnx.Module, pytree=False):
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
     def _head(self) -> tuple[jax.Array, int]:
-        weight = self.embedding if self.head is None else self.head.weight
-        return weight[...], self.tokens
+        weight = self.embedding.weight if self.head is None else self.head.weight
+        return weight[...], self.embedding.rows
 
 
 class _Abstract:

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, LayerConfig, ModelConfig, RouterConfig
-from rekindle.core.models.layers import JoinedTensors, Linear, WeightSource, activate
+from rekindle.core.models.config import DualConfig, ExpertsConfig, FeedForwardConfig, ModelConfig, RouterConfig
+from rekindle.core.models.layers import JoinedTensors, Linear, WeightSource, activate, norm_of
 from rekindle.core.models.shard import Order, compose, rows_of
 from rekindle_kernels import layers as kernels
-from rekindle_kernels.inputs import Input
+from rekindle_kernels.inputs import Input, Normed
 
 
 class FeedForward(nnx.Module, pytree=False):
@@ -22,19 +22,26 @@ class FeedForward(nnx.Module, pytree=False):
         hidden: the number of features of a token.
         weights: the source of the tensors.
         gate_up, down: the names of the projections.
+        transposed: whether the projections are stored as (in, out).
     """
 
     def __init__(
-        self, config: FeedForwardConfig, hidden: int, weights: WeightSource, gate_up: tuple[str, ...], down: str
+        self,
+        config: FeedForwardConfig,
+        hidden: int,
+        weights: WeightSource,
+        gate_up: tuple[str, ...],
+        down: str,
+        transposed: bool = False,
     ):
         halves, shard = 2 if config.gated else 1, weights.shard
         names = dict.fromkeys(gate_up, config.width * halves // len(gate_up))
         self.config = config
         own = shard.units(config.width)
         rows = rows_of(*((own, 1, half * config.width) for half in range(halves)))
-        self.gate_up = Linear(weights, hidden, names, config.bias, None if shard.of == 1 else rows)
-        part = None if shard.of == 1 else own
-        self.down = Linear(weights, config.width, {down: hidden}, config.bias, part=part)
+        order, part = (None, None) if shard.of == 1 else (rows, own)
+        self.gate_up = Linear(weights, hidden, names, config.bias, order, transposed=transposed)
+        self.down = Linear(weights, config.width, {down: hidden}, config.bias, part=part, transposed=transposed)
 
     def __call__(self, x: Input, onto: jax.Array | None) -> jax.Array:
         """Map (token, hidden) to (token, hidden), added to `onto`."""
@@ -60,6 +67,10 @@ class Experts(nnx.Module, pytree=False):
             weights.shard,
         )
         self.router = Linear(weights, hidden, {f"{prefix}.{names.router}": count}, config.router.bias)
+        scale = JoinedTensors({f"{prefix}.{names.router_scale}": (hidden,)}, False)
+        self.router_scale = None if config.router.norm is None else nnx.Param(weights.get(scale))
+        scale = JoinedTensors({f"{prefix}.{names.expert_scale}": (count,)}, False)
+        self.expert_scale = nnx.Param(weights.get(scale)) if config.router.expert_scale else None
         bias = JoinedTensors({f"{prefix}.{names.correction}": (count,)}, False)
         self.correction = nnx.Param(weights.get(bias)) if config.router.correction else None
         gate_up, down, transposed = names.expert_gate_up, (names.expert_down,), names.experts_transposed
@@ -80,15 +91,17 @@ class Experts(nnx.Module, pytree=False):
         gate = {f"{prefix}.{names.shared_gate}": 1}
         self.shared_gate = Linear(weights, hidden, gate) if config.shared_gate else None
 
-    def __call__(self, x: Input, onto: jax.Array | None) -> jax.Array:
+    def __call__(self, x: Input, onto: jax.Array | None, routed: jax.Array | None = None) -> jax.Array:
         """Map (token, hidden) to (token, hidden), added to `onto`.
 
         All tokens of an expert are computed together: rows are repeated once per expert of a token, and sorted by
         expert.
+
+        Args:
+            routed: (token, hidden), the input of the router; None for `x`.
         """
         x = kernels.materialize(x, implementation=self.implementation)
-        correction = None if self.correction is None else self.correction[...]
-        experts, shares = route(self.router(x), self.config.router, correction)
+        experts, shares = self._route(x if routed is None else routed)
         per_token = experts.shape[1]
         order = jnp.argsort(experts.reshape(-1), stable=True)
         sorted_experts = experts.reshape(-1)[order]
@@ -110,6 +123,37 @@ class Experts(nnx.Module, pytree=False):
         if self.down_bias is not None:
             mixed += (self.down_bias[...].reshape(-1, self.hidden)[experts] * shares[:, :, None]).sum(1)
         return mixed if onto is None else onto + mixed
+
+    def _route(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the experts of each token, and their weights; see `route`."""
+        router = self.config.router
+        inputs: Input = x
+        if router.norm is not None and self.router_scale is not None:
+            inputs = Normed(x, self.router_scale[...] * self.hidden**-0.5, router.norm.eps)
+        correction = None if self.correction is None else self.correction[...]
+        experts, shares = route(self.router(inputs), router, correction)
+        return experts, shares if self.expert_scale is None else shares * self.expert_scale[...][experts]
+
+
+class DualFeedForward(nnx.Module, pytree=False):
+    """A dense layer and experts over the same tokens, each between norms; their outputs are added."""
+
+    def __init__(self, config: DualConfig, model: ModelConfig, weights: WeightSource, prefix: str):
+        names, hidden, norm = model.names, model.hidden_size, model.norm
+        assert names.before_mlp is not None, "both layers follow a norm"
+        self.before_dense = norm_of(weights, f"{prefix}.{names.before_mlp}", hidden, norm)
+        self.dense = _dense(config.dense, model, weights, prefix)
+        self.after_dense = norm_of(weights, f"{prefix}.{names.after_dense}", hidden, norm)
+        self.before_experts = norm_of(weights, f"{prefix}.{names.before_experts}", hidden, norm)
+        self.experts = Experts(config.experts, model, weights, prefix)
+        self.after_experts = norm_of(weights, f"{prefix}.{names.after_experts}", hidden, norm)
+
+    def __call__(self, x: Input, onto: jax.Array | None) -> jax.Array:
+        """Map (token, hidden) of the residual stream to (token, hidden), added to `onto`."""
+        x = kernels.materialize(x, implementation=self.experts.implementation)
+        dense = self.after_dense(self.dense(self.before_dense.input(x), None))
+        both = dense + self.after_experts(self.experts(self.before_experts.input(x), None, routed=x))
+        return both if onto is None else onto + both
 
 
 def route(logits: jax.Array, config: RouterConfig, correction: jax.Array | None) -> tuple[jax.Array, jax.Array]:
@@ -141,14 +185,25 @@ def route(logits: jax.Array, config: RouterConfig, correction: jax.Array | None)
     return experts, shares * config.scale
 
 
+AnyFeedForward = FeedForward | Experts | DualFeedForward
+
+
 def feed_forward_of(
-    model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str
-) -> FeedForward | Experts:
-    """Return the feed-forward layer of a block, from tensors with this name prefix."""
-    if layer.experts is not None:
-        return Experts(layer.experts, model, weights, prefix)
-    gate_up = tuple(f"{prefix}.{name}" for name in model.names.gate_up)
-    return FeedForward(model.feed_forward, model.hidden_size, weights, gate_up, f"{prefix}.{model.names.down}")
+    config: FeedForwardConfig | ExpertsConfig | DualConfig, model: ModelConfig, weights: WeightSource, prefix: str
+) -> AnyFeedForward:
+    """Return the feed-forward layer with this config, from tensors with this name prefix."""
+    match config:
+        case ExpertsConfig():
+            return Experts(config, model, weights, prefix)
+        case DualConfig():
+            return DualFeedForward(config, model, weights, prefix)
+    return _dense(config, model, weights, prefix)
+
+
+def _dense(config: FeedForwardConfig, model: ModelConfig, weights: WeightSource, prefix: str) -> FeedForward:
+    names = model.names
+    gate_up = tuple(f"{prefix}.{name}" for name in names.gate_up)
+    return FeedForward(config, model.hidden_size, weights, gate_up, f"{prefix}.{names.down}", names.transposed)
 
 
 def _shared_expert(config: FeedForwardConfig, model: ModelConfig, weights: WeightSource, prefix: str) -> FeedForward:

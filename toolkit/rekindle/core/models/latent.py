@@ -6,9 +6,9 @@ import numpy as np
 from flax import nnx
 
 from rekindle.core.models.attention import Attend, ScoreOptions
-from rekindle.core.models.config import LatentConfig, LayerConfig, ModelConfig
+from rekindle.core.models.config import AttentionConfig, LatentConfig, ModelConfig
 from rekindle.core.models.layers import JoinedTensors, Linear, WeightSource, halves_first, norm_of
-from rekindle.core.models.rope import rotate
+from rekindle.core.models.rope import Positions, rotate
 from rekindle.core.models.shard import Order, compose, rows_of, spread
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
@@ -22,14 +22,14 @@ class LatentAttention(nnx.Module, pytree=False):
     """
 
     def __init__(
-        self, model: ModelConfig, config: LatentConfig, layer: LayerConfig, weights: WeightSource, prefix: str
+        self, model: ModelConfig, attention: AttentionConfig, config: LatentConfig, weights: WeightSource, prefix: str
     ):
-        names, hidden, heads, shard = model.names, model.hidden_size, model.attention.heads, weights.shard
+        names, hidden, heads, shard = model.names, model.hidden_size, attention.heads, weights.shard
         own = shard.units(heads)
         members = np.maximum(own, 0)
-        self.config, self.heads, self.scores = config, len(own), ScoreOptions(model.attention.scale, layer.window)
+        self.config, self.heads, self.scores = config, len(own), ScoreOptions(attention.scale, attention.window)
         wide, key = config.plain + config.rotary, config.rank + config.rotary
-        interleaved = layer.rope is not None and layer.rope.interleaved
+        interleaved = attention.rope is not None and attention.rope.interleaved
         order = _rotary_order(heads, config.plain, config.rotary) if interleaved else None
         key_order = _rotary_order(1, config.rank, config.rotary) if interleaved else None
         rank = config.query_rank
@@ -53,18 +53,10 @@ class LatentAttention(nnx.Module, pytree=False):
         self.out = Linear(weights, heads * config.value, {f"{prefix}.{names.out}": hidden}, config.bias, part=part)
 
     def __call__(
-        self,
-        x: Input,
-        onto: jax.Array | None,
-        cos_sin: tuple[jax.Array, jax.Array],
-        pages: jax.Array,
-        attend: Attend,
+        self, x: Input, onto: jax.Array | None, positions: Positions, pages: jax.Array, attend: Attend
     ) -> tuple[jax.Array, jax.Array]:
-        """Compute attention of (token, hidden), added to `onto`, and write the tokens into this layer's pages.
-
-        Args:
-            cos_sin: the cosines and sines of the positions, (token, pairs) each.
-        """
+        """Compute attention of (token, hidden), added to `onto`, and write the tokens into this layer's pages."""
+        cos_sin = positions.cos, positions.sin
         config, x = self.config, kernels.materialize(x, implementation=self.out.implementation)
         q = self.q(x if self.q_latent is None or self.q_norm is None else self.q_norm.input(self.q_latent(x)))
         plain, rotary = jnp.split(q.reshape(len(x), self.heads, -1), [config.plain], axis=-1)

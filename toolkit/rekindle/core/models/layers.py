@@ -1,4 +1,4 @@
-"""Building blocks of a decoder: linear maps, normalisations, activations. Activations are float32, (token, ...)."""
+"""Building blocks of a decoder: linear maps, tables, norms, activation functions. Values are (token, ...) float32."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 from rekindle.core.models.config import Activation, FeedForwardConfig, Norm
-from rekindle.core.models.shard import WHOLE, HeadShares, Order, Shard
+from rekindle.core.models.shard import TENSOR, WHOLE, HeadShares, Order, Shard, rows_of
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.inputs import Gated, Input, Normed
@@ -87,6 +87,7 @@ class Linear(nnx.Module, pytree=False):
         order: see `JoinedTensors`.
         part: the indices of this device's inputs, -1 for padding, if products are summed over devices; None for all
             inputs on each device.
+        transposed: whether the only projection is stored as (in, out).
 
     Attributes:
         weight: (out, in), float32 or bfloat16, in the kernels' packed form.
@@ -101,11 +102,19 @@ class Linear(nnx.Module, pytree=False):
         bias: bool = False,
         order: Order | None = None,
         part: Order | None = None,
+        transposed: bool = False,
     ):
         self.outputs = sum(outputs.values()) if order is None else len(order)
         self.implementation, self.shard = weights.implementation, WHOLE if part is None else weights.shard
-        matrices = {f"{name}.weight": (size, inputs) for name, size in outputs.items()}
-        self.weight = nnx.Param(weights.get(JoinedTensors(matrices, True, order, inputs=part)))
+        shapes = {name: (inputs, size) if transposed else (size, inputs) for name, size in outputs.items()}
+        matrices = JoinedTensors(
+            {f"{name}.weight": shape for name, shape in shapes.items()},
+            True,
+            order,
+            transposed=transposed,
+            inputs=part,
+        )
+        self.weight = nnx.Param(weights.get(matrices))
         biases = {f"{name}.bias": (size,) for name, size in outputs.items()}
         self.bias = nnx.Param(weights.get(JoinedTensors(biases, False, order))) if bias else None
 
@@ -121,6 +130,42 @@ class Linear(nnx.Module, pytree=False):
     def product(self, x: Input) -> jax.Array:
         """Return this device's summand of the product, without the bias."""
         return kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation)
+
+
+class Table(nnx.Module, pytree=False):
+    """A table with one row per token, each row on one device.
+
+    Args:
+        weights: the source of the tensors.
+        name: the name of the table.
+        shape: (rows, features).
+
+    Attributes:
+        weight: the rows of this device, in the kernels' packed form.
+        rows: the number of rows on each device.
+    """
+
+    def __init__(self, weights: WeightSource, name: str, shape: tuple[int, int]):
+        self.features, self.implementation, self.shard = shape[1], weights.implementation, weights.shard
+        own = self.shard.units(shape[0])
+        self.rows, order = len(own), None if self.shard.of == 1 else rows_of((own, 1, 0))
+        self.weight = nnx.Param(weights.get(JoinedTensors({f"{name}.weight": shape}, True, order)))
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The dtype of the rows."""
+        dtype: jnp.dtype = self.weight[...].dtype
+        return dtype
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """Return the rows of (token,) int32, (token, features) float32."""
+        table, shape = self.weight[...], (self.rows, self.features)
+        if self.shard.of == 1:
+            return kernels.look_up(table, tokens, shape, implementation=self.implementation)
+        rows = tokens - jax.lax.axis_index(TENSOR) * self.rows
+        is_local = (rows >= 0) & (rows < self.rows)
+        values = kernels.look_up(table, jnp.where(is_local, rows, 0), shape, implementation=self.implementation)
+        return self.shard.sum(jnp.where(is_local[:, None], values, 0))
 
 
 class Normalise(nnx.Module, pytree=False):
@@ -145,7 +190,8 @@ class Normalise(nnx.Module, pytree=False):
         shares: HeadShares | None = None,
     ):
         scales = {f"{name}.weight": each for name, each in shapes.items()}
-        self.weight = nnx.Param(weights.get(JoinedTensors(scales, False, order, config.offset)))
+        scale = JoinedTensors(scales, False, order, config.offset)
+        self.weight = nnx.Param(weights.get(scale)) if config.weighted else None
         biases = {f"{name}.bias": each for name, each in shapes.items()}
         self.bias = nnx.Param(weights.get(JoinedTensors(biases, False, order))) if config.bias else None
         self.shape, self.config, self.implementation = shape, config, weights.implementation
@@ -157,13 +203,14 @@ class Normalise(nnx.Module, pytree=False):
 
     def input(self, x: jax.Array) -> Input:
         """Return the normalised (..., features) as an input of a linear layer, possibly not computed yet."""
-        if not self.config.centred and len(self.shape) == 1 and self.bias is None and self.shares is None:
-            return Normed(x, self.weight[...], self.config.eps)
+        weight, is_plain = self.weight, self.bias is None and self.shares is None and not self.config.centred
+        if is_plain and weight is not None and len(self.shape) == 1:
+            return Normed(x, weight[...], self.config.eps)
         if self.config.centred:
             x = x - self._mean(x)
         y = x * jax.lax.rsqrt(self._mean(jnp.square(x)) + self.config.eps)
         axes = (1,) * (x.ndim - len(self.shape))
-        y = y * self.weight[...].reshape(*axes, *self.shape)
+        y = y if weight is None else y * weight[...].reshape(*axes, *self.shape)
         return y if self.bias is None else y + self.bias[...].reshape(*axes, *self.shape)
 
     def _mean(self, x: jax.Array) -> jax.Array:
@@ -178,11 +225,14 @@ def norm_of(weights: WeightSource, name: str, features: int, config: Norm) -> No
     return Normalise(weights, {name: (features,)}, (features,), config)
 
 
+_GELU_TANH: Final = np.float32(2 * math.sqrt(2 / math.pi))
+"""GELU by tanh (Hendrycks and Gimpel, 2016, arXiv:1606.08415) as a sigmoid, which loses no digits far below 0."""
 ACTIVATIONS: Final[dict[Activation, Callable[[jax.Array], jax.Array]]] = {
     "silu": jax.nn.silu,
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
-    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+    "gelu_tanh": lambda x: x * jax.nn.sigmoid(_GELU_TANH * (x + 0.044715 * x**3)),
     "gelu_quick": lambda x: x * jax.nn.sigmoid(1.702 * x),
+    "relu": jax.nn.relu,
     "relu_squared": lambda x: jnp.square(jax.nn.relu(x)),
 }
 

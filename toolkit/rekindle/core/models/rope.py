@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.core.models.config import Rope
-from rekindle.core.models.scaling import (
+from rekindle.core.models.config import AttentionConfig, QueryGrowth, Rope
+from rekindle.core.models.config.scaling import (
     BaseScaling,
     DynamicScaling,
     LinearScaling,
@@ -16,6 +17,38 @@ from rekindle.core.models.scaling import (
     LongScaling,
     YarnScaling,
 )
+
+
+class Positions(NamedTuple):
+    """The positions of tokens, as used by the attention of some layers.
+
+    Attributes:
+        cos, sin: the cosines and sines of each token's pairs, (tokens, pairs) float32.
+        growth: the factor of each token's queries, (tokens,) float32; None for 1.
+    """
+
+    cos: jax.Array
+    sin: jax.Array
+    growth: jax.Array | None
+
+
+PositionKey = tuple[Rope | None, int, QueryGrowth | None]
+"""The parts of an attention config that determine its `Positions`."""
+
+
+def position_key(attention: AttentionConfig) -> PositionKey:
+    """Return the parts of a config that determine its `Positions`."""
+    return attention.rope, attention.rotary_dims, attention.growth
+
+
+def positions_of(key: PositionKey, positions: jax.Array, lengths: jax.Array) -> Positions:
+    """Compute the positions for attention; `positions` and `lengths` as in `compute_cos_sin`."""
+    rope, rotary_dims, growth = key
+    cos, sin = compute_cos_sin(rope, positions, lengths, rotary_dims)
+    if growth is None:
+        return Positions(cos, sin, None)
+    steps = jnp.floor((positions + growth.offset).astype(jnp.float32) / growth.period)
+    return Positions(cos, sin, 1 + growth.rate * jnp.log1p(steps))
 
 
 def compute_cos_sin(
@@ -63,13 +96,22 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
+def rotate_start(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Rotate the pairs at the start of each head of (tokens, heads, head_dim); the rest of it does not change."""
+    dims = 2 * cos.shape[1]
+    if dims == x.shape[-1]:
+        return rotate(x, cos, sin)
+    return jnp.concatenate([rotate(x[..., :dims], cos, sin), x[..., dims:]], axis=-1)
+
+
 def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
     """Return the angle per position of each pair, (pairs,) float32, in radians. Long-context scaling is ignored."""
     dims = head_dim if rope.dims is None else rope.dims
     theta = rope.theta
     if isinstance(rope.scaling, BaseScaling):
         theta *= rope.scaling.factor ** (dims / (dims - 2))
-    frequencies = theta ** (-np.arange(0, dims, 2, dtype=np.float64) / dims)
+    # In float32 like the published code: scores amplify a difference in the last bits.
+    frequencies = 1 / np.float32(theta) ** (np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims))
     match rope.scaling:
         case LinearScaling(factor):
             frequencies = frequencies / factor
@@ -77,6 +119,8 @@ def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
             frequencies = _llama3(frequencies, scaling)
         case YarnScaling() as scaling:
             frequencies = _yarn(frequencies, scaling, theta, dims)
+    if rope.pairs is not None:
+        frequencies[rope.pairs :] = 0.0
     return frequencies.astype(np.float32)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.config import DualConfig, LayerConfig, ModelConfig
 
 ITEM_BYTES: Final = 4
 """Bytes of a transferred element: always float32."""
@@ -29,15 +29,19 @@ class Wire:
 
     @classmethod
     def of(cls, config: ModelConfig, devices: int) -> "Wire":
-        """Return the traffic of this model: a token's embedding, two branches per layer, and its logits."""
+        """Return the traffic of this model: a token's embedding, its branches in each layer, and its logits."""
         if devices == 1:
             return cls(1, 0, 0, 0)
-        means, norm = 0, config.attention.head_norm
-        if norm is not None and norm.over == "all":  # of queries and of keys, with heads on all devices
-            means = config.num_layers * 2 * (2 if norm.norm.centred else 1)
-        branches = 1 + 2 * config.num_layers
-        rows = -(-config.vocab_size // devices)
-        return cls(devices, branches + means, branches * config.hidden_size + means, devices * rows)
+        means = 0
+        for attention in config.attentions:
+            norm = attention.head_norm
+            if norm is not None and norm.over == "all":  # of queries and of keys, with heads on all devices
+                means += 2 * (2 if norm.norm.centred else 1)
+        branches = 1 + sum(_branches(layer) for layer in config.layers)
+        features = 0 if config.features is None else config.features.size * config.num_layers
+        branches += 0 if config.positions is None else 1
+        rows, elements = -(-config.vocab_size // devices), branches * config.hidden_size + features + means
+        return cls(devices, branches + means + (1 if features else 0), elements, devices * rows)
 
     @property
     def per_token(self) -> int:
@@ -48,3 +52,9 @@ class Wire:
     def per_sample(self) -> int:
         """The additional bytes sent by each device for each sampled token, such as for every decode row."""
         return (self.devices - 1) * self.logit_elements * ITEM_BYTES // self.devices
+
+
+def _branches(layer: LayerConfig) -> int:
+    """Return the number of a layer's summands that are summed over devices."""
+    feed_forwards = 0 if layer.feed_forward is None else 2 if isinstance(layer.feed_forward, DualConfig) else 1
+    return feed_forwards + (0 if layer.attention is None else 1)

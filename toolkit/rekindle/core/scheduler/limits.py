@@ -8,7 +8,7 @@ from rekindle.core import buckets
 from rekindle.core.config import Policy, Settings, Ticks
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.scaling import DynamicScaling
+from rekindle.core.models.config.scaling import DynamicScaling
 
 DEFAULT_POOL_BYTES = 1 << 30
 EXTRA_PROGRAMS = 5

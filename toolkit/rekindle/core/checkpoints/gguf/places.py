@@ -10,7 +10,7 @@ import numpy as np
 from rekindle.core.checkpoints.gguf.architecture import Architecture
 from rekindle.core.checkpoints.gguf.file import GGUFFile
 from rekindle.core.errors import UnsupportedModel
-from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.config import AttentionConfig, ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle_kernels.blocks import Array, Blocks, Tensor
 
@@ -198,17 +198,22 @@ class _Finder:
         if place is None:
             return None
         shift = -1.0 if self.architecture.shifted and kind == "weight" and stem.endswith("norm") else 0.0
-        return replace(place, heads=self._heads(part), shift=shift)
+        return replace(place, heads=self._heads(layer, part), shift=shift)
 
     def _latent_place(self, layer: str, kind: str) -> KeysAndValues | None:
         keys, values = (f"blk.{layer}.attn_{part}_b.{kind}" for part in "kv")
         return KeysAndValues(keys, values) if {keys, values} <= self.file.shapes.keys() else None
 
-    def _heads(self, part: str) -> int:
+    def _heads(self, layer: str, part: str) -> int:
         """Return the number of heads in llama.cpp's row order."""
-        attention, qkv = self.config.attention, self.config.names.qkv
+        attention, qkv = self._attention(layer), self.config.names.qkv
+        if attention is None:
+            return 0
         heads = dict(zip(qkv, (attention.heads, attention.kv_heads), strict=False))
         return heads.get(part, 0) if self.architecture.permuted else 0
+
+    def _attention(self, layer: str) -> AttentionConfig | None:
+        return self.config.layers[int(layer)].attention if layer else None
 
     def _names(self, layer: str, part: str, stem: str, kind: str) -> tuple[str, ...] | None:
         """Return the names in the file, if all of them exist."""
@@ -239,9 +244,9 @@ class _Finder:
 
     def _fused_place(self, layer: str, part: str, kind: str) -> TensorPlace | None:
         """Return the location of a query, key or value projection in a fused tensor."""
-        qkv, attention = self.config.names.qkv, self.config.attention
+        qkv, attention = self.config.names.qkv, self._attention(layer)
         name = f"blk.{layer}.attn_qkv.{kind}"
-        if part not in qkv or len(qkv) != 3 or name not in self.file.shapes:
+        if attention is None or part not in qkv or len(qkv) != 3 or name not in self.file.shapes:
             return None
         ends = np.cumsum([0, attention.heads, attention.kv_heads, attention.kv_heads]) * attention.head_dim
         index = qkv.index(part)

@@ -11,8 +11,8 @@ import numpy as np
 
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import Rope
+from rekindle.core.models.config.scaling import Llama3Scaling
 from rekindle.core.models.rope import rope_frequencies
-from rekindle.core.models.scaling import Llama3Scaling
 
 _Doubles = np.ndarray[Any, np.dtype[np.float64]]
 _TOLERANCE = 1e-4

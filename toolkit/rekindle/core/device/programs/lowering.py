@@ -18,6 +18,7 @@ from rekindle.core.buckets import Bucket
 from rekindle.core.device.functions import Function, allow_function, copy_functions, enter_function, step_function
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.jax_settings import JaxSettings
+from rekindle.core.device.page_form import PageForm
 from rekindle.core.device.place import PAGE, PAGES, ROWS, SAME, WEIGHTS, Place
 from rekindle.core.device.sampling.adjustments import no_adjustments
 from rekindle.core.device.sampling.constraints import no_masks
@@ -25,7 +26,7 @@ from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.state import Sizes, empty_state
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import abstract_decoder
-from rekindle_kernels.api import Implementation, choose
+from rekindle_kernels.api import Implementation, choose_for_all
 
 Program = Callable[..., Any]
 """A compiled function. Arguments returned in updated form are donated.
@@ -93,8 +94,8 @@ class Programs:
         logits_processor: Callable[[Any, Any], Any] | None = None,
     ):
         self.jax_settings = JaxSettings.here()
-        pool = config.pool(sizes.num_pages, sizes.page_size, place.tensor)
-        self.implementation = kernels = choose(place.first.platform, pool, dtype, implementation)
+        pools = config.pools(sizes.num_pages, sizes.page_size, place.tensor)
+        self.implementation = kernels = choose_for_all(place.first.platform, pools, dtype, implementation)
         abstract = abstract_decoder(config, dtype, kernels, place.shards[0])
         self._weights = [place.global_shape(form, WEIGHTS) for form in abstract.forms]
         self._place = place
@@ -113,11 +114,11 @@ class Programs:
         self._group_slots = slots
         self._slots = jax.tree.map(lambda rows: place.global_shape(rows, ROWS), slots)
         self._pages = tuple(place.global_shape(layer, PAGES) for layer in pages)
-        self._heads = heads = place.heads(config.attention.heads, config.attention.kv_heads)
+        self._page_form = form = PageForm.of(config, self._pages, place)
         # Of several processes, one keeps all copies: it needs whole pages, and sends them to the others.
-        page = PAGE if heads is None and place.processes == 1 else SAME
+        page = PAGE if form.has_head_axis and place.processes == 1 else SAME
         self.page_sharding = place.sharding(page)
-        gather_page, scatter_page = copy_functions(place, heads, kernels, sizes.num_pages, page)
+        gather_page, scatter_page = copy_functions(place, form, kernels, sizes.num_pages, page)
         self._functions: dict[Any, Function] = {
             Bucket: step_function(place, abstract, sizes, kernels, processor),
             EMPTY: Function(place.on_each_device(empty, (), (PAGES, ROWS)), (), (PAGES, ROWS)),
@@ -130,9 +131,7 @@ class Programs:
     @property
     def page(self) -> jax.ShapeDtypeStruct:
         """The shape and dtype of a page over all layers from GATHER, with each head once."""
-        _, sides, heads, page_size, width = self._pages[0].shape
-        heads = heads if self._heads is None else len(self._heads.first)
-        return jax.ShapeDtypeStruct((len(self._pages), sides, heads, page_size, width), self._pages[0].dtype)
+        return self._page_form.array
 
     @property
     def copy_bytes(self) -> int:

@@ -99,8 +99,9 @@ class Blueprint:
 
     def kernels(self, setting: Implementation | None) -> str:
         """Return the kernels in use, as text, given the implementation in the settings."""
-        pool = self.checkpoint.config.pool(self.limits.pool.num_pages, self.limits.pool.page_size, self.place.tensor)
-        return describe(self.programs.implementation, self.place.first.platform, pool, self.dtype, setting)
+        limits = self.limits.pool
+        pools = self.checkpoint.config.pools(limits.num_pages, limits.page_size, self.place.tensor)
+        return describe(self.programs.implementation, self.place.first.platform, pools, self.dtype, setting)
 
     @property
     def first_programs(self) -> list[Key]:

@@ -9,7 +9,7 @@ from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.errors import ConfigError, ModelTooLarge
 from rekindle.core.markup import size_text
-from rekindle.core.models.config import LayerConfig, ModelConfig
+from rekindle.core.models.config import DualConfig, ExpertsConfig, FeedForwardConfig, ModelConfig
 from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits
 from rekindle.core.scheduler.requests.waiting import STAGED_PART
 
@@ -130,20 +130,25 @@ def workspace_bound(config: ModelConfig, limits: EngineLimits) -> int:
     both = limits.ticks == "combined"
     tokens = limits.max_prefill_tokens + (limits.max_running if both else 0)
     samples = limits.max_prefill_tokens // QUERY_BLOCK + (limits.max_running if both else 0)
-    attention = config.attention
-    heads = (2 * attention.heads + 2 * attention.kv_heads) * attention.head_dim
-    of_token = 6 * config.hidden_size + 2 * heads + max(_widths(config, layer) for layer in config.layers)
+    heads = max((2 * each.heads + 2 * each.kv_heads) * each.head_dim for each in config.attentions)
+    features = 0 if config.features is None else 3 * config.features.size * config.num_layers
+    widths = max(_widths(config.hidden_size, layer.feed_forward) for layer in config.layers)
+    of_token = 6 * config.hidden_size + 2 * heads + features + widths
     of_sample = COPIES_OF_LOGITS * config.vocab_size
     return 4 * (max(tokens, limits.max_running) * of_token + max(samples, limits.max_running) * of_sample)
 
 
-def _widths(config: ModelConfig, layer: LayerConfig) -> int:
+def _widths(hidden: int, config: FeedForwardConfig | ExpertsConfig | DualConfig | None) -> int:
     """Return the numbers per token alive at a time in a feed-forward layer."""
-    experts = layer.experts
-    if experts is None:
-        return 3 * config.feed_forward.width
-    shared = 0 if experts.shared is None else experts.shared.width
-    return 3 * (experts.router.per_token * (experts.each.width + config.hidden_size) + shared) + 4 * experts.count
+    match config:
+        case None:
+            return 0
+        case FeedForwardConfig():
+            return 3 * config.width
+        case DualConfig():
+            return hidden + max(_widths(hidden, config.dense), _widths(hidden, config.experts))
+    shared = 0 if config.shared is None else config.shared.width
+    return 3 * (config.router.per_token * (config.each.width + hidden) + shared) + 4 * config.count
 
 
 def _rounded(size: int) -> int:

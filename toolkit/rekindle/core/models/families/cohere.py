@@ -2,32 +2,37 @@
 
 from dataclasses import replace
 
-from rekindle.core.models.config import HeadNorm, ModelConfig, Names
+from rekindle.core.models.config import HeadNorm, ModelConfig, Names, Norm
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama
+from rekindle.core.models.families.reading import Family, read_attention, read_llama, read_norm
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Cohere of the first generation. Each head's queries and keys may have separate norms."""
-    model = read_cohere(keys)
-    head_norm = HeadNorm(model.norm, over="own") if keys.flag("use_qk_norm") else None
-    return replace(model, attention=replace(model.attention, head_norm=head_norm))
+    return read_cohere(keys, HeadNorm(_norm(keys), over="own") if keys.flag("use_qk_norm") else None)
 
 
-def read_cohere(keys: Keys) -> ModelConfig:
-    """Read the common parts of both generations."""
-    model, bias = read_llama(keys, eps="layer_norm_eps"), keys.flag("attention_bias")
-    layers = tuple(replace(layer, rope=layer.rope and replace(layer.rope, interleaved=True)) for layer in model.layers)
+def read_cohere(keys: Keys, head_norm: HeadNorm | None = None) -> ModelConfig:
+    """Read the common parts of both generations.
+
+    Args:
+        keys: the config.
+        head_norm: the normalisation of queries and keys.
+    """
+    bias = keys.flag("attention_bias")
+    attention = replace(read_attention(keys, interleaved=True), qkv_bias=bias, out_bias=bias, head_norm=head_norm)
     return replace(
-        model,
-        attention=replace(model.attention, qkv_bias=bias, out_bias=bias),
-        layers=layers,
-        norm=replace(model.norm, centred=True),
+        read_llama(keys, attention=attention),
+        norm=_norm(keys),
         parallel=True,
         tied_embeddings=keys.flag("tie_word_embeddings", True),
         logit_multiplier=keys.number("logit_scale", 0.0625),
         names=Names(before_mlp=None),
     )
+
+
+def _norm(keys: Keys) -> Norm:
+    return replace(read_norm(keys, "layer_norm_eps"), centred=True)
 
 
 COHERE = Family("CohereForCausalLM", read, "cohere")

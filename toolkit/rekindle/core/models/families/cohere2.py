@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.cohere import read_cohere
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, with_windows
+from rekindle.core.models.families.reading import Family, with_windows, without_positions
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -17,7 +17,7 @@ def read(keys: Keys) -> ModelConfig:
     keys.refuse("position_embedding_type", "rope_gptj")
     switch = keys.get("layer_switch", 4)
     pattern = keys.get("sliding_window_pattern", keys.get("_sliding_window_pattern", switch))
-    rope, without_rope = model.layers[0].rope, tuple(replace(layer, rope=None) for layer in model.layers)
+    rope, without_rope = model.attentions[0].rope, tuple(without_positions(layer) for layer in model.layers)
     return replace(model, layers=with_windows(keys, without_rope, lambda i: (i + 1) % pattern > 0, rope=rope))
 
 

@@ -11,7 +11,6 @@ from rekindle.core.models.config import (
     ModelConfig,
     Names,
     Norm,
-    Rope,
     RouterConfig,
 )
 from rekindle.core.models.families.keys import Keys
@@ -54,7 +53,7 @@ def read_latent(keys: Keys, router: RouterConfig, *, interleaved: bool, dense: i
         UnsupportedModel: a part of the config is not implemented.
         CheckpointError: a number is missing or invalid.
     """
-    attention, rope = _attention(keys)
+    attention = _attention(keys, interleaved)
     hidden, width = keys.size("hidden_size"), keys.size("intermediate_size")
     keys.refuse("mlp_bias", False)
     whole = FeedForwardConfig(width, activation_of(keys))
@@ -63,9 +62,9 @@ def read_latent(keys: Keys, router: RouterConfig, *, interleaved: bool, dense: i
     count = keys.get("n_routed_experts", 0)
     experts = ExpertsConfig(count, one, router, replace(one, width=shared * one.width) if shared else None)
     first, step = keys.get("first_k_dense_replace", dense), keys.size("moe_layer_freq", 1)
-    plain = LayerConfig(replace(rope, interleaved=interleaved))
+    plain = LayerConfig(attention, whole)
     layers = (
-        replace(plain, experts=experts) if count and i >= first and i % step == 0 else plain
+        replace(plain, feed_forward=experts) if count and i >= first and i % step == 0 else plain
         for i in range(keys.size("num_hidden_layers"))
     )
     return ModelConfig(
@@ -73,8 +72,6 @@ def read_latent(keys: Keys, router: RouterConfig, *, interleaved: bool, dense: i
         vocab_size=keys.size("vocab_size"),
         hidden_size=hidden,
         max_context=keys.size("max_position_embeddings"),
-        attention=attention,
-        feed_forward=whole,
         layers=tuple(layers),
         norm=Norm(keys.number("rms_norm_eps", 1e-6)),
         tied_embeddings=keys.flag("tie_word_embeddings"),
@@ -82,7 +79,7 @@ def read_latent(keys: Keys, router: RouterConfig, *, interleaved: bool, dense: i
     )
 
 
-def _attention(keys: Keys) -> tuple[AttentionConfig, Rope]:
+def _attention(keys: Keys, interleaved: bool) -> AttentionConfig:
     """Read attention and its rope. The norms of latents have an epsilon of 1e-6, unlike other norms."""
     for derived in ("num_key_value_heads", "head_dim", "qk_head_dim"):
         keys.get(derived)
@@ -102,7 +99,8 @@ def _attention(keys: Keys) -> tuple[AttentionConfig, Rope]:
         bias=keys.flag("attention_bias"),
     )
     heads = keys.size("num_attention_heads")
-    return AttentionConfig(heads, 1, latent.rank + rotary, scale, latent=latent), rope_of(keys, rotary)
+    rope = replace(rope_of(keys, rotary), interleaved=interleaved)
+    return AttentionConfig(heads, 1, latent.rank + rotary, scale, rope, latent=latent)
 
 
 DEEPSEEK_V2 = Family("DeepseekV2ForCausalLM", read, "deepseek_v2")

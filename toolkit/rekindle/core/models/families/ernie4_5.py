@@ -4,19 +4,20 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama
+from rekindle.core.models.families.reading import Family, read_attention, read_feed_forward, read_llama
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read an Ernie 4.5."""
-    model, bias = read_llama(keys, theta=500_000.0), keys.flag("use_bias")
+    bias = keys.flag("use_bias")
+    attention = read_attention(keys, theta=500_000.0, interleaved=True)
+    model = read_llama(
+        keys,
+        attention=replace(attention, qkv_bias=bias, out_bias=bias),
+        feed_forward=replace(read_feed_forward(keys), bias=bias),
+    )
     return replace(
         model,
-        attention=replace(model.attention, qkv_bias=bias, out_bias=bias),
-        feed_forward=replace(model.feed_forward, bias=bias),
-        layers=tuple(
-            replace(layer, rope=layer.rope and replace(layer.rope, interleaved=True)) for layer in model.layers
-        ),
         tied_embeddings=keys.flag("tie_word_embeddings", True),
     )
 

@@ -2,36 +2,43 @@
 
 from dataclasses import replace
 
-from rekindle.core.models.config import ModelConfig, Rope
+from rekindle.core.models.config import AttentionConfig, FeedForwardConfig, ModelConfig, Norm
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, activation_of, read_llama
+from rekindle.core.models.families.reading import Family, activation_of, read_attention, read_llama, read_norm
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Gemma of the first generation."""
-    model, bias = read_gemma(keys), keys.flag("attention_bias")
-    keys.get("hidden_act")  # "gelu" in files, but the training used the tanh form
-    return replace(model, attention=replace(model.attention, qkv_bias=bias, out_bias=bias))
+    return read_gemma(keys, read_attention(keys))
 
 
-def read_gemma(keys: Keys, rope: Rope | None = None) -> ModelConfig:
-    """Read the common parts of all generations.
+def read_gemma(keys: Keys, attention: AttentionConfig) -> ModelConfig:
+    """Read the common parts of the first three generations.
 
     Args:
         keys: the config.
-        rope: the rope of all layers; None to read it from the config.
+        attention: the attention of all layers, without biases.
     """
     keys.refuse("use_bidirectional_attention", False)
-    model = read_llama(keys, rope=rope)
+    bias = keys.flag("attention_bias")
+    keys.get("hidden_act")  # "gelu" in some files, but the training used the tanh form
+    activation = activation_of(keys, "hidden_activation", "gelu_pytorch_tanh")
+    model = read_llama(
+        keys,
+        attention=replace(attention, qkv_bias=bias, out_bias=bias),
+        feed_forward=FeedForwardConfig(keys.size("intermediate_size"), activation),
+    )
     return replace(
         model,
-        feed_forward=replace(
-            model.feed_forward, activation=activation_of(keys, "hidden_activation", "gelu_pytorch_tanh")
-        ),
-        norm=replace(model.norm, offset=1.0),
+        norm=gemma_norm(keys),
         tied_embeddings=keys.flag("tie_word_embeddings", True),
         embedding_multiplier=model.hidden_size**0.5,
     )
+
+
+def gemma_norm(keys: Keys) -> Norm:
+    """Return the norm of the first three generations; their weights are stored without 1."""
+    return replace(read_norm(keys), offset=1.0)
 
 
 GEMMA = Family("GemmaForCausalLM", read, "gemma")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import ModelConfig, Names
 from rekindle.core.models.families.gemma import read_gemma
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, with_windows
+from rekindle.core.models.families.reading import Family, read_attention, with_windows
 
 NAMES = Names(
     after_attention="post_attention_layernorm",
@@ -16,17 +16,14 @@ NAMES = Names(
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Gemma 2. Even layers have the window, unless the config has `layer_types`."""
-    model, bias = read_gemma(keys), keys.flag("attention_bias")
     attention = replace(
-        model.attention,
+        read_attention(keys),
         scale=keys.number("query_pre_attn_scalar", 256) ** -0.5,
         soft_cap=keys.number_or_none("attn_logit_softcapping"),
-        qkv_bias=bias,
-        out_bias=bias,
     )
+    model = read_gemma(keys, attention)
     return replace(
         model,
-        attention=attention,
         layers=with_windows(keys, model.layers, lambda i: i % 2 == 0),
         logit_cap=keys.number_or_none("final_logit_softcapping"),
         names=NAMES,

@@ -3,29 +3,23 @@
 from dataclasses import replace
 
 from rekindle.core.models.config import HeadNorm, ModelConfig
-from rekindle.core.models.families.gemma import read_gemma
+from rekindle.core.models.families.gemma import gemma_norm, read_gemma
 from rekindle.core.models.families.gemma2 import NAMES
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_attention, with_windows
+from rekindle.core.models.families.reading import Family, read_heads, with_windows
 from rekindle.core.models.families.rope import ropes_of
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Gemma 3. The last of each `sliding_window_pattern` layers has full attention."""
-    rope, local = ropes_of(keys, read_attention(keys).head_dim, 1_000_000.0, "rope_local_base_freq", 10_000.0)
-    model, bias = read_gemma(keys, rope), keys.flag("attention_bias")
+    heads = read_heads(keys)
+    rope, local = ropes_of(keys, heads.head_dim, 1_000_000.0, "rope_local_base_freq", 10_000.0)
     pattern = keys.get("sliding_window_pattern", keys.get("_sliding_window_pattern", 6))
     keys.get("attn_logit_softcapping")  # unused by the model
-    attention = replace(
-        model.attention,
-        scale=keys.number("query_pre_attn_scalar", 256) ** -0.5,
-        head_norm=HeadNorm(model.norm),
-        qkv_bias=bias,
-        out_bias=bias,
-    )
+    scale = keys.number("query_pre_attn_scalar", 256) ** -0.5
+    model = read_gemma(keys, replace(heads, rope=rope, scale=scale, head_norm=HeadNorm(gemma_norm(keys))))
     return replace(
         model,
-        attention=attention,
         layers=with_windows(keys, model.layers, lambda i: (i + 1) % pattern > 0, rope=local),
         logit_cap=keys.number_or_none("final_logit_softcapping"),
         names=NAMES,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, ModelConfig, Names, RouterConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama, with_windows
+from rekindle.core.models.families.reading import Family, read_attention, read_feed_forward, read_llama, with_windows
 from rekindle.core.models.families.refusals import quantization_refusal
 
 NAMES = Names(
@@ -22,10 +22,11 @@ def read(keys: Keys) -> ModelConfig:
     # MXFP4 is dequantized by the checkpoint.
     if keys.get("quantization_config") and keys.below("quantization_config").get("quant_method") != "mxfp4":
         raise UnsupportedModel(quantization_refusal(keys, "quantization_config"))
-    model = read_llama(keys, theta=150_000.0, eps="rms_norm_eps")
+    attention = replace(read_attention(keys, theta=150_000.0), qkv_bias=bias, out_bias=bias, sinks=True)
+    model = read_llama(keys, attention=attention)
     keys.refuse("swiglu_alpha", 1.702)
     each = FeedForwardConfig(
-        model.feed_forward.width, "gelu_quick", bias=True, limit=keys.number("swiglu_limit", 7.0), offset=1.0
+        read_feed_forward(keys).width, "gelu_quick", bias=True, limit=keys.number("swiglu_limit", 7.0), offset=1.0
     )
     router = RouterConfig(keys.size("num_experts_per_tok", 4), scores="chosen", bias=True)
     keys.get("experts_per_token")  # the same number again
@@ -33,8 +34,7 @@ def read(keys: Keys) -> ModelConfig:
     layers = with_windows(keys, model.layers, lambda i: i % 2 == 0)
     return replace(
         model,
-        attention=replace(model.attention, qkv_bias=bias, out_bias=bias, sinks=True),
-        layers=tuple(replace(layer, experts=experts) for layer in layers),
+        layers=tuple(replace(layer, feed_forward=experts) for layer in layers),
         names=NAMES,
     )
 

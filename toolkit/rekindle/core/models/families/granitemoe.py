@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import ExpertsConfig, ModelConfig, Names, RouterConfig
 from rekindle.core.models.families import granite
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family
+from rekindle.core.models.families.reading import Family, read_feed_forward
 
 NAMES = Names(
     router="block_sparse_moe.router.layer",
@@ -18,8 +18,8 @@ def read(keys: Keys) -> ModelConfig:
     """Read a Granite MoE."""
     model = granite.read(keys)
     router = RouterConfig(keys.size("num_experts_per_tok", 2), scores="chosen")
-    experts = ExpertsConfig(keys.size("num_local_experts", 8), model.feed_forward, router)
-    return replace(model, layers=tuple(replace(layer, experts=experts) for layer in model.layers), names=NAMES)
+    experts = ExpertsConfig(keys.size("num_local_experts", 8), read_feed_forward(keys), router)
+    return replace(model, layers=tuple(replace(layer, feed_forward=experts) for layer in model.layers), names=NAMES)
 
 
 GRANITEMOE = Family("GraniteMoeForCausalLM", read, "granitemoe")

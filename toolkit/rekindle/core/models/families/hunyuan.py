@@ -4,21 +4,18 @@ from dataclasses import replace
 
 from rekindle.core.models.config import HeadNorm, ModelConfig, Names
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama
+from rekindle.core.models.families.reading import Family, read_attention, read_llama, read_norm
 
 NAMES = Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read a dense Hunyuan."""
-    model, bias = read_llama(keys), keys.flag("attention_bias")
+    bias = keys.flag("attention_bias")
     keys.refuse("use_qk_norm", True)  # in published files, but not in files saved by transformers
-    head_norm = HeadNorm(model.norm, after_rope=True)
-    return replace(
-        model,
-        attention=replace(model.attention, qkv_bias=bias, out_bias=bias, head_norm=head_norm),
-        names=NAMES,
-    )
+    head_norm = HeadNorm(read_norm(keys), after_rope=True)
+    attention = replace(read_attention(keys), qkv_bias=bias, out_bias=bias, head_norm=head_norm)
+    return replace(read_llama(keys, attention=attention), names=NAMES)
 
 
 HUNYUAN = Family("HunYuanDenseV1ForCausalLM", read, "hunyuan_v1_dense")

@@ -4,17 +4,15 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama
+from rekindle.core.models.families.reading import Family, read_attention, read_feed_forward, read_llama
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Llama. All projections of attention have biases, or none; the same holds for the feed-forward layer."""
-    model, bias = read_llama(keys), keys.flag("attention_bias")
-    return replace(
-        model,
-        attention=replace(model.attention, qkv_bias=bias, out_bias=bias),
-        feed_forward=replace(model.feed_forward, bias=keys.flag("mlp_bias")),
-    )
+    bias = keys.flag("attention_bias")
+    attention = replace(read_attention(keys), qkv_bias=bias, out_bias=bias)
+    feed_forward = replace(read_feed_forward(keys), bias=keys.flag("mlp_bias"))
+    return read_llama(keys, attention=attention, feed_forward=feed_forward)
 
 
 LLAMA = Family("LlamaForCausalLM", read, "llama")

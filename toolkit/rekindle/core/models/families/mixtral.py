@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ExpertsConfig, ModelConfig, Names, RouterConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama, with_windows
+from rekindle.core.models.families.reading import Family, read_attention, read_feed_forward, read_llama, with_windows
 
 NAMES = Names(
     router="block_sparse_moe.gate",
@@ -15,10 +15,10 @@ NAMES = Names(
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Mixtral."""
-    model = read_llama(keys, theta=1_000_000.0)
+    model = read_llama(keys, attention=read_attention(keys, theta=1_000_000.0))
     router = RouterConfig(keys.size("num_experts_per_tok", 2), normalised=True)
-    experts = ExpertsConfig(keys.size("num_local_experts", 8), model.feed_forward, router)
-    layers = tuple(replace(layer, experts=experts) for layer in with_windows(keys, model.layers))
+    experts = ExpertsConfig(keys.size("num_local_experts", 8), read_feed_forward(keys), router)
+    layers = tuple(replace(layer, feed_forward=experts) for layer in with_windows(keys, model.layers))
     return replace(model, layers=layers, names=NAMES)
 
 

@@ -4,19 +4,17 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig, Names, Norm
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, activation_of, read_llama
+from rekindle.core.models.families.reading import Family, read_attention, read_feed_forward, read_llama, read_norm
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Nemotron."""
-    model = read_llama(keys, share=0.5, eps="norm_eps")
     attention_bias, bias = keys.flag("attention_bias"), keys.flag("mlp_bias")
-    feed_forward = replace(model.feed_forward, activation=activation_of(keys, default="relu2"), gated=False, bias=bias)
+    attention = replace(read_attention(keys, share=0.5), qkv_bias=attention_bias, out_bias=attention_bias)
+    feed_forward = replace(read_feed_forward(keys, "relu2"), gated=False, bias=bias)
     return replace(
-        model,
-        attention=replace(model.attention, qkv_bias=attention_bias, out_bias=attention_bias),
-        feed_forward=feed_forward,
-        norm=Norm(model.norm.eps, centred=True, offset=1.0, bias=True),
+        read_llama(keys, attention=attention, feed_forward=feed_forward),
+        norm=Norm(read_norm(keys, "norm_eps").eps, centred=True, offset=1.0, bias=True),
         names=Names(gate_up=("mlp.up_proj",)),
     )
 

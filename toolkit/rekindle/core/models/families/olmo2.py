@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import HeadNorm, ModelConfig, Names
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama
+from rekindle.core.models.families.reading import Family, read_attention, read_llama, read_norm
 
 NAMES = Names(
     before_attention=None,
@@ -21,13 +21,9 @@ def read(keys: Keys) -> ModelConfig:
 
 def read_olmo(keys: Keys) -> ModelConfig:
     """Read the common parts of OLMo 2 and 3."""
-    model, bias = read_llama(keys, theta=500_000.0), keys.flag("attention_bias")
-    head_norm = HeadNorm(model.norm, over="all")
-    return replace(
-        model,
-        attention=replace(model.attention, qkv_bias=bias, out_bias=bias, head_norm=head_norm),
-        names=NAMES,
-    )
+    bias, head_norm = keys.flag("attention_bias"), HeadNorm(read_norm(keys), over="all")
+    attention = replace(read_attention(keys, theta=500_000.0), qkv_bias=bias, out_bias=bias, head_norm=head_norm)
+    return replace(read_llama(keys, attention=attention), names=NAMES)
 
 
 OLMO2 = Family("Olmo2ForCausalLM", read, "olmo2")

@@ -12,7 +12,7 @@ from rekindle.core.models.families.rope import rope_of, without_scaling
 def read(keys: Keys) -> ModelConfig:
     """Read an OLMo 3."""
     model = read_olmo(keys)
-    local = without_scaling(rope_of(keys, model.attention.head_dim, 500_000.0))
+    local = without_scaling(rope_of(keys, model.attentions[0].head_dim, 500_000.0))
     return replace(model, layers=with_windows(keys, model.layers, lambda i: (i + 1) % 4 > 0, rope=local))
 
 

@@ -4,19 +4,15 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama, with_windows
+from rekindle.core.models.families.reading import Family, read_attention, read_llama, with_windows
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Qwen2."""
-    model = read_llama(keys)
+    model = read_llama(keys, attention=replace(read_attention(keys), qkv_bias=True))
     first = keys.get("max_window_layers", 28)
     keys.get("attention_bias")  # without effect: queries, keys and values always have biases
-    return replace(
-        model,
-        attention=replace(model.attention, qkv_bias=True),
-        layers=with_windows(keys, model.layers, lambda i: i >= first, default_on=False),
-    )
+    return replace(model, layers=with_windows(keys, model.layers, lambda i: i >= first, default_on=False))
 
 
 QWEN2 = Family("Qwen2ForCausalLM", read, "qwen2")

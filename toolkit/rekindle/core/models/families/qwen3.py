@@ -4,17 +4,16 @@ from dataclasses import replace
 
 from rekindle.core.models.config import HeadNorm, ModelConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama, with_windows
+from rekindle.core.models.families.reading import Family, read_attention, read_llama, read_norm, with_windows
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Qwen3."""
-    model, bias, first = read_llama(keys), keys.flag("attention_bias"), keys.get("max_window_layers", 28)
-    return replace(
-        model,
-        attention=replace(model.attention, qkv_bias=bias, out_bias=bias, head_norm=HeadNorm(model.norm)),
-        layers=with_windows(keys, model.layers, lambda i: i >= first, default_on=False),
-    )
+    bias, first = keys.flag("attention_bias"), keys.get("max_window_layers", 28)
+    head_norm = HeadNorm(read_norm(keys))
+    attention = replace(read_attention(keys), qkv_bias=bias, out_bias=bias, head_norm=head_norm)
+    model = read_llama(keys, attention=attention)
+    return replace(model, layers=with_windows(keys, model.layers, lambda i: i >= first, default_on=False))
 
 
 QWEN3 = Family("Qwen3ForCausalLM", read, "qwen3")

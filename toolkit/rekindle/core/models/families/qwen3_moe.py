@@ -12,7 +12,7 @@ from rekindle.core.models.families.reading import Family
 def read(keys: Keys) -> ModelConfig:
     """Read a Qwen3 MoE."""
     model = qwen3.read(keys)
-    return replace(model, layers=with_experts(keys, model.layers, read_experts(keys, model)))
+    return replace(model, layers=with_experts(keys, model.layers, read_experts(keys)))
 
 
 QWEN3_MOE = Family("Qwen3MoeForCausalLM", read, "qwen3_moe")

@@ -1,7 +1,7 @@
 """Readers of the parts of a `config.json` common to most families."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
@@ -14,9 +14,9 @@ from rekindle.core.models.config import (
     Norm,
     Rope,
 )
+from rekindle.core.models.config.scaling import DynamicScaling
 from rekindle.core.models.families.keys import Keys
 from rekindle.core.models.families.rope import rope_of
-from rekindle.core.models.scaling import DynamicScaling
 
 ACTIVATIONS: Final[dict[str, Activation]] = {
     "silu": "silu",
@@ -47,47 +47,64 @@ class Family:
 def read_llama(
     keys: Keys,
     *,
-    theta: float = 10_000.0,
-    share: float = 1.0,
+    attention: AttentionConfig | None = None,
+    feed_forward: FeedForwardConfig | None = None,
     eps: str = "rms_norm_eps",
-    rope: Rope | None = None,
 ) -> ModelConfig:
     """Read the config of a Llama, as a starting point for most families.
 
     Args:
         keys: the keys of `config.json`.
-        theta: the default base of the rope.
-        share: the default fraction of a head that is rotary.
+        attention: the attention of all layers; None for the result of `read_attention`.
+        feed_forward: the feed-forward layer of all layers; None for the result of `read_feed_forward`.
         eps: the key of the norms' epsilon.
-        rope: the rope of all layers; None to read it from the keys.
 
     Raises:
         UnsupportedModel: a part of the config is not implemented.
         CheckpointError: a number is missing or invalid.
     """
-    attention = read_attention(keys)
-    rope = rope_of(keys, attention.head_dim, theta, share) if rope is None else rope
+    attention = read_attention(keys) if attention is None else attention
+    feed_forward = read_feed_forward(keys) if feed_forward is None else feed_forward
     return ModelConfig(
         family=keys.get("model_type", "llama"),
         vocab_size=keys.size("vocab_size"),
         hidden_size=keys.size("hidden_size"),
-        max_context=_max_context(keys, rope),
-        attention=attention,
-        feed_forward=FeedForwardConfig(keys.size("intermediate_size"), activation_of(keys)),
-        layers=(LayerConfig(rope),) * keys.size("num_hidden_layers"),
-        norm=Norm(keys.number(eps, 1e-6)),
+        max_context=_max_context(keys, attention.rope),
+        layers=(LayerConfig(attention, feed_forward),) * keys.size("num_hidden_layers"),
+        norm=read_norm(keys, eps),
         tied_embeddings=keys.flag("tie_word_embeddings"),
     )
 
 
-def _max_context(keys: Keys, rope: Rope) -> int:
+def _max_context(keys: Keys, rope: Rope | None) -> int:
     """Return the context length in tokens: more than "max_position_embeddings" for a dynamic long-context rope."""
     positions = keys.size("max_position_embeddings")
-    return int(positions * rope.scaling.factor) if isinstance(rope.scaling, DynamicScaling) else positions
+    scaling = None if rope is None else rope.scaling
+    return int(positions * scaling.factor) if isinstance(scaling, DynamicScaling) else positions
 
 
-def read_attention(keys: Keys) -> AttentionConfig:
-    """Read the sizes of attention.
+def read_attention(
+    keys: Keys, *, theta: float = 10_000.0, share: float = 1.0, interleaved: bool = False
+) -> AttentionConfig:
+    """Read the sizes and the rope of attention.
+
+    Args:
+        keys: the keys of `config.json`.
+        theta: the default base of the rope.
+        share: the default fraction of a head that is rotary.
+        interleaved: whether the rope's pairs in a checkpoint are (2i, 2i + 1).
+
+    Raises:
+        UnsupportedModel: the kind of rope is not implemented.
+        CheckpointError: a number is missing or wrong, or the heads cannot share keys evenly.
+    """
+    attention = read_heads(keys)
+    rope = rope_of(keys, attention.head_dim, theta, share)
+    return replace(attention, rope=replace(rope, interleaved=interleaved))
+
+
+def read_heads(keys: Keys) -> AttentionConfig:
+    """Read the sizes of attention, without positions.
 
     Raises:
         CheckpointError: a number is missing or wrong, or the heads cannot share keys evenly.
@@ -98,6 +115,25 @@ def read_attention(keys: Keys) -> AttentionConfig:
         raise CheckpointError(f"{keys.source}: {heads} attention heads cannot share {kv_heads} key-value heads evenly")
     head_dim = keys.size("head_dim", keys.size("hidden_size") // heads)
     return AttentionConfig(heads, kv_heads, head_dim, scale=head_dim**-0.5)
+
+
+def read_feed_forward(keys: Keys, activation: str = "silu") -> FeedForwardConfig:
+    """Read the size and the activation of a gated feed-forward layer.
+
+    Args:
+        keys: the keys of `config.json`.
+        activation: the default activation.
+
+    Raises:
+        UnsupportedModel: the activation is not implemented.
+        CheckpointError: the size is missing or wrong.
+    """
+    return FeedForwardConfig(keys.size("intermediate_size"), activation_of(keys, default=activation))
+
+
+def read_norm(keys: Keys, eps: str = "rms_norm_eps") -> Norm:
+    """Read the normalisation of a Llama, with its epsilon under the key `eps`."""
+    return Norm(keys.number(eps, 1e-6))
 
 
 def activation_of(keys: Keys, key: str = "hidden_act", default: str = "silu") -> Activation:
@@ -133,18 +169,46 @@ def with_windows(
         CheckpointError: the length of `layer_types` is not the number of layers.
         UnsupportedModel: a type of layer is not implemented.
     """
-    types: list[Any] | None = keys.get("layer_types")
+    types = layer_types(keys, len(layers), rule)
     window, is_on = keys.get("sliding_window"), keys.flag("use_sliding_window", default_on)
-    if types is not None and len(types) != len(layers):
-        raise CheckpointError(f"{keys.source}: layer_types must name {len(layers)} layers, got {len(types)}")
-    for kind in set(types or ()) - {"full_attention", "sliding_attention"}:
-        raise UnsupportedModel(f"{keys.source}: layers of type {kind!r} are not supported")
     if not window or not is_on:
         return tuple(layers)
-    sliding = (
-        [rule(i) for i in range(len(layers))] if types is None else [kind == "sliding_attention" for kind in types]
-    )
+    size = keys.size("sliding_window")
     return tuple(
-        LayerConfig(layer.rope if rope is None else rope, keys.size("sliding_window")) if slides else layer
-        for layer, slides in zip(layers, sliding, strict=True)
+        _with_window(layer, size, rope) if kind == "sliding_attention" else layer
+        for layer, kind in zip(layers, types, strict=True)
     )
+
+
+def layer_types(keys: Keys, count: int, rule: Callable[[int], bool]) -> list[str]:
+    """Return the kind of attention of each layer, "full_attention" or "sliding_attention".
+
+    Args:
+        keys: the keys of `config.json`.
+        count: the number of layers.
+        rule: returns whether the layer with this index has a window, for configs without `layer_types`.
+
+    Raises:
+        CheckpointError: the length of `layer_types` is not the number of layers.
+        UnsupportedModel: a type of layer is not implemented.
+    """
+    types: list[Any] | None = keys.get("layer_types")
+    if types is None:
+        return ["sliding_attention" if rule(i) else "full_attention" for i in range(count)]
+    if len(types) != count:
+        raise CheckpointError(f"{keys.source}: layer_types must name {count} layers, got {len(types)}")
+    for kind in set(types) - {"full_attention", "sliding_attention"}:
+        raise UnsupportedModel(f"{keys.source}: layers of type {kind!r} are not supported")
+    return types
+
+
+def without_positions(layer: LayerConfig) -> LayerConfig:
+    """Return the layer without a rope."""
+    return layer if layer.attention is None else replace(layer, attention=replace(layer.attention, rope=None))
+
+
+def _with_window(layer: LayerConfig, window: int, rope: Rope | None) -> LayerConfig:
+    if layer.attention is None:
+        return layer
+    rope = layer.attention.rope if rope is None else rope
+    return replace(layer, attention=replace(layer.attention, rope=rope, window=window))

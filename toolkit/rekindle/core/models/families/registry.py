@@ -15,6 +15,7 @@ from rekindle.core.models.families.ernie4_5 import ERNIE4_5
 from rekindle.core.models.families.gemma import GEMMA
 from rekindle.core.models.families.gemma2 import GEMMA2
 from rekindle.core.models.families.gemma3 import GEMMA3
+from rekindle.core.models.families.gemma4 import GEMMA4
 from rekindle.core.models.families.glm4 import GLM4
 from rekindle.core.models.families.gpt_oss import GPT_OSS
 from rekindle.core.models.families.granite import GRANITE
@@ -50,6 +51,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         GEMMA,
         GEMMA2,
         GEMMA3,
+        GEMMA4,
         GLM4,
         GPT_OSS,
         GRANITE,

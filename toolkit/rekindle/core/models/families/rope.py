@@ -7,8 +7,7 @@ import numpy as np
 
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import Rope
-from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.scaling import (
+from rekindle.core.models.config.scaling import (
     BaseScaling,
     DynamicScaling,
     LinearScaling,
@@ -17,6 +16,7 @@ from rekindle.core.models.scaling import (
     Scaling,
     YarnScaling,
 )
+from rekindle.core.models.families.keys import Keys
 
 
 def rope_of(keys: Keys, head_dim: int, theta: float = 10_000.0, share: float = 1.0) -> Rope:
@@ -61,6 +61,11 @@ def ropes_of(keys: Keys, head_dim: int, theta: float, local: str, local_theta: f
     return _rope(full, keys, head_dim, theta, 1.0), _rope(sliding, keys, head_dim, local_theta, 1.0)
 
 
+def proportional_rope(theta: float, head_dim: int, share: float) -> Rope:
+    """Return a rope with the frequencies of whole heads, of which only the first pairs rotate: a share of all."""
+    return Rope(theta, pairs=int(share * head_dim) // 2)
+
+
 def without_scaling(rope: Rope) -> Rope:
     """Return a rope without its scaling."""
     return replace(rope, scaling=None)
@@ -69,13 +74,15 @@ def without_scaling(rope: Rope) -> Rope:
 def _rope(rope: Keys, keys: Keys, head_dim: int, theta: float, share: float) -> Rope:
     theta = rope.number("rope_theta", keys.number("rope_theta", theta))
     share = rope.number("partial_rotary_factor", keys.number("partial_rotary_factor", share))
-    dims = int(head_dim * share)
     kind = rope.get("rope_type", rope.get("type", "default"))
-    scaling = _scaling(kind, rope, keys)
+    scaling = None if kind == "proportional" else _scaling(kind, rope, keys)
     rope.get("finetuned")  # the origin of the model
     rope.get("mrope_section")  # text has the same position in each section
     for key in rope.unread():
         raise UnsupportedModel(f"{rope.source}: {key} is not supported in a rope of type {kind!r}")
+    if kind == "proportional":
+        return proportional_rope(theta, head_dim, share)
+    dims = int(head_dim * share)
     return Rope(theta, scaling, None if dims == head_dim else dims)
 
 

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama
+from rekindle.core.models.families.reading import Family, read_attention, read_feed_forward, read_llama
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Seed-OSS."""
-    model = read_llama(keys)
     attention = replace(
-        model.attention,
+        read_attention(keys),
         qkv_bias=keys.flag("attention_bias", True),
         out_bias=keys.flag("attention_out_bias"),
     )
-    return replace(model, attention=attention, feed_forward=replace(model.feed_forward, bias=keys.flag("mlp_bias")))
+    feed_forward = replace(read_feed_forward(keys), bias=keys.flag("mlp_bias"))
+    return read_llama(keys, attention=attention, feed_forward=feed_forward)
 
 
 SEED_OSS = Family("SeedOssForCausalLM", read, "seed_oss")

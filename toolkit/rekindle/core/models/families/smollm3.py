@@ -4,21 +4,29 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.reading import Family, read_llama, with_windows
+from rekindle.core.models.families.reading import (
+    Family,
+    read_attention,
+    read_feed_forward,
+    read_llama,
+    with_windows,
+    without_positions,
+)
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read a SmolLM3. In `no_rope_layers`, 1 stands for a layer with positions."""
-    model, bias = read_llama(keys, theta=2_000_000.0), keys.flag("attention_bias")
+    bias = keys.flag("attention_bias")
+    attention = replace(read_attention(keys, theta=2_000_000.0), qkv_bias=bias, out_bias=bias)
+    feed_forward = replace(read_feed_forward(keys), bias=keys.flag("mlp_bias"))
+    model = read_llama(keys, attention=attention, feed_forward=feed_forward)
     every = keys.get("no_rope_layer_interval", 4)
     rotary = keys.get("no_rope_layers") or [(i + 1) % every > 0 for i in range(model.num_layers)]
     layers = tuple(
-        layer if has_rope else replace(layer, rope=None) for layer, has_rope in zip(model.layers, rotary, strict=True)
+        layer if has_rope else without_positions(layer) for layer, has_rope in zip(model.layers, rotary, strict=True)
     )
     return replace(
         model,
-        attention=replace(model.attention, qkv_bias=bias, out_bias=bias),
-        feed_forward=replace(model.feed_forward, bias=keys.flag("mlp_bias")),
         layers=with_windows(keys, layers, lambda i: not rotary[i], default_on=False),
         tied_embeddings=keys.flag("tie_word_embeddings", True),
     )

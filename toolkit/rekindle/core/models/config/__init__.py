@@ -1,0 +1,43 @@
+"""Configs of decoders, independent of the checkpoint format."""
+
+from rekindle.core.models.config.attention import (
+    AttentionConfig,
+    HeadNorm,
+    LatentConfig,
+    Norm,
+    QueryGrowth,
+    Rope,
+)
+from rekindle.core.models.config.feed_forward import (
+    Activation,
+    DualConfig,
+    ExpertsConfig,
+    FeedForwardConfig,
+    RouterConfig,
+)
+from rekindle.core.models.config.model import (
+    LayerConfig,
+    LearnedPositions,
+    ModelConfig,
+    TokenFeatures,
+)
+from rekindle.core.models.config.names import Names
+
+__all__ = [
+    "Activation",
+    "AttentionConfig",
+    "DualConfig",
+    "ExpertsConfig",
+    "FeedForwardConfig",
+    "HeadNorm",
+    "LatentConfig",
+    "LayerConfig",
+    "LearnedPositions",
+    "ModelConfig",
+    "Names",
+    "Norm",
+    "QueryGrowth",
+    "Rope",
+    "RouterConfig",
+    "TokenFeatures",
+]

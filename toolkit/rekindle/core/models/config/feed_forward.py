@@ -1,0 +1,92 @@
+"""Configs of feed-forward layers, dense or with experts."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rekindle.core.models.config.attention import Norm
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared"]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForwardConfig:
+    """Sizes and activation of a feed-forward layer.
+
+    Attributes:
+        width: the number of features between the two products.
+        activation: the activation between the two products.
+        gated: whether the activation of one half multiplies the other (Shazeer, 2020, arXiv:2002.05202).
+        bias: whether the projections add a bias.
+        limit: an upper bound of the activated half, and a bound of the other half's magnitude; None for no limit.
+        offset: a number added to the other half.
+    """
+
+    width: int
+    activation: Activation = "silu"
+    gated: bool = True
+    bias: bool = False
+    limit: float | None = None
+    offset: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """Rules for the choice and the weights of a token's experts.
+
+    Attributes:
+        per_token: the number of experts per token.
+        scores: "softmax" over all experts, "chosen" for a softmax over the chosen experts alone, or "sigmoid".
+        normalised: whether the weights of the chosen experts are divided by their sum.
+        scale: a factor of the weights.
+        bias: whether the router's product has a bias.
+        correction: whether a bias is added to the scores for the choice, but not to the weights.
+        groups: the number of groups of experts; only the best `groups_per_token` take part in the choice.
+        groups_per_token: the number of groups to choose from.
+        best_of_group: the number of best scores in a group, whose sum is the group's score.
+        norm: the normalisation of the router's tokens, also divided by the square root of their size; None for none.
+        expert_scale: whether each expert's weights have a learned factor.
+    """
+
+    per_token: int
+    scores: Literal["softmax", "chosen", "sigmoid"] = "softmax"
+    normalised: bool = False
+    scale: float = 1.0
+    bias: bool = False
+    correction: bool = False
+    groups: int = 1
+    groups_per_token: int = 1
+    best_of_group: int = 1
+    norm: Norm | None = None
+    expert_scale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """Mixture-of-experts layer: each token uses a few of its experts (Shazeer et al., 2017, arXiv:1701.06538).
+
+    Attributes:
+        count: the number of experts.
+        each: the config of each expert.
+        router: the rules of the router.
+        shared: an additional feed-forward layer for all tokens; None for none.
+        shared_gate: whether the output of `shared` is multiplied by a sigmoid of the token.
+    """
+
+    count: int
+    each: FeedForwardConfig
+    router: RouterConfig
+    shared: FeedForwardConfig | None = None
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DualConfig:
+    """A dense layer and experts over the same tokens, each between norms; their outputs are added.
+
+    Attributes:
+        dense: the dense layer.
+        experts: the experts. Their router takes tokens before the norm.
+    """
+
+    dense: FeedForwardConfig
+    experts: ExpertsConfig

@@ -1,0 +1,171 @@
+"""The config of a whole decoder, and of each layer."""
+
+import math
+from dataclasses import dataclass, field
+
+from rekindle.core.models.config.attention import AttentionConfig, Norm, Rope
+from rekindle.core.models.config.feed_forward import Activation, DualConfig, ExpertsConfig, FeedForwardConfig
+from rekindle.core.models.config.names import Names
+from rekindle.core.models.config.scaling import DynamicScaling, LongScaling
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """One layer: attention, then a feed-forward layer, each added to the residual stream.
+
+    Attributes:
+        attention: the attention; None for a layer without attention.
+        feed_forward: the feed-forward layer, dense or with experts; None for a layer of attention alone.
+        pages_of: the index of an earlier layer whose pages are read; None for the layer's own pages.
+    """
+
+    attention: AttentionConfig | None
+    feed_forward: FeedForwardConfig | ExpertsConfig | DualConfig | None
+    pages_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedPositions:
+    """Table of position embeddings, added to token embeddings.
+
+    Attributes:
+        rows: the number of rows.
+        offset: the row of the first position.
+    """
+
+    rows: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFeatures:
+    """Features of a token for each layer, added after its feed-forward layer (Gemma 3n's per-layer embeddings).
+
+    They are the normalised mean of a table's row and of a projection of the token's embedding. A layer multiplies an
+    activated projection of the residual stream by its features, and adds the normalised projection of the product.
+
+    Attributes:
+        size: the number of features of a layer.
+        vocab_size: the number of rows of the table; other tokens have those of token 0.
+        activation: the activation of a layer's projection.
+    """
+
+    size: int
+    vocab_size: int
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """One decoder-only transformer.
+
+    Attributes:
+        family: the name of the entry in `families.registry.FAMILIES`, or the architecture of a user's family.
+        max_context: the model's context length: the maximum number of tokens of prompt and output together.
+        layers: one entry for each layer.
+        norm: the normalisation around the layers and before the output projection.
+        parallel: whether attention and feed-forward layer have the same normalised input, and are added together.
+        tied_embeddings: whether the output projection is the embedding matrix.
+        embedding_multiplier, residual_multiplier, logit_multiplier: factors of embeddings, of each branch added to the
+            residual stream, and of logits.
+        positions: the table of learned positions; None for none.
+        features: the features of tokens for each layer; None for none.
+        head_bias: whether logits have a bias.
+        logit_cap: bounds logits by `cap * tanh(logit / cap)`; None for none.
+    """
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    max_context: int
+    layers: tuple[LayerConfig, ...]
+    norm: Norm
+    parallel: bool = False
+    tied_embeddings: bool = False
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    logit_multiplier: float = 1.0
+    positions: LearnedPositions | None = None
+    features: TokenFeatures | None = None
+    head_bias: bool = False
+    logit_cap: float | None = None
+    names: Names = field(default_factory=Names)
+
+    @classmethod
+    def llama(
+        cls,
+        family: str,
+        vocab_size: int,
+        hidden_size: int,
+        intermediate_size: int,
+        num_layers: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        max_context: int,
+        norm_eps: float,
+        rope: Rope,
+        *,
+        tied_embeddings: bool = False,
+    ) -> "ModelConfig":
+        """Return the config of a Llama with these sizes."""
+        attention = AttentionConfig(num_heads, num_kv_heads, head_dim, head_dim**-0.5, rope)
+        layer = LayerConfig(attention, FeedForwardConfig(intermediate_size))
+        return cls(
+            family=family,
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            max_context=max_context,
+            layers=(layer,) * num_layers,
+            norm=Norm(norm_eps),
+            tied_embeddings=tied_embeddings,
+        )
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers."""
+        return len(self.layers)
+
+    @property
+    def attentions(self) -> tuple[AttentionConfig, ...]:
+        """The attention of each layer that has one."""
+        return tuple(layer.attention for layer in self.layers if layer.attention is not None)
+
+    @property
+    def paged(self) -> tuple[AttentionConfig, ...]:
+        """The attention of each layer with pages of its own, in order."""
+        return tuple(layer.attention for layer in self.layers if layer.attention is not None and layer.pages_of is None)
+
+    @property
+    def page_places(self) -> tuple[int | None, ...]:
+        """The index in `paged` of the pages of each layer; None for a layer without attention."""
+        places: list[int | None] = []
+        count = 0
+        for layer in self.layers:
+            if layer.attention is None:
+                places.append(None)
+            elif layer.pages_of is None:
+                places.append(count)
+                count += 1
+            else:
+                places.append(places[layer.pages_of])
+        return tuple(places)
+
+    def pools(self, pages: int, page_size: int, devices: int = 1) -> tuple[tuple[int, ...], ...]:
+        """Return the shape of the pages of each layer with pages, on each device, for `api.empty` of the kernels.
+
+        Each device has the same number of heads; some may be copies of another device's heads, or padding.
+        """
+        shapes = (attention.entry_shape for attention in self.paged)
+        return tuple((pages, sides, -(-heads // devices), page_size, size) for sides, heads, size in shapes)
+
+    @property
+    def scalings_by_length(self) -> set[LongScaling | DynamicScaling]:
+        """The scalings of long-context ropes: those dependent on the length of a request."""
+        scalings = {attention.rope.scaling for attention in self.attentions if attention.rope is not None}
+        return {each for each in scalings if isinstance(each, LongScaling | DynamicScaling)}
+
+    @property
+    def numbers_per_token(self) -> int:
+        """The size of a token's entries in the pages of all layers."""
+        return sum(math.prod(attention.entry_shape) for attention in self.paged)

@@ -1,0 +1,77 @@
+"""Names of a model's tensors in a checkpoint."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of tensors in a checkpoint. A layer's full names begin with `layers`, its number and a dot.
+
+    A block is `x + after_attention(attention(before_attention(x)))`, then the same with the feed-forward layer. None
+    stands for an absent norm.
+
+    Attributes:
+        positions: the table of learned positions.
+        qkv, gate_up: projections computed as one product, stored separately or together.
+        qkv_by_head: whether the rows of a single `qkv` tensor are grouped by KV head: its queries, key and value.
+        transposed: whether projections are (in, out) instead of (out, in).
+        expert_gate_up, expert_down: full names of each expert's tensors, with a placeholder for its number, or names
+            of tensors of all experts, (expert, out, in).
+        experts_transposed: whether tensors of all experts are (expert, in, out) instead, with the outputs of the two
+            halves of `expert_gate_up` interleaved.
+        router_scale, expert_scale: the weights of the router's norm, and a factor of each expert's weights.
+        after_dense, before_experts, after_experts: the inner norms of a dense layer beside experts.
+        layer_scale: a factor of a layer's output; None for none.
+        features, features_projection, features_norm: the table of token features, the projection of embeddings to
+            features, and its norm.
+        feature_gate, feature_out, after_features: a layer's projections to and from features, and the norm of their
+            output.
+    """
+
+    embedding: str = "model.embed_tokens"
+    positions: str = "model.embed_positions"
+    layers: str = "model.layers"
+    norm: str = "model.norm"
+    head: str = "lm_head"
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    qkv_by_head: bool = False
+    out: str = "self_attn.o_proj"
+    q_norm: str = "self_attn.q_norm"
+    k_norm: str = "self_attn.k_norm"
+    sinks: str = "self_attn.sinks"
+    q: str = "self_attn.q_proj"
+    q_latent: str = "self_attn.q_a_proj"
+    q_latent_norm: str = "self_attn.q_a_layernorm"
+    q_heads: str = "self_attn.q_b_proj"
+    latent: str = "self_attn.kv_a_proj_with_mqa"
+    latent_norm: str = "self_attn.kv_a_layernorm"
+    latent_heads: str = "self_attn.kv_b_proj"
+    transposed: bool = False
+    gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+    router: str = "mlp.gate"
+    correction: str = "mlp.gate.e_score_correction_bias"
+    expert_gate_up: tuple[str, ...] = ("mlp.experts.{expert}.gate_proj.weight", "mlp.experts.{expert}.up_proj.weight")
+    expert_down: str = "mlp.experts.{expert}.down_proj.weight"
+    expert_gate_up_bias: str = "mlp.experts.gate_up_proj_bias"
+    expert_down_bias: str = "mlp.experts.down_proj_bias"
+    experts_transposed: bool = False
+    router_scale: str = "router.scale"
+    expert_scale: str = "router.per_expert_scale"
+    shared_gate_up: tuple[str, ...] = ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")
+    shared_down: str = "mlp.shared_expert.down_proj"
+    shared_gate: str = "mlp.shared_expert_gate"
+    before_attention: str | None = "input_layernorm"
+    after_attention: str | None = None
+    before_mlp: str | None = "post_attention_layernorm"
+    after_mlp: str | None = None
+    after_dense: str = "post_feedforward_layernorm_1"
+    before_experts: str = "pre_feedforward_layernorm_2"
+    after_experts: str = "post_feedforward_layernorm_2"
+    layer_scale: str | None = None
+    features: str = "model.embed_tokens_per_layer"
+    features_projection: str = "model.per_layer_model_projection"
+    features_norm: str = "model.per_layer_projection_norm"
+    feature_gate: str = "per_layer_input_gate"
+    feature_out: str = "per_layer_projection"
+    after_features: str = "post_per_layer_input_norm"

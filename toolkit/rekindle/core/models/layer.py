@@ -1,0 +1,89 @@
+"""One layer of a decoder: its branches around the residual stream."""
+
+import jax
+from flax import nnx
+
+from rekindle.core.models.attention import Attend, Attention
+from rekindle.core.models.config import DualConfig, LayerConfig, ModelConfig
+from rekindle.core.models.features import FeatureBranch
+from rekindle.core.models.feed_forward import feed_forward_of
+from rekindle.core.models.latent import LatentAttention
+from rekindle.core.models.layers import JoinedTensors, Normalise, WeightSource, norm_of
+from rekindle.core.models.rope import Positions
+
+
+class Layer(nnx.Module, pytree=False):
+    """Attention and a feed-forward layer around the residual stream, with the norms of the family."""
+
+    def __init__(self, model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str):
+        names = model.names
+
+        def norm(name: str | None) -> Normalise | None:
+            return None if name is None else norm_of(weights, f"{prefix}.{name}", model.hidden_size, model.norm)
+
+        self.parallel, self.multiplier = model.parallel, model.residual_multiplier
+        has_attention, config = layer.attention is not None, layer.feed_forward
+        self.before_attention = norm(names.before_attention) if has_attention else None
+        self.attention = _attention_of(model, layer, weights, prefix)
+        self.after_attention = norm(names.after_attention) if has_attention else None
+        inner_norm = isinstance(config, DualConfig)
+        self.before_mlp = None if config is None or inner_norm else norm(names.before_mlp)
+        self.mlp = None if config is None else feed_forward_of(config, model, weights, prefix)
+        self.after_mlp = None if config is None else norm(names.after_mlp)
+        features = model.features
+        self.features = None if features is None else FeatureBranch(features, model, weights, prefix)
+        scale = JoinedTensors({f"{prefix}.{names.layer_scale}": (1,)}, False)
+        self.scale = None if names.layer_scale is None else nnx.Param(weights.get(scale))
+
+    def __call__(
+        self,
+        x: jax.Array,
+        positions: Positions | None,
+        pages: jax.Array | None,
+        attend: Attend,
+        features: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Map (token, hidden) and the pages of this layer's attention to their new values.
+
+        Args:
+            positions, pages: None for a layer without attention.
+            features: the layer's features, (token, size).
+        """
+        stream, inputs = x, x if self.before_attention is None else self.before_attention.input(x)
+        if self.attention is not None:
+            assert positions is not None
+            assert pages is not None
+            mixed, pages = self.attention(inputs, self._onto(x, self.after_attention), positions, pages, attend)
+            stream = self._add(x, mixed, self.after_attention)
+        if self.mlp is not None:
+            if self.before_mlp is not None:
+                inputs = self.before_mlp.input(x if self.parallel else stream)
+            elif not self.parallel:
+                inputs = stream
+            stream = self._add(stream, self.mlp(inputs, self._onto(stream, self.after_mlp)), self.after_mlp)
+        if self.features is not None:
+            assert features is not None
+            stream = stream + self.features(stream, features)
+        return stream if self.scale is None else stream * self.scale[...][None], pages
+
+    def _onto(self, x: jax.Array, after: Normalise | None) -> jax.Array | None:
+        """Return `x` if a branch's last product may add to it directly, else None."""
+        return x if after is None and self.multiplier == 1 else None
+
+    def _add(self, x: jax.Array, branch: jax.Array, after: Normalise | None) -> jax.Array:
+        if self._onto(x, after) is not None:
+            return branch
+        if after is not None:
+            branch = after(branch)
+        return x + (branch if self.multiplier == 1 else branch * self.multiplier)
+
+
+def _attention_of(
+    model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str
+) -> Attention | LatentAttention | None:
+    attention = layer.attention
+    if attention is None:
+        return None
+    if attention.latent is None:
+        return Attention(model, attention, layer, weights, prefix)
+    return LatentAttention(model, attention, attention.latent, weights, prefix)
