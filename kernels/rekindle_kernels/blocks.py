@@ -1,13 +1,35 @@
-"""Quantized blocks of numbers, as stored in files."""
+"""Tensors with numbers computed on demand, and quantized blocks, as stored in GGUF files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Packed(Protocol):
+    """A tensor with numbers computed on demand, by `numpy.asarray`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the numbers."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: int | slice, /) -> "Packed":
+        """Return a view of rows along the first axis of at least two."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array: ...
+
+    def stored(self) -> Sequence[Array]:
+        """Return the arrays with only these numbers: views of a file, unmapped after a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +80,10 @@ class Blocks:
         assert self.ndim > 1, "a block cannot be split"
         return replace(self, data=self.data[rows])
 
+    def stored(self) -> Sequence[Array]:
+        """Return the arrays with only these numbers."""
+        return (self.data,)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
             raise ValueError("numbers in blocks are always copied")
@@ -65,5 +91,5 @@ class Blocks:
         return numbers if dtype is None else numbers.astype(dtype, copy=False)
 
 
-Tensor = Array | Blocks
+Tensor = Array | Packed
 """A tensor of a file. `numpy.asarray` returns its numbers."""

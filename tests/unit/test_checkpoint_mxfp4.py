@@ -77,6 +77,6 @@ def test_a_model_with_them_answers_as_with_the_numbers(models: dict[str, Path]) 
 def test_another_quantization_is_refused(families: Path, tmp_path: Path) -> None:
     shutil.copytree(families / "gpt-oss", tmp_path / "other")
     path = tmp_path / "other" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "awq"}}))
-    with pytest.raises(UnsupportedModel, match=r"quantized safetensors \(awq\) are not supported"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "quark"}}))
+    with pytest.raises(UnsupportedModel, match="quantized by quark are not supported, but awq, "):
         open_checkpoint(path.parent)

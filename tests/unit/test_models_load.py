@@ -176,6 +176,7 @@ def test_a_copied_tensor_of_a_file_is_no_longer_mapped(tmp_path: Path) -> None:
     stored = np.arange(1 << 20, dtype=np.float32).reshape(1024, 1024)
     save_file({"before": stored[:1], "weight": stored}, tmp_path / "one.safetensors")
     for view in (open_safetensors(tmp_path / "one.safetensors").loader("weight")(), raw(tmp_path / "one.safetensors")):
+        assert isinstance(view, np.ndarray)
         assert view.sum() > 0
         assert resident(view) > 0.9 * view.nbytes
         into = np.zeros(view.shape, view.dtype)

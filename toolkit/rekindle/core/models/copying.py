@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from rekindle_kernels.api import Implementation
-from rekindle_kernels.blocks import Array, Blocks, Tensor
+from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.layers import pack, packed
 
 PIECE_BYTES: Final = 16 << 20
@@ -73,8 +73,7 @@ def between(parts: Sequence[Tensor], first: int, last: int) -> list[Tensor]:
 
 def release(arrays: Sequence[Tensor]) -> None:
     """Drop the cached memory of arrays in mapped files, if the system can. A later access reads the file again."""
-    for stored in arrays:
-        array = stored.data if isinstance(stored, Blocks) else stored
+    for array in (each for tensor in arrays for each in _stored(tensor)):
         base: Any = array
         while isinstance(base, np.ndarray | memoryview):
             base = base.base if isinstance(base, np.ndarray) else base.obj
@@ -83,6 +82,10 @@ def release(arrays: Sequence[Tensor]) -> None:
             offset = _address(array) - _address(np.frombuffer(base, np.uint8))
             start = offset - offset % mmap.ALLOCATIONGRANULARITY
             base.madvise(mmap.MADV_DONTNEED, start, offset + array.nbytes - start)
+
+
+def _stored(tensor: Tensor) -> Sequence[Array]:
+    return [tensor] if isinstance(tensor, np.ndarray) else tensor.stored()
 
 
 def _address(array: Array) -> int:

@@ -22,6 +22,7 @@ from rekindle.core.models.layers import JoinedTensors
 from rekindle.core.models.shard import WHOLE, Order, Shard
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Tensor
+from rekindle_kernels.quantized import Turned
 
 Put = Callable[[Array], jax.Array]
 
@@ -133,7 +134,7 @@ def _vector(request: JoinedTensors, parts: Sequence[Tensor]) -> Array:
 def _select(request: JoinedTensors, matrices: Sequence[Tensor]) -> list[Tensor]:
     """Return the matrices of one group, (out, in), with the requested rows and inputs."""
     if request.transposed:
-        matrices = [np.asarray(matrix).T for matrix in matrices]
+        matrices = [matrix.T if isinstance(matrix, Turned) else np.asarray(matrix).T for matrix in matrices]
     if request.order is not None:
         matrices = _rows(matrices, request.order)
     if request.inputs is None:

@@ -8,7 +8,7 @@ from typing import Any
 from rekindle.core.checkpoints.checkpoint import Checkpoint, LazyTensors, check_shapes
 from rekindle.core.checkpoints.huggingface.classifier import is_classifier, read_classifier
 from rekindle.core.checkpoints.huggingface.json_file import read_json
-from rekindle.core.checkpoints.huggingface.mxfp4 import mxfp4_tensors
+from rekindle.core.checkpoints.huggingface.quantized.formats import with_quantized
 from rekindle.core.checkpoints.huggingface.safetensors_file import SafetensorsFile, open_safetensors
 from rekindle.core.checkpoints.huggingface.sentence_embedding import read_embedding
 from rekindle.core.checkpoints.huggingface.tokenizer import load_tokenizer
@@ -48,7 +48,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         raise ModelNotFound(f"{source} is not a model directory: it has no config.json{hint}")
     settings = read_json(directory / "config.json")
     config = parse_config(settings, f"{source}/config.json", family)
-    files = _weight_files(directory)
+    files = with_quantized(_weight_files(directory), settings, source)
     owners = _owners(files)
     generates = _generates(settings, owners, config)
     if not generates:  # without a head, the config must not require one
@@ -58,8 +58,6 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         config = replace(config, tied_embeddings=False)
     shapes = {name: file.shapes[stored_name] for name, (file, stored_name) in owners.items()}
     loaders = _loaders(owners, expected_shapes(config))
-    for name, shape, loader in mxfp4_tensors({name: file for name, (file, _) in owners.items()}):
-        shapes[name], loaders[name] = shape, loader
     remedy = (
         "Fetch the model again" if family is None else f"Check that the given family describes {family.architecture}"
     )

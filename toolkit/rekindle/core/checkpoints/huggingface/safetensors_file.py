@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
+from rekindle_kernels.blocks import Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -20,6 +21,13 @@ _DTYPES: Final = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "U8": np.dtype(np.uint8),
+    "I8": np.dtype(np.int8),
+    "I32": np.dtype(np.int32),
+    "U32": np.dtype(np.uint32),
+    "I64": np.dtype(np.int64),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 _FLOATS: Final = ("F32", "F16", "BF16")
 _LENGTH_BYTES: Final = 8
@@ -33,26 +41,42 @@ class SafetensorsFile:
     Attributes:
         path: path of the file.
         shapes: shapes of all tensors in the file.
+        quantized: loaders of its tensors in a quantized format.
+        schemes: the numbers of quantized tensors, by format.
     """
 
     path: Path
     shapes: Mapping[str, tuple[int, ...]]
     _header: Mapping[str, Any]
     _data: Array
+    quantized: Mapping[str, Callable[[], Tensor]] = field(default_factory=dict)
+    schemes: Mapping[str, int] = field(default_factory=dict)
 
-    def loader(self, name: str, *dtypes: str) -> Callable[[], Array]:
-        """Return a thread-safe function that returns the tensor as a view of the file.
+    def dtype(self, name: str) -> str:
+        """Return the dtype of a stored tensor, by the format's name."""
+        dtype: str = self._header[name]["dtype"]
+        return dtype
+
+    def loader(self, name: str) -> Callable[[], Tensor]:
+        """Return a thread-safe function that returns a tensor: a view of the file, or the quantized tensor.
+
+        Raises:
+            UnsupportedModel: the tensor has another dtype than F32, F16 and BF16, and is not quantized.
+        """
+        return self.quantized[name] if name in self.quantized else self.stored(name, *_FLOATS)
+
+    def stored(self, name: str, *dtypes: str) -> Callable[[], Array]:
+        """Return a thread-safe function that returns a stored tensor as a view of the file.
 
         Args:
             name: name of the tensor.
-            dtypes: supported dtypes, by the format's names; F32, F16 and BF16 by default.
+            dtypes: supported dtypes, by the format's names.
 
         Raises:
             UnsupportedModel: the tensor has another dtype.
         """
-        dtype, supported = self._header[name]["dtype"], dtypes or _FLOATS
-        if dtype not in supported:
-            raise UnsupportedModel(f"{self.path}: {name} is {dtype}, supported are {', '.join(supported)}")
+        if (dtype := self.dtype(name)) not in dtypes:
+            raise UnsupportedModel(f"{self.path}: {name} is {dtype}, supported are {', '.join(dtypes)}")
         return partial(self._view, self._header[name]["data_offsets"][0], self.shapes[name], _DTYPES[dtype])
 
     def _view(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -2,11 +2,9 @@
 
 from dataclasses import replace
 
-from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, ModelConfig, Names, RouterConfig
 from rekindle.core.models.families.keys import Keys
 from rekindle.core.models.families.reading import Family, read_attention, read_feed_forward, read_llama, with_windows
-from rekindle.core.models.families.refusals import quantization_refusal
 
 NAMES = Names(
     router="mlp.router",
@@ -19,9 +17,6 @@ NAMES = Names(
 def read(keys: Keys) -> ModelConfig:
     """Read a gpt-oss. Even layers have windows, unless the config has `layer_types`."""
     bias = keys.flag("attention_bias", True)
-    # MXFP4 is dequantized by the checkpoint.
-    if keys.get("quantization_config") and keys.below("quantization_config").get("quant_method") != "mxfp4":
-        raise UnsupportedModel(quantization_refusal(keys, "quantization_config"))
     attention = replace(read_attention(keys, theta=150_000.0), qkv_bias=bias, out_bias=bias, sinks=True)
     model = read_llama(keys, attention=attention)
     keys.refuse("swiglu_alpha", 1.702)

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from rekindle.core.models.families.keys import Keys
 
-QUANTIZED: Final = ("quantization_config", "quantization", "compression_config")
-"""Config keys of quantized weights: of most tools, of MLX, and of older compressed-tensors."""
 _ATTENTION_TYPES: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _STATES: Final[Mapping[str, str]] = {
     "linear_attention": "gated delta nets",
@@ -49,23 +47,6 @@ def architecture_refusal(keys: Keys, architectures: Collection[str]) -> str:
             "open(..., family=Family(...))"
         )
     return f"{keys.source}: the architecture ({', '.join(names) or 'none named'}){reason}. {advice}"
-
-
-def quantization_refusal(keys: Keys, key: str) -> str:
-    """Return the message for quantized weights.
-
-    Args:
-        keys: the config.
-        key: the key of `QUANTIZED` that the config has.
-    """
-    options = keys.below(key)
-    method = options.get("quant_method") or ("MLX" if key == "quantization" else options.get("format"))
-    bits = f", {bits} bits" if (bits := options.get("bits")) else ""
-    details = f" ({method}{bits})" if method else ""
-    return (
-        f"{keys.source}: quantized safetensors{details} are not supported; open the unquantized model or a GGUF file "
-        "of it"
-    )
 
 
 def _state_of(keys: Keys, inner: Any) -> str:

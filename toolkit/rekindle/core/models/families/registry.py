@@ -29,12 +29,14 @@ from rekindle.core.models.families.nemotron import NEMOTRON
 from rekindle.core.models.families.olmo2 import OLMO2
 from rekindle.core.models.families.olmo3 import OLMO3
 from rekindle.core.models.families.phi3 import PHI3
+from rekindle.core.models.families.quantization import KEYS as QUANTIZATION_KEYS
+from rekindle.core.models.families.quantization import check_method
 from rekindle.core.models.families.qwen2 import QWEN2
 from rekindle.core.models.families.qwen2_moe import QWEN2_MOE
 from rekindle.core.models.families.qwen3 import QWEN3
 from rekindle.core.models.families.qwen3_moe import QWEN3_MOE
 from rekindle.core.models.families.reading import Family
-from rekindle.core.models.families.refusals import QUANTIZED, architecture_refusal, quantization_refusal
+from rekindle.core.models.families.refusals import architecture_refusal
 from rekindle.core.models.families.seed_oss import SEED_OSS
 from rekindle.core.models.families.smollm3 import SMOLLM3
 from rekindle.core.models.families.stablelm import STABLELM
@@ -137,16 +139,15 @@ def parse_config(config: Mapping[str, Any], source: str, custom: Family | None =
     keys = Keys(config, source)
     name, family = _family(keys, source, custom)
     model = replace(family.read(keys), family=name)
+    check_method(config, source)
     unread = keys.unread()
     for key in unread:
-        if key in QUANTIZED and keys.get(key):
-            raise UnsupportedModel(quantization_refusal(keys, key))
         if key in LAYER_LISTS and any(each != LAYER_LISTS[key] for each in keys.get(key) or ()):
             raise UnsupportedModel(f"{source}: {key} {keys.get(key)!r:.80} is not supported in this family")
         if key in NEUTRAL:
             keys.refuse(key, *NEUTRAL[key])
     if unknown := ", ".join(
-        key for key in unread if key not in NEUTRAL and key not in LAYER_LISTS and key not in QUANTIZED
+        key for key in unread if key not in NEUTRAL and key not in LAYER_LISTS and key not in QUANTIZATION_KEYS
     ):
         warn(f"{source} has unknown keys that may change the results of the model: {unknown}")
     return model

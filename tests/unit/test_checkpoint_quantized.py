@@ -1,0 +1,134 @@
+"""Quantized tensors of a checkpoint are, bit for bit, the numbers that the library of their format makes of them."""
+
+import hashlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from rekindle.core.checkpoints.huggingface.quantized.formats import with_quantized
+from rekindle.core.checkpoints.huggingface.safetensors_file import SafetensorsFile, open_safetensors
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.errors import CheckpointError, UnsupportedModel
+from rekindle.core.models.load import load_decoder
+from rekindle_kernels import layers
+from rekindle_kernels.api import Implementation
+from rekindle_kernels.blocks import Array, Tensor
+from tests.unit.test_models import paged_logits
+
+GOLDENS = Path(__file__).parents[1] / "goldens" / "quantized"
+CASES = sorted(path.stem for path in (GOLDENS / "cases").glob("*.safetensors"))
+MODELS = sorted(path.parent.name for path in GOLDENS.glob("*/model.safetensors"))
+GOLDEN = "golden."
+UNUSED = ("activation_scale", "input_scale", "weight_format", "g_idx")
+"""Tensors that do not change the numbers, or only by their values."""
+TEXTS = ("quant_state.bitsandbytes__nf4", "quant_state.bitsandbytes__fp4")
+"""Tensors with texts."""
+
+
+def case_of(name: str) -> tuple[SafetensorsFile, dict[str, Any]]:
+    """Return the file of a case, and the quantization's part of its config."""
+    path = GOLDENS / "cases" / f"{name}.safetensors"
+    with safe_open(path, framework="numpy") as stored:
+        settings: dict[str, Any] = json.loads(stored.metadata()["config"])
+    return open_safetensors(path), settings
+
+
+def opened(case: str) -> tuple[dict[str, Tensor], dict[str, Array]]:
+    """Return the quantized tensors of a case, and their numbers by its library."""
+    stored, settings = case_of(case)
+    (file,) = with_quantized([stored], settings, case)
+    goldens = {name for name in file.shapes if name.startswith(GOLDEN)}
+    return (
+        {name: load() for name, load in file.quantized.items()},
+        {name.removeprefix(GOLDEN): file.stored(name, "F32", "F16", "BF16")() for name in goldens},
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_they_are_the_numbers_of_the_library_bit_for_bit(case: str) -> None:
+    tensors, numbers = opened(case)
+    assert set(tensors) == set(numbers)
+    for name, expected in numbers.items():
+        assert tensors[name].shape == expected.shape
+        assert equal(np.asarray(tensors[name]), expected)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_their_parts_are_parts_of_the_numbers(case: str, implementation: Implementation) -> None:
+    """Check rows from any row on, read alone and packed."""
+    for name, expected in opened(case)[1].items():
+        whole = opened(case)[0][name]
+        matrices = [(whole[i], expected[i]) for i in range(len(whole))] if whole.ndim == 3 else [(whole, expected)]
+        for tensor, numbers in matrices:
+            for first in (0, 3, len(numbers) - 5):
+                assert equal(np.asarray(tensor[first:][:5]), numbers[first : first + 5])
+            for dtype in ("float32", "bfloat16"):
+                form = layers.packed(numbers.shape, jnp.dtype(dtype), implementation=implementation)
+                packed, wanted = (np.zeros(form.shape, form.dtype) for _ in range(2))
+                layers.pack([tensor[:5], tensor[5:]], packed, implementation=implementation)
+                layers.pack([numbers], wanted, implementation=implementation)
+                assert equal(packed, wanted)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_model_of_a_library_opens_with_its_numbers_and_logits(model: str) -> None:
+    checkpoint, golden = open_checkpoint(GOLDENS / model), np.load(GOLDENS / model / "golden.npz")
+    for name, digest in zip(golden["names"], golden["digests"], strict=True):
+        numbers = np.asarray(checkpoint.tensors[name])
+        assert numbers.dtype.name == golden["dtype"]
+        assert hashlib.sha256(numbers.tobytes()).hexdigest() == digest, name
+    decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
+    (logits,) = paged_logits(decoder, [golden["prompt"]])
+    np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=1e-5 * np.abs(golden["logits"]).max())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_cut_file_is_refused(case: str) -> None:
+    file, settings = case_of(case)
+    for name in (name for name in file.shapes if not name.startswith(GOLDEN) and not name.endswith(UNUSED)):
+        shapes = {other: shape for other, shape in file.shapes.items() if other != name}
+        try:
+            (left,) = with_quantized([replace(file, shapes=shapes)], settings, case)
+        except CheckpointError as error:
+            assert re.search(rf"{case}: missing {re.escape(name)}", str(error))  # noqa: PT017
+        else:
+            assert len(left.quantized) < len(opened(case)[0]), name  # the model's config misses it
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tensors_of_other_shapes_are_refused(case: str) -> None:
+    file, settings = case_of(case)
+    for name, shape in file.shapes.items():
+        if name.startswith(GOLDEN) or name.endswith((*UNUSED, *TEXTS)) or not shape:
+            continue
+        other = (*shape[:-1], shape[-1] + 1)
+        try:
+            (changed,) = with_quantized([replace(file, shapes={**file.shapes, name: other})], settings, case)
+            kept = {each: changed.shapes[each] == file.shapes[GOLDEN + each] for each in changed.quantized}
+            assert not all(kept.values()), (name, shape)  # the model's config expects another shape
+        except CheckpointError as error:
+            assert "must have the shape" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tensors_of_other_dtypes_are_refused(case: str) -> None:
+    file, settings = case_of(case)
+    for name in (name for name in file.shapes if not name.startswith(GOLDEN) and not name.endswith((*UNUSED, *TEXTS))):
+        header = {**file._header, name: file._header[name] | {"dtype": "F64"}}
+        try:
+            (changed,) = with_quantized([replace(file, _header=header)], settings, case)
+            assert len(changed.quantized) < len(opened(case)[0]), name
+        except UnsupportedModel as error:
+            assert f"{name} is F64, supported are" in str(error)  # noqa: PT017
+
+
+def equal(numbers: Array, expected: Array) -> bool:
+    """Return True if the bits are equal."""
+    return numbers.dtype == expected.dtype and numbers.tobytes() == expected.tobytes()

@@ -1,0 +1,118 @@
+"""The config of a quantized checkpoint says how its tensors are read; one that does not fit to them is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rekindle.core.checkpoints.huggingface.quantized.compressed_schemes import scheme_for, schemes_of
+from rekindle.core.checkpoints.huggingface.quantized.formats import FORMATS, with_quantized
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.errors import CheckpointError, ModelError, UnsupportedModel
+from rekindle.core.models.families.quantization import KEYS, METHODS, method_of
+from tests.unit.test_checkpoint_quantized import CASES, GOLDENS, MODELS, case_of
+
+WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+
+
+def group(weights: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a config with a single group of modules."""
+    return {"config_groups": {"g": {"targets": ["Linear"], "weights": weights}}}
+
+
+def test_the_methods_that_configs_may_name_are_those_with_a_format() -> None:
+    assert set(METHODS) == set(FORMATS)
+    assert {method_of(case_of(case)[1]).name for case in CASES} >= set(METHODS) - {"fbgemm_fp8", "mxfp4"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "said"),
+    [
+        ("compressed-w4-asym", group(WEIGHTS | {"num_bits": 8}),
+            r"x\.weight_packed must have the shape \(20, 16\) by the quantization in its config, got \(20, 8\)"),
+        ("compressed-w4-asym", group(WEIGHTS | {"group_size": 16}),
+            r"x\.weight_packed must have the shape \(20, 4\) .*got \(20, 8\)"),
+        ("compressed-int8", group(WEIGHTS),
+            r"x\.weight must be of 4-bit integers by its config, got I8"),
+        ("compressed-fp8", group({"num_bits": 8, "type": "int"}),
+            r"x\.weight must be of 8-bit integers by its config, got F8_E4M3"),
+        ("compressed-w4-asym", {"config_groups": 1}, "expected an object config_groups"),
+        ("compressed-w4-asym", {"format": "marlin-24"}, r"'marlin-24' are not supported, but pack-quantized, int-"),
+        ("compressed-w4-asym", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity .*sparse-24-bitmask"),
+        ("fp8-partial-blocks", {"weight_block_size": [128, 128]},
+            r"x\.weight_scale_inv must have the shape \(1, 1\) .*got \(2, 2\)"),
+        ("fp8-partial-blocks", {"weight_block_size": None}, r"must have the shape \(\) or \(1,\) or .*got \(2, 2\)"),
+        ("fp8-partial-blocks", {"weight_block_size": [0]}, r"must be two positive integers, got \[0\]"),
+        ("gptq-asym", {"bits": 8}, r"x\.qweight must have the shape \(8, 32\) .*got \(4, 32\)"),
+        ("gptq-asym", {"group_size": 32}, r"x\.qzeros must have the shape \(1, 4\) .*got \(2, 4\)"),
+        ("gptq-asym", {"bits": 5}, r"GPTQ of 5 bits in groups of 16 \(x\) is not supported; supported are 2, 3, 4, 8"),
+        ("gptq-asym", {"checkpoint_format": "marlin"}, "the format 'marlin' is not supported, but gptq, gptq_v2"),
+        ("awq-groups", {"version": "gemv"}, "layout 'gemv' is not supported, but 4 bits in the layout \"gemm\" are"),
+        ("awq-groups", {"q_group_size": 64}, r"x\.qzeros must have the shape \(1, 3\) .*got \(4, 3\)"),
+        ("mlx-8", {"bits": 4}, r"x\.scales must have the shape \(8, 4\) .*got \(8, 2\)"),
+        ("mlx-8", {"group_size": 64}, r"x\.scales must have the shape \(8, 1\) .*got \(8, 2\)"),
+        ("mlx-8", {"bits": 7}, "x in the mode 'affine' of MLX with 7 bits in groups of 32 is not supported"),
+        ("mlx-8", {"mode": "ternary"}, "mode 'ternary' of MLX"),
+    ],
+)  # fmt: skip
+def test_a_config_that_does_not_fit_to_the_tensors_is_refused(case: str, changes: dict[str, Any], said: str) -> None:
+    file, settings = case_of(case)
+    (key,) = settings
+    with pytest.raises(ModelError, match=said):
+        with_quantized([file], {key: settings[key] | changes}, case)
+
+
+def test_a_pattern_gives_a_module_of_gptq_its_own_options() -> None:
+    file, settings = case_of("gptq-8")
+    options = settings["quantization_config"]
+    for pattern in ("x", "+:.*", "-:y"):
+        changed = options | {"bits": 4, "dynamic": {pattern: {"bits": 8}}}
+        if pattern[0] == "-":
+            with pytest.raises(CheckpointError, match="must have the shape"):
+                with_quantized([file], {"quantization_config": changed}, "it")
+        else:
+            (found,) = with_quantized([file], {"quantization_config": changed}, "it")
+            assert found.schemes == {"GPTQ (8 bits, groups of 32)": 1}
+
+
+def test_a_module_of_compressed_tensors_has_the_first_group_with_its_name() -> None:
+    groups = {
+        "all": {"targets": ["Linear"], "weights": WEIGHTS},
+        "down": {"targets": ["re:.*down_proj$", "lm_head"], "weights": WEIGHTS | {"num_bits": 8}},
+        "inputs alone": {"targets": ["LayerNorm"], "weights": None},
+    }
+    schemes = schemes_of({"config_groups": groups, "format": "pack-quantized"}, "it")
+    bits = [scheme_for(schemes, name, "it").bits for name in ("m.up_proj", "m.down_proj", "m.down_proj_2", "lm_head")]
+    assert bits == [4, 8, 4, 8]
+    del groups["all"]
+    groups["up"] = {"targets": ["re:.*up_proj"], "weights": WEIGHTS}
+    schemes = schemes_of({"config_groups": groups}, "it")
+    with pytest.raises(
+        CheckpointError, match=r"m\.gate is quantized, and no group of the config has it, but re:.*down"
+    ):
+        scheme_for(schemes, "m.gate", "it")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_wrapped_config_may_have_the_quantization_inside(model: str, tmp_path: Path) -> None:
+    settings = json.loads((GOLDENS / model / "config.json").read_text())
+    (key,) = (key for key in KEYS if key in settings)
+    assert method_of({"text_config": {key: settings[key]}}) == method_of(settings)
+    assert method_of({"text_config": {"hidden_size": 1}, "quantization_config": None}) is None
+    settings[key] |= {"quant_method": "unheard"}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(UnsupportedModel, match=r"quantized by unheard.* are not supported, but awq, "):
+        open_checkpoint(tmp_path)
+
+
+def test_a_matrix_in_another_order_than_by_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, settings = case_of("bitsandbytes-int8")
+    one = np.ones((), np.uint8)
+    read = type(file).stored
+    monkeypatch.setattr(
+        type(file), "stored", lambda s, name, *d: (lambda: one) if name.endswith("_format") else read(s, name, *d)
+    )
+    with pytest.raises(UnsupportedModel, match=r"x\.weight is in another order than by row; save the model again"):
+        with_quantized([file], settings, "it")

@@ -1,0 +1,1 @@
+"""Parts of the formats: codes, scales, and the stored tensors."""
