@@ -70,9 +70,9 @@ UNSAID: dict[str, dict[str, Any]] = {
     "starcoder2": {"sliding_window": None},
 }
 """What the converter does not write of some goldens: the files say what is here instead. There is no golden of
-qwen3-moe-sparse, as llama.cpp knows no dense layers between those of experts.
+qwen3-moe-sparse, as llama.cpp knows no dense layers between those of experts; gemma3-wrapped would be as gemma3.
 """
-WRITTEN = sorted({*MODELS, *UNSAID} - {"qwen3-moe-sparse"})
+WRITTEN = sorted({*MODELS, *UNSAID} - {"qwen3-moe-sparse", "gemma3-wrapped"})
 """The goldens that llama.cpp writes."""
 
 

@@ -69,6 +69,15 @@ def test_logits_equal_the_reference_within_1e_5(family: str, families: Path) -> 
         assert np.abs(logits[-len(expected) :] - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
+def test_a_head_of_its_own_gives_the_logits_although_the_config_says_tied(families: Path) -> None:
+    golden = np.load(families / "mistral-own-head" / "golden.npz")
+    with pytest.warns(RuntimeWarning, match="separate head, which is used"):
+        checkpoint = open_checkpoint(families / "mistral-own-head")
+    decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
+    (whole,) = paged_logits(decoder, golden["input_ids"][:1])
+    assert np.abs(whole[-16:] - golden["logits"][0]).max() <= 1e-5 * np.abs(golden["logits"]).max()
+
+
 def test_bfloat16_weights_keep_float32_logits_near_the_reference(families: Path) -> None:
     golden = np.load(families / "llama-tied" / "golden.npz")
     checkpoint = open_checkpoint(families / "llama-tied")

@@ -1,9 +1,9 @@
 """Opened models, independent of the storage format."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rekindle.core.checkpoints.uses import Uses
 from rekindle.core.errors import CheckpointError, ConfigError
@@ -82,13 +82,29 @@ def check_shapes(shapes: Shapes, config: ModelConfig, source: str, remedy: str =
     expected = expected_shapes(config)
     missing = [name for name in expected if name not in shapes]
     if missing:
+        if any(mark in name for name in shapes for mark in _ADAPTER_MARKS):
+            raise CheckpointError(
+                f"{source}: its weights have adapters (LoRA) not merged into the model. Merge them with PEFT's "
+                "merge_and_unload(), and save the result with save_pretrained"
+            )
         names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         hint = "; its config says tie_word_embeddings is false" if missing == ["lm_head.weight"] else ""
-        if wrapped_name := next((name for name in shapes if name.endswith(f".{missing[0]}")), None):
-            prefix = wrapped_name.removesuffix(missing[0]).removeprefix("model.")
-            hint = f"; all names begin with {prefix!r}, as in a model wrapped by another"
-            remedy = "Save the inner model: _orig_mod of torch.compile, or the result of PEFT's merge_and_unload()"
+        if len(missing) >= len(expected) - 1 and (similar := _similar(missing, shapes)):
+            hint = f"; the file has {similar} instead, whose prefix is not known"
+            remedy = "Rename its tensors, or save the text model alone with save_pretrained"
         raise CheckpointError(f"{source}: missing {names}{hint}. {remedy}")
     for name, shape in expected.items():
         if shapes[name] != shape:
             raise CheckpointError(f"{source}: {name} must have the shape {shape} by its config, got {shapes[name]}")
+
+
+def _similar(missing: Sequence[str], names: Iterable[str]) -> str:
+    """Return the first missing name with another prefix; empty if there is no such name."""
+    names = list(names)
+    rest = missing[0].partition(".")[2]
+    endings = [f".{missing[0]}", *([f".{rest}"] if "." in rest else ())]
+    return next((name for ending in endings for name in names if name.endswith(ending)), "")
+
+
+_ADAPTER_MARKS: Final = (".lora_A.", ".lora_B.", ".lora_magnitude_vector", ".base_layer.")
+"""Parts of the names of PEFT's adapters beside the model."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rekindle.core.checkpoints.checkpoint import check_shapes
+from rekindle.core.checkpoints.huggingface.names import stored_names
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.checkpoints.tied import has_separate_head
 from rekindle.core.errors import InvalidRequest, UnsupportedModel
@@ -36,6 +37,8 @@ def tensors_of(weights: Weights, config: ModelConfig, family: Family | None = No
     if not isinstance(weights, Mapping | str | PathLike):
         raise InvalidRequest(f"weights must be a model as in open(), or a mapping of arrays; got {weights!r:.80}")
     if isinstance(weights, Mapping):
+        by_name = stored_names(weights, config.names).by_name
+        weights = {name: weights[stored_name] for name, stored_name in by_name.items()}
         check_shapes(
             {name: np.shape(array) for name, array in weights.items()}, config, "the given weights", "Give all of them"
         )

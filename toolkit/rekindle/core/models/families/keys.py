@@ -49,6 +49,10 @@ class Keys:
         value = self._values.get(key)
         return default if value is None else value
 
+    def was_read(self, key: str) -> bool:
+        """Return True if the key was read, whether or not it exists."""
+        return key in self._visited
+
     def has(self, key: str) -> bool:
         """Return True if the key exists, possibly with null."""
         return key in self._values

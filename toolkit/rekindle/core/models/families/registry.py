@@ -21,7 +21,7 @@ from rekindle.core.models.families.gpt_oss import GPT_OSS
 from rekindle.core.models.families.granite import GRANITE
 from rekindle.core.models.families.granitemoe import GRANITEMOE
 from rekindle.core.models.families.hunyuan import HUNYUAN
-from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.keys import WITHOUT_EFFECT, Keys
 from rekindle.core.models.families.llama import LLAMA
 from rekindle.core.models.families.mistral import MISTRAL
 from rekindle.core.models.families.mixtral import MIXTRAL
@@ -41,6 +41,7 @@ from rekindle.core.models.families.seed_oss import SEED_OSS
 from rekindle.core.models.families.smollm3 import SMOLLM3
 from rekindle.core.models.families.stablelm import STABLELM
 from rekindle.core.models.families.starcoder2 import STARCODER2
+from rekindle.core.models.families.wrapped import PREFIX_ATTENTION, TextConfig, text_config_of
 
 FAMILIES: Final[Mapping[str, Family]] = {
     family.model_type: family
@@ -124,7 +125,8 @@ LAYER_LISTS: Final[Mapping[str, Any]] = {"layer_types": "full_attention", "no_ro
 def parse_config(config: Mapping[str, Any], source: str, custom: Family | None = None) -> ModelConfig:
     """Read a Hugging Face `config.json`, with older or newer names of keys.
 
-    Keys unknown to the family cause a warning if they may affect the model's computation.
+    A nested text model is read in place of the model around it. Keys unknown to the family cause a warning if they may
+    affect the model's computation.
 
     Args:
         config: the decoded JSON object.
@@ -136,8 +138,9 @@ def parse_config(config: Mapping[str, Any], source: str, custom: Family | None =
             not implemented.
         CheckpointError: a number is missing or wrong.
     """
-    keys = Keys(config, source)
-    name, family = _family(keys, source, custom)
+    text = text_config_of(config)
+    keys = Keys(text.settings, f"{source}: {text.place}" if text.place else source)
+    name, family = _family(keys, text, source, custom)
     model = replace(family.read(keys), family=name)
     check_method(config, source)
     unread = keys.unread()
@@ -146,15 +149,16 @@ def parse_config(config: Mapping[str, Any], source: str, custom: Family | None =
             raise UnsupportedModel(f"{source}: {key} {keys.get(key)!r:.80} is not supported in this family")
         if key in NEUTRAL:
             keys.refuse(key, *NEUTRAL[key])
-    if unknown := ", ".join(
-        key for key in unread if key not in NEUTRAL and key not in LAYER_LISTS and key not in QUANTIZATION_KEYS
-    ):
+    unknown_keys = [key for key in unread if key not in NEUTRAL and key not in LAYER_LISTS and key not in QUANTIZATION_KEYS]
+    unknown_keys += [key for key in text.unknown if key not in WITHOUT_EFFECT and not keys.was_read(key)]
+    if unknown := ", ".join(unknown_keys):
         warn(f"{source} has unknown keys that may change the results of the model: {unknown}")
     return model
 
 
-def _family(keys: Keys, source: str, custom: Family | None) -> tuple[str, Family]:
-    architectures = keys.get("architectures") or []
+def _family(keys: Keys, text: TextConfig, source: str, custom: Family | None) -> tuple[str, Family]:
+    own = keys.get("architectures") or []
+    architectures = [*text.architectures, *(name for name in own if name not in text.architectures)]
     names = ", ".join(map(str, architectures)) or "none named"
     if custom is not None:
         if custom.architecture in architectures:
@@ -163,9 +167,14 @@ def _family(keys: Keys, source: str, custom: Family | None) -> tuple[str, Family
             f"{source}: the architecture is {names}, but the given family is for {custom.architecture}; pass a family "
             "for this architecture, or none if it is supported"
         )
+    if text.model_type in PREFIX_ATTENTION:
+        raise UnsupportedModel(
+            f"{source}: the prompts of {names} see themselves in both directions, which is not supported. Open its "
+            "text model's family, or another model"
+        )
     for name, family in FAMILIES.items():
-        if not _head_variants(family.architecture).isdisjoint(architectures) or (
-            not architectures and keys.get("model_type") == name
+        if not _head_variants(family.architecture).isdisjoint(own) or (
+            (not own or text.place) and keys.get("model_type") == name
         ):
             return name, family
     raise UnsupportedModel(architecture_refusal(keys, [family.architecture for family in FAMILIES.values()]))

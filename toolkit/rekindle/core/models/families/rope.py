@@ -77,7 +77,8 @@ def _rope(rope: Keys, keys: Keys, head_dim: int, theta: float, share: float) -> 
     kind = rope.get("rope_type", rope.get("type", "default"))
     scaling = None if kind == "proportional" else _scaling(kind, rope, keys)
     rope.get("finetuned")  # the origin of the model
-    rope.get("mrope_section")  # text has the same position in each section
+    for of_sections in ("mrope_section", "mrope_interleaved"):
+        rope.get(of_sections)  # text has the same position in each section
     for key in rope.unread():
         raise UnsupportedModel(f"{rope.source}: {key} is not supported in a rope of type {kind!r}")
     if kind == "proportional":
