@@ -251,6 +251,24 @@ def test_the_chat_template_is_found(
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<s>", "</s>")
 
 
+def test_a_template_comes_from_the_tokenizer_or_else_from_a_processor(tmp_path: Path) -> None:
+    for name, content, expected in (
+        ("processor_config.json", {"chat_template": "of the newest processors"}, "of the newest processors"),
+        ("chat_template.json", {"chat_template": "of a processor"}, "of a processor"),
+        ("tokenizer_config.json", {"chat_template": {"default": "of the tokenizer"}}, "of the tokenizer"),
+    ):
+        if name == "processor_config.json":
+            write_tokenizer(tmp_path, {})
+        (tmp_path / name).write_text(json.dumps(content))
+        tokenizer = load_tokenizer(tmp_path)
+        assert tokenizer is not None
+        assert tokenizer.chat_template == expected
+    (tmp_path / "chat_template.jinja").write_text("of the file")
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None
+    assert tokenizer.chat_template == "of the file"
+
+
 def test_a_template_for_tools_is_found_by_its_name_and_written_with_tools_alone(tmp_path: Path) -> None:
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools }}"}]
     write_tokenizer(tmp_path, {"chat_template": named})

@@ -18,8 +18,8 @@ _PATTERN: Final = re.compile(rf"{_NAME}(?:/{_GGUF})?(?:@(?P<revision>[\w./-]+))?
 _SPLIT: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 _FILES: Final = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 _EMBEDDED: Final = f"huggingfacetb/{NAME}"
-_IGNORED: Final = ["*/[!c]*", "*/*.safetensors", "consolidated*"]
-"""Weights in other formats, and files in folders. Small files like 1_Pooling/config.json are not ignored."""
+_IGNORED: Final = ["*/[!c]*.json", "*/*.safetensors", "*/tokenizer.model", "consolidated*"]
+"""Weights in other formats, and files in folders, except 1_Pooling/config.json and chat templates."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ DEFAULT, FOR_TOOLS = "default", "tool_use"
 
 
 def load_tokenizer(directory: Path) -> Tokenizer | None:
-    """Read tokenizer.json, or else tokenizer.model, with tokenizer_config.json and chat_template.jinja.
+    """Read tokenizer.json, or else tokenizer.model, with tokenizer_config.json and the chat templates.
 
     Returns:
         The tokenizer, or None if neither file exists. The model is then served by token ids alone.
@@ -85,18 +85,27 @@ def _token_text(token: Any) -> str | None:
 
 
 def _chat_templates(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the chat templates by name. Template files override the config's templates.
+    """Return the chat templates by name, from the first place with a template of this name.
 
-    As in transformers, the files are chat_template.jinja and additional_chat_templates/*.jinja.
+    As in transformers, the places are chat_template.jinja and additional_chat_templates/*.jinja, the tokenizer's
+    config, and the config of the processor of a model for images or audio.
     """
-    templates = settings.get("chat_template")
-    if not isinstance(templates, list):
-        templates = [{"name": DEFAULT, "template": templates}]
-    entries = [entry for entry in templates if isinstance(entry, Mapping)]
-    by_name = {entry["name"]: entry["template"] for entry in entries if isinstance(entry.get("template"), str)}
+    by_name = _named_templates(read_json(directory / "processor_config.json").get("chat_template"))
+    by_name |= _named_templates(read_json(directory / "chat_template.json").get("chat_template"))
+    by_name |= _named_templates(settings.get("chat_template"))
     for path in (directory / "additional_chat_templates").glob("*.jinja"):
         by_name[path.stem] = path.read_text(encoding="utf-8")
     path = directory / "chat_template.jinja"
     if path.is_file():
         by_name[DEFAULT] = path.read_text(encoding="utf-8")
     return by_name
+
+
+def _named_templates(templates: Any) -> dict[str, str]:
+    """Return the templates in a config: a text, a list of objects with a name, or an object by name."""
+    if isinstance(templates, Mapping):
+        templates = [{"name": name, "template": template} for name, template in templates.items()]
+    if not isinstance(templates, list):
+        templates = [{"name": DEFAULT, "template": templates}]
+    entries = [entry for entry in templates if isinstance(entry, Mapping)]
+    return {entry["name"]: entry["template"] for entry in entries if isinstance(entry.get("template"), str)}
