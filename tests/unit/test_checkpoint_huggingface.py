@@ -18,11 +18,13 @@ from rekindle.core.models.config import Rope
 from rekindle.core.models.config.scaling import Llama3Scaling
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.families import llama, qwen3
+from rekindle.core.models.families.nearest import SIZES
 from rekindle.core.models.families.reading import Family
+from rekindle.core.models.families.registry import FAMILIES
 from rekindle.core.text.tokenizer import Tokenizer
 from tests.families import MODELS
 
-FAMILIES = ("llama-tied", "llama3-rope", "qwen2", "qwen3")
+READ = ("llama-tied", "llama3-rope", "qwen2", "qwen3")
 Copy = Callable[[str], Path]
 
 
@@ -56,7 +58,7 @@ def shard(directory: Path, count: int) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", READ)
 def test_every_tensor_is_read_as_it_was_written(family: str, families: Path) -> None:
     checkpoint = open_checkpoint(families / family)
     written = load_file(families / family / "model.safetensors")
@@ -76,9 +78,9 @@ def test_tensors_may_be_read_from_several_threads(families: Path) -> None:
 
 
 def test_switches_come_from_the_family_and_the_config(families: Path) -> None:
-    configs = {family: open_checkpoint(families / family).config for family in FAMILIES}
-    assert [configs[family].tied_embeddings for family in FAMILIES] == [True, False, False, False]
-    attention = [configs[family].attentions[0] for family in FAMILIES]
+    configs = {family: open_checkpoint(families / family).config for family in READ}
+    assert [configs[family].tied_embeddings for family in READ] == [True, False, False, False]
+    attention = [configs[family].attentions[0] for family in READ]
     assert [each.qkv_bias for each in attention] == [False, False, True, False]
     assert [each.head_norm is not None for each in attention] == [False, False, False, True]
     assert [each.head_dim for each in attention] == [16, 16, 16, 32]
@@ -404,22 +406,29 @@ def test_values_that_change_nothing_are_no_reason_to_refuse_a_model(copy: Copy, 
     ("changes", "said"),
     [
         (
-            {"architectures": ["Qwen4ForCausalLM"]},
-            r"Qwen4ForCausalLM\) is not supported. \d+ architectures .*; similar ones are Qwen3ForCausalLM, .*=Family",
+            {"architectures": ["InternLM9ForCausalLM"]},
+            r"InternLM9ForCausalLM\) is not supported\. The nearest that opens: \S.*B\)\. If its .*family=Family",
         ),
+        ({"architectures": ["Qwen4ForCausalLM"]}, r"The nearest that opens: Qwen3 \(0\.6B to 32B\)\. If its layers"),
         (
             {"architectures": ["BertModel"]},
-            r"see tutorials/guides/models_and_files.md for the families. .*family=Family",
+            r"it is an encoder.* opens: Qwen3-Embedding .*\. A family= of your own does not help",
         ),
         (
-            {"architectures": ["Qwen3_5ForCausalLM"], "layer_types": ["linear_attention", "full_attention"]},
-            r"Qwen3_5ForCausalLM\): it has gated delta nets, which keep a state, which is not supported",
+            {"architectures": ["Qwen3_9ForCausalLM"], "layer_types": ["linear_attention", "full_attention"]},
+            r"Qwen3_9ForCausalLM\) is not supported: it has gated delta nets, which keep a state\. .*: Qwen3 \(0\.6B",
         ),
         (
-            {"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": {"linear_num_value_heads": 4}},
+            {"architectures": ["Qwen3_9ForConditionalGeneration"], "text_config": {"linear_num_value_heads": 4}},
             "it has gated delta nets",
         ),
-        ({"architectures": ["FalconH1ForCausalLM"], "mamba_d_ssm": 16}, "it has Mamba layers"),
+        ({"architectures": ["FalconH9ForCausalLM"], "mamba_d_ssm": 16}, "it has Mamba layers"),
+        ({"architectures": ["DeepseekV9ForCausalLM"], "index_topk": 16}, r"an indexer\. .*: DeepSeek-R1's distilled"),
+        ({"architectures": ["MyT5ForConditionalGeneration"], "is_encoder_decoder": True}, "an encoder beside its"),
+        ({"architectures": ["LLaDAModelLM"]}, "generates by diffusion"),
+        ({"architectures": ["MyForCausalLM"], "attn_config": {"alibi": True}}, "has ALiBi positions"),
+        ({"architectures": ["MyForCausalLM"], "cross_attention_layers": [3]}, "has cross attention"),
+        ({"architectures": None, "model_type": None}, "names no family: take the file from the model's repository"),
         ({"hidden_act": "xielu"}, "xielu"),
         (
             {"quantization_config": {"quant_method": "aqlm", "bits": 2}},
@@ -446,6 +455,20 @@ def test_what_is_not_supported_is_named(changes: dict[str, Any], said: str, copy
     edit(directory / "config.json", changes)
     with pytest.raises(UnsupportedModel, match=said):
         open_checkpoint(directory)
+
+
+def test_the_nearest_models_are_of_families_that_open() -> None:
+    assert SIZES.keys() <= FAMILIES.keys()
+
+
+@pytest.mark.parametrize("names", [["Qwen4ForCausalLM"], ["BertModel"], ["MyForCausalLM"], ["RWKV7ForCausalLM"]])
+def test_a_refusal_names_one_family_and_not_all(names: list[str], copy: Copy) -> None:
+    directory = copy("llama3-rope")
+    edit(directory / "config.json", {"architectures": names})
+    with pytest.raises(UnsupportedModel) as raised:
+        open_checkpoint(directory)
+    assert len(str(raised.value).removeprefix(str(directory))) < 400
+    assert str(raised.value).count("ForCausalLM") <= 1
 
 
 def test_text_has_the_same_place_in_each_section_of_its_rope(copy: Copy) -> None:

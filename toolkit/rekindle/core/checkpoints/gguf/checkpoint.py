@@ -12,6 +12,7 @@ from rekindle.core.checkpoints.gguf.split import open_gguf_files
 from rekindle.core.checkpoints.gguf.tokenizer import eos_ids, gguf_tokenizer
 from rekindle.core.checkpoints.uses import Embedding, Uses
 from rekindle.core.errors import UnsupportedModel
+from rekindle.core.models.families.refusals import gguf_refusal
 from rekindle.core.models.families.registry import parse_config
 from rekindle.core.request.request import Pooling
 
@@ -31,10 +32,7 @@ def open_gguf(path: Path) -> Checkpoint:
     name = file.metadata.get("general.architecture")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if architecture is None:
-        raise UnsupportedModel(
-            f"{source}: the architecture {name!r} is not supported in GGUF files. Supported are: "
-            f"{', '.join(ARCHITECTURES)}"
-        )
+        raise UnsupportedModel(gguf_refusal(source, name))
     metadata = read_metadata(file, architecture.name, source)
     rope = rope_parameters(metadata, source, truncated=architecture.truncated)
     config = parse_config(settings_of(metadata, architecture, rope, source), source)

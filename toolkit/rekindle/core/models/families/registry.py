@@ -25,6 +25,7 @@ from rekindle.core.models.families.keys import WITHOUT_EFFECT, Keys
 from rekindle.core.models.families.llama import LLAMA
 from rekindle.core.models.families.mistral import MISTRAL
 from rekindle.core.models.families.mixtral import MIXTRAL
+from rekindle.core.models.families.nearest import nearest
 from rekindle.core.models.families.nemotron import NEMOTRON
 from rekindle.core.models.families.olmo2 import OLMO2
 from rekindle.core.models.families.olmo3 import OLMO3
@@ -169,15 +170,15 @@ def _family(keys: Keys, text: TextConfig, source: str, custom: Family | None) ->
         )
     if text.model_type in PREFIX_ATTENTION:
         raise UnsupportedModel(
-            f"{source}: the prompts of {names} see themselves in both directions, which is not supported. Open its "
-            "text model's family, or another model"
+            f"{source}: the architecture ({names}) is not supported: its attention over a prompt goes in both "
+            f"directions. The nearest that opens: {nearest(['gemma'])}"
         )
     for name, family in FAMILIES.items():
         if not _head_variants(family.architecture).isdisjoint(own) or (
             (not own or text.place) and keys.get("model_type") == name
         ):
             return name, family
-    raise UnsupportedModel(architecture_refusal(keys, [family.architecture for family in FAMILIES.values()]))
+    raise UnsupportedModel(architecture_refusal(source, list(map(str, architectures)), text.configs))
 
 
 def _head_variants(architecture: str) -> set[str]:

@@ -78,6 +78,7 @@ class TextConfig:
         architectures: the architectures of the model around it; its own if it is alone.
         model_type: the "model_type" of the model around it, or None if it is alone.
         unknown: the keys around it with unknown effects.
+        configs: the whole config, and the nested one as it is in the file.
     """
 
     settings: Mapping[str, Any]
@@ -85,6 +86,7 @@ class TextConfig:
     architectures: tuple[str, ...] = ()
     model_type: str | None = None
     unknown: tuple[str, ...] = ()
+    configs: tuple[Mapping[str, Any], ...] = ()
 
 
 def text_config_of(config: Mapping[str, Any]) -> TextConfig:
@@ -101,11 +103,11 @@ def text_config_of(config: Mapping[str, Any]) -> TextConfig:
         settings = {**TEXT_DEFAULTS.get(str(kind), {}), **shared, **_of_text(own), "model_type": _family(kind)}
         outer = _of_text(config)
         unknown = tuple(sorted(key for key in outer if outer[key] and key not in inner and key not in shared))
-        return TextConfig(settings, place, architectures, str(outer_type), unknown)
+        return TextConfig(settings, place, architectures, str(outer_type), unknown, (config, inner))
     if outer_type in _FLAT:
         flat = {key: value for key, value in _of_text(config).items() if key != "architectures"}
-        return TextConfig({**flat, "model_type": _family(outer_type)}, "", architectures, outer_type)
-    return TextConfig(config, "", architectures)
+        return TextConfig({**flat, "model_type": _family(outer_type)}, "", architectures, outer_type, configs=(config,))
+    return TextConfig(config, "", architectures, configs=(config,))
 
 
 def may_be_tied(config: Mapping[str, Any]) -> bool:
