@@ -46,7 +46,8 @@ def render(
     """
     if template is None:
         raise InvalidRequest(
-            "the model has no chat template, so messages cannot be rendered to a prompt: pass the prompt as str"
+            "the model has no chat template, so messages cannot be rendered to a prompt: pass the prompt as str, or "
+            "open the model with the template of its family, as in open(..., chat_template=...)"
         )
     check_messages(messages)
     if tools is not None:

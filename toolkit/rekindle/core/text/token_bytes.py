@@ -46,7 +46,7 @@ def byte_level_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
         return b""
     if token_id in tokenizer.added_ids:
         return token.encode()
-    alphabet = _alphabet()
+    alphabet = byte_alphabet()
     try:
         return bytes([alphabet[character] for character in token])
     except KeyError:
@@ -54,7 +54,7 @@ def byte_level_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
 
 
 @cache
-def _alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """Return the byte of each byte-level BPE character: printable bytes have their own, others U+0100 and up."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]

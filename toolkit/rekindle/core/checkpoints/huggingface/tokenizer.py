@@ -6,6 +6,7 @@ from typing import Any
 
 from rekindle.core.checkpoints.huggingface.json_file import read_json
 from rekindle.core.checkpoints.huggingface.sentencepiece_model import read_sentencepiece
+from rekindle.core.checkpoints.huggingface.tekken import BOS, EOS, read_tekken
 from rekindle.core.errors import CheckpointError
 from rekindle.core.text.tokenizer import Tokenizer, wrap
 
@@ -14,10 +15,10 @@ DEFAULT, FOR_TOOLS = "default", "tool_use"
 
 
 def load_tokenizer(directory: Path) -> Tokenizer | None:
-    """Read tokenizer.json, or else tokenizer.model, with tokenizer_config.json and the chat templates.
+    """Read tokenizer.json, tekken.json or tokenizer.model, with tokenizer_config.json and the chat templates.
 
     Returns:
-        The tokenizer, or None if neither file exists. The model is then served by token ids alone.
+        The tokenizer, or None if none of these files exists. The model is then served by token ids alone.
 
     Raises:
         CheckpointError: a file cannot be parsed.
@@ -27,6 +28,9 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
     bos, eos = _token_text(settings.get("bos_token")), _token_text(settings.get("eos_token"))
     if (directory / "tokenizer.json").is_file():
         backend = _from_json(directory / "tokenizer.json")
+    elif (directory / "tekken.json").is_file():
+        backend, bos, eos = read_tekken(directory / "tekken.json"), bos or BOS, eos or EOS
+        settings = {"add_bos_token": True, **settings}
     elif (directory / "tokenizer.model").is_file():
         # As in transformers: the default is the legacy behaviour.
         prefix_once = settings.get("legacy") is False

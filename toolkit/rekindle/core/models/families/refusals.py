@@ -9,7 +9,7 @@ from rekindle.core.models.families.special import special_part
 
 
 def architecture_refusal(source: str, names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the message for an unsupported architecture, with the nearest model that opens.
+    """Return the message for an unsupported architecture, with the nearest supported model.
 
     Args:
         source: path of the config.
