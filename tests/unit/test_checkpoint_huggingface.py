@@ -297,6 +297,22 @@ def test_a_directory_without_config_is_no_model(tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("adapter_config.json", {"base_model_name_or_path": "me/base"}, r"an adapter of me/base: .*merge_and_unload"),
+        ("params.json", {}, r"Mistral's or Meta's own code \(params\.json\): fetch config\.json"),
+        ("model_index.json", {}, "a pipeline of models for images"),
+    ],
+)
+def test_a_directory_in_another_format_says_what_it_is(
+    name: str, content: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(ModelNotFound, match=rf"it has no config\.json; .*{said}"):
+        open_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
 @pytest.mark.parametrize("content", ["{", "[1]"])
 def test_a_config_that_is_no_json_object_is_an_error(content: str, name: str, copy: Copy) -> None:

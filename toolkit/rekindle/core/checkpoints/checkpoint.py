@@ -88,7 +88,10 @@ def check_shapes(shapes: Shapes, config: ModelConfig, source: str, remedy: str =
                 "merge_and_unload(), and save the result with save_pretrained"
             )
         names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        hint = "; its config says tie_word_embeddings is false" if missing == ["lm_head.weight"] else ""
+        hint = ""
+        if missing == ["lm_head.weight"]:
+            hint = "; its config says tie_word_embeddings is false"
+            remedy = f"{remedy}, or set it to true if the model uses its embedding as its head"
         if len(missing) >= len(expected) - 1 and (similar := _similar(missing, shapes)):
             hint = f"; the file has {similar} instead, whose prefix is not known"
             remedy = "Rename its tensors, or save the text model alone with save_pretrained"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rekindle.core.checkpoints.embedded import NAME
+from rekindle.core.checkpoints.huggingface.foreign import advice_for
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.errors import ConfigError, ModelNotFound
 
@@ -101,6 +102,8 @@ def _requested_path(model: HubModel, directory: Path) -> Path:
     """
     path = directory / (model.file or "config.json")
     if not path.is_file():
+        if model.file is None and (advice := advice_for(directory)):
+            raise ModelNotFound(f"{model} has no config.json; {advice}")
         files = ", ".join(_gguf_files(model)) or "none that can be listed now"
         raise ModelNotFound(
             f"{model} has no {model.file or 'config.json'}. Open a GGUF file by its name, as in "

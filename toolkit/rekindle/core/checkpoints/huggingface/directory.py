@@ -7,6 +7,7 @@ from typing import Any
 
 from rekindle.core.checkpoints.checkpoint import Checkpoint, LazyTensors, check_shapes
 from rekindle.core.checkpoints.huggingface.classifier import is_classifier, read_classifier
+from rekindle.core.checkpoints.huggingface.foreign import advice_for
 from rekindle.core.checkpoints.huggingface.json_file import read_json
 from rekindle.core.checkpoints.huggingface.names import stored_names
 from rekindle.core.checkpoints.huggingface.quantized.formats import with_quantized
@@ -45,9 +46,8 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     """
     source = str(directory)
     if not (directory / "config.json").is_file():
-        gguf_files = sorted(directory.glob("*.gguf"))
-        hint = f"; to open the GGUF file in it, pass its path: {gguf_files[0]}" if gguf_files else ""
-        raise ModelNotFound(f"{source} is not a model directory: it has no config.json{hint}")
+        advice = advice_for(directory)
+        raise ModelNotFound(f"{source} is not a model directory: it has no config.json{advice and f'; {advice}'}")
     settings = read_json(directory / "config.json")
     config = parse_config(settings, f"{source}/config.json", family)
     files = with_quantized(open_weight_files(directory), settings, source)

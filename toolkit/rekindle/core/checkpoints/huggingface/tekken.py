@@ -23,7 +23,7 @@ _OLDER_SPECIAL: Final = (
     "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
 )
 # fmt: on
-"""Special tokens of files without a list of them."""
+"""Default special tokens, for files without a list."""
 
 
 def read_tekken(path: Path) -> tokenizers.Tokenizer:
