@@ -70,9 +70,10 @@ UNSAID: dict[str, dict[str, Any]] = {
     "starcoder2": {"sliding_window": None},
 }
 """What the converter does not write of some goldens: the files say what is here instead. There is no golden of
-qwen3-moe-sparse, as llama.cpp knows no dense layers between those of experts; gemma3-wrapped would be as gemma3.
+qwen3-moe-sparse, as llama.cpp knows no dense layers between those of experts. Two others
+would be as gemma3 and mistral.
 """
-WRITTEN = sorted({*MODELS, *UNSAID} - {"qwen3-moe-sparse", "gemma3-wrapped"})
+WRITTEN = sorted({*MODELS, *UNSAID} - {"qwen3-moe-sparse", "gemma3-wrapped", "mistral-own-head"})
 """The goldens that llama.cpp writes."""
 
 

@@ -81,6 +81,7 @@ def marks(family: str) -> pytest.MarkDecorator | tuple[()]:
 
 
 @pytest.mark.parametrize("family", [pytest.param(family, marks=marks(family)) for family in MODELS])
+@pytest.mark.filterwarnings("ignore:.*separate head")
 def test_families_greedy_tokens(family: str, families: Path) -> None:
     """Check a request alone, in chunks, among others and preempted by them, and with its prefix from each tier."""
     golden = np.load(families / family / "golden.npz")

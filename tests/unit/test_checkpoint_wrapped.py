@@ -225,7 +225,7 @@ Sizes = tuple[str, int, int, int, int, int]
 
 
 def sizes(config: ModelConfig) -> Sizes:
-    attention = config.attention
+    attention = config.attentions[0]
     return config.family, config.num_layers, config.hidden_size, attention.heads, attention.kv_heads, config.vocab_size
 
 
@@ -435,6 +435,6 @@ def test_configs_as_published_are_read_without_a_word(config: dict[str, Any], ex
 
 def test_gemma_3_has_the_defaults_of_transformers_code() -> None:
     config = parse_config(GEMMA3_4B, "config.json")
-    assert (config.attention.head_dim, config.max_context, config.tied_embeddings) == (256, 131072, True)
-    assert [layer.window for layer in config.layers[:6]] == [1024] * 5 + [None]
-    assert {layer.rope.theta for layer in config.layers if layer.rope} == {1_000_000.0, 10_000.0}
+    assert (config.attentions[0].head_dim, config.max_context, config.tied_embeddings) == (256, 131072, True)
+    assert [attention.window for attention in config.attentions[:6]] == [1024] * 5 + [None]
+    assert {attention.rope.theta for attention in config.attentions if attention.rope} == {1_000_000.0, 10_000.0}

@@ -61,6 +61,7 @@ def paged_logits(decoder: Decoder, prompts: Sequence[Array], page_size: int = 16
 @pytest.mark.parametrize(
     "family", [pytest.param(family, marks=() if family in COVERING else pytest.mark.wide) for family in MODELS]
 )
+@pytest.mark.filterwarnings("ignore:.*separate head")
 def test_logits_equal_the_reference_within_1e_5(family: str, families: Path) -> None:
     golden = np.load(families / family / "golden.npz")
     checkpoint = open_checkpoint(families / family)
