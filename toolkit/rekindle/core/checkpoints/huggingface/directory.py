@@ -23,7 +23,7 @@ from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.families.reading import Family
 from rekindle.core.models.families.registry import parse_config
-from rekindle.core.models.families.wrapped import end_tokens, may_be_tied
+from rekindle.core.models.families.wrapped import end_tokens, may_be_tied, text_config_of
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle_kernels.blocks import Tensor
 
@@ -50,7 +50,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         raise ModelNotFound(f"{source} is not a model directory: it has no config.json{advice and f'; {advice}'}")
     settings = read_json(directory / "config.json")
     config = parse_config(settings, f"{source}/config.json", family)
-    files = with_quantized(open_weight_files(directory), settings, source)
+    files = with_quantized(open_weight_files(directory), text_config_of(settings).settings, source)
     owners, is_base = _owners(files, config)
     config, generates = _with_head(config, settings, owners, is_base or _embeds(directory), source)
     shapes = {name: file.shapes[stored_name] for name, (file, stored_name) in owners.items()}

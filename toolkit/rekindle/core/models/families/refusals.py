@@ -7,7 +7,6 @@ from rekindle.core.models.families.nearest import nearest
 from rekindle.core.models.families.special import special_part
 
 
-
 def architecture_refusal(source: str, names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> str:
     """Return the message for an unsupported architecture, with the nearest supported model.
 

@@ -143,14 +143,16 @@ def parse_config(config: Mapping[str, Any], source: str, custom: Family | None =
     keys = Keys(text.settings, f"{source}: {text.place}" if text.place else source)
     name, family = _family(keys, text, source, custom)
     model = replace(family.read(keys), family=name)
-    check_method(config, source)
+    check_method(text.settings, source)
     unread = keys.unread()
     for key in unread:
         if key in LAYER_LISTS and any(each != LAYER_LISTS[key] for each in keys.get(key) or ()):
             raise UnsupportedModel(f"{source}: {key} {keys.get(key)!r:.80} is not supported in this family")
         if key in NEUTRAL:
             keys.refuse(key, *NEUTRAL[key])
-    unknown_keys = [key for key in unread if key not in NEUTRAL and key not in LAYER_LISTS and key not in QUANTIZATION_KEYS]
+    unknown_keys = [
+        key for key in unread if key not in NEUTRAL and key not in LAYER_LISTS and key not in QUANTIZATION_KEYS
+    ]
     unknown_keys += [key for key in text.unknown if key not in WITHOUT_EFFECT and not keys.was_read(key)]
     if unknown := ", ".join(unknown_keys):
         warn(f"{source} has unknown keys that may change the results of the model: {unknown}")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rekindle.core.models.families.quantization import KEYS as QUANTIZATION_KEYS
 from rekindle.core.models.families.text_defaults import TEXT_DEFAULTS
 
 NESTED: Final = ("text_config", "thinker_config", "llm_config", "language_config")
@@ -64,7 +65,7 @@ _OUTER: Final = frozenset({"ignore_index", "is_composition", "scale_factor", "te
 """Other keys outside of a text model's config without an effect on text."""
 
 
-_SHARED: Final = ("tie_word_embeddings", "quantization_config", "compression_config", "quantization")
+_SHARED: Final = ("tie_word_embeddings", *QUANTIZATION_KEYS)
 """Keys around a nested config for the text model too, unless it has them itself."""
 
 
