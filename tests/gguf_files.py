@@ -31,6 +31,7 @@ NAMES = {
     "gpt_oss": "gpt-oss",
     "granitemoe": "granitemoe",
     "hunyuan_v1_dense": "hunyuan-dense",
+    "ministral3": "mistral3",
     "mistral": "llama",
     "mixtral": "llama",
     "olmo3": "olmo2",

@@ -9,7 +9,7 @@ import numpy as np
 
 Config = Mapping[str, Any]
 
-PERMUTED = ("llama", "mistral", "mixtral", "smollm3", "granite", "granitemoe")
+PERMUTED = ("llama", "ministral3", "mistral", "mixtral", "smollm3", "granite", "granitemoe")
 
 
 def rope_of(config: Config) -> dict[str, Any]:
@@ -71,6 +71,9 @@ def _write_rope(writer: gguf.GGUFWriter, config: Config) -> None:
             writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
         if "beta_slow" in rope:
             writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    if kind == "ministral3":
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     if kind in ("cohere", "cohere2", "nemotron"):
         writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
     if kind == "hunyuan_v1_dense":

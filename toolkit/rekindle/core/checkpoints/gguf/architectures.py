@@ -183,6 +183,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     architecture.name: architecture
     for architecture in (
         Architecture("llama", "llama", _llama, permuted=True),
+        Architecture("mistral3", "ministral3", permuted=True),
         Architecture("qwen2", "qwen2"),
         Architecture("qwen2moe", "qwen2_moe", _qwen2_moe),
         Architecture("qwen3", "qwen3", _attention_bias),

@@ -60,9 +60,12 @@ def _yarn(metadata: FileMetadata, factor: float) -> dict[str, Any]:
         "beta_fast": keys.number("rope.scaling.yarn_beta_fast", 32.0),
         "beta_slow": keys.number("rope.scaling.yarn_beta_slow", 1.0),
     }
-    if metadata.latent and (multiplier := keys.number("rope.scaling.yarn_log_multiplier", 0.0)):
-        scale = round(10 * multiplier, 6)  # the file stores a tenth of it, and no "mscale"
-        parameters |= {"mscale": scale, "mscale_all_dim": scale}
+    growth = keys.number("attention.temperature_scale", 0.0)
+    if (metadata.latent or growth) and (multiplier := keys.number("rope.scaling.yarn_log_multiplier", 0.0)):
+        scale = round(10 * multiplier, 6) if metadata.latent else multiplier  # DeepSeek's files store a tenth of it
+        parameters |= {"mscale": scale, "mscale_all_dim": scale}  # and no "mscale"
+    if growth:
+        parameters |= {"llama_4_scaling_beta": growth}
     attention = keys.number_or_none("rope.scaling.yarn_attn_factor")
     return parameters if attention is None else parameters | {"attention_factor": attention}
 

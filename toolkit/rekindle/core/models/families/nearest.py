@@ -17,6 +17,7 @@ SIZES: Final[Mapping[str, str]] = {
     "granite": "Granite 3 (2B and 8B)",
     "hunyuan_v1_dense": "Hunyuan (0.5B to 7B)",
     "llama": "Llama 3 (1B to 70B)",
+    "ministral3": "Ministral 3 (3B to 14B)",
     "mistral": "Mistral (7B) and Mistral Small 3 (24B)",
     "mixtral": "Mixtral (8x7B and 8x22B)",
     "nemotron": "Nemotron and Minitron (4B and 8B)",

@@ -23,6 +23,7 @@ from rekindle.core.models.families.granitemoe import GRANITEMOE
 from rekindle.core.models.families.hunyuan import HUNYUAN
 from rekindle.core.models.families.keys import WITHOUT_EFFECT, Keys
 from rekindle.core.models.families.llama import LLAMA
+from rekindle.core.models.families.ministral3 import MINISTRAL3
 from rekindle.core.models.families.mistral import MISTRAL
 from rekindle.core.models.families.mixtral import MIXTRAL
 from rekindle.core.models.families.nearest import nearest
@@ -62,6 +63,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         GRANITEMOE,
         HUNYUAN,
         LLAMA,
+        MINISTRAL3,
         MISTRAL,
         MIXTRAL,
         NEMOTRON,
