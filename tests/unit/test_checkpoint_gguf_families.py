@@ -20,7 +20,7 @@ from rekindle.core.models.families.keys import Keys
 from rekindle.core.models.families.registry import FAMILIES
 from rekindle.core.models.load import load_decoder
 from rekindle.core.models.rope import rope_frequencies
-from tests.gguf_files import UNSAID, WRITTEN, Change, said_directory, write_model
+from tests.gguf_files import NAMES, UNSAID, WRITTEN, Change, said_directory, write_model
 from tests.unit.test_models import paged_logits
 
 CHEAP = ("granitemoe", "stablelm-parallel")
@@ -89,6 +89,32 @@ def test_what_the_converter_leaves_out_is_read_where_it_is(
 ) -> None:
     opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf", change))
     check_same(opened, open_checkpoint(families / model))
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "name"),
+    [
+        ("qwen2", "qwen2", "qwen2vl"),
+        ("qwen3", "qwen3", "qwen3vl"),
+        ("qwen3-moe", "qwen3_moe", "qwen3vlmoe"),
+        ("mistral-full", "mistral", "mistral3"),
+    ],
+)
+def test_a_file_of_a_text_model_for_images_is_the_text_model(
+    model: str, kind: str, name: str, families: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NAMES, kind, name)
+
+    def with_images(writer: gguf.GGUFWriter) -> None:
+        if "vl" in name:
+            writer.add_rope_dimension_sections([2, 3, 3, 0])
+            writer.add_num_deepstack_layers(3)
+
+    opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf", with_images))
+    expected = open_checkpoint(families / model)
+    family = opened.config.family if name == "mistral3" else expected.config.family
+    assert opened.config == replace(expected.config, family=family)
+    assert set(opened.tensors) == set(expected.tensors)
 
 
 def test_a_gemma3_says_which_layers_see_a_window(families: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.checkpoints.weights import tensors_of
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.config import ExpertsConfig, ModelConfig
 from rekindle.core.models.families import qwen3
 from rekindle.core.models.families.reading import Family
 from rekindle.core.models.families.registry import parse_config
@@ -219,6 +219,36 @@ def test_a_family_of_ones_own_reads_the_text_model(families: Path) -> None:
     config, _ = flat(families)
     family = Family("MadeUpForConditionalGeneration", qwen3.read)
     assert parse_config(nested({**config, "model_type": "own"}), "config.json", family).num_layers > 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("turned", [True, False], ids=["published", "of newer transformers"])
+def test_experts_in_one_tensor_are_read_in_both_layouts(turned: bool, families: Path, tmp_path: Path) -> None:
+    config, tensors = flat(families, "qwen3-moe")
+    config = {**config, "model_type": "qwen3_vl_moe_text", "norm_topk_prob": False}
+    each = open_checkpoint(families / "qwen3-moe")
+    stacked, layers = {}, each.config.num_layers
+    for prefix in (f"model.layers.{layer}.mlp.experts" for layer in range(layers)):
+        parts = [
+            {part: tensors.pop(f"{prefix}.{expert}.{part}_proj.weight") for part in ("gate", "up", "down")}
+            for expert in range(config["num_experts"])
+        ]
+        stacked[f"{prefix}.gate_up_proj"] = np.stack([np.concatenate([one["gate"], one["up"]]) for one in parts])
+        stacked[f"{prefix}.down_proj"] = np.stack([one["down"] for one in parts])
+    stored = {name: np.ascontiguousarray(np.swapaxes(x, 1, 2)) if turned else x for name, x in stacked.items()}
+    checkpoint = open_checkpoint(write(tmp_path / "model", nested(config), {**tensors, **stored}))
+    for name, expected in stacked.items():
+        np.testing.assert_array_equal(checkpoint.tensors[name], expected)
+    feed_forward = checkpoint.config.layers[0].feed_forward
+    assert isinstance(feed_forward, ExpertsConfig)
+    assert feed_forward.router.normalised
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_head_is_used_without_a_word_if_the_flags_disagree(families: Path, tmp_path: Path) -> None:
+    config, tensors = flat(families)
+    whole = nested({**config, "tie_word_embeddings": True}, tie_word_embeddings=False)
+    assert not open_checkpoint(write(tmp_path / "model", whole, tensors)).config.tied_embeddings
 
 
 Sizes = tuple[str, int, int, int, int, int]

@@ -70,6 +70,13 @@ def _qwen2_moe(metadata: FileMetadata) -> dict[str, Any]:
     return _qwen_moe(metadata, is_normalised=False) | extra
 
 
+def _sections(metadata: FileMetadata) -> dict[str, Any]:
+    """Read the keys for images. Text has the same position in each section of a rope, and no features of images."""
+    metadata.keys.get("rope.dimension_sections")
+    metadata.keys.get("n_deepstack_layers")
+    return {}
+
+
 def _gemma2(metadata: FileMetadata) -> dict[str, Any]:
     keys = metadata.keys
     caps = {
@@ -185,12 +192,19 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         Architecture("llama", "llama", _llama, permuted=True),
         Architecture("mistral3", "ministral3", permuted=True),
         Architecture("qwen2", "qwen2"),
+        Architecture("qwen2vl", "qwen2", _sections),
         Architecture("qwen2moe", "qwen2_moe", _qwen2_moe),
         Architecture("qwen3", "qwen3", _attention_bias),
+        Architecture("qwen3vl", "qwen3", lambda metadata: _sections(metadata) | _attention_bias(metadata)),
         Architecture(
             "qwen3moe",
             "qwen3_moe",
             lambda metadata: _qwen_moe(metadata, is_normalised=True) | _attention_bias(metadata),
+        ),
+        Architecture(
+            "qwen3vlmoe",
+            "qwen3_moe",
+            lambda metadata: _sections(metadata) | _qwen_moe(metadata, is_normalised=True) | _attention_bias(metadata),
         ),
         Architecture("gemma", "gemma", _attention_bias, shifted=True),
         Architecture("gemma2", "gemma2", _gemma2, shifted=True),

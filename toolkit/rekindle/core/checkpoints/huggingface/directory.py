@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rekindle.core.checkpoints.checkpoint import Checkpoint, LazyTensors, check_shapes
 from rekindle.core.checkpoints.huggingface.classifier import is_classifier, read_classifier
@@ -23,7 +26,8 @@ from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.families.reading import Family
 from rekindle.core.models.families.registry import parse_config
-from rekindle.core.models.families.wrapped import end_tokens, may_be_tied, text_config_of
+from rekindle.core.models.families.wrapped import end_tokens, may_be_tied, text_config_of, tie_flags
+from rekindle.core.models.layers import Shapes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle_kernels.blocks import Tensor
 
@@ -55,6 +59,8 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     config, generates = _with_head(config, settings, owners, is_base or _embeds(directory), source)
     shapes = {name: file.shapes[stored_name] for name, (file, stored_name) in owners.items()}
     loaders = _loaders(owners, expected_shapes(config))
+    for name in _transposed_stacks(shapes, expected_shapes(config)):
+        shapes[name], loaders[name] = expected_shapes(config)[name], partial(_transposed, loaders[name])
     remedy = (
         "Fetch the model again" if family is None else f"Check that the given family describes {family.architecture}"
     )
@@ -88,7 +94,8 @@ def _with_head(
     if head not in owners and may_be_tied(settings):
         return replace(config, tied_embeddings=True), True
     if has_separate_head(config, LazyTensors(_loaders(owners, head_and_embedding(config)))):
-        warn(f"{source}: its config says tie_word_embeddings, but the file has a separate head, which is used")
+        if False not in tie_flags(settings):  # flags that disagree leave it to the file
+            warn(f"{source}: its config says tie_word_embeddings, but the file has a separate head, which is used")
         return replace(config, tied_embeddings=False), True
     return config, True
 
@@ -101,6 +108,19 @@ def _embeds(directory: Path) -> bool:
 def _loaders(owners: Owners, names: Collection[str]) -> dict[str, Loader]:
     """Return loaders for the given tensors, if the files contain them."""
     return {name: file.loader(stored_name) for name, (file, stored_name) in owners.items() if name in names}
+
+
+def _transposed_stacks(shapes: Shapes, expected: Shapes) -> list[str]:
+    """Return the names of tensors of all experts stored as (expert, in, out) instead of (expert, out, in).
+
+    Published files of some families have one layout, and files saved by newer transformers the other.
+    """
+    turned = {name: (shape[0], shape[2], shape[1]) for name, shape in expected.items() if len(shape) == 3}
+    return [name for name, shape in turned.items() if shapes.get(name) == shape != expected[name]]
+
+
+def _transposed(loader: Loader) -> Tensor:
+    return np.swapaxes(np.asarray(loader()), 1, 2)
 
 
 def _owners(files: Sequence[SafetensorsFile], config: ModelConfig) -> tuple[Owners, bool]:

@@ -37,6 +37,7 @@ from rekindle.core.models.families.qwen2 import QWEN2
 from rekindle.core.models.families.qwen2_moe import QWEN2_MOE
 from rekindle.core.models.families.qwen3 import QWEN3
 from rekindle.core.models.families.qwen3_moe import QWEN3_MOE
+from rekindle.core.models.families.qwen3_vl_moe import QWEN3_VL_MOE
 from rekindle.core.models.families.reading import Family
 from rekindle.core.models.families.refusals import architecture_refusal
 from rekindle.core.models.families.seed_oss import SEED_OSS
@@ -74,6 +75,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         QWEN2_MOE,
         QWEN3,
         QWEN3_MOE,
+        QWEN3_VL_MOE,
         SEED_OSS,
         SMOLLM3,
         STABLELM,

@@ -16,6 +16,7 @@ FAMILY_OF_TEXT: Final[Mapping[str, str]] = {
     "qwen2_5_vl": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen2_5_omni_text": "qwen2",
+    "qwen3_omni_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
     "kimi_k2": "deepseek_v3",
 }
@@ -45,6 +46,7 @@ _TEXT_OF: Final[Mapping[str, str]] = {
     "qwen2_audio": "qwen2",
     "qwen2_vl": "qwen2_vl_text",
     "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
     "smolvlm": "llama",
     "vipllava": "llama",
     "voxtral": "llama",
@@ -113,9 +115,14 @@ def text_config_of(config: Mapping[str, Any]) -> TextConfig:
 
 def may_be_tied(config: Mapping[str, Any]) -> bool:
     """Return True if a model without a stored head may use its embedding as its head, by the flags of its config."""
-    inner, _ = _nested(config)
-    flags = [level.get("tie_word_embeddings") for level in (config, inner)]
+    flags = tie_flags(config)
     return True in flags or False not in flags
+
+
+def tie_flags(config: Mapping[str, Any]) -> list[Any]:
+    """Return "tie_word_embeddings" of a config and of the text model in it."""
+    inner, _ = _nested(config)
+    return [level.get("tie_word_embeddings") for level in (config, inner)]
 
 
 def end_tokens(config: Mapping[str, Any]) -> list[Any]:
