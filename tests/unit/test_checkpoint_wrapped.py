@@ -251,6 +251,18 @@ def test_a_head_is_used_without_a_word_if_the_flags_disagree(families: Path, tmp
     assert not open_checkpoint(write(tmp_path / "model", whole, tensors)).config.tied_embeddings
 
 
+@pytest.mark.parametrize(
+    ("model_type", "size", "expected"),
+    [("gemma4_text", 8, 8), ("gemma4_text", None, None), ("gemma4_text", ..., 256), ("gemma4_unified_text", ..., None)],
+)
+def test_a_gemma_4_has_token_features_by_its_config_or_by_its_kind(
+    model_type: str, size: Any, expected: int | None
+) -> None:
+    inner = {"model_type": model_type} | ({} if size is ... else {"hidden_size_per_layer_input": size})
+    features = parse_config({"model_type": "gemma4", "text_config": inner}, "config.json").features
+    assert (features and features.size) == expected
+
+
 Sizes = tuple[str, int, int, int, int, int]
 
 

@@ -127,7 +127,8 @@ def _feed_forward(keys: Keys, *, shared: bool) -> FeedForwardConfig | DualConfig
 
 def _features(keys: Keys) -> TokenFeatures | None:
     rows = keys.size("vocab_size_per_layer_input", 262_144)
-    if not keys.get("hidden_size_per_layer_input", 256):
+    size = keys.get("hidden_size_per_layer_input", None if keys.has("hidden_size_per_layer_input") else 256)
+    if not size:
         return None
     activation = activation_of(keys, "hidden_activation", "gelu_pytorch_tanh")
     return TokenFeatures(keys.size("hidden_size_per_layer_input", 256), rows, activation)

@@ -18,6 +18,8 @@ FAMILY_OF_TEXT: Final[Mapping[str, str]] = {
     "qwen2_5_omni_text": "qwen2",
     "qwen3_omni_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
+    "gemma4_unified_text": "gemma4_text",
+    "glm4v_text": "glm4",
     "kimi_k2": "deepseek_v3",
 }
 """Families of text models with another "model_type". Text has equal positions in all sections of their ropes."""
@@ -29,6 +31,8 @@ _TEXT_OF: Final[Mapping[str, str]] = {
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
+    "glm4v": "glm4v_text",
     "got_ocr2": "qwen2",
     "idefics2": "mistral",
     "idefics3": "llama",
