@@ -18,7 +18,7 @@ import numpy as np
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.models.config.scaling import Llama3Scaling
 from tests.families import MODELS
-from tests.gguf_metadata import PERMUTED, Config, head_dim_of, rope_of, write_metadata
+from tests.gguf_metadata import PERMUTED, Config, global_head_dim_of, head_dim_of, rope_of, write_metadata
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Change = Callable[[gguf.GGUFWriter], None]
@@ -28,6 +28,7 @@ NAMES = {
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
     "gemma3_text": "gemma3",
+    "gemma4_text": "gemma4",
     "gpt_oss": "gpt-oss",
     "granitemoe": "granitemoe",
     "hunyuan_v1_dense": "hunyuan-dense",
@@ -154,6 +155,9 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
                 f"blk.{block}.ffn_gate_exps.{kind}": turned[:, ::2],
                 f"blk.{block}.ffn_up_exps.{kind}": turned[:, 1::2],
             }
+        elif stem.endswith(("router.scale", "per_expert_scale")):
+            block = stem.split(".")[2]
+            found[f"blk.{block}.{'ffn_gate_inp' if stem.endswith('router.scale') else 'ffn_down_exps'}.scale"] = values
         elif stem.endswith("kv_b_proj"):
             block = stem.split(".")[2]
             each = values.reshape(config["num_attention_heads"], -1, config["kv_lora_rank"])
@@ -181,6 +185,10 @@ def stem_and_kind(name: str) -> tuple[str, str]:
 def rope_factors(config: Config) -> dict[str, Array]:
     """Return the tensor of Llama 3's rope, if the model has it."""
     rope, dims = rope_of(config), head_dim_of(config)
+    if rope["rope_type"] == "proportional":
+        pairs = global_head_dim_of(config) // 2
+        turned = int(pairs * rope["partial_rotary_factor"])
+        return {"rope_freqs.weight": np.array([1.0] * turned + [1e30] * (pairs - turned), np.float32)}
     if rope["rope_type"] != "llama3":
         return {}
     low, high, context = rope["low_freq_factor"], rope["high_freq_factor"], rope["original_max_position_embeddings"]

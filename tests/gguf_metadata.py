@@ -27,6 +27,11 @@ def head_dim_of(config: Config) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
+def global_head_dim_of(config: Config) -> int:
+    """Return the size of heads in layers with full attention, of a Gemma 4."""
+    return int(next(iter(config["per_layer_config"].values()))["head_dim"])
+
+
 def write_metadata(writer: gguf.GGUFWriter, config: Config) -> None:
     """Write what every model has, and what only some have."""
     if "kv_lora_rank" in config:
@@ -88,8 +93,8 @@ def _write_experts(writer: gguf.GGUFWriter, config: Config) -> None:
     count = config.get("num_local_experts", config.get("num_experts", config.get("n_routed_experts")))
     if count is not None:
         writer.add_expert_count(count)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
-    if "moe_intermediate_size" in config:
+        writer.add_expert_used_count(config.get("num_experts_per_tok", config.get("top_k_experts")))
+    if config.get("moe_intermediate_size") is not None:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "n_group" in config:
         writer.add_expert_group_count(config["n_group"])
@@ -123,6 +128,36 @@ def _gemma3(writer: gguf.GGUFWriter, config: Config) -> None:
     local = (config.get("rope_parameters") or {}).get("sliding_attention", {}).get("rope_theta")
     writer.add_rope_freq_base_swa(local or config["rope_local_base_freq"])
     writer.add_sliding_window(config["sliding_window"])
+
+
+def _gemma4(writer: gguf.GGUFWriter, config: Config) -> None:
+    sliding = [kind == "sliding_attention" for kind in config["layer_types"]]
+    full_dim, shared = global_head_dim_of(config), config["num_kv_shared_layers"]
+    by_layer = config["per_layer_config"]
+    for key in ("attention.key_length", "attention.value_length", "attention.head_count_kv", "feed_forward_length"):
+        writer.kv_data[0].pop(f"gemma4.{key}")
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(sliding)
+    writer.add_key_length(full_dim)
+    writer.add_value_length(full_dim)
+    writer.add_key_length_swa(config["head_dim"])
+    writer.add_value_length_swa(config["head_dim"])
+    width = config["intermediate_size"]
+    first = config["num_hidden_layers"] - shared
+    wide = [2 * width if place >= first else width for place in range(config["num_hidden_layers"])]
+    writer.add_feed_forward_length(wide if config["use_double_wide_mlp"] else width)
+    heads = [
+        by_layer.get(str(place), {}).get("num_key_value_heads", config["num_key_value_heads"])
+        for place in range(config["num_hidden_layers"])
+    ]
+    writer.add_head_count_kv(heads if len(set(heads)) > 1 else heads[0])
+    writer.add_rope_dimension_count(full_dim)
+    writer.add_rope_dimension_count_swa(config["head_dim"])
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+    if config["final_logit_softcapping"]:
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
 
 
 def _olmo3(writer: gguf.GGUFWriter, config: Config) -> None:
@@ -179,6 +214,7 @@ _SPECIAL: dict[str, Callable[[gguf.GGUFWriter, Config], None]] = {
     "deepseek_v3": _deepseek,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
+    "gemma4_text": _gemma4,
     "gpt_oss": _gpt_oss,
     "granite": _granite,
     "granitemoe": _granite,

@@ -114,8 +114,9 @@ class Architecture:
             pairs the two halves.
         shifted: whether stored norm weights include the offset of 1 that the family adds.
         parts: names of a block's tensors in files, such as "ffn_up", by the family's names unknown to the gguf
-            library. Several tensors are concatenated along their outputs.
+            library. Several tensors are concatenated along their outputs. A name with a dot is complete.
         truncated: whether the YaRN ramp is rounded to whole pairs. Files do not specify it.
+        by_layer: metadata keys with a possibly different number for each layer; they are always lists.
     """
 
     name: str
@@ -126,23 +127,26 @@ class Architecture:
     shifted: bool = False
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     truncated: bool = True
+    by_layer: frozenset[str] = frozenset()
 
 
-def read_metadata(file: GGUFFile, architecture: str, source: str) -> FileMetadata:
+def read_metadata(file: GGUFFile, architecture: Architecture, source: str) -> FileMetadata:
     """Read a file's metadata for its architecture.
 
     Raises:
-        UnsupportedModel: a number differs between layers.
+        UnsupportedModel: a number differs between layers, although the architecture has a common one.
     """
-    prefix = f"{architecture}."
+    prefix = f"{architecture.name}."
     values = {key.removeprefix(prefix): _plain(value) for key, value in file.metadata.items() if key.startswith(prefix)}
     for key in ("attention.head_count", "attention.head_count_kv", "feed_forward_length", "expert_feed_forward_length"):
         value = values.get(key)
-        if isinstance(value, list):  # a list with a number for each layer
+        if key in architecture.by_layer and value is not None:
+            values[key] = value if isinstance(value, list) else [value] * values.get("block_count", 0)
+        elif isinstance(value, list):  # a list with a number for each layer
             if len(set(value)) != 1:
                 raise UnsupportedModel(f"{source}: {prefix}{key} differs between layers, which is not supported")
             values[key] = value[0]
-    return FileMetadata(Keys(values, f"{source}: {architecture}"), file)
+    return FileMetadata(Keys(values, f"{source}: {architecture.name}"), file)
 
 
 def settings_of(

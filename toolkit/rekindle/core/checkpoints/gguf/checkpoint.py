@@ -33,7 +33,7 @@ def open_gguf(path: Path) -> Checkpoint:
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if architecture is None:
         raise UnsupportedModel(gguf_refusal(source, name))
-    metadata = read_metadata(file, architecture.name, source)
+    metadata = read_metadata(file, architecture, source)
     rope = rope_parameters(metadata, source, truncated=architecture.truncated)
     config = parse_config(settings_of(metadata, architecture, rope, source), source)
     shapes, tensors = loaders(file, find_places(file, architecture, config, source), config)

@@ -193,7 +193,9 @@ class _Finder:
         place = (
             TensorPlace(file_names)
             if file_names
-            else self._stacked_place(layer, part, kind) or self._fused_place(layer, part, kind)
+            else self._stacked_place(layer, part, kind)
+            or self._fused_place(layer, part, kind)
+            or self._separate_place(layer, part, kind)
         )
         if place is None:
             return None
@@ -218,7 +220,8 @@ class _Finder:
     def _names(self, layer: str, part: str, stem: str, kind: str) -> tuple[str, ...] | None:
         """Return the names in the file, if all of them exist."""
         if part in self.architecture.parts:
-            names = tuple(f"blk.{layer}.{file_part}.{kind}" for file_part in self.architecture.parts[part])
+            parts = (each if "." in each else f"{each}.{kind}" for each in self.architecture.parts[part])
+            names = tuple(f"blk.{layer}.{each}" for each in parts)
         else:
             names = (f"{self.library(stem)}.{kind}",)
         return names if all(name in self.file.shapes for name in names) else None
@@ -251,3 +254,9 @@ class _Finder:
         ends = np.cumsum([0, attention.heads, attention.kv_heads, attention.kv_heads]) * attention.head_dim
         index = qkv.index(part)
         return TensorPlace((name,), range(int(ends[index]), int(ends[index + 1])))
+
+    def _separate_place(self, layer: str, part: str, kind: str) -> TensorPlace | None:
+        """Return the location of fused projections of all experts, stored as two tensors."""
+        names = tuple(f"blk.{layer}.ffn_{half}_exps.{kind}" for half in ("gate", "up"))
+        is_fused = (part,) == self.config.names.expert_gate_up
+        return TensorPlace(names) if is_fused and set(names) <= self.file.shapes.keys() else None

@@ -10,6 +10,8 @@ from rekindle.core.checkpoints.gguf.rope_factors import find_scaling
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 
 _FACTORS = "rope_freqs.weight"
+_NO_ROTATION = 1e20
+"""A divisor above this number stands for a pair without a rotation."""
 _LONG_AND_SHORT = ("rope_factors_long.weight", "rope_factors_short.weight")
 
 
@@ -42,7 +44,7 @@ def _scaling(metadata: FileMetadata, theta: float, source: str, truncated: bool)
     if any(name in shapes for name in _LONG_AND_SHORT) or kind == "longrope":
         return _longrope(metadata, source)
     if _FACTORS in shapes:
-        return _llama3(metadata, theta, source)
+        return _by_factors(metadata, theta, source)
     if kind == "yarn":
         return _yarn(metadata, factor) if truncated else _yarn(metadata, factor) | {"truncate": False}
     if kind not in ("none", "linear"):
@@ -84,8 +86,13 @@ def _longrope(metadata: FileMetadata, source: str) -> dict[str, Any]:
     }
 
 
-def _llama3(metadata: FileMetadata, theta: float, source: str) -> dict[str, Any]:
-    scaling = find_scaling(np.asarray(metadata.file.read(_FACTORS)), theta, source)
+def _by_factors(metadata: FileMetadata, theta: float, source: str) -> dict[str, Any]:
+    """Return the scaling with the divisors of frequencies in the file: Llama 3's, or a proportional rope."""
+    factors = np.asarray(metadata.file.read(_FACTORS))
+    if (factors > _NO_ROTATION).any():
+        share = (np.count_nonzero(factors <= _NO_ROTATION)) / len(factors)
+        return {"rope_type": "proportional", "partial_rotary_factor": share}
+    scaling = find_scaling(factors, theta, source)
     if scaling is None:
         return {}
     return {
