@@ -1,4 +1,4 @@
-"""The true widths of published models that have each kind of layer, cut to two unlike layers."""
+"""The true widths of published models that have each kind of layer, cut to one layer of each kind."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -45,6 +45,43 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
         "tie_word_embeddings": True,
         "vocab_size": 256000,
     },
+    "gemma-4-26B-A4B": {
+        "architectures": ["Gemma4ForCausalLM"],
+        "attention_k_eq_v": True,
+        "enable_moe_block": True,
+        "final_logit_softcapping": 30.0,
+        "global_head_dim": 512,
+        "head_dim": 256,
+        "hidden_size": 2816,
+        "hidden_size_per_layer_input": 0,
+        "intermediate_size": 2112,
+        "max_position_embeddings": 262144,
+        "moe_intermediate_size": 704,
+        "num_attention_heads": 16,
+        "num_experts": 128,
+        "num_global_key_value_heads": 2,
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 8,
+        "sliding_window": 1024,
+        "top_k_experts": 8,
+        "vocab_size": 262144,
+    },
+    "gemma-4-E4B": {
+        "architectures": ["Gemma4ForCausalLM"],
+        "final_logit_softcapping": 30.0,
+        "global_head_dim": 512,
+        "head_dim": 256,
+        "hidden_size": 2560,
+        "hidden_size_per_layer_input": 256,
+        "intermediate_size": 10240,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 42,
+        "num_key_value_heads": 2,
+        "num_kv_shared_layers": 18,
+        "sliding_window": 512,
+        "vocab_size": 262144,
+    },
     "gpt-oss-20b": {
         "architectures": ["GptOssForCausalLM"],
         "attention_bias": True,
@@ -83,6 +120,9 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
 
 
 def published(name: str) -> ModelConfig:
-    """Return a published model's config, with its first two layers alone."""
+    """Return a published model's config, with one layer of each kind, and at least two layers."""
     config = parse_config(CONFIGS[name], name)
-    return replace(config, layers=config.layers[:2])
+    kinds = list(dict.fromkeys(config.layers))
+    owners = {i: kinds.index(layer) for i, layer in enumerate(config.layers)}
+    layers = [layer if layer.pages_of is None else replace(layer, pages_of=owners[layer.pages_of]) for layer in kinds]
+    return replace(config, layers=tuple(layers * 2 if len(layers) == 1 else layers))

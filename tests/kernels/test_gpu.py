@@ -104,9 +104,6 @@ def test_the_target_is_this_process_s_own_outside_of_another() -> None:
     assert current() == here
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "dtype", "reason"), [(320, "float32", "at most 256"), (64, "float16", "bfloat16")]
-)
-def test_what_a_tile_cannot_hold_is_refused(head_dim: int, dtype: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        api.empty((2, 2, 1, 16, head_dim), jnp.dtype(dtype), implementation="gpu")
+def test_other_numbers_than_float32_and_bfloat16_are_refused() -> None:
+    with pytest.raises(ValueError, match="bfloat16"):
+        api.empty((2, 2, 1, 16, 64), jnp.dtype("float16"), implementation="gpu")

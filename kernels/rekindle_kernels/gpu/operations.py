@@ -2,9 +2,8 @@
 
 import jax.numpy as jnp
 
-from rekindle_kernels.gpu.blocks import attend_blocks
+from rekindle_kernels.gpu.attention import attend_blocks, attend_rows
 from rekindle_kernels.gpu.pages import write
-from rekindle_kernels.gpu.rows import attend_rows
 from rekindle_kernels.reference import empty
 from rekindle_kernels.xla.gate import gate
 from rekindle_kernels.xla.linear import grouped_linear, linear, linear_columns, look_up, pack, packed
@@ -18,6 +17,4 @@ def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
     """See `Operations.unsupported_reason`."""
     if dtype not in (jnp.float32, jnp.bfloat16):
         return "numbers must be float32 or bfloat16"
-    if shape[-1] > 256:
-        return "head_dim must be at most 256, or a tile does not fit into registers"
     return None
