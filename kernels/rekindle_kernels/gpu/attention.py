@@ -41,5 +41,5 @@ def attend_blocks(
 ) -> jax.Array:
     """See `api.attend_blocks`."""
     attend = blocks.attend_blocks if q.shape[-1] <= MAX_HEAD_DIM else portable.attend_blocks
-    options = {"scale": scale, "window": window, "soft_cap": soft_cap, "sinks": sinks}
-    return attend(q, pages, page_table, block_sequence, block_start, **options)
+    where = page_table, block_sequence, block_start
+    return attend(q, pages, *where, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
