@@ -29,21 +29,29 @@ from rekindle.core.engine.loading.filling import load
 from tests.bench.say import say
 
 HIDDEN, WIDTH, VOCABULARY = 2048, 8192, 32_000
+BLOCK = 128
 PIECE_BYTES = 1 << 20
 
 
 def write_checkpoint(directory: Path, gigabytes: float, dtype: str) -> Path:
-    """Write a Llama of random numbers with as many layers as come closest to a size."""
+    """Write a Llama of random numbers with as many layers as come closest to a size; "float8" has scales of blocks."""
     from safetensors.numpy import save_file
 
-    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
+    kind = np.dtype(np.float32 if dtype == "float32" else ml_dtypes.bfloat16)
+    matrices = np.dtype(ml_dtypes.float8_e4m3fn) if dtype == "float8" else kind
     layer, embedding = 4 * HIDDEN * HIDDEN + 3 * HIDDEN * WIDTH, VOCABULARY * HIDDEN
-    layers = max(1, round((gigabytes * 1e9 / kind.itemsize - embedding) / layer))
+    layers = max(1, round((gigabytes * 1e9 - embedding * kind.itemsize) / layer / matrices.itemsize))
     shapes = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN), "model.norm.weight": (HIDDEN,)}
     for place in range(layers):
         shapes |= {f"model.layers.{place}.{name}.weight": shape for name, shape in _layer_shapes()}
-    some = np.random.default_rng(0).standard_normal(1 << 20, np.float32).astype(kind)
-    save_file({name: np.resize(some, shape) for name, shape in shapes.items()}, directory / "model.safetensors")
+    random = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
+    some = {each: random.astype(each) for each in (kind, matrices)}
+    quantized = [name for name, shape in shapes.items() if len(shape) == 2 and "layers" in name and matrices != kind]
+    tensors = {name: np.resize(some[matrices if name in quantized else kind], shape) for name, shape in shapes.items()}
+    for name in quantized:
+        scales = tuple(size // BLOCK for size in shapes[name])
+        tensors[f"{name}_scale_inv"] = np.resize(np.abs(random), scales)
+    save_file(tensors, directory / "model.safetensors")
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -60,6 +68,8 @@ def write_checkpoint(directory: Path, gigabytes: float, dtype: str) -> Path:
         "tie_word_embeddings": True,
         "eos_token_id": 2,
     }
+    if quantized:
+        config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}
     (directory / "config.json").write_text(json.dumps(config))
     return directory / "model.safetensors"
 
@@ -145,7 +155,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.loading", description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ways", default="bfloat16:bfloat16,float32:float32,bfloat16:float32", help="stored:loaded")
+    parser.add_argument(
+        "--ways", default="bfloat16:bfloat16,float32:float32,bfloat16:float32,float8:bfloat16", help="stored:loaded"
+    )
     parser.add_argument("--dtype", choices=get_args(Dtype), help=argparse.SUPPRESS)
     parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)

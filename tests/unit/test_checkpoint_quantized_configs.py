@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rekindle.__main__ import main
 from rekindle.core.checkpoints.huggingface.quantized.compressed_schemes import scheme_for, schemes_of
-from rekindle.core.checkpoints.huggingface.quantized.formats import FORMATS, with_quantized
+from rekindle.core.checkpoints.huggingface.quantized.formats import FORMATS, formats_of, with_quantized
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError, ModelError, UnsupportedModel
 from rekindle.core.models.families.quantization import KEYS, METHODS, method_of
@@ -116,3 +117,18 @@ def test_a_matrix_in_another_order_than_by_row_is_refused(monkeypatch: pytest.Mo
     )
     with pytest.raises(UnsupportedModel, match=r"x\.weight is in another order than by row; save the model again"):
         with_quantized([file], settings, "it")
+
+
+def test_info_names_the_format_and_its_dtype_in_a_session(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(GOLDENS / "fp8-block"), "--dtype", "bfloat16"]) == 0
+    assert "\nfiles         FP8 (blocks of 16 x 32), read as bfloat16\n" in capsys.readouterr().out
+
+
+def test_the_formats_of_a_checkpoint_are_in_order_of_their_tensors() -> None:
+    assert open_checkpoint(GOLDENS / "mlx").formats == ("MLX (4 bits, groups of 32)",)
+    file, settings = case_of("mlx-mixed")
+    assert formats_of(with_quantized([file], settings, "it")) == (
+        "MLX (8 bits, groups of 32)",
+        "MLX (4 bits, groups of 64)",
+    )
+    assert formats_of([file]) == ()

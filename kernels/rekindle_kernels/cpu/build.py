@@ -186,7 +186,9 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
     have = [f"-DREKINDLE_HAVE_{name}" for name in flags_of]
     jobs = [(source, source.stem, have) for source in (*_sources("dispatch.cc"), *_sources("handlers_*.cc"))]
     jobs += [(source, source.stem, [EXACT]) for source in _sources("pack.cc")]
-    jobs += [(SOURCES / "isa.cc", name, [f"-DREKINDLE_ISA={name}", *flags]) for name, flags in flags_of.items()]
+    for name, flags in flags_of.items():
+        jobs.append((SOURCES / "isa.cc", name, [f"-DREKINDLE_ISA={name}", *flags]))
+        jobs.append((SOURCES / "codes.cc", f"codes_{name}", [f"-DREKINDLE_ISA={name}", *flags, EXACT]))
 
     def compile_one(job: tuple[Path, str, list[str]]) -> Path:
         source, name, flags = job

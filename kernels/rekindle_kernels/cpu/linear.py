@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, ClassVar, Final
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from rekindle_kernels.cpu.gate import gate
 from rekindle_kernels.cpu.library import load
 from rekindle_kernels.cpu.norm import rms_norm
 from rekindle_kernels.inputs import Gated, Input, Normed
+from rekindle_kernels.quantized import Codes, Quantized
 
 PANEL: Final = 32
 """Outputs in a panel of a packed weight."""
@@ -32,8 +33,21 @@ def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((panels, inputs, PANEL), dtype)
 
 
+class _Codes(ctypes.Structure):
+    """The struct `Codes` of the library."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_void_p) for name in ("data", "table", "scales", "zeros", "biases")),
+        *((name, ctypes.c_int64) for name in ("stride", "inputs", "group", "groups")),
+        *((name, ctypes.c_int32) for name in ("bits", "rounding")),
+    ]
+
+
+_ROUNDINGS: Final = {"float32": 0, "bfloat16": 1, "float16": 2}
+
+
 def pack(parts: Sequence[Tensor], into: Array) -> None:
-    """See `layers.pack`. The library dequantizes blocks of common kinds; numpy dequantizes the others first."""
+    """See `layers.pack`. The library widens codes and blocks of common kinds; numpy widens the others first."""
     native = load()
     narrow = into.dtype == jnp.bfloat16
     write = native.rekindle_pack_bf16 if narrow else native.rekindle_pack_f32
@@ -47,8 +61,24 @@ def pack(parts: Sequence[Tensor], into: Array) -> None:
             data = np.ascontiguousarray(part.data)
             if write_blocks(part.kind.name.encode(), *place, _pointer(data), *shape):
                 continue
-        numbers = np.ascontiguousarray(part, into.dtype)
+        numbers: Array | Codes = part.codes() if isinstance(part, Quantized) else np.asarray(part)
+        if isinstance(numbers, Codes):
+            _pack_codes(native.rekindle_pack_codes_bf16 if narrow else native.rekindle_pack_codes_f32, numbers, *place)
+            continue
+        numbers = np.ascontiguousarray(numbers, into.dtype)
         write(*place, _pointer(numbers), *shape)
+
+
+def _pack_codes(write: Any, codes: Codes, into: ctypes.c_void_p, first: ctypes.c_int64) -> None:
+    data = codes.data if codes.data.strides[-1] == 1 else np.ascontiguousarray(codes.data)
+    numbers = [
+        None if a is None else np.ascontiguousarray(a) for a in (codes.table, codes.scales, codes.zeros, codes.biases)
+    ]
+    pointers = [None if array is None else array.ctypes.data for array in (data, *numbers)]
+    bits = 4 if len(codes.table) == 16 else 8
+    sizes = (data.strides[0], codes.inputs, codes.group, codes.scales.shape[1])
+    whole = _Codes(*pointers, *sizes, bits, _ROUNDINGS[codes.dtype.name])
+    write(ctypes.byref(whole), into, first, ctypes.c_int64(len(data)))
 
 
 def linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:

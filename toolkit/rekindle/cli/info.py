@@ -190,6 +190,8 @@ def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
     tokens, token = limits.pool.tokens, limits.pool.page_bytes // limits.pool.page_size
     yield "dtype", blueprint.dtype.name + ("" if arguments.dtype else f", the default on {place.first.platform}")
     yield "weights", size_text(budget.weights)
+    if formats := blueprint.checkpoint.formats:
+        yield "files", f"{', '.join(formats)}, read as {blueprint.dtype.name}"
     how = "measured" if budget.measured else "estimated from shapes"
     yield "a step", f"{size_text(budget.workspace)} for the largest, {how}; {size_text(budget.slots)} between steps"
     yield "keys, values", f"{size_text(token)} a token of context"

@@ -15,6 +15,10 @@
 namespace rekindle {
 namespace REKINDLE_ISA {
 
+// In codes.cc, compiled without fused operations.
+void pack_codes_f32(const Codes&, float*, int64_t, int64_t);
+void pack_codes_bf16(const Codes&, uint16_t*, int64_t, int64_t);
+
 extern const Kernels kernels;
 const Kernels kernels = {
     REKINDLE_QUOTED(REKINDLE_ISA),
@@ -30,6 +34,8 @@ const Kernels kernels = {
     attend<Widened<float>>,
     attend<Halved>,
     combine,
+    pack_codes_f32,
+    pack_codes_bf16,
 };
 
 }  // namespace REKINDLE_ISA

@@ -125,6 +125,19 @@ struct Adjust {
 
 constexpr int64_t kBlock = 64;  // tokens per maximum in the search for the largest ones
 
+// Rounding of the steps of a number to a dtype.
+enum class Rounding : int32_t { kNone = 0, kBfloat16 = 1, kHalf = 2 };
+
+// Rows of codes of 4 or 8 bits, as in `quantized.py`: `(table[code] - zero) * scale + bias`, each step rounded. A row has
+// `stride` bytes, and `groups` scales, each for `group` numbers.
+struct Codes {
+  const uint8_t* data;
+  const float *table, *scales, *zeros, *biases;  // the last two may be null
+  int64_t stride, in, group, groups;
+  int32_t bits;
+  Rounding rounding;
+};
+
 struct Kernels {
   const char* name;
   void (*linear_f32)(const Linear&, const LinearPart&);
@@ -143,6 +156,9 @@ struct Kernels {
   void (*attend_bf16)(const Attention&, const AttentionPart&);
   // Adds up the states of [segments][group] query heads, and writes the result of one query of these heads.
   void (*combine)(const Attention&, const AttentionPart&, int64_t segments);
+  // Writes the numbers of rows of codes as rows of a packed weight.
+  void (*pack_codes_f32)(const Codes&, float* packed, int64_t first, int64_t rows);
+  void (*pack_codes_bf16)(const Codes&, uint16_t* packed, int64_t first, int64_t rows);
 };
 
 // Returns the kernels for the best instruction set of this machine, or null if it has none of the compiled ones.

@@ -1,40 +1,15 @@
 // Writes weights in the packed form of the linear layers. Called by Python, in threads.
 #include "blocks.h"
 #include "kernels.h"
+#include "pack.h"
 #include "vector.h"
 
 namespace rekindle {
 namespace {
 
-// Writes rows of a weight into panels of 32 rows. Four bytes of each row stay together: one float32 number or two
-// bfloat16 ones.
-//
-// `read(row, begin)` returns a pointer to `kTogether` numbers of a row from an input on: few enough to keep the panel's
-// lines in the first cache.
-template <int kTogether, typename Number, typename Read>
-void pack(Number* packed, int64_t first, int64_t rows, int64_t in, const Read& read) {
-  constexpr int64_t kDepth = 4 / sizeof(Number), kLine = kDepth * kPanel;
-  const int64_t size = (in + kDepth - 1) / kDepth * kLine;
-  for (int64_t done = 0; done < rows;) {
-    const int64_t lane = (first + done) % kPanel, lanes = kPanel - lane < rows - done ? kPanel - lane : rows - done;
-    Number* panel = packed + (first + done) / kPanel * size + lane * kDepth;
-    for (int64_t begin = 0; begin < in; begin += kTogether) {
-      const int64_t count = kTogether < in - begin ? kTogether : in - begin;
-      for (int64_t l = 0; l < lanes; ++l) {
-        const Number* numbers = read(done + l, begin);
-        Number* to = panel + begin * kPanel + l * kDepth;
-        int64_t i = 0;
-        for (; i + kDepth <= count; i += kDepth) std::memcpy(to + i * kPanel, numbers + i, 4);
-        for (; i < count; ++i) to[i * kPanel] = numbers[i];
-      }
-    }
-    done += lanes;
-  }
-}
-
 template <typename Number>
 void pack_numbers(Number* packed, int64_t first, const Number* weight, int64_t rows, int64_t in) {
-  pack<64>(packed, first, rows, in, [=](int64_t row, int64_t begin) { return weight + row * in + begin; });
+  pack<256>(packed, first, rows, in, [=](int64_t row, int64_t begin) { return weight + row * in + begin; });
 }
 
 template <typename Kind, typename Number>
@@ -93,4 +68,14 @@ REKINDLE_EXPORT bool rekindle_pack_blocks_f32(const char* kind, float* packed, i
 REKINDLE_EXPORT bool rekindle_pack_blocks_bf16(const char* kind, uint16_t* packed, int64_t first, const uint8_t* blocks,
                                                int64_t rows, int64_t in) {
   return rekindle::pack_kind(kind, packed, first, blocks, rows, in);
+}
+
+// These functions pack rows of codes with scales.
+REKINDLE_EXPORT void rekindle_pack_codes_f32(const rekindle::Codes* codes, float* packed, int64_t first, int64_t rows) {
+  rekindle::kernels()->pack_codes_f32(*codes, packed, first, rows);
+}
+
+REKINDLE_EXPORT void rekindle_pack_codes_bf16(const rekindle::Codes* codes, uint16_t* packed, int64_t first,
+                                              int64_t rows) {
+  rekindle::kernels()->pack_codes_bf16(*codes, packed, first, rows);
 }

@@ -51,6 +51,7 @@ class Checkpoint:
         generation_config: the content of generation_config.json; empty if there is no file.
         files: the weight files.
         uses: the uses of the model, such as embeddings.
+        formats: the quantized formats of the tensors in the files, the most frequent first; empty for plain numbers.
     """
 
     source: str
@@ -61,6 +62,7 @@ class Checkpoint:
     generation_config: Mapping[str, Any]
     files: tuple[Path, ...]
     uses: Uses = field(default_factory=Uses)
+    formats: tuple[str, ...] = ()
 
     def with_chat_template(self, chat_template: str) -> "Checkpoint":
         """Return the same model with another chat template.

@@ -6,6 +6,7 @@ second for a vocabulary of 49,000 tokens with its merges.
 
 import math
 import mmap
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,11 @@ class GGUFFile:
                 f"{self.paths[0]}: {name} is {kind.name}, which the gguf library cannot read"
             ) from error
         return Blocks(data.reshape(*shape[:-1], shape[-1] // kind.numbers * kind.size), kind)
+
+    def formats(self) -> tuple[str, ...]:
+        """Return the quantized kinds of the tensors, the most frequent first."""
+        counts = Counter(tensor.kind.name for tensor in self._tensors.values() if tensor.kind.numbers > 1)
+        return tuple(name for name, _ in counts.most_common())
 
     def join(self, others: Iterable["GGUFFile"]) -> "GGUFFile":
         """Return this file with the tensors of other files.

@@ -13,7 +13,7 @@ from rekindle.core.checkpoints.huggingface.classifier import is_classifier, read
 from rekindle.core.checkpoints.huggingface.foreign import advice_for
 from rekindle.core.checkpoints.huggingface.json_file import read_json
 from rekindle.core.checkpoints.huggingface.names import stored_names
-from rekindle.core.checkpoints.huggingface.quantized.formats import with_quantized
+from rekindle.core.checkpoints.huggingface.quantized.formats import formats_of, with_quantized
 from rekindle.core.checkpoints.huggingface.safetensors_file import SafetensorsFile
 from rekindle.core.checkpoints.huggingface.sentence_embedding import read_embedding
 from rekindle.core.checkpoints.huggingface.tokenizer import load_tokenizer
@@ -71,7 +71,8 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     eos_ids = _eos_ids(generation, settings, tokenizer, source)
     paths = tuple(file.path for file in files)
     uses = Uses(generates, read_embedding(directory), _classifier(settings, owners, config, source))
-    return Checkpoint(source, config, tensors, eos_ids, tokenizer, generation, paths, uses)
+    formats = formats_of(files)
+    return Checkpoint(source, config, tensors, eos_ids, tokenizer, generation, paths, uses, formats)
 
 
 def _classifier(settings: Mapping[str, Any], owners: Owners, config: ModelConfig, source: str) -> Classifier | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rekindle.core.checkpoints.huggingface.quantized.compressed_schemes import Scheme, scheme_for, schemes_of
-from rekindle.core.checkpoints.huggingface.quantized.fp8 import blocks_text
+from rekindle.core.checkpoints.huggingface.quantized.fp8 import grid_text
 from rekindle.core.checkpoints.huggingface.quantized.parts import tables
 from rekindle.core.checkpoints.huggingface.quantized.parts.bits import unpacked, words
 from rekindle.core.checkpoints.huggingface.quantized.parts.fp4 import NVFP4_GROUP, mxfp4, nvfp4
@@ -56,7 +56,7 @@ def _bytes(stored: Stored, module: str, scheme: Scheme) -> Found:
         raise CheckpointError(f"{stored.source}: {name} must be of {kind} by its config, got {stored.dtype(name)}")
     shape = stored.shape(name)
     grid = grid_of(stored, scale, shape, scheme.block, (scheme.group,) if scheme.group else ())
-    text = f"{'FP8' if scheme.floating else 'int8'} ({blocks_text(grid, shape)})"
+    text = f"{'FP8' if scheme.floating else 'int8'} ({grid_text(grid, shape, scheme.block)})"
     zeros = None if scheme.symmetric else f"{module}.weight_zero_point"
     return scaled(stored, name, scale, grid, text, zeros=zeros)
 

@@ -55,6 +55,14 @@ def with_quantized(
     return tuple(_with(file, [t for t in tensors if stored.files[t.stored[0]] is file], consumed) for file in files)
 
 
+def formats_of(files: Sequence[SafetensorsFile]) -> tuple[str, ...]:
+    """Return the formats of the quantized tensors of some files, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for file in files:
+        counts.update(file.schemes)
+    return tuple(name for name, _ in counts.most_common())
+
+
 def _with(file: SafetensorsFile, tensors: Sequence[Found], consumed: Collection[str]) -> SafetensorsFile:
     """Return a file with quantized tensors, without the stored ones."""
     shapes = {name: shape for name, shape in file.shapes.items() if name not in consumed}

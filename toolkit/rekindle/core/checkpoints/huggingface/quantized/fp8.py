@@ -33,7 +33,9 @@ def find_fp8(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
         if not weight or stored.dtype(name) not in tables.FP8 or len(stored.shape(name)) < 2:
             continue
         grid = grid_of(stored, scale, stored.shape(name), block)
-        yield scaled(stored, name, scale, grid, f"FP8 ({blocks_text(grid, stored.shape(name))})", dtype=DTYPES["F32"])
+        yield scaled(
+            stored, name, scale, grid, f"FP8 ({grid_text(grid, stored.shape(name), block)})", dtype=DTYPES["F32"]
+        )
 
 
 def block_size(size: Any, source: str) -> tuple[int, int] | None:
@@ -51,10 +53,12 @@ def block_size(size: Any, source: str) -> tuple[int, int] | None:
     )
 
 
-def blocks_text(grid: Grid, shape: tuple[int, ...]) -> str:
-    """Return words for the rectangles of a matrix with one scale."""
+def grid_text(grid: Grid, shape: tuple[int, ...], block: tuple[int, int] | None) -> str:
+    """Return words for the rectangles of a matrix with one scale, by the config or by the stored scales."""
+    if block is not None:
+        return f"blocks of {block[0]} x {block[1]}"
     if grid == Grid(*shape[-2:]):
         return "one scale a matrix"
     if grid.columns == shape[-1] and grid.rows == 1:
         return "one scale an output"
-    return f"groups of {grid.columns}" if grid.rows == 1 else f"blocks of {grid.rows} x {grid.columns}"
+    return f"groups of {grid.columns}"
