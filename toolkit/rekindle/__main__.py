@@ -16,6 +16,7 @@ from rekindle.cli import follow, generate, lm_eval, replicas, requirements, serv
 from rekindle.cli.cache import command as cache
 from rekindle.cli.demo import demo
 from rekindle.cli.info import info
+from rekindle.cli.models import command as models
 from rekindle.cli.precompile import precompile
 from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.errors import RekindleError
@@ -71,6 +72,10 @@ def _parser() -> ArgumentParser:
     requirements.add_model(command, nargs="?")
     requirements.add_devices(command)
     command.set_defaults(run=info)
+    summary = "list the model families, and the sizes that fit this machine"
+    command = commands.add_parser("models", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    models.add_arguments(command)
+    command.set_defaults(run=models.models)
     command = commands.add_parser(
         "precompile", help="compile a model's programs in advance, for this machine or for another"
     )

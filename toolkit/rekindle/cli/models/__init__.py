@@ -1,0 +1,1 @@
+"""The supported model families, their published sizes, and what fits this machine."""

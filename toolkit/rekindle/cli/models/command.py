@@ -1,0 +1,170 @@
+"""`python -m rekindle models`: the supported families, and the largest published sizes for this machine."""
+
+import json
+import shutil
+import textwrap
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, Final
+
+from rekindle.cli.models import machine as machines
+from rekindle.cli.models.machine import Machine
+from rekindle.cli.models.table import Row, Size, count_text, rows
+from rekindle.cli.units import columns
+from rekindle.core.errors import ConfigError
+from rekindle.core.markup import size_text
+
+TOKENS: Final = 8192
+"""The default number of tokens of context."""
+_WIDEST: Final = 100
+"""Most characters in a line of text."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments: a part of a name, and a number of tokens."""
+    parser.add_argument("name", metavar="NAME", nargs="?", help="part of the name of a family or of a model")
+    text = f"tokens of context in addition to the weights ({TOKENS})"
+    parser.add_argument("--context", type=int, default=TOKENS, metavar="N", help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def models(arguments: Namespace) -> int:
+    """Print one line for each family; with a name, one line for each size of the families with this name."""
+    tokens = arguments.context
+    if tokens < 0:
+        raise ConfigError(f"--context must be at least 0, got {tokens}")
+    families, machine = _matching(arguments.name), machines.this_machine()
+    if arguments.json:
+        print(json.dumps(_report(families, machine, tokens)))
+        return 0
+    lines = _summary if arguments.name is None else _details
+    print("\n".join(lines(families, machine, tokens)))
+    return 0
+
+
+def _matching(name: str | None) -> tuple[Row, ...]:
+    """Return the families with this part in a name: of the family, its files or its sizes.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name is None:
+        return rows()
+    matches = tuple(row for row in rows() if any(_plain(name) in _plain(each) for each in _names(row)))
+    if not matches:
+        words = {_plain(word): word for row in rows() for word in (row.family, *row.name.replace(",", "").split())}
+        close = [words[each] for each in get_close_matches(_plain(name), words)]
+        hint = f"; close names: {', '.join(close)}" if close else ""
+        raise ConfigError(
+            f"no family and no size has {name!r} in its name{hint}. `rekindle models` without a name lists all; "
+            "`rekindle info MODEL` reads the config of any model"
+        )
+    return matches
+
+
+def _names(row: Row) -> tuple[str, ...]:
+    return row.family, row.name, row.architecture, *row.gguf, *(size.name for size in row.sizes)
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).lower()
+
+
+def _summary(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator[str]:
+    """Yield the families, with the largest fitting size of each in brackets."""
+    yield from _text(
+        f"{_memory(machine)} In brackets: the largest size that fits, and its memory, for weights in bfloat16 and "
+        f"{tokens:,} tokens of context. `rekindle models NAME` prints each size of a family."
+    )
+    yield ""
+    yield from columns([_line(row, machine, tokens) for row in families], indent="")
+    yield from _note(machine)
+
+
+def _line(row: Row, machine: Machine, tokens: int) -> tuple[str, str, str]:
+    largest = machine.largest(row, tokens)
+    labels = " ".join(f"[{size.label}]" if size is largest else size.label for size in row.sizes)
+    if largest is not None:
+        return row.name, labels, size_text(largest.bytes_with(tokens))
+    smallest = min((size.bytes_with(tokens) for size in row.sizes), default=None)
+    return row.name, labels, "" if smallest is None else f"from {size_text(smallest)}"
+
+
+def _details(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator[str]:
+    """Yield each family, with a line for each size."""
+    yield from _text(
+        f"{_memory(machine)} Memory is for weights in bfloat16, without and with {tokens:,} tokens of context: "
+        "+ fits, * is the largest that fits, - does not fit."
+    )
+    for row in families:
+        yield ""
+        yield f"{row.name} ({row.family})"
+        yield from _text(f"tested: {row.tested}", indent="  ")
+        gguf = f", GGUF ({', '.join(row.gguf)})" if row.gguf else ""
+        yield from _text(f"files: safetensors ({row.architecture}){gguf}", indent="  ")
+        if row.sizes:
+            yield from columns(_cells(row, machine, tokens))
+    yield from _note(machine)
+
+
+def _cells(row: Row, machine: Machine, tokens: int) -> list[tuple[str, ...]]:
+    """Return a table of a family's sizes. Active parameters are only there for experts."""
+    largest, has_experts = machine.largest(row, tokens), any(size.active < size.parameters for size in row.sizes)
+    table: list[tuple[str, ...]] = [("", "size", "params", "active", "weights", f"+{tokens:,}")]
+    for size in row.sizes:
+        mark = "*" if size is largest else {True: "+", False: "-", None: ""}[machine.fits(size, tokens)]
+        counts = count_text(size.parameters), count_text(size.active)
+        table.append((mark, size.name, *counts, size_text(size.weight_bytes), size_text(size.bytes_with(tokens))))
+    return table if has_experts else [(*cells[:3], *cells[4:]) for cells in table]
+
+
+def _memory(machine: Machine) -> str:
+    if machine.memory is None:
+        return f"The memory of {machine.text} is not known, so no size is marked as fitting."
+    return f"{machine.text[0].upper()}{machine.text[1:]}: {size_text(machine.memory)} of memory."
+
+
+def _note(machine: Machine) -> Iterator[str]:
+    if machine.is_cpu:
+        yield ""
+        yield from _text('The default on CPUs is float32, with twice the memory: pass dtype="bfloat16".')
+
+
+def _text(text: str, indent: str = "") -> list[str]:
+    """Return a text in lines for the terminal, without breaks in names such as "Qwen3-8B"."""
+    width = min(_WIDEST, shutil.get_terminal_size().columns)
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=2 * indent, break_on_hyphens=False, break_long_words=False
+    )
+
+
+def _report(families: Sequence[Row], machine: Machine, tokens: int) -> dict[str, Any]:
+    reports = [
+        {
+            "family": row.family,
+            "name": row.name,
+            "architecture": row.architecture,
+            "gguf": row.gguf,
+            "tested": row.tested,
+            "sizes": [_size_report(size, machine, tokens) for size in row.sizes],
+        }
+        for row in families
+    ]
+    return {
+        "devices": machine.text,
+        "memory_bytes": machine.memory,
+        "context_tokens": tokens,
+        "families": reports,
+    }
+
+
+def _size_report(size: Size, machine: Machine, tokens: int) -> dict[str, Any]:
+    return {
+        "model": size.name,
+        "parameters": size.parameters,
+        "active_parameters": size.active,
+        "weight_bytes": size.weight_bytes,
+        "bytes_with_context": size.bytes_with(tokens),
+        "fits": machine.fits(size, tokens),
+    }

@@ -1,0 +1,107 @@
+"""The table of families in `families.json`: what was tested, and the published sizes by the keys of their configs."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from rekindle.cli.models.counts import active_parameters, parameters
+from rekindle.core.models.families.registry import FAMILIES, parse_config
+
+BYTES: Final = 2
+"""Bytes of a number in bfloat16."""
+_CONTEXT: Final = 32_768
+"""The context length of sizes without one: it is required, but no count depends on it without learned positions."""
+_SIZE_IN_NAME: Final = re.compile(r"-r?((?:\d+x|e)?\d+(?:[._]\d+)?[bm](?:-a\d+[bm])?)(?=-|$)", re.IGNORECASE)
+"""Such as 8B, E4B, 1_6b, 8x7B and 30B-A3B."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A published size of a family.
+
+    Attributes:
+        name: its id on the Hugging Face hub.
+        parameters: the number of its parameters.
+        active: the number of parameters used for a token.
+        numbers_per_token: the size of a token's keys and values in all layers.
+    """
+
+    name: str
+    parameters: int
+    active: int
+    numbers_per_token: int
+
+    @property
+    def label(self) -> str:
+        """The size in its name, such as "30B-A3B", else the number of its parameters."""
+        match = _SIZE_IN_NAME.search(self.name)
+        return match[1].upper().replace("_", ".").replace("X", "x") if match else count_text(self.parameters)
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of its weights in bfloat16."""
+        return BYTES * self.parameters
+
+    def bytes_with(self, tokens: int) -> int:
+        """Return the bytes of weights, keys and values in bfloat16, with so many tokens of context."""
+        return self.weight_bytes + BYTES * self.numbers_per_token * tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A family of the table.
+
+    Attributes:
+        family: its entry in `families.registry.FAMILIES`.
+        name: its name for people.
+        tested: the features covered by its tests.
+        gguf: the architectures of its GGUF files.
+        sizes: its published sizes, smallest first.
+    """
+
+    family: str
+    name: str
+    tested: str
+    gguf: tuple[str, ...]
+    sizes: tuple[Size, ...]
+
+    @property
+    def architecture(self) -> str:
+        """The name of the family in "architectures" of `config.json`."""
+        return FAMILIES[self.family].architecture
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """Return the table, in the order of the file."""
+    return tuple(_row(family, entry) for family, entry in entries().items())
+
+
+def entries() -> dict[str, Any]:
+    """Return the entries of the file by family."""
+    table: dict[str, Any] = json.loads(files(__package__).joinpath("families.json").read_text(encoding="utf-8"))
+    return table
+
+
+def count_text(count: int) -> str:
+    """Format a number of parameters with three digits, such as "1.24B"."""
+    unit, size = ("B", 1e9) if count >= 0.9995e9 else ("M", 1e6)
+    value = count / size
+    return f"{value:.0f}{unit}" if value >= 100 else f"{value:.3g}{unit}"
+
+
+def _row(family: str, entry: Mapping[str, Any]) -> Row:
+    common = {"model_type": family, "max_position_embeddings": _CONTEXT} | entry.get("config", {})
+    sizes = (_size(name, common | config) for name, config in entry["sizes"].items())
+    ordered = tuple(sorted(sizes, key=lambda size: size.parameters))
+    return Row(family, entry["name"], entry["tested"], tuple(entry["gguf"]), ordered)
+
+
+def _size(name: str, settings: Mapping[str, Any]) -> Size:
+    config = parse_config(settings, name)
+    count = parameters(config)
+    return Size(name, count, active_parameters(config, count), config.numbers_per_token)
