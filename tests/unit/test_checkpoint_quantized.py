@@ -16,10 +16,13 @@ from rekindle.core.checkpoints.huggingface.quantized.formats import with_quantiz
 from rekindle.core.checkpoints.huggingface.safetensors_file import SafetensorsFile, open_safetensors
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.core.models.load import load_decoder
+from rekindle.core.models.layers import JoinedTensors
+from rekindle.core.models.load import _select, load_decoder, load_weights
+from rekindle.core.models.shard import Shard
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Tensor
+from rekindle_kernels.quantized import Quantized
 from tests.unit.test_models import paged_logits
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "quantized"
@@ -87,6 +90,34 @@ def test_a_model_of_a_library_opens_with_its_numbers_and_logits(model: str) -> N
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
     (logits,) = paged_logits(decoder, [golden["prompt"]])
     np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=1e-5 * np.abs(golden["logits"]).max())
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("shard", [Shard(0, 2), Shard(1, 2)], ids=["first", "second"])
+def test_a_device_of_a_mesh_has_its_part_of_the_numbers(
+    model: str, shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = open_checkpoint(GOLDENS / model)
+    plain = {name: np.asarray(tensor) for name, tensor in checkpoint.tensors.items()}
+    expected = load_weights(checkpoint.config, plain, jnp.dtype("float32"), shard=shard)
+    monkeypatch.setattr("rekindle.core.models.load.MAX_RUNS", 1)  # rows one by one
+    monkeypatch.setattr("rekindle.core.models.copying.PIECE_ROWS", 8)
+    monkeypatch.setattr("rekindle.core.models.copying.PIECE_BYTES", 1)
+    weights = load_weights(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"), shard=shard)
+    for number, (one, other) in enumerate(zip(weights, expected, strict=True)):
+        np.testing.assert_array_equal(one, other, err_msg=str(number))
+
+
+def test_rows_in_another_order_are_computed_when_they_are_copied() -> None:
+    matrix, expected = (tensors["x.weight"] for tensors in opened("fp8-partial-blocks"))
+    order = np.random.default_rng(0).permutation(2 * len(expected))
+    request = JoinedTensors({}, True, np.tile(order, 10))
+    (chosen,) = _select(request, [matrix, matrix])
+    assert isinstance(chosen, Quantized)
+    whole = np.concatenate([np.asarray(expected)] * 2)[np.tile(order, 10)]
+    assert chosen.shape == whole.shape
+    np.testing.assert_array_equal(np.asarray(chosen[7:30]), whole[7:30])
+    assert chosen.stored() == []
 
 
 @pytest.mark.parametrize("case", CASES)

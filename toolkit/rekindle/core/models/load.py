@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import jax
@@ -22,7 +23,7 @@ from rekindle.core.models.layers import JoinedTensors
 from rekindle.core.models.shard import WHOLE, Order, Shard
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Tensor
-from rekindle_kernels.quantized import Turned
+from rekindle_kernels.quantized import Quantized, Turned
 
 Put = Callable[[Array], jax.Array]
 
@@ -139,15 +140,35 @@ def _select(request: JoinedTensors, matrices: Sequence[Tensor]) -> list[Tensor]:
         matrices = _rows(matrices, request.order)
     if request.inputs is None:
         return list(matrices)
-    return [_columns(np.asarray(matrix), request.inputs) for matrix in matrices]
+    return [_some_inputs(matrix, request.inputs) for matrix in matrices]
 
 
 def _rows(matrices: Sequence[Tensor], indices: Order) -> list[Tensor]:
     """Return some rows of concatenated matrices, as one view for each run of consecutive rows if these are few."""
     ends = np.flatnonzero(np.diff(indices) != 1) + 1
     if len(ends) >= MAX_RUNS:
-        return [np.concatenate([np.asarray(matrix) for matrix in matrices])[indices]]
+        if all(isinstance(matrix, np.ndarray) for matrix in matrices):
+            return [np.concatenate([np.asarray(matrix) for matrix in matrices])[indices]]
+        return [_on_demand(partial(_chosen_rows, matrices, indices), len(indices), matrices[0].shape[1])]
     return [rows for run in np.split(indices, ends) for rows in between(matrices, run[0], run[-1] + 1)]
+
+
+def _chosen_rows(matrices: Sequence[Tensor], indices: Order, rows: slice) -> Array:
+    """Return some of the rows with given indices. All rows between the first and the last of these are computed."""
+    some = indices[rows]
+    first = int(some.min())
+    return np.concatenate([np.asarray(part) for part in between(matrices, first, int(some.max()) + 1)])[some - first]
+
+
+def _some_inputs(matrix: Tensor, indices: Order) -> Tensor:
+    if isinstance(matrix, np.ndarray):
+        return _columns(matrix, indices)
+    return _on_demand(lambda rows: _columns(np.asarray(matrix[rows]), indices), len(matrix), len(indices))
+
+
+def _on_demand(reader: Callable[[slice], Array], rows: int, inputs: int) -> Tensor:
+    """Return a matrix whose rows are computed when they are copied."""
+    return Quantized(inputs, range(rows), reader, rows)
 
 
 def _columns(matrix: Array, indices: Order) -> Array:
