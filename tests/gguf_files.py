@@ -29,6 +29,9 @@ NAMES = {
     "deepseek_v3": "deepseek2",
     "gemma3_text": "gemma3",
     "gemma4_text": "gemma4",
+    "glm": "chatglm",
+    "glm4_moe": "glm4moe",
+    "gpt_neox": "gptneox",
     "gpt_oss": "gpt-oss",
     "granitemoe": "granitemoe",
     "hunyuan_v1_dense": "hunyuan-dense",
@@ -36,6 +39,7 @@ NAMES = {
     "mistral": "llama",
     "mixtral": "llama",
     "olmo3": "olmo2",
+    "phi": "phi2",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
 }
@@ -62,20 +66,43 @@ UNSAID: dict[str, dict[str, Any]] = {
         }
     },
     "deepseek-v3-noq": {"rope_interleave": True},
+    "glm": {"rms_norm_eps": 1e-5},
     "gpt-oss": {"swiglu_limit": 7.0},
     "llama-dynamic": {"rope_scaling": None},
     "mistral": {"sliding_window": None},
+    "olmoe": {"rms_norm_eps": 1e-5},
     "mixtral-window": {"sliding_window": None},
     "qwen2-window": {"use_sliding_window": False},
     "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
     "smollm3-window": {"no_rope_layers": [1, 1, 1], "use_sliding_window": False, "layer_types": None},
     "starcoder2": {"sliding_window": None},
 }
-"""What the converter does not write of some goldens: the files say what is here instead. There is no golden of
-qwen3-moe-sparse, as llama.cpp knows no dense layers between those of experts. Two others
-would be as gemma3 and mistral.
+"""What the converter does not write of some goldens: the files say what is here instead."""
+UNWRITTEN = {
+    "cohere2-moe",
+    "dots1",
+    "ernie4_5-moe",
+    "exaone-moe",
+    "flex-olmo",
+    "gemma3-wrapped",
+    "glm4-moe-lite",
+    "gptj",
+    "granitemoeshared",
+    "helium",
+    "hunyuan-moe",
+    "minimax-m2",
+    "mistral-own-head",
+    "olmoe-clip",
+    "opt",
+    "opt-350m",
+    "phimoe",
+    "qwen3-moe-sparse",
+    "solar-open",
+}
+"""The goldens that llama.cpp's converter or format does not know, such as dense layers between those of experts;
+two would be as gemma3 and mistral.
 """
-WRITTEN = sorted({*MODELS, *UNSAID} - {"qwen3-moe-sparse", "gemma3-wrapped", "mistral-own-head"})
+WRITTEN = sorted({*MODELS, *UNSAID} - UNWRITTEN)
 """The goldens that llama.cpp writes."""
 
 
@@ -109,11 +136,13 @@ def write_model(
         kinds: of numbers, for tensors by their names in the file that have another.
         split: the most tensors in a file; 0 for one file.
     """
-    config = read_config(directory)
+    config = in_common_words(read_config(directory))
     kind = config["model_type"]
     name = NAMES.get(kind, kind)
     writer = gguf.GGUFWriter(path, name, split_max_tensors=split)
     write_metadata(writer, config)
+    if config["model_type"] == "apertus":
+        write_activations(writer, directory, config)
     number = next(number for number, each in gguf.MODEL_ARCH_NAMES.items() if each == name)
     library = gguf.get_tensor_name_map(number, config["num_hidden_layers"])
     for own, values in stored_tensors(directory, config, library.get_name).items():
@@ -144,6 +173,10 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
         if config["model_type"] in PERMUTED and stem.endswith(("q_proj", "k_proj")):
             heads = config["num_attention_heads"]
             values = permuted(values, heads if stem.endswith("q_proj") else config.get("num_key_value_heads", heads))
+        if config["model_type"] == "gpt2" and re.search(r"c_(attn|proj|fc)\.weight$", name):
+            values = values.T
+        if stem.endswith("attention.query_key_value"):
+            values = parted(values, config["num_attention_heads"])
         if stem.endswith("block_sparse_moe.input_linear"):
             block = stem.split(".")[2]
             gate, up = np.split(values, 2, axis=1)
@@ -168,11 +201,45 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
             stacks.setdefault(f"{library(whole)}.{kind}", []).append(values)
         else:
             own = library(stem)
+            if ".act_fn." in name:  # in the metadata
+                continue
             assert own is not None, stem
             turn = stem.endswith("mlp.experts.down_proj") and kind == "weight"
             found[f"{own}.{kind}"] = values.swapaxes(1, 2) if turn else values
     factors = rope_factors(config)
     return found | {name: np.stack(each) for name, each in stacks.items()} | factors
+
+
+def write_activations(writer: gguf.GGUFWriter, directory: Path, config: Config) -> None:
+    """Write the numbers of the activations of all layers as lists."""
+    tensors = open_checkpoint(directory).tensors
+    for number, write in (
+        ("alpha_n", writer.add_xielu_alpha_n),
+        ("alpha_p", writer.add_xielu_alpha_p),
+        ("beta", writer.add_xielu_beta),
+        ("eps", writer.add_xielu_eps),
+    ):
+        names = [f"model.layers.{layer}.mlp.act_fn.{number}" for layer in range(config["num_hidden_layers"])]
+        write([np.asarray(tensors[name]).item() for name in names])
+
+
+def parted(rows: Array, heads: int) -> Array:
+    """Put the queries of all heads first, then the keys and the values, where they are stored by head."""
+    return rows.reshape(heads, 3, -1, *rows.shape[1:]).swapaxes(0, 1).reshape(rows.shape)
+
+
+def in_common_words(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a GPT-2's config with the keys that others have."""
+    if config["model_type"] != "gpt2":
+        return config
+    hidden = config["n_embd"]
+    return config | {
+        "hidden_size": hidden,
+        "intermediate_size": config["n_inner"] or 4 * hidden,
+        "max_position_embeddings": config["n_positions"],
+        "num_attention_heads": config["n_head"],
+        "num_hidden_layers": config["n_layer"],
+    }
 
 
 def stem_and_kind(name: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 Config = Mapping[str, Any]
 
-PERMUTED = ("llama", "ministral3", "mistral", "mixtral", "smollm3", "granite", "granitemoe")
+PERMUTED = ("llama", "ministral3", "mistral", "mixtral", "smollm3", "granite", "granitemoe", "olmo", "arcee")
 
 
 def rope_of(config: Config) -> dict[str, Any]:
@@ -38,7 +38,8 @@ def write_metadata(writer: gguf.GGUFWriter, config: Config) -> None:
         config = {**config, "head_dim": None, "num_key_value_heads": 1}
     writer.add_tokenizer_model("none")
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_block_count(config["num_hidden_layers"])
+    nextn = config.get("num_nextn_predict_layers", 0) if config["model_type"] == "glm4_moe" else 0
+    writer.add_block_count(config["num_hidden_layers"] + nextn)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
@@ -47,8 +48,9 @@ def write_metadata(writer: gguf.GGUFWriter, config: Config) -> None:
     if config.get("head_dim"):
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    rms = config.get("rms_norm_eps", config.get("norm_eps"))
-    centred = next((config[key] for key in ("layer_norm_eps", "norm_epsilon", "norm_eps") if key in config), None)
+    rms = 1e-5 if config["model_type"] == "glm" else config.get("rms_norm_eps", config.get("norm_eps"))
+    names = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+    centred = next((config[key] for key in names if key in config), None)
     if rms is not None:
         writer.add_layer_norm_rms_eps(rms)
     if centred is not None:
@@ -61,9 +63,11 @@ def write_metadata(writer: gguf.GGUFWriter, config: Config) -> None:
 
 def _write_rope(writer: gguf.GGUFWriter, config: Config) -> None:
     rope, kind = rope_of(config), config["model_type"]
+    if "rope_theta" not in rope:
+        return
     writer.add_rope_freq_base(rope["rope_theta"])
     dims = int(head_dim_of(config) * rope.get("partial_rotary_factor", 0.5 if kind == "glm4" else 1.0))
-    if kind in (*PERMUTED, "phi3", "cohere2", "glm4", "stablelm", "nemotron"):
+    if kind in (*PERMUTED, "phi", "phi3", "cohere2", "glm", "glm4", "glm4_moe", "gpt_neox", "stablelm", "nemotron"):
         writer.add_rope_dimension_count(dims)
     if rope["rope_type"] in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
@@ -202,6 +206,33 @@ def _deepseek(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_rope_scaling_yarn_log_mul(0.1 * rope_of(config)["mscale_all_dim"])
 
 
+def _exaone4(writer: gguf.GGUFWriter, config: Config) -> None:
+    if config["sliding_window"] is not None:
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+
+
+def _glm4_moe(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_weights_norm(config["norm_topk_prob"])
+    writer.add_nextn_predict_layers(config["num_nextn_predict_layers"])
+
+
+def _olmoe(writer: gguf.GGUFWriter, config: Config) -> None:
+    (metadata,) = writer.kv_data
+    metadata.pop("olmoe.attention.layer_norm_rms_epsilon")
+    writer.add_layer_norm_rms_eps(1e-5)
+
+
+def _olmo(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_layer_norm_eps(1e-5)
+    if config["clip_qkv"] is not None:
+        writer.add_clamp_kqv(config["clip_qkv"])
+
+
 def _gpt_oss(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_sliding_window(config["sliding_window"])
     writer.add_expert_feed_forward_length(config["intermediate_size"])
@@ -212,13 +243,18 @@ _SPECIAL: dict[str, Callable[[gguf.GGUFWriter, Config], None]] = {
     "cohere2": _cohere2,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
+    "exaone4": _exaone4,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "gemma4_text": _gemma4,
+    "glm4_moe": _glm4_moe,
+    "gpt_neox": lambda writer, config: writer.add_parallel_residual(config["use_parallel_residual"]),
     "gpt_oss": _gpt_oss,
     "granite": _granite,
     "granitemoe": _granite,
+    "olmo": _olmo,
     "olmo3": _olmo3,
+    "olmoe": _olmoe,
     "phi3": _phi3,
     "stablelm": lambda writer, config: writer.add_parallel_residual(config["use_parallel_residual"]),
 }

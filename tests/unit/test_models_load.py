@@ -62,6 +62,7 @@ def test_weights_are_the_tensors_to_the_bit(
     place = 1
     layer, prefix = cast(Layer, getattr(decoder, f"layer_{place}")), f"model.layers.{place}"
     assert layer.before_attention is not None
+    assert decoder.norm is not None
     assert isinstance(layer.attention, Attention)
     assert isinstance(layer.mlp, FeedForward)
     attention = [f"{prefix}.self_attn.{part}_proj" for part in "qkv"]

@@ -88,8 +88,6 @@ class Attention(nnx.Module, pytree=False):
     ) -> tuple[jax.Array, jax.Array]:
         """Compute attention of (token, hidden), added to `onto`, and write the tokens into this layer's pages."""
         qkv = self.qkv(x).reshape(-1, self.heads + self.sides * self.kv_heads, self.config.head_dim)
-        if self.config.clip is not None:
-            qkv = jnp.clip(qkv, -self.config.clip, self.config.clip)
         q, kv = self._entries(qkv, positions) if self.sides else (self._queries(qkv, positions), None)
         if positions.growth is not None:
             q = q * positions.growth[:, None, None]
@@ -107,6 +105,8 @@ class Attention(nnx.Module, pytree=False):
             q, k, v = jnp.split(qkv, [self.heads, self.heads + self.kv_heads], axis=1)
             q, k = self._normalise(norm, q, k) if norm is not None and before else (q, k)
             qkv = jnp.concatenate([q, k, v if self.v_norm is None else self.v_norm(v)], axis=1)
+        if self.config.clip is not None:
+            qkv = jnp.clip(qkv, -self.config.clip, self.config.clip)
         q, kv = kernels.rotate(qkv, *angles, self.kv_heads, implementation=self.out.implementation)
         if norm is not None and norm.after_rope:
             q, k = self._normalise(norm, q, kv[:, 0])
@@ -118,6 +118,7 @@ class Attention(nnx.Module, pytree=False):
         norm = self.config.head_norm
         if norm is not None and not norm.after_rope:
             q = self._normalise_side(self.q_norm, norm, q)
+        q = q if self.config.clip is None else jnp.clip(q, -self.config.clip, self.config.clip)
         q = rotate_start(q, positions.cos, positions.sin)
         return self._normalise_side(self.q_norm, norm, q) if norm is not None and norm.after_rope else q
 

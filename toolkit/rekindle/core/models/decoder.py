@@ -35,16 +35,20 @@ class Decoder(nnx.Module, pytree=False):
     def __init__(self, config: ModelConfig, weights: WeightSource):
         self.config, self.implementation, self.shard = config, weights.implementation, weights.shard
         hidden, names = config.hidden_size, config.names
-        self.embedding = Table(weights, names.embedding, (config.vocab_size, hidden))
+        size = hidden if config.embedding_size is None else config.embedding_size
+        self.embedding = Table(weights, names.embedding, (config.vocab_size, size))
+        is_projected = config.embedding_size is not None
+        self.embedding_in = Linear(weights, size, {names.embedding_in: hidden}) if is_projected else None
+        self.embedding_out = Linear(weights, hidden, {names.embedding_out: size}) if is_projected else None
         positions, features = config.positions, config.features
         self.positions = None if positions is None else Table(weights, names.positions, (positions.rows, hidden))
         self.features = None if features is None else FeatureTable(features, config, weights)
         for i, layer in enumerate(config.layers):
             setattr(self, f"layer_{i}", Layer(config, layer, weights, f"{names.layers}.{i}"))
-        self.norm = norm_of(weights, names.norm, hidden, config.norm)
+        self.norm = None if names.norm is None else norm_of(weights, names.norm, hidden, config.norm)
         rows = None if self.shard.of == 1 else rows_of((self.shard.units(config.vocab_size), 1, 0))
         self.head = (
-            None if config.tied_embeddings else Linear(weights, hidden, {names.head: config.vocab_size}, order=rows)
+            None if config.tied_embeddings else Linear(weights, size, {names.head: config.vocab_size}, order=rows)
         )
         bias = JoinedTensors({f"{names.head}.bias": (config.vocab_size,)}, False)
         self.head_bias = nnx.Param(weights.get(bias)) if config.head_bias else None
@@ -84,7 +88,7 @@ class Decoder(nnx.Module, pytree=False):
             x, layer_pages = getattr(self, f"layer_{i}")(x, at, layer_pages, attend, of_layer)
             if place is not None:
                 new_pages[place] = layer_pages
-        return self.norm(x), tuple(new_pages)
+        return x if self.norm is None else self.norm(x), tuple(new_pages)
 
     def _embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
         """Return the embeddings of tokens at these positions, (token, hidden) float32."""
@@ -92,6 +96,7 @@ class Decoder(nnx.Module, pytree=False):
         if config.embedding_multiplier != 1:
             # Rounded to the weights' dtype, as in Gemma's training; exact for the multipliers of other families.
             x = x * jnp.asarray(config.embedding_multiplier, self.embedding.dtype).astype(jnp.float32)
+        x = x if self.embedding_in is None else self.embedding_in(x)
         if config.positions is not None and self.positions is not None:
             # Surplus rows may be past the last position; their results are dropped.
             x = x + self.positions(jnp.minimum(positions + config.positions.offset, config.positions.rows - 1))
@@ -111,8 +116,11 @@ class Decoder(nnx.Module, pytree=False):
         return self._cap(logits if self.head_bias is None else logits + self.head_bias[...][:, None])
 
     def _scale(self, hidden: jax.Array) -> jax.Array:
-        multiplier = self.config.logit_multiplier
+        hidden, multiplier = self._projected(hidden), self.config.logit_multiplier
         return hidden if multiplier == 1 else hidden * multiplier
+
+    def _projected(self, hidden: jax.Array) -> jax.Array:
+        return hidden if self.embedding_out is None else self.embedding_out(hidden)
 
     def _cap(self, logits: jax.Array) -> jax.Array:
         cap = self.config.logit_cap

@@ -8,7 +8,15 @@ import numpy as np
 from flax import nnx
 
 from rekindle.core.models.config import DualConfig, ExpertsConfig, FeedForwardConfig, ModelConfig, RouterConfig
-from rekindle.core.models.layers import JoinedTensors, Linear, WeightSource, activate, norm_of
+from rekindle.core.models.layers import (
+    XIELU_NUMBERS,
+    JoinedTensors,
+    Linear,
+    WeightSource,
+    activate,
+    norm_of,
+    xielu,
+)
 from rekindle.core.models.shard import Order, compose, rows_of
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input, Normed
@@ -23,6 +31,7 @@ class FeedForward(nnx.Module, pytree=False):
         weights: the source of the tensors.
         gate_up, down: the names of the projections.
         transposed: whether the projections are stored as (in, out).
+        activation: the name of the activation, if it has learned numbers.
     """
 
     def __init__(
@@ -33,6 +42,7 @@ class FeedForward(nnx.Module, pytree=False):
         gate_up: tuple[str, ...],
         down: str,
         transposed: bool = False,
+        activation: str = "",
     ):
         halves, shard = 2 if config.gated else 1, weights.shard
         names = dict.fromkeys(gate_up, config.width * halves // len(gate_up))
@@ -42,6 +52,8 @@ class FeedForward(nnx.Module, pytree=False):
         order, part = (None, None) if shard.of == 1 else (rows, own)
         self.gate_up = Linear(weights, hidden, names, config.bias, order, transposed=transposed)
         self.down = Linear(weights, config.width, {down: hidden}, config.bias, part=part, transposed=transposed)
+        numbers = JoinedTensors({f"{activation}.{name}": shape for name, shape in XIELU_NUMBERS.items()}, False)
+        self.numbers = nnx.Param(weights.get(numbers)) if config.activation == "xielu" else None
 
     def __call__(self, x: Input, onto: jax.Array | None) -> jax.Array:
         """Map (token, hidden) to (token, hidden), added to `onto`."""
@@ -52,7 +64,8 @@ class FeedForward(nnx.Module, pytree=False):
         return self.down.product(self._inner(x))
 
     def _inner(self, x: Input) -> Input:
-        return activate(self.gate_up(x), self.config)
+        inner = self.gate_up(x)
+        return activate(inner, self.config) if self.numbers is None else xielu(inner, *self.numbers[...])
 
 
 class Experts(nnx.Module, pytree=False):
@@ -71,7 +84,8 @@ class Experts(nnx.Module, pytree=False):
         self.router_scale = None if config.router.norm is None else nnx.Param(weights.get(scale))
         scale = JoinedTensors({f"{prefix}.{names.expert_scale}": (count,)}, False)
         self.expert_scale = nnx.Param(weights.get(scale)) if config.router.expert_scale else None
-        bias = JoinedTensors({f"{prefix}.{names.correction}": (count,)}, False)
+        shape = (1, count) if names.correction_is_row else (count,)
+        bias = JoinedTensors({f"{prefix}.{names.correction}": shape}, False)
         self.correction = nnx.Param(weights.get(bias)) if config.router.correction else None
         gate_up, down, transposed = names.expert_gate_up, (names.expert_down,), names.experts_transposed
         order = np.arange(2 * width).reshape(-1, 2).T.reshape(-1) if transposed else None
@@ -118,6 +132,7 @@ class Experts(nnx.Module, pytree=False):
         mixed = (out[places].reshape(len(x), per_token, -1) * shares[:, :, None]).sum(1)
         if self.shared is not None:
             shared = self.shared.product(x)
+            shared = shared if self.config.shared_scale == 1 else shared * self.config.shared_scale
             mixed += shared if self.shared_gate is None else shared * jax.nn.sigmoid(self.shared_gate(x))
         mixed = self.shard.sum(mixed)
         if self.down_bias is not None:
@@ -170,6 +185,8 @@ def route(logits: jax.Array, config: RouterConfig, correction: jax.Array | None)
     if config.scores == "chosen":
         best, experts = jax.lax.top_k(logits, config.per_token)
         return experts, jax.nn.softmax(best, axis=-1) * config.scale
+    if config.scores == "alike":
+        return _route_alike(logits, config)
     scores = jax.nn.softmax(logits, axis=-1) if config.scores == "softmax" else jax.nn.sigmoid(logits)
     choosing = scores if correction is None else scores + correction[None]
     if config.groups > 1:
@@ -183,6 +200,20 @@ def route(logits: jax.Array, config: RouterConfig, correction: jax.Array | None)
     if config.normalised:
         shares = shares / shares.sum(-1, keepdims=True)
     return experts, shares * config.scale
+
+
+def _route_alike(logits: jax.Array, config: RouterConfig) -> tuple[jax.Array, jax.Array]:
+    """Choose the best experts one by one, each with its softmax over like ones among the rest."""
+    experts, shares, rest = [], [], logits
+    for _ in range(config.per_token):
+        best = rest.max(-1, keepdims=True)
+        is_like = (best - logits) / jnp.maximum(jnp.abs(logits), best) <= config.tolerance
+        expert = rest.argmax(-1)
+        weights = jax.nn.softmax(jnp.where(is_like, rest, -jnp.inf), axis=-1)
+        experts.append(expert)
+        shares.append(jnp.take_along_axis(weights, expert[:, None], axis=1)[:, 0])
+        rest = jnp.where(jnp.arange(logits.shape[1])[None] == expert[:, None], -jnp.inf, rest)
+    return jnp.stack(experts, axis=1), jnp.stack(shares, axis=1) * config.scale
 
 
 AnyFeedForward = FeedForward | Experts | DualFeedForward
@@ -203,7 +234,8 @@ def feed_forward_of(
 def _dense(config: FeedForwardConfig, model: ModelConfig, weights: WeightSource, prefix: str) -> FeedForward:
     names = model.names
     gate_up = tuple(f"{prefix}.{name}" for name in names.gate_up)
-    return FeedForward(config, model.hidden_size, weights, gate_up, f"{prefix}.{names.down}", names.transposed)
+    down, activation = f"{prefix}.{names.down}", f"{prefix}.{names.activation}"
+    return FeedForward(config, model.hidden_size, weights, gate_up, down, names.transposed, activation)
 
 
 def _shared_expert(config: FeedForwardConfig, model: ModelConfig, weights: WeightSource, prefix: str) -> FeedForward:

@@ -22,6 +22,7 @@ class Layer(nnx.Module, pytree=False):
             return None if name is None else norm_of(weights, f"{prefix}.{name}", model.hidden_size, model.norm)
 
         self.parallel, self.multiplier = model.parallel, model.residual_multiplier
+        self.norm_sums = model.norm_sums
         has_attention, config = layer.attention is not None, layer.feed_forward
         self.before_attention = norm(names.before_attention) if has_attention else None
         self.attention = _attention_of(model, layer, weights, prefix)
@@ -68,14 +69,15 @@ class Layer(nnx.Module, pytree=False):
 
     def _onto(self, x: jax.Array, after: Normalise | None) -> jax.Array | None:
         """Return `x` if a branch's last product may add to it directly, else None."""
-        return x if after is None and self.multiplier == 1 else None
+        return x if (after is None or self.norm_sums) and self.multiplier == 1 else None
 
     def _add(self, x: jax.Array, branch: jax.Array, after: Normalise | None) -> jax.Array:
-        if self._onto(x, after) is not None:
-            return branch
-        if after is not None:
-            branch = after(branch)
-        return x + (branch if self.multiplier == 1 else branch * self.multiplier)
+        """Return the sum with a branch, which includes `x` if `_onto` returned it."""
+        if self._onto(x, after) is None:
+            if after is not None and not self.norm_sums:
+                branch = after(branch)
+            branch = x + (branch if self.multiplier == 1 else branch * self.multiplier)
+        return after(branch) if after is not None and self.norm_sums else branch
 
 
 def _attention_of(

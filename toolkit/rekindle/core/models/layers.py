@@ -235,6 +235,7 @@ ACTIVATIONS: Final[dict[Activation, Callable[[jax.Array], jax.Array]]] = {
     "relu": jax.nn.relu,
     "relu_squared": lambda x: jnp.square(jax.nn.relu(x)),
 }
+"""Activations without learned numbers."""
 
 
 def activate(x: jax.Array, config: FeedForwardConfig) -> Input:
@@ -253,6 +254,23 @@ def activate(x: jax.Array, config: FeedForwardConfig) -> Input:
     if config.offset:
         second += config.offset
     return ACTIVATIONS[config.activation](first) * second
+
+
+XIELU_NUMBERS: Final[Mapping[str, tuple[int, ...]]] = {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}
+"""The shapes of a layer's learned numbers of xIELU, by name."""
+
+
+def xielu(x: jax.Array, above: jax.Array, below: jax.Array, slope: jax.Array, eps: jax.Array) -> jax.Array:
+    """Apply xIELU (Huang and Schlag, 2024, arXiv:2411.13010), which grows quadratically above 0.
+
+    Args:
+        x: (token, features).
+        above, below: the curvatures on both sides of 0, before a softplus.
+        slope: the slope at 0.
+        eps: a negative number, the largest argument of the exponential.
+    """
+    above, below = jax.nn.softplus(above), slope + jax.nn.softplus(below)
+    return jnp.where(x > 0, above * x * x, (jnp.expm1(jnp.minimum(x, eps)) - x) * below) + slope * x
 
 
 def halves_first(heads: Sequence[int], head_dim: int, dims: int) -> Order:

@@ -67,8 +67,13 @@ def compute_cos_sin(
         return none, none
     angles = positions[:, None].astype(jnp.float32) * _frequencies(rope, positions, lengths, head_dim)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
-    factor = rope.scaling.attention_factor if isinstance(rope.scaling, YarnScaling | LongScaling) else 1.0
-    return (cos, sin) if factor == 1 else (cos * factor, sin * factor)
+    factor: float | jax.Array = 1.0
+    if isinstance(rope.scaling, YarnScaling | LongScaling):
+        factor = rope.scaling.attention_factor
+    if isinstance(rope.scaling, LongScaling) and rope.scaling.long_attention_factor is not None:
+        is_long = lengths > rope.scaling.original_context
+        factor = jnp.where(is_long, rope.scaling.long_attention_factor, rope.scaling.attention_factor)[:, None]
+    return (cos, sin) if isinstance(factor, float) and factor == 1 else (cos * factor, sin * factor)
 
 
 def _frequencies(rope: Rope, positions: jax.Array, lengths: jax.Array, head_dim: int) -> jax.Array:

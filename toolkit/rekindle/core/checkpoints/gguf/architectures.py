@@ -205,6 +205,45 @@ def _deepseek(metadata: FileMetadata) -> dict[str, Any]:
     return settings | {"topk_method": "group_limited_greedy" if groups > 1 else "greedy"}
 
 
+def _routed(metadata: FileMetadata) -> dict[str, Any]:
+    """Return the settings of experts chosen by sigmoids with a correction, after dense layers."""
+    keys = metadata.keys
+    keys.refuse("expert_gating_func", _SIGMOID)
+    return {
+        "n_routed_experts": keys.get("expert_count"),
+        "n_shared_experts": keys.get("expert_shared_count", 0),
+        "num_experts_per_tok": keys.get("expert_used_count"),
+        "moe_intermediate_size": keys.get("expert_feed_forward_length"),
+        "first_k_dense_replace": keys.get("leading_dense_block_count", 0),
+        "n_group": keys.get("expert_group_count") or 1,
+        "topk_group": keys.get("expert_group_used_count") or 1,
+        "norm_topk_prob": keys.flag("expert_weights_norm"),
+        "routed_scaling_factor": keys.number("expert_weights_scale", 0.0) or 1.0,
+    }
+
+
+def _glm4_moe(metadata: FileMetadata) -> dict[str, Any]:
+    """Return the settings of a GLM-4.5. Its layers of multi-token prediction are blocks after the others."""
+    keys = metadata.keys
+    return _routed(metadata) | {
+        "num_hidden_layers": keys.size("block_count") - keys.get("nextn_predict_layers", 0),
+        "attention_bias": metadata.attention_bias,
+        "use_qk_norm": metadata.has("attn_q_norm.weight"),
+    }
+
+
+def _olmo1(metadata: FileMetadata) -> dict[str, Any]:
+    """Return the settings of an OLMo 1. The epsilon of its norms is no setting."""
+    metadata.keys.refuse("attention.layer_norm_epsilon", 1e-5)
+    clip = metadata.keys.number("attention.clamp_kqv", 0.0) or None
+    return _attention_bias(metadata) | {"clip_qkv": clip, "layer_norm_eps": None}
+
+
+def _gpt_neox(metadata: FileMetadata) -> dict[str, Any]:
+    parallel = metadata.keys.flag("use_parallel_residual", True)
+    return {"use_parallel_residual": parallel, "attention_bias": metadata.attention_bias}
+
+
 def _latent(metadata: FileMetadata) -> dict[str, Any]:
     """Return the sizes of latent attention. Older files store the sizes of whole heads under the general keys."""
     keys = metadata.keys
@@ -300,6 +339,21 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             truncated=False,
         ),
         Architecture("deepseek2", "deepseek_v2", _deepseek),
+        Architecture(
+            "gpt2",
+            "gpt2",
+            lambda _: {"rope_parameters": None, "num_key_value_heads": None},
+            eps="layer_norm_epsilon",
+        ),
+        Architecture("gptneox", "gpt_neox", _gpt_neox, eps="layer_norm_eps"),
+        Architecture("olmoe", "olmoe", _experts),
+        Architecture("olmo", "olmo", _olmo1, eps="layer_norm_eps", permuted=True),
+        Architecture("arcee", "arcee", _biases, permuted=True),
+        Architecture("apertus", "apertus", _attention_bias),
+        Architecture("chatglm", "glm", _attention_bias),
+        Architecture("phi2", "phi", eps="layer_norm_eps"),
+        Architecture("exaone4", "exaone4", lambda metadata: _windows(metadata, period=4)),
+        Architecture("glm4moe", "glm4_moe", _glm4_moe),
     )
 }
 """Supported architectures by name. Files with another architecture are rejected."""

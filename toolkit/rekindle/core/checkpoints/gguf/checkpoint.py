@@ -1,5 +1,6 @@
 """Opening of a GGUF file, with conversion of llama.cpp's names and conventions to Hugging Face's."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ def open_gguf(path: Path) -> Checkpoint:
     metadata = read_metadata(file, architecture, source)
     rope = rope_parameters(metadata, source, truncated=architecture.truncated)
     config = parse_config(settings_of(metadata, architecture, rope, source), source)
+    # llama.cpp stores all projections as (out, in), and queries, keys and values one after another.
+    config = replace(config, names=replace(config.names, transposed=False, qkv_by_head=False))
     shapes, tensors = loaders(file, find_places(file, architecture, config, source), config)
     check_shapes(shapes, config, source)
     tokenizer = gguf_tokenizer(file.metadata, source)

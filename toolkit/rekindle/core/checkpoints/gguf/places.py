@@ -111,7 +111,26 @@ class KeysAndValues:
         return np.concatenate(both, axis=1).reshape(shape)
 
 
-AnyPlace = TensorPlace | InterleavedExperts | KeysAndValues
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of the metadata, for a model with a tensor.
+
+    Attributes:
+        value: the number.
+    """
+
+    value: float
+
+    def shape(self, file: GGUFFile) -> tuple[int, ...]:
+        """Return the shape of a scalar."""
+        return ()
+
+    def read(self, file: GGUFFile, shape: tuple[int, ...]) -> Array:
+        """Return the number in the given shape."""
+        return np.full(shape, self.value, np.float32)
+
+
+AnyPlace = TensorPlace | InterleavedExperts | KeysAndValues | Number
 
 
 def find_places(file: GGUFFile, architecture: Architecture, config: ModelConfig, source: str) -> dict[str, AnyPlace]:
@@ -185,6 +204,8 @@ class _Finder:
         stem, kind = _stem_and_kind(name)
         names = self.config.names
         layer, _, part = stem.partition(f"{names.layers}.")[2].partition(".")
+        if part.startswith(f"{names.activation}."):
+            return self._number(layer, part.removeprefix(f"{names.activation}."))
         file_names = self._names(layer, part, stem, kind)
         if names.experts_transposed and file_names and part in (*names.expert_gate_up, names.expert_down):
             return InterleavedExperts(file_names)
@@ -205,6 +226,13 @@ class _Finder:
     def _latent_place(self, layer: str, kind: str) -> KeysAndValues | None:
         keys, values = (f"blk.{layer}.attn_{part}_b.{kind}" for part in "kv")
         return KeysAndValues(keys, values) if {keys, values} <= self.file.shapes.keys() else None
+
+    def _number(self, layer: str, name: str) -> Number | None:
+        """Return a learned number of a layer's activation, from a list over layers."""
+        values = self.file.metadata.get(f"xielu.{name}")
+        if not isinstance(values, list) or len(values) != self.config.num_layers:
+            return None
+        return Number(float(values[int(layer)]))
 
     def _heads(self, layer: str, part: str) -> int:
         """Return the number of heads in llama.cpp's row order."""

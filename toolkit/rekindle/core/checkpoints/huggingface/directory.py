@@ -78,7 +78,9 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
 def _classifier(settings: Mapping[str, Any], owners: Owners, config: ModelConfig, source: str) -> Classifier | None:
     if not is_classifier(settings):
         return None
-    names = [name for name in owners if not name.startswith(("model.", "layers."))]
+    base = config.names.base
+    layers = config.names.layers.removeprefix(base)  # in files of base models
+    names = [name for name in owners if not name.startswith((base, f"{layers}."))]
     return read_classifier(settings, _loaders(owners, names), config.hidden_size, source)
 
 

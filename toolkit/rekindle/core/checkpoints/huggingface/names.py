@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from rekindle.core.models.config import Names
@@ -49,7 +50,8 @@ class StoredNames:
 def stored_names(stored: Iterable[str], names: Names) -> StoredNames:
     """Return the stored names by the model's names.
 
-    The final norm shows the text model's prefix in the file, because no format quantizes it.
+    The final norm shows the text model's prefix in the file, because no format quantizes it. Without a norm or its
+    weights, the first layer does.
 
     Args:
         stored: all names in the files.
@@ -57,7 +59,10 @@ def stored_names(stored: Iterable[str], names: Names) -> StoredNames:
     """
     cleaned = {_without_training(name): name for name in stored}
     own = _own_prefix(names)
-    prefix = next((each for each in (own, *TEXT_PREFIXES) if _has_norm(cleaned, each, own, names)), own)
+    prefixes = (own, *TEXT_PREFIXES)
+    by_norm = (prefix for prefix in prefixes if _has_norm(cleaned, prefix, own, names))
+    by_layer = (prefix for prefix in prefixes if _has_layer(cleaned, prefix, own, names))
+    prefix = next(chain(by_norm, by_layer), own)
     text = {
         own + name.removeprefix(prefix): place
         for name, place in cleaned.items()
@@ -79,11 +84,16 @@ def _own_prefix(names: Names) -> str:
     """Return the common prefix of all of the model's names except the head's: "model." in most families."""
     first, dot, _ = names.layers.partition(".")
     prefix = first + dot if dot else ""
-    return prefix if names.embedding.startswith(prefix) and names.norm.startswith(prefix) else ""
+    return prefix if all(name.startswith(prefix) for name in (names.embedding, names.norm or prefix)) else ""
 
 
 def _has_norm(cleaned: dict[str, str], prefix: str, own: str, names: Names) -> bool:
-    return f"{prefix}{names.norm.removeprefix(own)}.weight" in cleaned
+    return names.norm is not None and f"{prefix}{names.norm.removeprefix(own)}.weight" in cleaned
+
+
+def _has_layer(cleaned: dict[str, str], prefix: str, own: str, names: Names) -> bool:
+    first = f"{prefix}{names.layers.removeprefix(own)}.0."
+    return any(name.startswith(first) for name in cleaned)
 
 
 def _heads(cleaned: dict[str, str], prefix: str, head: str) -> Iterator[tuple[str, str]]:

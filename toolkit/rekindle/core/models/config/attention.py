@@ -114,7 +114,7 @@ class AttentionConfig:
         value_norm: the normalisation of each head's values; None for none.
         values_are_keys: whether values are the projected keys, before norm and rope, instead of a projection.
         soft_cap: bounds scores by `cap * tanh(score / cap)`; None for none.
-        clip: the bound of the magnitude of projected queries, keys and values; None for none.
+        clip: the bound of the magnitude of queries, keys and values, after a norm before the rope; None for none.
         sinks: whether each head has a learned score of one more position, with zeros as its value.
         growth: the growth of queries with their position, after the rope; None for none.
         latent: the sizes of latent attention; None for separate keys and values.

@@ -5,7 +5,8 @@ from typing import Literal
 
 from rekindle.core.models.config.attention import Norm
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared", "xielu"]
+"""Activations; "xielu" has learned numbers, and no gate (Huang and Schlag, 2024, arXiv:2411.13010)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,9 @@ class RouterConfig:
 
     Attributes:
         per_token: the number of experts per token.
-        scores: "softmax" over all experts, "chosen" for a softmax over the chosen experts alone, or "sigmoid".
+        scores: "softmax" over all experts, "chosen" for a softmax over the chosen experts alone, "sigmoid", or "alike"
+            for a softmax of each chosen expert over the ones not yet chosen within `tolerance` (SparseMixer-v2: Liu et
+            al., 2024, arXiv:2409.12136).
         normalised: whether the weights of the chosen experts are divided by their sum.
         scale: a factor of the weights.
         bias: whether the router's product has a bias.
@@ -45,10 +48,11 @@ class RouterConfig:
         best_of_group: the number of best scores in a group, whose sum is the group's score.
         norm: the normalisation of the router's tokens, also divided by the square root of their size; None for none.
         expert_scale: whether each expert's weights have a learned factor.
+        tolerance: the difference of like logits, relative to the larger of a logit's magnitude and the best logit.
     """
 
     per_token: int
-    scores: Literal["softmax", "chosen", "sigmoid"] = "softmax"
+    scores: Literal["softmax", "chosen", "sigmoid", "alike"] = "softmax"
     normalised: bool = False
     scale: float = 1.0
     bias: bool = False
@@ -58,6 +62,7 @@ class RouterConfig:
     best_of_group: int = 1
     norm: Norm | None = None
     expert_scale: bool = False
+    tolerance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class ExpertsConfig:
         router: the rules of the router.
         shared: an additional feed-forward layer for all tokens; None for none.
         shared_gate: whether the output of `shared` is multiplied by a sigmoid of the token.
+        shared_scale: a factor of the output of `shared`.
     """
 
     count: int
@@ -77,6 +83,7 @@ class ExpertsConfig:
     router: RouterConfig
     shared: FeedForwardConfig | None = None
     shared_gate: bool = False
+    shared_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,9 @@ class ModelConfig:
         max_context: the model's context length: the maximum number of tokens of prompt and output together.
         layers: one entry for each layer.
         norm: the normalisation around the layers and before the output projection.
-        parallel: whether attention and feed-forward layer have the same normalised input, and are added together.
+        parallel: whether attention and feed-forward layer have the same input, and are added together.
+        norm_sums: whether the norm after a branch takes the sum of the residual stream and the branch.
+        embedding_size: the size of embeddings, if they are projected to `hidden_size` and back; None for `hidden_size`.
         tied_embeddings: whether the output projection is the embedding matrix.
         embedding_multiplier, residual_multiplier, logit_multiplier: factors of embeddings, of each branch added to the
             residual stream, and of logits.
@@ -81,6 +83,8 @@ class ModelConfig:
     layers: tuple[LayerConfig, ...]
     norm: Norm
     parallel: bool = False
+    norm_sums: bool = False
+    embedding_size: int | None = None
     tied_embeddings: bool = False
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0

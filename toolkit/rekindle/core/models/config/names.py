@@ -12,11 +12,14 @@ class Names:
 
     Attributes:
         positions: the table of learned positions.
+        embedding_in, embedding_out: the projections of embeddings to features of tokens, and back before the head.
         qkv, gate_up: projections computed as one product, stored separately or together.
         qkv_by_head: whether the rows of a single `qkv` tensor are grouped by KV head: its queries, key and value.
         transposed: whether projections are (in, out) instead of (out, in).
         expert_gate_up, expert_down: full names of each expert's tensors, with a placeholder for its number, or names
             of tensors of all experts, (expert, out, in).
+        activation: the prefix of the learned numbers of an activation.
+        correction_is_row: whether the correction of experts' scores is (1, expert).
         experts_transposed: whether tensors of all experts are (expert, in, out) instead, with the outputs of the two
             halves of `expert_gate_up` interleaved.
         router_scale, expert_scale: the weights of the router's norm, and a factor of each expert's weights.
@@ -30,8 +33,10 @@ class Names:
 
     embedding: str = "model.embed_tokens"
     positions: str = "model.embed_positions"
+    embedding_in: str = "model.project_in"
+    embedding_out: str = "model.project_out"
     layers: str = "model.layers"
-    norm: str = "model.norm"
+    norm: str | None = "model.norm"
     head: str = "lm_head"
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     qkv_by_head: bool = False
@@ -49,8 +54,10 @@ class Names:
     transposed: bool = False
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
+    activation: str = "mlp.act_fn"
     router: str = "mlp.gate"
     correction: str = "mlp.gate.e_score_correction_bias"
+    correction_is_row: bool = False
     expert_gate_up: tuple[str, ...] = ("mlp.experts.{expert}.gate_proj.weight", "mlp.experts.{expert}.up_proj.weight")
     expert_down: str = "mlp.experts.{expert}.down_proj.weight"
     expert_gate_up_bias: str = "mlp.experts.gate_up_proj_bias"
@@ -75,3 +82,8 @@ class Names:
     feature_gate: str = "per_layer_input_gate"
     feature_out: str = "per_layer_projection"
     after_features: str = "post_per_layer_input_norm"
+
+    @property
+    def base(self) -> str:
+        """The first part of most names, with its dot, which files of base models omit."""
+        return f"{self.layers.partition('.')[0]}."

@@ -59,12 +59,14 @@ class LongScaling:
         short, long: the divisors for requests of at most `original_context` tokens, and for longer requests.
         original_context: the context length of the pretraining, in tokens.
         attention_factor: a factor of cosines and sines.
+        long_attention_factor: the factor for longer requests; None for the same.
     """
 
     short: tuple[float, ...]
     long: tuple[float, ...]
     original_context: int
     attention_factor: float
+    long_attention_factor: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

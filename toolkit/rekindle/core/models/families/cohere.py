@@ -12,15 +12,17 @@ def read(keys: Keys) -> ModelConfig:
     return read_cohere(keys, HeadNorm(_norm(keys), over="own") if keys.flag("use_qk_norm") else None)
 
 
-def read_cohere(keys: Keys, head_norm: HeadNorm | None = None) -> ModelConfig:
+def read_cohere(keys: Keys, head_norm: HeadNorm | None = None, head_dim: int | None = None) -> ModelConfig:
     """Read the common parts of both generations.
 
     Args:
         keys: the config.
         head_norm: the normalisation of queries and keys.
+        head_dim: the default size of a head.
     """
     bias = keys.flag("attention_bias")
-    attention = replace(read_attention(keys, interleaved=True), qkv_bias=bias, out_bias=bias, head_norm=head_norm)
+    attention = read_attention(keys, interleaved=True, head_dim=head_dim)
+    attention = replace(attention, qkv_bias=bias, out_bias=bias, head_norm=head_norm)
     return replace(
         read_llama(keys, attention=attention),
         norm=_norm(keys),

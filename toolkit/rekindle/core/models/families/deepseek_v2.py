@@ -4,23 +4,17 @@ from dataclasses import replace
 
 from rekindle.core.models.config import (
     AttentionConfig,
-    ExpertsConfig,
     FeedForwardConfig,
     LatentConfig,
     LayerConfig,
     ModelConfig,
-    Names,
     Norm,
     RouterConfig,
 )
+from rekindle.core.models.families.experts import SHARED, dense_first, routed_experts
 from rekindle.core.models.families.keys import Keys
 from rekindle.core.models.families.reading import Family, activation_of
 from rekindle.core.models.families.rope import mscale, rope_of
-
-NAMES = Names(
-    shared_gate_up=("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
-    shared_down="mlp.shared_experts.down_proj",
-)
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -40,14 +34,17 @@ def read(keys: Keys) -> ModelConfig:
     return read_latent(keys, router, interleaved=True)
 
 
-def read_latent(keys: Keys, router: RouterConfig, *, interleaved: bool, dense: int = 0) -> ModelConfig:
+def read_latent(
+    keys: Keys, router: RouterConfig, *, interleaved: bool, dense: int = 0, eps: float = 1e-6, shared: int = 0
+) -> ModelConfig:
     """Read the common parts of models with latent attention.
 
     Args:
         keys: the config.
         router: the rules of the router.
         interleaved: whether rotary pairs are interleaved in the checkpoint.
-        dense: the default number of first layers without experts.
+        dense, shared: the default numbers of first layers without experts, and of shared experts.
+        eps: the default epsilon of norms, other than those of latents.
 
     Raises:
         UnsupportedModel: a part of the config is not implemented.
@@ -56,26 +53,22 @@ def read_latent(keys: Keys, router: RouterConfig, *, interleaved: bool, dense: i
     attention = _attention(keys, interleaved)
     hidden, width = keys.size("hidden_size"), keys.size("intermediate_size")
     keys.refuse("mlp_bias", False)
-    whole = FeedForwardConfig(width, activation_of(keys))
-    one = replace(whole, width=keys.size("moe_intermediate_size", width))
-    shared = keys.get("n_shared_experts", 0)
-    count = keys.get("n_routed_experts", 0)
-    experts = ExpertsConfig(count, one, router, replace(one, width=shared * one.width) if shared else None)
-    first, step = keys.get("first_k_dense_replace", dense), keys.size("moe_layer_freq", 1)
-    plain = LayerConfig(attention, whole)
-    layers = (
-        replace(plain, feed_forward=experts) if count and i >= first and i % step == 0 else plain
-        for i in range(keys.size("num_hidden_layers"))
-    )
+    plain = LayerConfig(attention, FeedForwardConfig(width, activation_of(keys)))
+    layers = (plain,) * keys.size("num_hidden_layers")
+    if keys.get("n_routed_experts", 0):
+        layers = dense_first(keys, layers, routed_experts(keys, router, shared), dense)
+    else:
+        for unused in ("first_k_dense_replace", "moe_intermediate_size", "moe_layer_freq", "n_shared_experts"):
+            keys.get(unused)
     return ModelConfig(
         family="deepseek",
         vocab_size=keys.size("vocab_size"),
         hidden_size=hidden,
         max_context=keys.size("max_position_embeddings"),
-        layers=tuple(layers),
-        norm=Norm(keys.number("rms_norm_eps", 1e-6)),
+        layers=layers,
+        norm=Norm(keys.number("rms_norm_eps", eps)),
         tied_embeddings=keys.flag("tie_word_embeddings"),
-        names=NAMES,
+        names=SHARED,
     )
 
 

@@ -1,27 +1,26 @@
-"""DeepSeek-V3 and R1: a DeepSeek-V2 with experts chosen by sigmoids with a correction."""
+"""DeepSeek-V3 and R1: a DeepSeek-V2 with experts chosen by sigmoids with a correction; GLM-4.7-Flash is alike."""
 
-from rekindle.core.models.config import ModelConfig, RouterConfig
+from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.deepseek_v2 import read_latent
+from rekindle.core.models.families.experts import corrected_router
 from rekindle.core.models.families.keys import Keys
 from rekindle.core.models.families.reading import Family
 
 
 def read(keys: Keys) -> ModelConfig:
-    """Read a DeepSeek-V3. Groups of experts compete by their best two. Multi-token prediction layers are ignored."""
-    keys.refuse("topk_method", "noaux_tc")
-    keys.refuse("scoring_func", "sigmoid")
+    """Read a DeepSeek-V3. Multi-token prediction layers are ignored."""
     keys.get("num_nextn_predict_layers")
-    router = RouterConfig(
-        keys.size("num_experts_per_tok", 8),
-        scores="sigmoid",
-        normalised=keys.flag("norm_topk_prob", True),
-        scale=keys.number("routed_scaling_factor", 2.5),
-        correction=True,
-        groups=keys.size("n_group", 8),
-        groups_per_token=keys.size("topk_group", 4),
-        best_of_group=2,
-    )
+    router = corrected_router(keys, scale=2.5, groups=(8, 4))
     return read_latent(keys, router, interleaved=keys.flag("rope_interleave", True), dense=3)
 
 
+def read_glm4_moe_lite(keys: Keys) -> ModelConfig:
+    """Read a GLM-4.7-Flash. Multi-token prediction layers are ignored."""
+    keys.get("num_nextn_predict_layers")
+    router = corrected_router(keys, per_token=4, scale=1.8)
+    interleaved = keys.flag("rope_interleave", True)
+    return read_latent(keys, router, interleaved=interleaved, dense=1, eps=1e-5, shared=1)
+
+
 DEEPSEEK_V3 = Family("DeepseekV3ForCausalLM", read, "deepseek_v3")
+GLM4_MOE_LITE = Family("Glm4MoeLiteForCausalLM", read_glm4_moe_lite, "glm4_moe_lite")

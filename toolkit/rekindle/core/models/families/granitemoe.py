@@ -11,6 +11,8 @@ NAMES = Names(
     router="block_sparse_moe.router.layer",
     expert_gate_up=("block_sparse_moe.input_linear.weight",),
     expert_down="block_sparse_moe.output_linear.weight",
+    shared_gate_up=("shared_mlp.input_linear",),
+    shared_down="shared_mlp.output_linear",
 )
 
 
@@ -22,4 +24,18 @@ def read(keys: Keys) -> ModelConfig:
     return replace(model, layers=tuple(replace(layer, feed_forward=experts) for layer in model.layers), names=NAMES)
 
 
+def read_shared(keys: Keys) -> ModelConfig:
+    """Read a Granite MoE with a shared expert."""
+    model = read(keys)
+    width = keys.get("shared_intermediate_size", 0)
+    shared = replace(read_feed_forward(keys), width=width) if width else None
+    layers = tuple(
+        replace(layer, feed_forward=replace(layer.feed_forward, shared=shared))
+        for layer in model.layers
+        if isinstance(layer.feed_forward, ExpertsConfig)
+    )
+    return replace(model, layers=layers)
+
+
+GRANITEMOE_SHARED = Family("GraniteMoeSharedForCausalLM", read_shared, "granitemoeshared")
 GRANITEMOE = Family("GraniteMoeForCausalLM", read, "granitemoe")

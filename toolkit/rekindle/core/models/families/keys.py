@@ -7,24 +7,25 @@ from rekindle.core.errors import CheckpointError, UnsupportedModel
 
 # fmt: off
 WITHOUT_EFFECT: Final = frozenset({
-    "_attn_implementation_autoset", "_name_or_path", "_sliding_window_pattern", "add_cross_attention",
-    "architectures", "attention_dropout", "attention_softmax_in_fp32", "attn_pdrop", "auto_map", "aux_loss_alpha",
-    "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "cache_implementation", "chunk_size_feed_forward",
-    "classifier_dropout", "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample",
-    "dropout", "dtype", "early_stopping", "embd_pdrop", "embedding_dropout", "encoder_no_repeat_ngram_size",
+    "_attn_implementation_autoset", "_name_or_path", "_sliding_window_pattern", "add_cross_attention", "architectures",
+    "attention_dropout", "attention_softmax_in_fp32", "attn_pdrop", "auto_map", "aux_loss_alpha", "bad_words_ids",
+    "begin_suppress_tokens", "bos_token_id", "cache_implementation", "chunk_size_feed_forward", "classifier_dropout",
+    "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample", "dropout", "dtype",
+    "early_stopping", "embd_pdrop", "embed_dropout", "embedding_dropout", "encoder_no_repeat_ngram_size",
     "eod_token_id", "eos_token_id", "ep_size", "exponential_decay_length_penalty", "finetuning_task",
-    "forced_bos_token_id", "forced_eos_token_id", "hidden_dropout", "id2label", "initial_context_length",
-    "initializer_range", "is_decoder", "is_encoder_decoder", "is_llama_config", "label2id", "length_penalty",
-    "max_length", "max_window_layers", "min_length", "mlp_dropout", "model_max_length", "model_type",
-    "no_repeat_ngram_size", "no_rope_layer_interval", "num_beam_groups", "num_beams", "num_labels",
-    "num_return_sequences", "output_attentions", "output_hidden_states", "output_router_logits", "output_scores",
-    "pad_token_id", "prefix", "pretraining_tp", "problem_type", "pruned_heads", "remove_invalid_values",
-    "repetition_penalty", "resid_pdrop", "residual_dropout", "return_dict", "return_dict_in_generate",
-    "router_aux_loss_coef", "router_jitter_noise", "scale_attention_softmax_in_fp32", "sentence_transformers",
-    "sep_token_id", "seq_aux", "sliding_window_pattern", "suppress_tokens", "task_specific_params", "temperature",
-    "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
-    "transformers.js_config", "transformers_version", "typical_p", "use_bfloat16", "use_cache",
-    "use_parallel_embedding",
+    "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout", "id2label", "init_std",
+    "initial_context_length", "initializer_range", "input_jitter_noise", "is_decoder", "is_encoder_decoder",
+    "is_llama_config", "label2id", "layerdrop", "length_penalty", "max_length", "max_window_layers", "min_length",
+    "mlp_dropout", "model_max_length", "model_type", "n_ctx", "no_repeat_ngram_size", "no_rope_layer_interval",
+    "num_beam_groups", "num_beams", "num_labels", "num_return_sequences", "output_attentions", "output_hidden_states",
+    "output_router_logits", "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
+    "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty", "resid_pdrop", "residual_dropout",
+    "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise",
+    "scale_attention_softmax_in_fp32", "sentence_transformers", "sep_token_id", "seq_aux", "sliding_window_pattern",
+    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder",
+    "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers.js_config", "transformers_version",
+    "typical_p", "use_bfloat16", "use_cache", "use_parallel_embedding",
 })
 # fmt: on
 """Keys without an effect on a model's computation."""
@@ -139,8 +140,9 @@ class Keys:
             raise UnsupportedModel(f"{self.source}: {key} {value!r:.80} is not supported in this family")
 
     def unread(self) -> list[str]:
-        """Return the keys never read, without those in `WITHOUT_EFFECT`."""
-        return sorted(self._values.keys() - self._visited - WITHOUT_EFFECT)
+        """Return the keys never read, without nulls and those in `WITHOUT_EFFECT`."""
+        others = self._values.keys() - self._visited - WITHOUT_EFFECT
+        return sorted(key for key in others if self._values[key] is not None)
 
     def wrong(self, key: str, expected: str, value: Any) -> CheckpointError:
         """Return the error for an invalid value."""

@@ -25,6 +25,8 @@ ACTIVATIONS: Final[dict[str, Activation]] = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "gelu_quick",
+    "relu": "relu",
     "relu2": "relu_squared",
 }
 
@@ -84,7 +86,13 @@ def _max_context(keys: Keys, rope: Rope | None) -> int:
 
 
 def read_attention(
-    keys: Keys, *, theta: float = 10_000.0, share: float = 1.0, interleaved: bool = False
+    keys: Keys,
+    *,
+    theta: float = 10_000.0,
+    share: float = 1.0,
+    interleaved: bool = False,
+    head_dim: int | None = None,
+    kv_heads: int | None = None,
 ) -> AttentionConfig:
     """Read the sizes and the rope of attention.
 
@@ -93,27 +101,33 @@ def read_attention(
         theta: the default base of the rope.
         share: the default fraction of a head that is rotary.
         interleaved: whether the rope's pairs in a checkpoint are (2i, 2i + 1).
+        head_dim, kv_heads: see `read_heads`.
 
     Raises:
         UnsupportedModel: the kind of rope is not implemented.
         CheckpointError: a number is missing or wrong, or the heads cannot share keys evenly.
     """
-    attention = read_heads(keys)
+    attention = read_heads(keys, head_dim=head_dim, kv_heads=kv_heads)
     rope = rope_of(keys, attention.head_dim, theta, share)
     return replace(attention, rope=replace(rope, interleaved=interleaved))
 
 
-def read_heads(keys: Keys) -> AttentionConfig:
+def read_heads(keys: Keys, *, head_dim: int | None = None, kv_heads: int | None = None) -> AttentionConfig:
     """Read the sizes of attention, without positions.
+
+    Args:
+        keys: the keys of `config.json`.
+        head_dim: the default size of a head; None for an equal share of the token's size.
+        kv_heads: the default number of KV heads; None for the number of heads.
 
     Raises:
         CheckpointError: a number is missing or wrong, or the heads cannot share keys evenly.
     """
     heads = keys.size("num_attention_heads")
-    kv_heads = keys.size("num_key_value_heads", heads)
+    kv_heads = keys.size("num_key_value_heads", heads if kv_heads is None else kv_heads)
     if heads % kv_heads:
         raise CheckpointError(f"{keys.source}: {heads} attention heads cannot share {kv_heads} key-value heads evenly")
-    head_dim = keys.size("head_dim", keys.size("hidden_size") // heads)
+    head_dim = keys.size("head_dim", keys.size("hidden_size") // heads if head_dim is None else head_dim)
     return AttentionConfig(heads, kv_heads, head_dim, scale=head_dim**-0.5)
 
 
@@ -131,9 +145,9 @@ def read_feed_forward(keys: Keys, activation: str = "silu") -> FeedForwardConfig
     return FeedForwardConfig(keys.size("intermediate_size"), activation_of(keys, default=activation))
 
 
-def read_norm(keys: Keys, eps: str = "rms_norm_eps") -> Norm:
+def read_norm(keys: Keys, eps: str = "rms_norm_eps", default: float = 1e-6) -> Norm:
     """Read the normalisation of a Llama, with its epsilon under the key `eps`."""
-    return Norm(keys.number(eps, 1e-6))
+    return Norm(keys.number(eps, default))
 
 
 def activation_of(keys: Keys, key: str = "hidden_act", default: str = "silu") -> Activation:
@@ -155,6 +169,7 @@ def with_windows(
     *,
     rope: Rope | None = None,
     default_on: bool = True,
+    default_size: int | None = None,
 ) -> tuple[LayerConfig, ...]:
     """Return layers with sliding windows according to `layer_types`, else according to a rule.
 
@@ -164,16 +179,18 @@ def with_windows(
         rule: returns whether the layer with this index has a window.
         rope: the rope of windowed layers; None for no change.
         default_on: the default of `use_sliding_window`.
+        default_size: the size of windows without the key `sliding_window`; None for no windows.
 
     Raises:
         CheckpointError: the length of `layer_types` is not the number of layers.
         UnsupportedModel: a type of layer is not implemented.
     """
     types = layer_types(keys, len(layers), rule)
-    window, is_on = keys.get("sliding_window"), keys.flag("use_sliding_window", default_on)
+    default_size = None if keys.has("sliding_window") else default_size
+    window, is_on = keys.get("sliding_window", default_size), keys.flag("use_sliding_window", default_on)
     if not window or not is_on:
         return tuple(layers)
-    size = keys.size("sliding_window")
+    size = keys.size("sliding_window", default_size)
     return tuple(
         _with_window(layer, size, rope) if kind == "sliding_attention" else layer
         for layer, kind in zip(layers, types, strict=True)

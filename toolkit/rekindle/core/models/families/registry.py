@@ -7,30 +7,51 @@ from typing import Any, Final
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.families.apertus import APERTUS
+from rekindle.core.models.families.arcee import ARCEE
 from rekindle.core.models.families.cohere import COHERE
 from rekindle.core.models.families.cohere2 import COHERE2
+from rekindle.core.models.families.cohere2_moe import COHERE2_MOE
 from rekindle.core.models.families.deepseek_v2 import DEEPSEEK_V2
-from rekindle.core.models.families.deepseek_v3 import DEEPSEEK_V3
+from rekindle.core.models.families.deepseek_v3 import DEEPSEEK_V3, GLM4_MOE_LITE
+from rekindle.core.models.families.dots1 import DOTS1, SOLAR_OPEN
 from rekindle.core.models.families.ernie4_5 import ERNIE4_5
+from rekindle.core.models.families.ernie4_5_moe import ERNIE4_5_MOE
+from rekindle.core.models.families.exaone4 import EXAONE4
+from rekindle.core.models.families.exaone_moe import EXAONE_MOE
+from rekindle.core.models.families.flex_olmo import FLEX_OLMO
 from rekindle.core.models.families.gemma import GEMMA
 from rekindle.core.models.families.gemma2 import GEMMA2
 from rekindle.core.models.families.gemma3 import GEMMA3
 from rekindle.core.models.families.gemma4 import GEMMA4
+from rekindle.core.models.families.glm import GLM
 from rekindle.core.models.families.glm4 import GLM4
+from rekindle.core.models.families.glm4_moe import GLM4_MOE
+from rekindle.core.models.families.gpt2 import GPT2
+from rekindle.core.models.families.gpt_neox import GPT_NEOX
 from rekindle.core.models.families.gpt_oss import GPT_OSS
+from rekindle.core.models.families.gptj import GPTJ
 from rekindle.core.models.families.granite import GRANITE
-from rekindle.core.models.families.granitemoe import GRANITEMOE
+from rekindle.core.models.families.granitemoe import GRANITEMOE, GRANITEMOE_SHARED
+from rekindle.core.models.families.helium import HELIUM
 from rekindle.core.models.families.hunyuan import HUNYUAN
+from rekindle.core.models.families.hunyuan_moe import HUNYUAN_MOE
 from rekindle.core.models.families.keys import WITHOUT_EFFECT, Keys
 from rekindle.core.models.families.llama import LLAMA
+from rekindle.core.models.families.minimax_m2 import MINIMAX_M2
 from rekindle.core.models.families.ministral3 import MINISTRAL3
 from rekindle.core.models.families.mistral import MISTRAL
 from rekindle.core.models.families.mixtral import MIXTRAL
 from rekindle.core.models.families.nearest import nearest
 from rekindle.core.models.families.nemotron import NEMOTRON
+from rekindle.core.models.families.olmo import OLMO
 from rekindle.core.models.families.olmo2 import OLMO2
 from rekindle.core.models.families.olmo3 import OLMO3
+from rekindle.core.models.families.olmoe import OLMOE
+from rekindle.core.models.families.opt import OPT
+from rekindle.core.models.families.phi import PHI
 from rekindle.core.models.families.phi3 import PHI3
+from rekindle.core.models.families.phimoe import PHIMOE
 from rekindle.core.models.families.quantization import KEYS as QUANTIZATION_KEYS
 from rekindle.core.models.families.quantization import check_method
 from rekindle.core.models.families.qwen2 import QWEN2
@@ -49,28 +70,51 @@ from rekindle.core.models.families.wrapped import PREFIX_ATTENTION, TextConfig, 
 FAMILIES: Final[Mapping[str, Family]] = {
     family.model_type: family
     for family in (
+        APERTUS,
+        ARCEE,
         COHERE,
         COHERE2,
+        COHERE2_MOE,
         DEEPSEEK_V2,
         DEEPSEEK_V3,
+        DOTS1,
         ERNIE4_5,
+        ERNIE4_5_MOE,
+        EXAONE4,
+        EXAONE_MOE,
+        FLEX_OLMO,
         GEMMA,
         GEMMA2,
         GEMMA3,
         GEMMA4,
+        GLM,
         GLM4,
+        GLM4_MOE,
+        GLM4_MOE_LITE,
+        GPT2,
+        GPTJ,
+        GPT_NEOX,
         GPT_OSS,
         GRANITE,
         GRANITEMOE,
+        GRANITEMOE_SHARED,
+        HELIUM,
         HUNYUAN,
+        HUNYUAN_MOE,
         LLAMA,
+        MINIMAX_M2,
         MINISTRAL3,
         MISTRAL,
         MIXTRAL,
         NEMOTRON,
+        OLMO,
         OLMO2,
         OLMO3,
+        OLMOE,
+        OPT,
+        PHI,
         PHI3,
+        PHIMOE,
         QWEN2,
         QWEN2_MOE,
         QWEN3,
@@ -78,6 +122,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         QWEN3_VL_MOE,
         SEED_OSS,
         SMOLLM3,
+        SOLAR_OPEN,
         STABLELM,
         STARCODER2,
     )
@@ -189,5 +234,5 @@ def _family(keys: Keys, text: TextConfig, source: str, custom: Family | None) ->
 
 def _head_variants(architecture: str) -> set[str]:
     """Return an architecture's names with each possible head: for tokens, for classes, and none."""
-    stem = architecture.removesuffix("ForCausalLM")
+    stem = architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
     return {architecture, f"{stem}Model", f"{stem}TextModel", f"{stem}ForSequenceClassification"}

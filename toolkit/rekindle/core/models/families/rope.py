@@ -135,7 +135,10 @@ def _long(rope: Keys, keys: Keys) -> LongScaling:
     default = math.sqrt(1 + math.log(factor) / math.log(context)) if factor > 1 else 1.0
     # Rounded to the precision of their use, so that a GGUF file gives the same model.
     short, long = (tuple(map(_single, rope.numbers(name))) for name in ("short_factor", "long_factor"))
-    return LongScaling(short, long, context, _single(rope.number("attention_factor", default)))
+    long_factor = rope.number_or_none("long_mscale")
+    of_all = _single(rope.number("short_mscale", rope.number("attention_factor", default)))
+    of_long = None if long_factor is None else _single(long_factor)
+    return LongScaling(short, long, context, of_all, None if of_long == of_all else of_long)
 
 
 def _single(number: float) -> float:
