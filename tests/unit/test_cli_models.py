@@ -151,7 +151,7 @@ def test_the_lines_fit_a_terminal_and_mark_what_fits(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     summary = _printed(machine, capsys, monkeypatch)
-    details = _printed(machine, capsys, monkeypatch, "ForCausalLM")
+    details = _printed(machine, capsys, monkeypatch, "LM")  # in each architecture
     assert max(map(len, [*summary.splitlines(), *details.splitlines()])) <= 80
     fitting = [size for size in SIZES.values() if machine.fits(size, command.TOKENS)]
     assert summary.count("[") == details.count("\n  *") == sum(machine.largest(row, 8192) is not None for row in rows())
