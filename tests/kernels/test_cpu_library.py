@@ -120,7 +120,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put sources in the place of the real ones that compile in a moment; return their folder."""
     sources = tmp_path / "source"
     sources.mkdir()
-    for name in ("dispatch.cc", "pack.cc", "handlers_none.cc", "isa.cc"):
+    for name in ("dispatch.cc", "pack.cc", "codes.cc", "handlers_none.cc", "isa.cc"):
         (sources / name).write_text("")
     (sources / "dispatch.cc").write_text(SMALL)
     monkeypatch.setattr(build, "SOURCES", sources)

@@ -17,8 +17,10 @@ def test_callers_of_one_pool_have_no_race_and_the_right_sums(sanitizer: str, tmp
     name, flags = next(iter(build.INSTRUCTION_SETS[build.architecture()].items()))
     program = tmp_path / "threads"
     command = [*build.compiler(), *build.FLAGS, "-O1", "-g", f"-fsanitize={sanitizer}", "-pthread", *flags]
-    files = [str(DRIVER), str(build.SOURCES / "isa.cc"), f"-I{build.SOURCES}", f"-DREKINDLE_ISA={name}"]
-    subprocess.run([*command, *files, "-o", str(program)], check=True, cwd=tmp_path)
+    files = [str(DRIVER), *(str(build.SOURCES / source) for source in ("isa.cc", "codes.cc"))]
+    subprocess.run(
+        [*command, *files, f"-I{build.SOURCES}", f"-DREKINDLE_ISA={name}", "-o", str(program)], check=True, cwd=tmp_path
+    )
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "10 of 10 callers had the right sums\n"

@@ -38,7 +38,7 @@ inline float to_half(float x) {
 
 inline Vec to_half(Vec x) {
   const Integers bits = (Integers)x, size = bits & 0x7fffffff;
-  const Integers normal = (size + 0xfff + ((size >> 13) & 1)) & ~0x1fff;
+  const Integers normal = (Integers)(((Bits)size + 0xfff + (((Bits)size >> 13) & 1)) >> 13 << 13);
   const Integers small = (Integers)(((Vec)size + 0x1p-1f) - 0x1p-1f), infinity = Integers{} + 0x7f800000;
   Integers rounded = size < 0x38800000 ? small : normal;
   rounded = size >= 0x477ff000 ? infinity : rounded;
