@@ -49,9 +49,10 @@ CORE: Final = (
 )
 """What generates tokens, and what asks for them."""
 STEP: Final = (
+    "toolkit/rekindle/core/models/config/",
     *(
         f"toolkit/rekindle/core/models/{name}.py"
-        for name in ("attention", "decoder", "feed_forward", "latent", "layers")
+        for name in ("attention", "decoder", "features", "feed_forward", "latent", "layer", "layers", "rope", "shard")
     ),
     "toolkit/rekindle/core/device/",
 )

@@ -32,13 +32,14 @@ from rekindle.core.models.load import load_decoder
 # %%
 checkpoint = open_checkpoint("smollm2-135m-instruct")
 config, tokenizer = checkpoint.config, checkpoint.tokenizer
+attention = config.layers[0].attention  # of every layer, in this model
 shape = {
     "layers": config.num_layers,
     "hidden size": config.hidden_size,
-    "heads": config.attention.heads,
-    "heads of keys and values": config.attention.kv_heads,
-    "numbers of a head": config.attention.head_dim,
-    "feed-forward width": config.feed_forward.width,
+    "heads": attention.heads,
+    "heads of keys and values": attention.kv_heads,
+    "numbers of a head": attention.head_dim,
+    "feed-forward width": config.layers[0].feed_forward.width,
     "vocabulary": config.vocab_size,
 }
 HTML(markup.table([(name, f"{size:,}") for name, size in shape.items()]))
@@ -417,7 +418,7 @@ def decode(weights, token, position, pool, page_table, implementation="reference
     page = jnp.where(ours, page_table[position // PAGE], 0)  # the null page
     visible = jnp.where(ours, position + 1, 0)  # how many positions a row sees
     tables = jnp.broadcast_to(page_table, (ROWS, len(page_table)))
-    named = {"scale": config.attention.scale, "implementation": implementation}
+    named = {"scale": attention.scale, "implementation": implementation}
 
     def attend(q, kv, pages, how):
         kv = kv[:, :, :, None]  # a block of one token each

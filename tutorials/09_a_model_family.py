@@ -206,7 +206,8 @@ np.testing.assert_allclose(scored, expected, atol=1e-3)
 # %%
 def without_norm(keys):
     model = read_ember(keys)
-    return replace(model, attention=replace(model.attention, head_norm=None))
+    without = replace(model.attentions[0], head_norm=None)
+    return replace(model, layers=tuple(replace(layer, attention=without) for layer in model.layers))
 
 
 wrong = await rekindle.open(ember, family=Family("EmberForCausalLM", without_norm), **TINY)
@@ -232,5 +233,5 @@ folder.cleanup()
 # %% [markdown]
 # What else a family can say is in `rekindle/core/models/config`: other norms, activations and ropes, caps,
 # multipliers, parallel blocks, and other names of tensors. `rekindle/core/models/families` has the families that are
-# known, each about a screen long. A part that no family has yet belongs in `rekindle/core/models/decoder.py`, and
+# known, each about a screen long. A part that no family has yet belongs in `rekindle/core/models/layer.py`, and
 # [02_one_token_at_a_time](02_one_token_at_a_time.ipynb) walks through the decoder that is there.

@@ -1,5 +1,7 @@
 """One layer of a decoder: its branches around the residual stream."""
 
+from typing import Any
+
 import jax
 from flax import nnx
 
@@ -40,20 +42,20 @@ class Layer(nnx.Module, pytree=False):
         self,
         x: jax.Array,
         positions: Positions | None,
-        pages: jax.Array | None,
+        pages: Any,
         attend: Attend,
         features: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array | None]:
+    ) -> tuple[jax.Array, Any]:
         """Map (token, hidden) and the pages of this layer's attention to their new values.
 
         Args:
-            positions, pages: None for a layer without attention.
+            positions: None for a layer without attention.
+            pages: passed to `attend` unchanged.
             features: the layer's features, (token, size).
         """
         stream, inputs = x, x if self.before_attention is None else self.before_attention.input(x)
         if self.attention is not None:
             assert positions is not None
-            assert pages is not None
             mixed, pages = self.attention(inputs, self._onto(x, self.after_attention), positions, pages, attend)
             stream = self._add(x, mixed, self.after_attention)
         if self.mlp is not None:
