@@ -18,6 +18,7 @@ COVERING = [
     "llama-dynamic",
     "llama-tied",
     "llama3-rope",
+    "llama4",
     "olmo",
     "olmo3",
     "opt-350m",

@@ -90,6 +90,7 @@ UNWRITTEN = {
     "granitemoeshared",
     "helium",
     "hunyuan-moe",
+    "llama4",
     "minimax-m2",
     "mistral-own-head",
     "olmoe-clip",

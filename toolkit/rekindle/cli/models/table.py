@@ -15,8 +15,10 @@ BYTES: Final = 2
 """Bytes of a number in bfloat16."""
 _CONTEXT: Final = 32_768
 """The context length of sizes without one: it is required, but no count depends on it without learned positions."""
-_SIZE_IN_NAME: Final = re.compile(r"-r?((?:\d+x|e)?\d+(?:[._]\d+)?[bm](?:-a\d+[bm])?)(?=-|$)(?!-\d+b)", re.IGNORECASE)
-"""Such as 8B, E4B, 1_6b, 8x7B and 30B-A3B; of an active and a total size (1B-7B), the latter."""
+_SIZE_IN_NAME: Final = re.compile(
+    r"-r?((?:\d+x|e)?\d+(?:[._]\d+)?[bm](?:-a\d+[bm])?)(?=-|$)(?!-\d+[be])", re.IGNORECASE
+)
+"""Such as 8B, E4B, 1_6b, 8x7B and 30B-A3B; of an active and a total size (1B-7B), the latter. "17B-16E" is none."""
 
 
 @dataclass(frozen=True, slots=True)

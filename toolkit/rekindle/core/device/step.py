@@ -22,6 +22,7 @@ from rekindle.core.models.attention import ScoreOptions
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.page import NULL_PAGE
 from rekindle_kernels import api as kernels
+from rekindle_kernels.chunks import blocks_in_chunks, rows_in_chunks
 
 NOT_COMPUTED = -3
 """Value in place of a token: the row had ended before this step."""
@@ -245,12 +246,16 @@ class TickAttention:
         if tokens:
             table, owners = self.slots.page_table, self.inputs.block_slot
             starts = jnp.where(owners == null_slot, -1, self.inputs.block_start)
+            if scores.chunk is not None:
+                table, owners, starts = blocks_in_chunks(table, owners, starts, scores.chunk, self.page_size)
             block_q = q[:tokens].reshape(-1, QUERY_BLOCK, *q.shape[1:])
             out = kernels.attend_blocks(block_q, pages, table, owners, starts, **options)
             outputs.append(out.reshape(tokens, *q.shape[1:]))
         if self.bucket.decode_rows:
             table = self.slots.page_table[self.inputs.row_slot]
             visible = jnp.where(self.inputs.row_slot == null_slot, 0, self.slots.length[self.inputs.row_slot] + 1)
+            if scores.chunk is not None:
+                table, visible = rows_in_chunks(table, visible, scores.chunk, self.page_size)
             out = kernels.attend_rows(q[tokens:], pages, table, visible, **options)
             outputs.append(out)
         return jnp.concatenate(outputs), pages

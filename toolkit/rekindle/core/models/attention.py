@@ -19,16 +19,21 @@ from rekindle_kernels.inputs import Input
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """A layer's options for attention scores, as arguments of `rekindle_kernels.api.attend_rows`."""
+    """A layer's options for attention scores, as arguments of `rekindle_kernels.api.attend_rows`.
+
+    Attributes:
+        chunk: the size of chunks of positions; it is no argument of the kernels, but changes their page tables.
+    """
 
     scale: float
     window: int | None = None
     soft_cap: float | None = None
     sinks: jax.Array | None = None
+    chunk: int | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return the options by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        """Return the kernels' options by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "chunk"}
 
 
 Attend = Callable[[jax.Array, jax.Array | None, jax.Array, ScoreOptions], tuple[jax.Array, jax.Array]]
@@ -53,7 +58,10 @@ class Attention(nnx.Module, pytree=False):
         queries, keys = shard.heads(config.heads, config.kv_heads)
         self.heads, self.kv_heads = len(queries), len(keys)
         self.sides = 0 if layer.pages_of is not None else 1 if config.values_are_keys else 2
-        self.config, self.scores = config, ScoreOptions(config.scale, config.window, config.soft_cap)
+        self.config, self.scores = (
+            config,
+            ScoreOptions(config.scale, config.window, config.soft_cap, chunk=config.chunk),
+        )
         heads, order = [config.heads, *(config.kv_heads,) * self.sides], None
         if config.rope is not None and config.rope.interleaved:
             order = halves_first(heads, config.head_dim, config.rope.dims or config.head_dim)

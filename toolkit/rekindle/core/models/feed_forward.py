@@ -88,7 +88,8 @@ class Experts(nnx.Module, pytree=False):
         bias = JoinedTensors({f"{prefix}.{names.correction}": shape}, False)
         self.correction = nnx.Param(weights.get(bias)) if config.router.correction else None
         gate_up, down, transposed = names.expert_gate_up, (names.expert_down,), names.experts_transposed
-        order = np.arange(2 * width).reshape(-1, 2).T.reshape(-1) if transposed else None
+        is_interleaved = transposed and names.experts_interleaved
+        order = np.arange(2 * width).reshape(-1, 2).T.reshape(-1) if is_interleaved else None
         own = self.shard.units(width)
         rows = None if self.shard.of == 1 else rows_of((own, 1, 0), (own, 1, width))
         order = compose(order, rows)
@@ -123,7 +124,10 @@ class Experts(nnx.Module, pytree=False):
 
         each, options = self.config.each, {"implementation": self.implementation}
         width = 2 * len(self.shard.units(each.width))
-        inner = kernels.grouped_linear(x[order // per_token], counts, self.gate_up[...], width, **options)
+        rows = x[order // per_token]
+        if self.config.weighted_inputs:
+            rows, shares = rows * shares.reshape(-1)[order][:, None], jnp.ones_like(shares)
+        inner = kernels.grouped_linear(rows, counts, self.gate_up[...], width, **options)
         if self.gate_up_bias is not None:
             inner += self.gate_up_bias[...].reshape(-1, width)[sorted_experts]
         inner = kernels.materialize(activate(inner, each), **options)

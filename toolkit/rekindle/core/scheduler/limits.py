@@ -136,6 +136,7 @@ class EngineLimits:
         if settings.max_context is not None and settings.max_context > model.max_context:
             raise ConfigError(f"max_context {settings.max_context} is above the model's own, {model.max_context}")
         max_context = settings.max_context or model.max_context
+        _check_chunks(settings, model, max_context)
         if page_bytes is None:
             page_bytes = model.numbers_per_token * settings.page_size * itemsize
         pool = PoolLimits.of(settings, max_context, page_bytes, pool_bytes)
@@ -198,6 +199,16 @@ class EngineLimits:
         return buckets.all_buckets(
             self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined", steps=self.decode_steps
         )
+
+
+def _check_chunks(settings: Settings, model: ModelConfig, max_context: int) -> None:
+    """Refuse pages across the bounds of a model's chunks of attention, if a request can be longer than one."""
+    for attention in model.attentions:
+        if attention.chunk is not None and attention.chunk < max_context and attention.chunk % settings.page_size:
+            raise ConfigError(
+                f"page_size must divide {attention.chunk}, the size of this model's chunks of attention, got "
+                f"{settings.page_size}; or pass a max_context of at most {attention.chunk}"
+            )
 
 
 def _pages(settings: Settings, page_bytes: int) -> int | None:

@@ -109,6 +109,7 @@ class AttentionConfig:
         scale: the factor of query-key products.
         rope: the rotary embedding; None for attention without positions.
         window: the number of positions visible to a token, including itself; None for all.
+        chunk: the size of chunks of positions, a multiple of 16: a token sees its own chunk only; None for all.
         qkv_bias, out_bias: whether the input and output projections add a bias.
         head_norm: the normalisation of queries and keys; None for none.
         value_norm: the normalisation of each head's values; None for none.
@@ -126,6 +127,7 @@ class AttentionConfig:
     scale: float
     rope: Rope | None = None
     window: int | None = None
+    chunk: int | None = None
     qkv_bias: bool = False
     out_bias: bool = False
     head_norm: HeadNorm | None = None

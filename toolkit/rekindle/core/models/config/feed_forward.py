@@ -76,6 +76,7 @@ class ExpertsConfig:
         shared: an additional feed-forward layer for all tokens; None for none.
         shared_gate: whether the output of `shared` is multiplied by a sigmoid of the token.
         shared_scale: a factor of the output of `shared`.
+        weighted_inputs: whether weights multiply the inputs of experts instead of their outputs.
     """
 
     count: int
@@ -84,6 +85,7 @@ class ExpertsConfig:
     shared: FeedForwardConfig | None = None
     shared_gate: bool = False
     shared_scale: float = 1.0
+    weighted_inputs: bool = False
 
 
 @dataclass(frozen=True, slots=True)

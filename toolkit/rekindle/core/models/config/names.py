@@ -20,8 +20,8 @@ class Names:
             of tensors of all experts, (expert, out, in).
         activation: the prefix of the learned numbers of an activation.
         correction_is_row: whether the correction of experts' scores is (1, expert).
-        experts_transposed: whether tensors of all experts are (expert, in, out) instead, with the outputs of the two
-            halves of `expert_gate_up` interleaved.
+        experts_transposed: whether tensors of all experts are (expert, in, out) instead.
+        experts_interleaved: whether the outputs of the two halves of a transposed `expert_gate_up` are interleaved.
         router_scale, expert_scale: the weights of the router's norm, and a factor of each expert's weights.
         after_dense, before_experts, after_experts: the inner norms of a dense layer beside experts.
         layer_scale: a factor of a layer's output; None for none.
@@ -63,6 +63,7 @@ class Names:
     expert_gate_up_bias: str = "mlp.experts.gate_up_proj_bias"
     expert_down_bias: str = "mlp.experts.down_proj_bias"
     experts_transposed: bool = False
+    experts_interleaved: bool = True
     router_scale: str = "router.scale"
     expert_scale: str = "router.per_expert_scale"
     shared_gate_up: tuple[str, ...] = ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")

@@ -38,6 +38,7 @@ from rekindle.core.models.families.hunyuan import HUNYUAN
 from rekindle.core.models.families.hunyuan_moe import HUNYUAN_MOE
 from rekindle.core.models.families.keys import WITHOUT_EFFECT, Keys
 from rekindle.core.models.families.llama import LLAMA
+from rekindle.core.models.families.llama4 import LLAMA4
 from rekindle.core.models.families.minimax_m2 import MINIMAX_M2
 from rekindle.core.models.families.ministral3 import MINISTRAL3
 from rekindle.core.models.families.mistral import MISTRAL
@@ -102,6 +103,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         HUNYUAN,
         HUNYUAN_MOE,
         LLAMA,
+        LLAMA4,
         MINIMAX_M2,
         MINISTRAL3,
         MISTRAL,
