@@ -27,6 +27,7 @@ NAMES = {
     "cohere": "command-r",
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
+    "ernie4_5_moe": "ernie4_5-moe",
     "gemma3_text": "gemma3",
     "gemma4_text": "gemma4",
     "glm": "chatglm",
@@ -36,6 +37,7 @@ NAMES = {
     "granitemoe": "granitemoe",
     "hunyuan_v1_dense": "hunyuan-dense",
     "ministral3": "mistral3",
+    "minimax_m2": "minimax-m2",
     "mistral": "llama",
     "mixtral": "llama",
     "olmo3": "olmo2",
@@ -65,6 +67,7 @@ UNSAID: dict[str, dict[str, Any]] = {
             "type": "yarn",
         }
     },
+    "dots1": {"layer_types": ["full_attention"] * 3},
     "deepseek-v3-noq": {"rope_interleave": True},
     "glm": {"rms_norm_eps": 1e-5},
     "gpt-oss": {"swiglu_limit": 7.0},
@@ -80,8 +83,6 @@ UNSAID: dict[str, dict[str, Any]] = {
 """What the converter does not write of some goldens: the files say what is here instead."""
 UNWRITTEN = {
     "cohere2-moe",
-    "dots1",
-    "ernie4_5-moe",
     "exaone-moe",
     "flex-olmo",
     "gemma3-wrapped",
@@ -91,7 +92,6 @@ UNWRITTEN = {
     "helium",
     "hunyuan-moe",
     "llama4",
-    "minimax-m2",
     "mistral-own-head",
     "olmoe-clip",
     "opt",

@@ -67,7 +67,19 @@ def _write_rope(writer: gguf.GGUFWriter, config: Config) -> None:
         return
     writer.add_rope_freq_base(rope["rope_theta"])
     dims = int(head_dim_of(config) * rope.get("partial_rotary_factor", 0.5 if kind == "glm4" else 1.0))
-    if kind in (*PERMUTED, "phi", "phi3", "cohere2", "glm", "glm4", "glm4_moe", "gpt_neox", "stablelm", "nemotron"):
+    if kind in (
+        *PERMUTED,
+        "phi",
+        "phi3",
+        "cohere2",
+        "glm",
+        "glm4",
+        "glm4_moe",
+        "gpt_neox",
+        "minimax_m2",
+        "stablelm",
+        "nemotron",
+    ):
         writer.add_rope_dimension_count(dims)
     if rope["rope_type"] in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
@@ -221,6 +233,27 @@ def _glm4_moe(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_nextn_predict_layers(config["num_nextn_predict_layers"])
 
 
+def _dots1(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_weights_norm(config["norm_topk_prob"])
+
+
+def _ernie4_5_moe(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_expert_count(config["moe_num_experts"])
+    writer.add_expert_used_count(config["moe_k"])
+    writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+    writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+    writer.add_expert_shared_count(config["moe_num_shared_experts"])
+
+
+def _minimax_m2(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_feed_forward_length(config["intermediate_size"])
+
+
 def _olmoe(writer: gguf.GGUFWriter, config: Config) -> None:
     (metadata,) = writer.kv_data
     metadata.pop("olmoe.attention.layer_norm_rms_epsilon")
@@ -243,6 +276,8 @@ _SPECIAL: dict[str, Callable[[gguf.GGUFWriter, Config], None]] = {
     "cohere2": _cohere2,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
+    "dots1": _dots1,
+    "ernie4_5_moe": _ernie4_5_moe,
     "exaone4": _exaone4,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
@@ -252,6 +287,7 @@ _SPECIAL: dict[str, Callable[[gguf.GGUFWriter, Config], None]] = {
     "gpt_oss": _gpt_oss,
     "granite": _granite,
     "granitemoe": _granite,
+    "minimax_m2": _minimax_m2,
     "olmo": _olmo,
     "olmo3": _olmo3,
     "olmoe": _olmoe,

@@ -239,6 +239,24 @@ def _olmo1(metadata: FileMetadata) -> dict[str, Any]:
     return _attention_bias(metadata) | {"clip_qkv": clip, "layer_norm_eps": None}
 
 
+def _minimax_m2(metadata: FileMetadata) -> dict[str, Any]:
+    metadata.keys.refuse("expert_gating_func", _SIGMOID)
+    return _experts(metadata)
+
+
+def _ernie_moe(metadata: FileMetadata) -> dict[str, Any]:
+    keys = metadata.keys
+    return {
+        "use_bias": metadata.attention_bias,
+        "moe_k": keys.get("expert_used_count"),
+        "moe_num_experts": keys.get("expert_count"),
+        "moe_num_shared_experts": keys.get("expert_shared_count", 0),
+        "moe_intermediate_size": keys.get("expert_feed_forward_length"),
+        "moe_layer_start_index": keys.get("leading_dense_block_count", 0),
+        "moe_layer_interval": keys.get("interleave_moe_layer_step", 1),
+    }
+
+
 def _gpt_neox(metadata: FileMetadata) -> dict[str, Any]:
     parallel = metadata.keys.flag("use_parallel_residual", True)
     return {"use_parallel_residual": parallel, "attention_bias": metadata.attention_bias}
@@ -354,6 +372,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         Architecture("phi2", "phi", eps="layer_norm_eps"),
         Architecture("exaone4", "exaone4", lambda metadata: _windows(metadata, period=4)),
         Architecture("glm4moe", "glm4_moe", _glm4_moe),
+        Architecture("minimax-m2", "minimax_m2", _minimax_m2),
+        Architecture(
+            "dots1",
+            "dots1",
+            lambda metadata: _routed(metadata) | _attention_bias(metadata) | {"sliding_window": None},
+        ),
+        Architecture("ernie4_5-moe", "ernie4_5_moe", _ernie_moe),
     )
 }
 """Supported architectures by name. Files with another architecture are rejected."""
