@@ -20,9 +20,12 @@ void pack_codes(Number* packed, int64_t first, const Codes& codes, int64_t rows)
 template <int kBits, Form kForm, typename Number>
 void pack_rounded(Number* packed, int64_t first, const Codes& codes, int64_t rows) {
   switch (codes.rounding) {
-    case Rounding::kNone: return pack_codes<kBits, kForm, Rounding::kNone>(packed, first, codes, rows);
-    case Rounding::kBfloat16: return pack_codes<kBits, kForm, Rounding::kBfloat16>(packed, first, codes, rows);
-    case Rounding::kHalf: return pack_codes<kBits, kForm, Rounding::kHalf>(packed, first, codes, rows);
+    case Rounding::kNone:
+      return pack_codes<kBits, kForm, Rounding::kNone>(packed, first, codes, rows);
+    case Rounding::kBfloat16:
+      return pack_codes<kBits, kForm, Rounding::kBfloat16>(packed, first, codes, rows);
+    case Rounding::kHalf:
+      return pack_codes<kBits, kForm, Rounding::kHalf>(packed, first, codes, rows);
   }
 }
 
@@ -35,10 +38,14 @@ void pack_any(Number* packed, int64_t first, const Codes& codes, int64_t rows) {
     return;
   }
   switch (form) {
-    case Form::kTable: return pack_rounded<8, Form::kTable>(packed, first, codes, rows);
-    case Form::kIntegers: return pack_rounded<8, Form::kIntegers>(packed, first, codes, rows);
-    case Form::kSigned: return pack_rounded<8, Form::kSigned>(packed, first, codes, rows);
-    case Form::kE4M3: return pack_rounded<8, Form::kE4M3>(packed, first, codes, rows);
+    case Form::kTable:
+      return pack_rounded<8, Form::kTable>(packed, first, codes, rows);
+    case Form::kIntegers:
+      return pack_rounded<8, Form::kIntegers>(packed, first, codes, rows);
+    case Form::kSigned:
+      return pack_rounded<8, Form::kSigned>(packed, first, codes, rows);
+    case Form::kE4M3:
+      return pack_rounded<8, Form::kE4M3>(packed, first, codes, rows);
   }
 }
 

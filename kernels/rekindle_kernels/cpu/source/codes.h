@@ -125,9 +125,7 @@ inline Bits load_nibbles(const uint8_t* from) {
   return (bits >> shifts) & 15;
 }
 
-inline Vec to_floats(Bits small) {
-  return __builtin_convertvector((Integers)small, Vec);
-}
+inline Vec to_floats(Bits small) { return __builtin_convertvector((Integers)small, Vec); }
 
 inline Vec e4m3(Bits codes) {
   const Vec numbers = (Vec)((codes & 0x80) << 24 | (codes & 0x7f) << 20) * splat(0x1p120f);

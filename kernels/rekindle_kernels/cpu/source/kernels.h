@@ -128,8 +128,8 @@ constexpr int64_t kBlock = 64;  // tokens per maximum in the search for the larg
 // Rounding of the steps of a number to a dtype.
 enum class Rounding : int32_t { kNone = 0, kBfloat16 = 1, kHalf = 2 };
 
-// Rows of codes of 4 or 8 bits, as in `quantized.py`: `(table[code] - zero) * scale + bias`, each step rounded. A row has
-// `stride` bytes, and `groups` scales, each for `group` numbers.
+// Rows of codes of 4 or 8 bits, as in `quantized.py`: `(table[code] - zero) * scale + bias`, each step rounded. A row
+// has `stride` bytes, and `groups` scales, each for `group` numbers.
 struct Codes {
   const uint8_t* data;
   const float *table, *scales, *zeros, *biases;  // the last two may be null

@@ -1,7 +1,8 @@
 // Writes weights in the packed form of the linear layers. Called by Python, in threads.
+#include "pack.h"
+
 #include "blocks.h"
 #include "kernels.h"
-#include "pack.h"
 #include "vector.h"
 
 namespace rekindle {
