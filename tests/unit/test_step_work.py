@@ -17,7 +17,7 @@ from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.device.state import Sizes
-from tests.families import MODELS
+from tests.families import COVERING, MODELS
 
 RECORD: Final = Path(__file__).parents[1] / "goldens" / "steps.json"
 COSTLY: Final = (
@@ -39,9 +39,14 @@ def work(family: str, families: Path) -> dict[str, int]:
     return {name: found[name] for name in COSTLY if found[name]}
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(family, marks=() if family in CHEAP else pytest.mark.wide) for family in MODELS]
-)
+def marks(family: str) -> pytest.MarkDecorator | tuple[()]:
+    """Return the mark of the tier that a family is in."""
+    if family in CHEAP:
+        return ()
+    return pytest.mark.wide if family in COVERING else pytest.mark.deep
+
+
+@pytest.mark.parametrize("family", [pytest.param(family, marks=marks(family)) for family in MODELS])
 def test_a_step_has_the_costly_operations_on_record(family: str, families: Path) -> None:
     record = json.loads(RECORD.read_text())
     counts = work(family, families)
