@@ -17,6 +17,7 @@ namespace emulated {
 
 typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint16_t Shorts __attribute__((vector_size(64)));
+typedef uint8_t SixteenBytes __attribute__((vector_size(16)));
 typedef uint16_t HalfShorts __attribute__((vector_size(32)));
 
 inline __m512i load(const void* from) {
@@ -28,6 +29,12 @@ inline __m512i load(const void* from) {
 inline __m512i set(int x) { return (__m512i)(static_cast<uint32_t>(x) - Words{}); }
 
 inline __m512i widen(uint32_t, __m256i halves) { return (__m512i) __builtin_convertvector((HalfShorts)halves, Words); }
+
+inline __m512i widen_bytes(uint32_t, __m128i bytes) {
+  return (__m512i) __builtin_convertvector((SixteenBytes)bytes, Words);
+}
+
+inline __m256i lower_halves(uint32_t, __m512i x) { return (__m256i) __builtin_convertvector((Words)x, HalfShorts); }
 
 inline __m512i permute(__m512i a, __m512i places, __m512i b) {
   const Shorts from_a = (Shorts)a, from_b = (Shorts)b, place = (Shorts)places;
@@ -59,6 +66,8 @@ inline __m512 add_products(__m512 sum, __m512bh a, __m512bh b) {
 #define _mm512_loadu_si512 emulated::load
 #define _mm512_set1_epi32 emulated::set
 #define _mm512_maskz_cvtepu16_epi32 emulated::widen
+#define _mm512_maskz_cvtepu8_epi32 emulated::widen_bytes
+#define _mm512_maskz_cvtepi32_epi16 emulated::lower_halves
 #define _mm512_permutex2var_epi16 emulated::permute
 #define _mm512_cvtne2ps_pbh emulated::narrow
 #define _mm512_dpbf16_ps emulated::add_products

@@ -6,47 +6,57 @@
 namespace rekindle {
 namespace {
 
-template <int kBits, Form kForm, Rounding kRounding, typename Number>
-void pack_codes(Number* packed, int64_t first, const Codes& codes, int64_t rows) {
-  constexpr int kTogether = 256;
-  Number numbers[kTogether];
-  pack<kTogether>(packed, first, rows, codes.in, [&](int64_t row, int64_t begin) {
-    const int64_t count = least(kTogether, codes.in - begin);
-    read_codes<kBits, kForm, kRounding>(codes, row, begin, count, numbers);
-    return static_cast<const Number*>(numbers);
-  });
-}
+using Reader = void (*)(const Codes& codes, int64_t row, int64_t begin, int64_t count, float* numbers);
 
-template <int kBits, Form kForm, typename Number>
-void pack_rounded(Number* packed, int64_t first, const Codes& codes, int64_t rows) {
+template <int kBits, Form kForm>
+Reader rounding_reader(const Codes& codes) {
   switch (codes.rounding) {
-    case Rounding::kNone:
-      return pack_codes<kBits, kForm, Rounding::kNone>(packed, first, codes, rows);
     case Rounding::kBfloat16:
-      return pack_codes<kBits, kForm, Rounding::kBfloat16>(packed, first, codes, rows);
+      return read_codes<kBits, kForm, Rounding::kBfloat16>;
     case Rounding::kHalf:
-      return pack_codes<kBits, kForm, Rounding::kHalf>(packed, first, codes, rows);
+      return read_codes<kBits, kForm, Rounding::kHalf>;
+    default:
+      return read_codes<kBits, kForm, Rounding::kNone>;
   }
 }
 
-template <typename Number>
-void pack_any(Number* packed, int64_t first, const Codes& codes, int64_t rows) {
+Reader reader(const Codes& codes) {
   const Form form = form_of(codes);
   if (codes.bits == 4) {
-    form == Form::kIntegers ? pack_rounded<4, Form::kIntegers>(packed, first, codes, rows)
-                            : pack_rounded<4, Form::kTable>(packed, first, codes, rows);
-    return;
+    return form == Form::kIntegers ? rounding_reader<4, Form::kIntegers>(codes)
+                                   : rounding_reader<4, Form::kTable>(codes);
   }
   switch (form) {
-    case Form::kTable:
-      return pack_rounded<8, Form::kTable>(packed, first, codes, rows);
     case Form::kIntegers:
-      return pack_rounded<8, Form::kIntegers>(packed, first, codes, rows);
+      return rounding_reader<8, Form::kIntegers>(codes);
     case Form::kSigned:
-      return pack_rounded<8, Form::kSigned>(packed, first, codes, rows);
+      return rounding_reader<8, Form::kSigned>(codes);
     case Form::kE4M3:
-      return pack_rounded<8, Form::kE4M3>(packed, first, codes, rows);
+      return rounding_reader<8, Form::kE4M3>(codes);
+    default:
+      return rounding_reader<8, Form::kTable>(codes);
   }
+}
+
+constexpr int kTogether = 256;
+
+// Stores numbers in their packed type.
+inline const float* stored(const float* numbers, float*) { return numbers; }
+inline const uint16_t* stored(const float* numbers, uint16_t* halves) {
+  for (int i = 0; i < kTogether; i += kLanes) put(halves + i, load(numbers + i));
+  return halves;
+}
+
+// One loop for all readers, called once for 256 numbers: a loop for each of them took five times as long to compile.
+template <typename Number>
+void pack_any(Number* packed, int64_t first, const Codes& codes, int64_t rows) {
+  const Reader read = reader(codes);
+  float numbers[kTogether] = {};
+  Number halves[kTogether];
+  pack<kTogether>(packed, first, rows, codes.in, [&](int64_t row, int64_t begin) {
+    read(codes, row, begin, least(kTogether, codes.in - begin), numbers);
+    return stored(numbers, halves);
+  });
 }
 
 }  // namespace

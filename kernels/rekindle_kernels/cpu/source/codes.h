@@ -83,10 +83,7 @@ inline Form form_of(const Codes& codes) {
   return integers ? Form::kIntegers : is_signed && count == 256 ? Form::kSigned : is_e4m3 ? Form::kE4M3 : Form::kTable;
 }
 
-// Stores numbers as they are, or as bfloat16.
-inline void put(float* to, float x) { *to = x; }
-inline void put(uint16_t* to, float x) { *to = narrow(x); }
-inline void put(float* to, Vec x) { store(to, x); }
+// Stores numbers as bfloat16.
 inline void put(uint16_t* to, Vec x) {
   const Bits bits = narrow(x);
 #if defined(__AVX512F__)
@@ -149,8 +146,8 @@ Vec numbers_at(const float* table, const uint8_t* row, int64_t i) {
 }
 
 // Writes `count` numbers of a row from an input on, all of one group.
-template <int kBits, Form kForm, Rounding kRounding, typename Number>
-void read_group(const Codes& codes, const uint8_t* row, int64_t at, int64_t begin, int64_t count, Number* numbers) {
+template <int kBits, Form kForm, Rounding kRounding>
+void read_group(const Codes& codes, const uint8_t* row, int64_t at, int64_t begin, int64_t count, float* numbers) {
   const float scale = codes.scales[at], zero = codes.zeros ? codes.zeros[at] : 0;
   const float bias = codes.biases ? codes.biases[at] : 0;
   const auto scaled = [&](auto x) {
@@ -161,19 +158,19 @@ void read_group(const Codes& codes, const uint8_t* row, int64_t at, int64_t begi
   int64_t i = 0;
   if (kBits == 8 || begin % 2 == 0) {
     for (; i + kLanes <= count; i += kLanes) {
-      put(numbers + i, scaled(numbers_at<kBits, kForm>(codes.table, row, begin + i)));
+      store(numbers + i, scaled(numbers_at<kBits, kForm>(codes.table, row, begin + i)));
     }
   }
   for (; i < count; ++i) {
     const int64_t place = begin + i;
     const int code = kBits == 8 ? row[place] : row[place / 2] >> place % 2 * 4 & 15;
-    put(numbers + i, scaled(codes.table[code]));
+    numbers[i] = scaled(codes.table[code]);
   }
 }
 
 // Writes `count` numbers of a row from an input on.
-template <int kBits, Form kForm, Rounding kRounding, typename Number>
-void read_codes(const Codes& codes, int64_t row, int64_t begin, int64_t count, Number* numbers) {
+template <int kBits, Form kForm, Rounding kRounding>
+void read_codes(const Codes& codes, int64_t row, int64_t begin, int64_t count, float* numbers) {
   const uint8_t* data = codes.data + row * codes.stride;
   for (int64_t done = 0; done < count;) {
     const int64_t group = (begin + done) / codes.group, end = least((group + 1) * codes.group - begin, count);
