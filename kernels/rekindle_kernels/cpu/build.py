@@ -104,7 +104,7 @@ def build_here() -> Path:
     file = library()
     if not file.exists():
         sys.stderr.write(
-            f"rekindle: compiling its kernels for this CPU with {' '.join(compiler())} (once, about 10 seconds)\n"
+            f"rekindle: compiling its kernels for this CPU with {' '.join(compiler())} (once, up to a minute)\n"
         )
         build(file)
         for former in PACKAGE.glob(f"{_prefix()}*.so"):
