@@ -28,14 +28,19 @@ NAMES = {
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
     "ernie4_5_moe": "ernie4_5-moe",
+    "exaone_moe": "exaone-moe",
     "gemma3_text": "gemma3",
     "gemma4_text": "gemma4",
     "glm": "chatglm",
     "glm4_moe": "glm4moe",
+    "glm4_moe_lite": "deepseek2",
     "gpt_neox": "gptneox",
     "gpt_oss": "gpt-oss",
     "granitemoe": "granitemoe",
+    "granitemoeshared": "granitemoe",
     "hunyuan_v1_dense": "hunyuan-dense",
+    "hunyuan_v1_moe": "hunyuan-moe",
+    "llama4_text": "llama4",
     "ministral3": "mistral3",
     "minimax_m2": "minimax-m2",
     "mistral": "llama",
@@ -44,6 +49,7 @@ NAMES = {
     "phi": "phi2",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
+    "solar_open": "glm4moe",
 }
 """llama.cpp's names of the "model_type"s that it calls otherwise."""
 SHIFTED = ("gemma", "gemma2", "gemma3_text", "nemotron")
@@ -72,9 +78,20 @@ UNSAID: dict[str, dict[str, Any]] = {
     "glm": {"rms_norm_eps": 1e-5},
     "gpt-oss": {"swiglu_limit": 7.0},
     "llama-dynamic": {"rope_scaling": None},
+    "llama4": {"attention_chunk_size": 8192, "attn_scale": 0.1, "floor_scale": 8192},
     "mistral": {"sliding_window": None},
     "olmoe": {"rms_norm_eps": 1e-5},
     "mixtral-window": {"sliding_window": None},
+    "phimoe": {
+        "router_jitter_noise": 0.01,
+        "rope_parameters": {
+            "long_factor": [1.0, 1.1, 1.3, 1.6],
+            "original_max_position_embeddings": 32,
+            "rope_theta": 10000.0,
+            "rope_type": "longrope",
+            "short_factor": [1.0, 1.1, 1.3, 1.6],
+        },
+    },
     "qwen2-window": {"use_sliding_window": False},
     "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
     "smollm3-window": {"no_rope_layers": [1, 1, 1], "use_sliding_window": False, "layer_types": None},
@@ -83,22 +100,15 @@ UNSAID: dict[str, dict[str, Any]] = {
 """What the converter does not write of some goldens: the files say what is here instead."""
 UNWRITTEN = {
     "cohere2-moe",
-    "exaone-moe",
     "flex-olmo",
     "gemma3-wrapped",
-    "glm4-moe-lite",
     "gptj",
-    "granitemoeshared",
     "helium",
-    "hunyuan-moe",
-    "llama4",
     "mistral-own-head",
     "olmoe-clip",
     "opt",
     "opt-350m",
-    "phimoe",
     "qwen3-moe-sparse",
-    "solar-open",
 }
 """The goldens that llama.cpp's converter or format does not know, such as dense layers between those of experts;
 two would be as gemma3 and mistral.
@@ -178,17 +188,15 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
             values = values.T
         if stem.endswith("attention.query_key_value"):
             values = parted(values, config["num_attention_heads"])
-        if stem.endswith("block_sparse_moe.input_linear"):
-            block = stem.split(".")[2]
-            gate, up = np.split(values, 2, axis=1)
-            found |= {f"blk.{block}.ffn_gate_exps.weight": gate, f"blk.{block}.ffn_up_exps.weight": up}
-        elif stem.endswith("mlp.experts.gate_up_proj"):
+        if stem.endswith(("block_sparse_moe.input_linear", "shared_mlp.input_linear")):
+            block, ending = stem.split(".")[2], "shexp" if "shared" in stem else "exps"
+            gate, up = np.split(values, 2, axis=-2)
+            found |= {f"blk.{block}.ffn_gate_{ending}.weight": gate, f"blk.{block}.ffn_up_{ending}.weight": up}
+        elif stem.endswith(("mlp.experts.gate_up_proj", "feed_forward.experts.gate_up_proj")):
             block = stem.split(".")[2]
             turned = values.swapaxes(1, -1)
-            found |= {
-                f"blk.{block}.ffn_gate_exps.{kind}": turned[:, ::2],
-                f"blk.{block}.ffn_up_exps.{kind}": turned[:, 1::2],
-            }
+            gate, up = (turned[:, ::2], turned[:, 1::2]) if "mlp" in stem else np.split(turned, 2, axis=1)
+            found |= {f"blk.{block}.ffn_gate_exps.{kind}": gate, f"blk.{block}.ffn_up_exps.{kind}": up}
         elif stem.endswith(("router.scale", "per_expert_scale")):
             block = stem.split(".")[2]
             found[f"blk.{block}.{'ffn_gate_inp' if stem.endswith('router.scale') else 'ffn_down_exps'}.scale"] = values
@@ -205,7 +213,7 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
             if ".act_fn." in name:  # in the metadata
                 continue
             assert own is not None, stem
-            turn = stem.endswith("mlp.experts.down_proj") and kind == "weight"
+            turn = stem.endswith(("mlp.experts.down_proj", "forward.experts.down_proj")) and kind == "weight"
             found[f"{own}.{kind}"] = values.swapaxes(1, 2) if turn else values
     factors = rope_factors(config)
     return found | {name: np.stack(each) for name, each in stacks.items()} | factors

@@ -9,7 +9,10 @@ import numpy as np
 
 Config = Mapping[str, Any]
 
-PERMUTED = ("llama", "ministral3", "mistral", "mixtral", "smollm3", "granite", "granitemoe", "olmo", "arcee")
+PERMUTED = (
+    *("llama", "ministral3", "mistral", "mixtral", "smollm3", "olmo", "arcee"),
+    *("granite", "granitemoe", "granitemoeshared"),
+)
 
 
 def rope_of(config: Config) -> dict[str, Any]:
@@ -42,7 +45,7 @@ def write_metadata(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_block_count(config["num_hidden_layers"] + nextn)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_feed_forward_length(config.get("intermediate_size_mlp", config.get("intermediate_size", 10240)))
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config.get("num_key_value_heads", config["num_attention_heads"]))
     if config.get("head_dim"):
@@ -71,11 +74,14 @@ def _write_rope(writer: gguf.GGUFWriter, config: Config) -> None:
         *PERMUTED,
         "phi",
         "phi3",
+        "phimoe",
+        "solar_open",
         "cohere2",
         "glm",
         "glm4",
         "glm4_moe",
         "gpt_neox",
+        "llama4_text",
         "minimax_m2",
         "stablelm",
         "nemotron",
@@ -95,11 +101,11 @@ def _write_rope(writer: gguf.GGUFWriter, config: Config) -> None:
     if kind == "ministral3":
         writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
         writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
-    if kind in ("cohere", "cohere2", "nemotron"):
+    if kind in ("cohere", "cohere2", "exaone_moe", "nemotron"):
         writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
-    if kind == "hunyuan_v1_dense":
+    if kind in ("hunyuan_v1_dense", "hunyuan_v1_moe"):
         dims = head_dim_of(config)
-        writer.kv_data[0].pop("hunyuan-dense.rope.freq_base")
+        writer.kv_data[0].pop(f"{writer.arch}.rope.freq_base")
         writer.add_rope_freq_base(rope["rope_theta"] * rope["alpha"] ** (dims / (dims - 2)))
         writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
         writer.add_rope_scaling_factor(1)
@@ -109,7 +115,9 @@ def _write_experts(writer: gguf.GGUFWriter, config: Config) -> None:
     count = config.get("num_local_experts", config.get("num_experts", config.get("n_routed_experts")))
     if count is not None:
         writer.add_expert_count(count)
-        writer.add_expert_used_count(config.get("num_experts_per_tok", config.get("top_k_experts")))
+        writer.add_expert_used_count(
+            config.get("num_experts_per_tok", config.get("top_k_experts", config.get("moe_topk")))
+        )
     if config.get("moe_intermediate_size") is not None:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "n_group" in config:
@@ -201,7 +209,7 @@ def _phi3(writer: gguf.GGUFWriter, config: Config) -> None:
 
 def _deepseek(writer: gguf.GGUFWriter, config: Config) -> None:
     rank, turned = config["kv_lora_rank"], config["qk_rope_head_dim"]
-    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_leading_dense_block_count(config.get("first_k_dense_replace", 1))
     if config["q_lora_rank"] is not None:
         writer.add_q_lora_rank(config["q_lora_rank"])
     writer.add_kv_lora_rank(rank)
@@ -231,6 +239,40 @@ def _glm4_moe(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_expert_weights_scale(config["routed_scaling_factor"])
     writer.add_expert_weights_norm(config["norm_topk_prob"])
     writer.add_nextn_predict_layers(config["num_nextn_predict_layers"])
+
+
+def _exaone_moe(writer: gguf.GGUFWriter, config: Config) -> None:
+    _exaone4(writer, config)
+    shared = config["num_shared_experts"]
+    writer.add_expert_shared_count(shared)
+    writer.add_expert_shared_feed_forward_length(config["moe_intermediate_size"] * shared)
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_weights_norm(config["norm_topk_prob"])
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_nextn_predict_layers(config.get("num_nextn_predict_layers", 0))
+
+
+def _granite_moe_shared(writer: gguf.GGUFWriter, config: Config) -> None:
+    _granite(writer, config)
+    writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+
+
+def _hunyuan_moe(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_expert_shared_feed_forward_length(config["intermediate_size"])
+    writer.add_expert_feed_forward_length(config["intermediate_size"])
+    writer.add_expert_shared_count(1)
+
+
+def _llama4(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
+    writer.add_expert_feed_forward_length(config["intermediate_size"])
+
+
+def _solar_open(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_weights_norm(config["norm_topk_prob"])
 
 
 def _dots1(writer: gguf.GGUFWriter, config: Config) -> None:
@@ -279,18 +321,25 @@ _SPECIAL: dict[str, Callable[[gguf.GGUFWriter, Config], None]] = {
     "dots1": _dots1,
     "ernie4_5_moe": _ernie4_5_moe,
     "exaone4": _exaone4,
+    "exaone_moe": _exaone_moe,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "gemma4_text": _gemma4,
     "glm4_moe": _glm4_moe,
+    "glm4_moe_lite": _deepseek,
     "gpt_neox": lambda writer, config: writer.add_parallel_residual(config["use_parallel_residual"]),
     "gpt_oss": _gpt_oss,
     "granite": _granite,
     "granitemoe": _granite,
+    "granitemoeshared": _granite_moe_shared,
+    "hunyuan_v1_moe": _hunyuan_moe,
+    "llama4_text": _llama4,
     "minimax_m2": _minimax_m2,
     "olmo": _olmo,
     "olmo3": _olmo3,
     "olmoe": _olmoe,
     "phi3": _phi3,
+    "phimoe": _phi3,
+    "solar_open": _solar_open,
     "stablelm": lambda writer, config: writer.add_parallel_residual(config["use_parallel_residual"]),
 }

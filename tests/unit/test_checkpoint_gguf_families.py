@@ -11,7 +11,7 @@ import pytest
 
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.checkpoints.gguf.architecture import FileMetadata
-from rekindle.core.checkpoints.gguf.architectures import ARCHITECTURES
+from rekindle.core.checkpoints.gguf.architectures.table import ARCHITECTURES
 from rekindle.core.checkpoints.gguf.file import GGUFFile
 from rekindle.core.checkpoints.gguf.rope import rope_parameters
 from rekindle.core.checkpoints.open import open_checkpoint
@@ -26,20 +26,25 @@ from tests.unit.test_models import paged_logits
 CHEAP = ("gpt-neox", "gpt2", "granitemoe", "stablelm-parallel")
 """Models whose logits are computed in every run. Those of the others follow from the config and the tensors."""
 
+STORED_AS = {"glm4_moe_lite": "deepseek_v3", "solar_open": "glm4_moe"}
+"""Families without an architecture of their own, by the family read from their files."""
+
 
 def check_same(opened: Checkpoint, model: Checkpoint) -> None:
     """Check that two have the same config, but for what files say in other words, and the same tensors."""
     config = model.config
     if config.family == "mistral" and config.attentions[0].window is None:
         config = replace(config, family="llama")
-    if config.family == "hunyuan_v1_dense":  # its file says the base of the rope times the factor
+    config = replace(config, family=STORED_AS.get(config.family, config.family))
+    if config.family.startswith("hunyuan"):  # its file says the base of the rope times the factor
         for ours, theirs in zip(config.attentions, opened.config.attentions, strict=True):
             assert ours.rope is not None
             assert theirs.rope is not None
             head_dim = ours.head_dim
             expected, came = rope_frequencies(ours.rope, head_dim), rope_frequencies(theirs.rope, head_dim)
             np.testing.assert_allclose(came, expected, rtol=1e-6)
-        config = replace(config, layers=opened.config.layers)
+        layers = zip(config.layers, opened.config.layers, strict=True)
+        config = replace(config, layers=tuple(replace(ours, attention=theirs.attention) for ours, theirs in layers))
     names = config.names  # a file has all projections as (out, in), and no heads with queries, keys and values
     assert opened.config == replace(config, names=replace(names, transposed=False, qkv_by_head=False))
     assert set(opened.tensors) == set(model.tensors)
@@ -75,7 +80,11 @@ def test_a_file_gives_the_logits_of_the_reference_within_1e_5(model: str, famili
 
 
 def adding(kind: str, key: str, value: Any) -> Change:
-    return lambda writer: getattr(writer, f"add_{kind}")(key, value)
+    def change(writer: gguf.GGUFWriter) -> None:
+        writer.kv_data[0].pop(key, None)
+        getattr(writer, f"add_{kind}")(key, value)
+
+    return change
 
 
 @pytest.mark.parametrize(
@@ -118,6 +127,24 @@ def test_a_file_of_a_text_model_for_images_is_the_text_model(
     family = opened.config.family if name == "mistral3" else expected.config.family
     assert opened.config == replace(expected.config, family=family)
     assert set(opened.tensors) == set(expected.tensors)
+
+
+@pytest.mark.parametrize(("model", "name"), [("exaone-moe", "exaone-moe"), ("glm4-moe-lite", "deepseek2")])
+def test_blocks_that_predict_further_tokens_are_left_out(model: str, name: str, families: Path, tmp_path: Path) -> None:
+    def with_another_block(writer: gguf.GGUFWriter) -> None:
+        (metadata,) = writer.kv_data
+        for key, value in (("block_count", metadata[f"{name}.block_count"].value + 1), ("nextn_predict_layers", 1)):
+            metadata.pop(f"{name}.{key}", None)
+            writer.add_uint32(f"{name}.{key}", value)
+
+    opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf", with_another_block))
+    check_same(opened, open_checkpoint(families / model))
+
+
+def test_the_largest_llama_4_does_not_normalise_queries_and_keys() -> None:
+    for count, has_norm in ((16, True), (128, False)):
+        settings = ARCHITECTURES["llama4"].special(said(expert_count=count, attention__sliding_window=None))
+        assert settings["use_qk_norm"] is has_norm
 
 
 def test_a_gemma3_says_which_layers_see_a_window(families: Path, tmp_path: Path) -> None:
@@ -203,13 +230,15 @@ def test_every_architecture_is_one_of_the_librarys_and_of_a_family_of_ours() -> 
     ("model", "change", "said"),
     [
         ("granite", adding("bool", "granite.rope.scaling.finetuned", False), "Granite without positions"),
-        ("granitemoe", adding("uint32", "granitemoe.expert_shared_feed_forward_length", 8), "expert_shared_feed"),
+        ("exaone-moe", adding("uint32", "exaone-moe.expert_shared_feed_forward_length", 8), "expert_shared_feed"),
+        ("hunyuan-moe", adding("uint32", "hunyuan-moe.expert_shared_count", 2), "num_shared_expert 2"),
+        ("llama4", adding("uint32", "llama4.attention.sliding_window", 0), "attention.sliding_window 0"),
         ("qwen2", adding("uint32", "qwen2.attention.sliding_window", 8), "attention.sliding_window 8"),
         ("cohere2", adding("float32", "cohere2.rope.freq_base_swa", 5.0), "rope.freq_base_swa 5.0"),
         ("mixtral", adding("bool", "llama.expert_weights_norm", False), "expert_weights_norm False"),
         ("llama-tied", adding("uint32", "llama.expert_group_count", 4), "expert_group_count 4"),
         ("deepseek-v2", adding("uint32", "deepseek2.expert_gating_func", 4), "expert_gating_func 4"),
-        ("deepseek-v2", adding("uint32", "deepseek2.nextn_predict_layers", 1), "nextn_predict_layers 1"),
+        ("llama-tied", adding("uint32", "llama.nextn_predict_layers", 1), "nextn_predict_layers 1"),
         ("deepseek-v2", adding("bool", "deepseek2.expert_weights_norm", True), "norm_topk_prob True"),
     ],
 )

@@ -14,7 +14,7 @@ from rekindle.cli.models import machine as machines
 from rekindle.cli.models.counts import active_parameters, parameters
 from rekindle.cli.models.machine import Machine
 from rekindle.cli.models.table import Size, entries, rows
-from rekindle.core.checkpoints.gguf.architectures import ARCHITECTURES
+from rekindle.core.checkpoints.gguf.architectures.table import ARCHITECTURES
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.models.config import ExpertsConfig
 from rekindle.core.models.decoder import expected_shapes

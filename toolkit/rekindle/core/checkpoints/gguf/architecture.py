@@ -95,6 +95,11 @@ class FileMetadata:
         return self.keys.has("attention.kv_lora_rank")
 
     @property
+    def num_layers(self) -> int:
+        """Number of layers without those of multi-token prediction, which are blocks after the others."""
+        return self.keys.size("block_count") - int(self.keys.get("nextn_predict_layers", 0))
+
+    @property
     def head_dim(self) -> int:
         """Size of a head's queries."""
         keys = self.keys

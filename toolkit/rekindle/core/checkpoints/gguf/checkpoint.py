@@ -6,7 +6,7 @@ from typing import Any
 
 from rekindle.core.checkpoints.checkpoint import Checkpoint, LazyTensors, check_shapes
 from rekindle.core.checkpoints.gguf.architecture import read_metadata, settings_of
-from rekindle.core.checkpoints.gguf.architectures import ARCHITECTURES
+from rekindle.core.checkpoints.gguf.architectures.table import ARCHITECTURES
 from rekindle.core.checkpoints.gguf.places import find_places, loaders
 from rekindle.core.checkpoints.gguf.rope import rope_parameters
 from rekindle.core.checkpoints.gguf.split import open_gguf_files

@@ -62,14 +62,16 @@ class TensorPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class InterleavedExperts:
+class TransposedExperts:
     """Location of an expert tensor, stored as (expert, out, in), for a model with (expert, in, out).
 
     Attributes:
-        names: names in the file. The outputs of the tensors are interleaved.
+        names: names in the file.
+        interleaved: whether the outputs of the tensors are interleaved, rather than one after another.
     """
 
     names: tuple[str, ...]
+    interleaved: bool
 
     def shape(self, file: GGUFFile) -> tuple[int, ...]:
         """Return the model's shape, (expert, in, out), or (expert, out) for biases."""
@@ -84,7 +86,8 @@ class InterleavedExperts:
             if whole is None:
                 whole = np.empty((shape[0], shape[-1], *shape[1:-1]), parts[0].dtype)
             for offset, part in enumerate(parts):
-                whole[expert, offset :: len(parts)] = part
+                outputs = slice(offset, None, len(parts)) if self.interleaved else slice(offset * len(part), None)
+                whole[expert, outputs][: len(part)] = part
         assert whole is not None, "a model has experts"
         return whole.swapaxes(1, -1)
 
@@ -130,7 +133,7 @@ class Number:
         return np.full(shape, self.value, np.float32)
 
 
-AnyPlace = TensorPlace | InterleavedExperts | KeysAndValues | Number
+AnyPlace = TensorPlace | TransposedExperts | KeysAndValues | Number
 
 
 def find_places(file: GGUFFile, architecture: Architecture, config: ModelConfig, source: str) -> dict[str, AnyPlace]:
@@ -208,7 +211,7 @@ class _Finder:
             return self._number(layer, part.removeprefix(f"{names.activation}."))
         file_names = self._names(layer, part, stem, kind)
         if names.experts_transposed and file_names and part in (*names.expert_gate_up, names.expert_down):
-            return InterleavedExperts(file_names)
+            return TransposedExperts(file_names, names.experts_interleaved)
         if part == names.latent_heads and not file_names:
             return self._latent_place(layer, kind)
         place = (

@@ -1,0 +1,1 @@
+"""Supported GGUF architectures, and their settings."""
