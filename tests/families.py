@@ -6,6 +6,7 @@ from typing import Final
 MODELS: Final = sorted(path.name for path in (Path(__file__).parent / "goldens" / "families").iterdir())
 """Models whose logits and greedy tokens are known."""
 COVERING = [
+    "afmoe",
     "apertus",
     "cohere2",
     "deepseek-v3",

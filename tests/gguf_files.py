@@ -253,7 +253,7 @@ def in_common_words(config: dict[str, Any]) -> dict[str, Any]:
 
 def stem_and_kind(name: str) -> tuple[str, str]:
     """Part a name as the converter renames it: what ends neither in ".weight" nor in a bias is a weight."""
-    found = re.fullmatch(r"(.*?)(?:\.weight|[._](bias))?", name)
+    found = re.fullmatch(r"(.*?)(?:\.weight|[._](bias))?", name.replace(".expert_bias", ".expert_bias.bias"))
     assert found is not None
     return found[1], found[2] or "weight"
 

@@ -72,6 +72,7 @@ def _write_rope(writer: gguf.GGUFWriter, config: Config) -> None:
     dims = int(head_dim_of(config) * rope.get("partial_rotary_factor", 0.5 if kind == "glm4" else 1.0))
     if kind in (
         *PERMUTED,
+        "afmoe",
         "phi",
         "phi3",
         "phimoe",
@@ -127,6 +128,15 @@ def _write_experts(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType[config["scoring_func"].upper()])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+
+
+def _afmoe(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_expert_shared_count(config["num_shared_experts"])
+    writer.add_leading_dense_block_count(config["num_dense_layers"])
+    if "route_norm" in config:
+        writer.add_expert_weights_norm(config["route_norm"])
+    writer.add_expert_weights_scale(config["route_scale"])
+    writer.add_sliding_window(config["sliding_window"])
 
 
 def _granite(writer: gguf.GGUFWriter, config: Config) -> None:
@@ -314,6 +324,7 @@ def _gpt_oss(writer: gguf.GGUFWriter, config: Config) -> None:
 
 
 _SPECIAL: dict[str, Callable[[gguf.GGUFWriter, Config], None]] = {
+    "afmoe": _afmoe,
     "cohere": lambda writer, config: writer.add_logit_scale(config["logit_scale"]),
     "cohere2": _cohere2,
     "deepseek_v2": _deepseek,

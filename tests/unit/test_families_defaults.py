@@ -43,6 +43,7 @@ def test_an_apertus_has_the_rope_of_llama_3_unless_it_names_another() -> None:
         ("arcee", 1e4, 1e-5, 8, 8),
         ("minimax_m2", 5e6, 1e-6, 128, 8),
         ("olmoe", 1e4, 1e-5, 8, 8),
+        ("afmoe", 1e4, 1e-5, 128, 8),
     ],
 )
 def test_absent_keys_have_the_defaults_of_their_class(
@@ -53,6 +54,14 @@ def test_absent_keys_have_the_defaults_of_their_class(
     assert attention.rope is not None
     assert (attention.rope.theta, model.norm.eps) == (theta, eps)
     assert (attention.head_dim, attention.kv_heads) == (head_dim, kv_heads)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "family"), [("PhiMoEForCausalLM", "phimoe"), ("ExaoneMoEForCausalLM", "exaone_moe")]
+)
+def test_an_architecture_is_known_in_its_published_spelling(architecture: str, family: str) -> None:
+    sizes = {"num_experts_per_tok": 2, "num_local_experts": 4}
+    assert read(family, **sizes, architectures=[architecture]).family == family
 
 
 def test_scores_of_a_gpt2_may_be_divided_by_the_number_of_the_layer() -> None:
@@ -78,6 +87,7 @@ def test_windows_of_an_exaone_follow_a_pattern_and_the_other_layers_have_no_posi
             "attention_chunk_size must be a multiple of 16, got 24",
         ),
         ("minimax_m2", {"attn_type_list": [1, 0, 1, 0]}, "attn_type_list"),
+        ("afmoe", {"route_norm": False}, "route_norm False"),
         ("phimoe", {"num_experts_per_tok": 3}, "num_experts_per_tok 3"),
         ("ernie4_5_moe", {"use_bias": True}, "use_bias True"),
         ("phi", {"qk_layernorm": True}, "qk_layernorm True"),

@@ -4,6 +4,7 @@ import mmap
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -270,3 +271,19 @@ def test_loading_that_is_left_reads_no_more(families: Path, monkeypatch: pytest.
     with pytest.raises(KeyboardInterrupt):
         load_weights(checkpoint.config, tensors, FLOAT32, leave)
     assert set(looked_up) <= {*first.shapes, *second.shapes}
+
+
+@pytest.mark.parametrize("shard", [Shard(), Shard(0, 2), Shard(1, 2)])
+def test_gates_of_attention_may_be_stored_behind_the_query_of_each_head(shard: Shard, families: Path) -> None:
+    checkpoint = open_checkpoint(families / "afmoe")
+    names = replace(checkpoint.config.names, gated_queries=True)
+    tensors = {name: np.asarray(tensor) for name, tensor in checkpoint.tensors.items()}
+    together = dict(tensors)
+    for name in (name for name in tensors if name.endswith(".self_attn.gate_proj.weight")):
+        query = name.replace("gate_proj", "q_proj")
+        heads = (each.reshape(4, 12, -1) for each in (tensors[query], together.pop(name)))
+        together[query] = np.concatenate([*heads], axis=1).reshape(96, -1)
+    expected = load_weights(checkpoint.config, tensors, FLOAT32, shard=shard)
+    weights = load_weights(replace(checkpoint.config, names=names), together, FLOAT32, shard=shard)
+    for ours, theirs in zip(weights, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

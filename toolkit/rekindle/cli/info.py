@@ -152,6 +152,7 @@ def _heads(attention: AttentionConfig) -> str:
         + (", with bias" if attention.qkv_bias else "")
         + (", normalised" if attention.head_norm else "")
         + (", with sinks" if attention.sinks else "")
+        + (", with an output gate" if attention.output_gate else "")
     )
 
 

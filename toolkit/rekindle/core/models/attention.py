@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rekindle.core.models.config import AttentionConfig, HeadNorm, LayerConfig, ModelConfig
+from rekindle.core.models.config import AttentionConfig, HeadNorm, LayerConfig, ModelConfig, Names
 from rekindle.core.models.layers import JoinedTensors, Linear, Normalise, WeightSource, halves_first
 from rekindle.core.models.rope import Positions, rotate_start
 from rekindle.core.models.shard import HeadShares, Order, compose, rows_of, spread
@@ -58,32 +58,15 @@ class Attention(nnx.Module, pytree=False):
         queries, keys = shard.heads(config.heads, config.kv_heads)
         self.heads, self.kv_heads = len(queries), len(keys)
         self.sides = 0 if layer.pages_of is not None else 1 if config.values_are_keys else 2
-        self.config, self.scores = (
-            config,
-            ScoreOptions(config.scale, config.window, config.soft_cap, chunk=config.chunk),
-        )
-        heads, order = [config.heads, *(config.kv_heads,) * self.sides], None
-        if config.rope is not None and config.rope.interleaved:
-            order = halves_first(heads, config.head_dim, config.rope.dims or config.head_dim)
-        head_order = order
-        starts = np.cumsum([0, *heads]) * config.head_dim
-        units = (queries, *(keys,) * self.sides)
-        rows = rows_of(*((each, config.head_dim, at) for each, at in zip(units, starts, strict=False)))
-        order = compose(order, None if shard.of == 1 else rows)
-        if names.qkv_by_head:
-            order = compose(_grouped_by_head(config), order)
-        sizes = [each * config.head_dim for each in heads]
-        stored = names.qkv[: len(sizes)] if len(names.qkv) > 1 else names.qkv
-        sizes = sizes if len(stored) == len(sizes) else [sum(sizes)]
-        projections = {f"{prefix}.{name}": size for name, size in zip(stored, sizes, strict=True)}
-        transposed = names.transposed
-        self.qkv = Linear(weights, model.hidden_size, projections, config.qkv_bias, order, transposed=transposed)
+        self.config = config
+        self.scores = ScoreOptions(config.scale, config.window, config.soft_cap, chunk=config.chunk)
+        self.qkv = _inputs(model, config, self.sides, weights, prefix)
         part = None if shard.of == 1 else spread(queries, config.head_dim)
         mixed = {f"{prefix}.{names.out}": model.hidden_size}
-        self.out = Linear(
-            weights, config.heads * config.head_dim, mixed, config.out_bias, part=part, transposed=transposed
-        )
-        norm_order = None if head_order is None else head_order[: config.head_dim]
+        size = config.heads * config.head_dim
+        self.out = Linear(weights, size, mixed, config.out_bias, part=part, transposed=names.transposed)
+        is_interleaved = config.rope is not None and config.rope.interleaved
+        norm_order = _halves_first(config, [1]) if is_interleaved else None
         self.q_norm = _head_norm(weights, f"{prefix}.{names.q_norm}", 0, config, norm_order)
         self.k_norm = _head_norm(weights, f"{prefix}.{names.k_norm}", 1, config, norm_order) if self.sides else None
         norm = config.value_norm
@@ -95,12 +78,16 @@ class Attention(nnx.Module, pytree=False):
         self, x: Input, onto: jax.Array | None, positions: Positions, pages: jax.Array, attend: Attend
     ) -> tuple[jax.Array, jax.Array]:
         """Compute attention of (token, hidden), added to `onto`, and write the tokens into this layer's pages."""
-        qkv = self.qkv(x).reshape(-1, self.heads + self.sides * self.kv_heads, self.config.head_dim)
+        count = self.heads + self.sides * self.kv_heads
+        is_gated = self.config.output_gate
+        qkv = self.qkv(x).reshape(-1, count + self.heads * is_gated, self.config.head_dim)
+        qkv, gates = (qkv[:, :count], qkv[:, count:]) if is_gated else (qkv, None)
         q, kv = self._entries(qkv, positions) if self.sides else (self._queries(qkv, positions), None)
         if positions.growth is not None:
             q = q * positions.growth[:, None, None]
         scores = self.scores if self.sinks is None else replace(self.scores, sinks=self.sinks[...])
         mixed, pages = attend(q, kv, pages, scores)
+        mixed = mixed if gates is None else mixed * jax.nn.sigmoid(gates)
         return self.out(mixed.reshape(len(mixed), -1), onto), pages
 
     def _entries(self, qkv: jax.Array, positions: Positions) -> tuple[jax.Array, jax.Array]:
@@ -136,6 +123,52 @@ class Attention(nnx.Module, pytree=False):
     def _normalise_side(self, module: Normalise | None, norm: HeadNorm, x: jax.Array) -> jax.Array:
         assert module is not None
         return module(x.reshape(len(x), -1)).reshape(x.shape) if norm.over == "all" else module(x)
+
+
+def _inputs(model: ModelConfig, config: AttentionConfig, sides: int, weights: WeightSource, prefix: str) -> Linear:
+    """Return the joined projections to queries, keys, values and gates, in this order; see `Attention` for `sides`."""
+    names, shard = model.names, weights.shard
+    queries, keys = shard.heads(config.heads, config.kv_heads)
+    has_side = [side < sides for side in range(2)]
+    heads = [config.heads, *(config.kv_heads * each for each in has_side), config.heads * config.output_gate]
+    order = None
+    if config.rope is not None and config.rope.interleaved:
+        order = _halves_first(config, heads)
+    if shard.of > 1:
+        own = (queries, *(keys[: len(keys) * each] for each in has_side), queries[: len(queries) * config.output_gate])
+        starts = np.cumsum([0, *heads[:-1]]) * config.head_dim
+        rows = rows_of(*((each, config.head_dim, int(at)) for each, at in zip(own, starts, strict=True)))
+        order = compose(order, rows)
+    if names.qkv_by_head:
+        order = compose(_grouped_by_head(config), order)
+    if config.output_gate and names.gated_queries:
+        order = compose(_gates_last(heads, config.head_dim), order)
+    projections = _projections(names, prefix, [each * config.head_dim for each in heads])
+    return Linear(weights, model.hidden_size, projections, config.qkv_bias, order, transposed=names.transposed)
+
+
+def _halves_first(config: AttentionConfig, heads: list[int]) -> Order:
+    """Return the row order of heads with half-split rotary pairs; see `halves_first`."""
+    assert config.rope is not None
+    return halves_first(heads, config.head_dim, config.rope.dims or config.head_dim)
+
+
+def _projections(names: Names, prefix: str, sizes: list[int]) -> dict[str, int]:
+    """Return the outputs of each stored tensor by name, for the outputs of queries, keys, values and gates."""
+    queries, keys, values, gates = sizes
+    if names.gated_queries:
+        queries, gates = queries + gates, 0
+    stored = dict(zip(names.qkv, (queries, keys, values), strict=False))
+    if len(names.qkv) == 1:
+        stored = {names.qkv[0]: queries + keys + values}
+    return {f"{prefix}.{name}": size for name, size in (stored | {names.gate: gates}).items() if size}
+
+
+def _gates_last(heads: list[int], head_dim: int) -> Order:
+    """Return the stored row of each row of queries, keys, values and gates, if gates follow each head's query."""
+    pairs = np.arange(2 * heads[0]).reshape(-1, 2)
+    units = np.concatenate([pairs[:, 0], np.arange(2 * heads[0], sum(heads)), pairs[:, 1]])
+    return spread(units, head_dim)
 
 
 def _grouped_by_head(config: AttentionConfig) -> Order:

@@ -279,7 +279,7 @@ def halves_first(heads: Sequence[int], head_dim: int, dims: int) -> Order:
     Scores do not change, since queries and keys have the same order.
 
     Args:
-        heads: the number of heads of queries, keys and values; the order of values does not change.
+        heads: the number of heads of queries, keys, values and gates; the order of the last two does not change.
         head_dim: the size of a head.
         dims: the size of a head's rotary part, at its start.
     """

@@ -118,6 +118,7 @@ class AttentionConfig:
         clip: the bound of the magnitude of queries, keys and values, after a norm before the rope; None for none.
         sinks: whether each head has a learned score of one more position, with zeros as its value.
         growth: the growth of queries with their position, after the rope; None for none.
+        output_gate: whether the output of each head is multiplied by the sigmoid of a projection of the layer's input.
         latent: the sizes of latent attention; None for separate keys and values.
     """
 
@@ -137,6 +138,7 @@ class AttentionConfig:
     clip: float | None = None
     sinks: bool = False
     growth: QueryGrowth | None = None
+    output_gate: bool = False
     latent: LatentConfig | None = None
 
     @property

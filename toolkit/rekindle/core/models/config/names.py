@@ -15,6 +15,8 @@ class Names:
         embedding_in, embedding_out: the projections of embeddings to features of tokens, and back before the head.
         qkv, gate_up: projections computed as one product, stored separately or together.
         qkv_by_head: whether the rows of a single `qkv` tensor are grouped by KV head: its queries, key and value.
+        gate: the projection to the gates of attention's output.
+        gated_queries: whether `gate` is no tensor, because each head's gate follows its query in the first `qkv`.
         transposed: whether projections are (in, out) instead of (out, in).
         expert_gate_up, expert_down: full names of each expert's tensors, with a placeholder for its number, or names
             of tensors of all experts, (expert, out, in).
@@ -40,6 +42,8 @@ class Names:
     head: str = "lm_head"
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     qkv_by_head: bool = False
+    gate: str = "self_attn.gate_proj"
+    gated_queries: bool = False
     out: str = "self_attn.o_proj"
     q_norm: str = "self_attn.q_norm"
     k_norm: str = "self_attn.k_norm"

@@ -7,6 +7,7 @@ from typing import Any, Final
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.families.afmoe import AFMOE
 from rekindle.core.models.families.apertus import APERTUS
 from rekindle.core.models.families.arcee import ARCEE
 from rekindle.core.models.families.cohere import COHERE
@@ -71,6 +72,7 @@ from rekindle.core.models.families.wrapped import PREFIX_ATTENTION, TextConfig, 
 FAMILIES: Final[Mapping[str, Family]] = {
     family.model_type: family
     for family in (
+        AFMOE,
         APERTUS,
         ARCEE,
         COHERE,
@@ -226,8 +228,9 @@ def _family(keys: Keys, text: TextConfig, source: str, custom: Family | None) ->
             f"{source}: the architecture ({names}) is not supported: its attention over a prompt goes in both "
             f"directions. The nearest that opens: {nearest(['gemma'])}"
         )
+    lowered = {str(each).lower() for each in own}  # published files of one family may differ in case
     for name, family in FAMILIES.items():
-        if not _head_variants(family.architecture).isdisjoint(own) or (
+        if not _head_variants(family.architecture).isdisjoint(lowered) or (
             (not own or text.place) and keys.get("model_type") == name
         ):
             return name, family
@@ -235,6 +238,7 @@ def _family(keys: Keys, text: TextConfig, source: str, custom: Family | None) ->
 
 
 def _head_variants(architecture: str) -> set[str]:
-    """Return an architecture's names with each possible head: for tokens, for classes, and none."""
+    """Return an architecture's names in lower case, with each possible head: for tokens, for classes, and none."""
     stem = architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
-    return {architecture, f"{stem}Model", f"{stem}TextModel", f"{stem}ForSequenceClassification"}
+    names = architecture, f"{stem}Model", f"{stem}TextModel", f"{stem}ForSequenceClassification"
+    return {name.lower() for name in names}

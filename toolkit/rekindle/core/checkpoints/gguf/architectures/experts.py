@@ -84,6 +84,22 @@ def exaone_moe(metadata: FileMetadata) -> dict[str, Any]:
     return settings | {"num_experts": settings.pop("n_routed_experts"), "num_shared_experts": shared}
 
 
+def afmoe(metadata: FileMetadata) -> dict[str, Any]:
+    """Return the settings of a Trinity. llama.cpp always scales its embeddings."""
+    keys = metadata.keys
+    keys.refuse("expert_gating_func", SIGMOID)
+    return windows(metadata, period=4) | {
+        "num_experts": keys.get("expert_count"),
+        "num_experts_per_tok": keys.get("expert_used_count"),
+        "num_shared_experts": keys.get("expert_shared_count", 0),
+        "num_dense_layers": keys.get("leading_dense_block_count", 0),
+        "moe_intermediate_size": keys.get("expert_feed_forward_length"),
+        "route_norm": keys.flag("expert_weights_norm", True),
+        "route_scale": keys.number("expert_weights_scale", 0.0) or 1.0,
+        "mup_enabled": True,
+    }
+
+
 def hunyuan_moe(metadata: FileMetadata) -> dict[str, Any]:
     """Return the settings of a Hunyuan with experts. Its shared layer is as wide as an expert."""
     keys = metadata.keys

@@ -98,6 +98,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         Architecture(
             "exaone-moe", "exaone_moe", experts.exaone_moe, parts={"mlp.e_score_correction": ("exp_probs_b",)}
         ),
+        Architecture("afmoe", "afmoe", experts.afmoe, parts={"mlp.expert": ("exp_probs_b",)}),
         Architecture("hunyuan-moe", "hunyuan_v1_moe", experts.hunyuan_moe),
         Architecture("phimoe", "phimoe", experts.phimoe),
         Architecture(
