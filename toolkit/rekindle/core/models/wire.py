@@ -37,11 +37,11 @@ class Wire:
             norm = attention.head_norm
             if norm is not None and norm.over == "all":  # of queries and of keys, with heads on all devices
                 means += 2 * (2 if norm.norm.centred else 1)
-        branches = 1 + sum(_branches(layer) for layer in config.layers)
+        branches = sum(_branches(layer) for layer in config.layers) + (0 if config.positions is None else 1)
+        embedding = config.hidden_size if config.embedding_size is None else config.embedding_size
         features = 0 if config.features is None else config.features.size * config.num_layers
-        branches += 0 if config.positions is None else 1
-        rows, elements = -(-config.vocab_size // devices), branches * config.hidden_size + features + means
-        return cls(devices, branches + means + (1 if features else 0), elements, devices * rows)
+        rows, elements = -(-config.vocab_size // devices), branches * config.hidden_size + embedding + features + means
+        return cls(devices, 1 + branches + means + (1 if features else 0), elements, devices * rows)
 
     @property
     def per_token(self) -> int:
