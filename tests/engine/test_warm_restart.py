@@ -54,6 +54,12 @@ from tests.waiting import PATIENCE, until
 MOMENTS = [(1, 0.6), (2, 0.1), (3, 0.02), (3, 0.1), (4, 0.1), (5, 0.1), (6, 0.1)]
 """Moments to kill a process: (the steps of `serve_until_killed` that it has done, at most so many seconds later)."""
 NUMBERS = [0, 1]
+FAMILIES = pytest.mark.parametrize(
+    "model",
+    ["llama-tied", *(pytest.param(name, marks=pytest.mark.wide) for name in ("gpt2", "llama4", "gemma4-e"))],
+    indirect=True,
+)
+"""Models with ropes, with learned positions, with attention in chunks, and with several kinds of pages."""
 Answers = dict[int, tuple[int, ...]]
 
 
@@ -68,9 +74,11 @@ def all_told(*runs: tuple[BaseProcess, Connection]) -> list[dict[str, Any]]:
     return reports
 
 
-@pytest.fixture(scope="module")
-def model(families: Path) -> Path:
-    return families / "llama-tied"
+@pytest.fixture(scope="module", params=["llama-tied"])
+def model(families: Path, request: pytest.FixtureRequest) -> Path:
+    """Return the directory of a tiny model, which tests with `FAMILIES` choose by its name."""
+    name: str = request.param
+    return families / name
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +174,7 @@ def test_two_processes_that_begin_cold_at_once_are_right_and_leave_one_copy_of_e
     assert len(store.entries()) == PROGRAMS
 
 
+@FAMILIES
 def test_a_later_process_compiles_nothing_and_finds_its_prefixes_on_disk(
     first_runs: tuple[Path, Any], model: Path, cold: Answers
 ) -> None:
@@ -222,6 +231,7 @@ def test_open_tells_what_came_back_where_it_draws_progress(
         assert "restored" not in capsys.readouterr().err
 
 
+@FAMILIES
 def test_goldens_come_from_a_warm_session_too(cache: Path, model: Path) -> None:
     golden = np.load(model / "golden.npz")
     prompt, new = golden["greedy_prompt"].tolist(), golden["greedy_new"].tolist()
