@@ -11,6 +11,7 @@ COVERING = [
     "cohere2",
     "deepseek-v3",
     "gemma2",
+    "gemma3n",
     "gemma4-e",
     "gemma4-moe",
     "gpt-neox",

@@ -30,6 +30,7 @@ NAMES = {
     "ernie4_5_moe": "ernie4_5-moe",
     "exaone_moe": "exaone-moe",
     "gemma3_text": "gemma3",
+    "gemma3n_text": "gemma3n",
     "gemma4_text": "gemma4",
     "glm": "chatglm",
     "glm4_moe": "glm4moe",
@@ -205,6 +206,8 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
             each = values.reshape(config["num_attention_heads"], -1, config["kv_lora_rank"])
             keys, of_values = np.split(each, [config["qk_nope_head_dim"]], axis=1)
             found |= {f"blk.{block}.attn_k_b.weight": keys.swapaxes(1, 2), f"blk.{block}.attn_v_b.weight": of_values}
+        elif streams := re.fullmatch(r"(model\.altup_\w+)\.\d+", stem):
+            stacks.setdefault(f"{library(streams[1])}.{kind}", []).append(values)
         elif merged := re.fullmatch(r"(.*\.experts)\.\d+(\..*)|(.*layernorm)\.norms\.\d+", stem):
             whole = merged[3] or merged[1] + merged[2]
             stacks.setdefault(f"{library(whole)}.{kind}", []).append(values)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from statistics import NormalDist
 from typing import Any
 
 import gguf
@@ -162,6 +163,18 @@ def _gemma3(writer: gguf.GGUFWriter, config: Config) -> None:
     local = (config.get("rope_parameters") or {}).get("sliding_attention", {}).get("rope_theta")
     writer.add_rope_freq_base_swa(local or config["rope_local_base_freq"])
     writer.add_sliding_window(config["sliding_window"])
+
+
+def _gemma3n(writer: gguf.GGUFWriter, config: Config) -> None:
+    _gemma3(writer, config)
+    writer.add_altup_active_idx(config["altup_active_idx"])
+    writer.add_altup_num_inputs(config["altup_num_inputs"])
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_shared_kv_layers(config["num_kv_shared_layers"])
+    normal, infinity = NormalDist(), float("inf")
+    sparsities = config["activation_sparsity_pattern"]
+    writer.add_activation_sparsity_scale([normal.inv_cdf(each) if each else -infinity for each in sparsities])
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
 
 
 def _gemma4(writer: gguf.GGUFWriter, config: Config) -> None:
@@ -335,6 +348,7 @@ _SPECIAL: dict[str, Callable[[gguf.GGUFWriter, Config], None]] = {
     "exaone_moe": _exaone_moe,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
+    "gemma3n_text": _gemma3n,
     "gemma4_text": _gemma4,
     "glm4_moe": _glm4_moe,
     "glm4_moe_lite": _deepseek,

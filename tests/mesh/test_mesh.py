@@ -25,11 +25,13 @@ from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.wide
 
-WIRED_FIRST = ("gemma4-e", "olmo3", "opt-350m")
+WIRED_FIRST = ("gemma3n", "olmo3", "opt-350m")
 WIRED = [*WIRED_FIRST, *(pytest.param(name, marks=pytest.mark.deep) for name in MODELS if name not in WIRED_FIRST)]
-"""Sums of features, of means of norms, and of embeddings of another size than the residual stream; then all others."""
+"""Sums of features and of means of activations, of means of norms, and of embeddings of another size than the residual
+stream; then all others."""
 COVERING = {
     "deepseek-v3": [(2, 2, 1)],
+    "gemma3n": [(2, 1, 1)],
     "gemma4-e": [(2, 1, 1)],
     "gemma4-moe": [(4, 1, 1)],
     "gpt-neox": [(2, 1, 1)],
@@ -39,10 +41,10 @@ COVERING = {
     "opt-350m": [(2, 1, 1)],
     "phimoe": [(2, 1, 1)],
 }
-"""Latents and experts, in groups; features of tokens, and layers that read the pages of another one; experts beside a
-layer, and keys as values with fewer heads than devices; projections stored by head; learned positions, and matrices
-stored as (in, out); attention in chunks, in groups; norms over all heads, and fewer heads of keys than devices;
-projected embeddings; biases of logits."""
+"""Latents and experts, in groups; sparse activations; features of tokens, and layers that read the pages of another one;
+experts beside a layer, and keys as values with fewer heads than devices; projections stored by head; learned positions,
+and matrices stored as (in, out); attention in chunks, in groups; norms over all heads, and fewer heads of keys than
+devices; projected embeddings; biases of logits."""
 
 
 def asked_of_child(*questions: tuple[Any, ...]) -> list[Any]:

@@ -18,10 +18,11 @@ from flax import nnx
 from rekindle.core.models.attention import Attend
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.features import FeatureTable
-from rekindle.core.models.layer import Layer
+from rekindle.core.models.layer import layer_of
 from rekindle.core.models.layers import JoinedTensors, Linear, Shapes, Table, WeightSource, norm_of
 from rekindle.core.models.rope import position_key, positions_of
 from rekindle.core.models.shard import WHOLE, Shard, rows_of
+from rekindle.core.models.streams.altup import Streams
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 
@@ -43,8 +44,9 @@ class Decoder(nnx.Module, pytree=False):
         positions, features = config.positions, config.features
         self.positions = None if positions is None else Table(weights, names.positions, (positions.rows, hidden))
         self.features = None if features is None else FeatureTable(features, config, weights)
+        self.streams = None if config.streams is None else Streams(config.streams, config, weights)
         for i, layer in enumerate(config.layers):
-            setattr(self, f"layer_{i}", Layer(config, layer, weights, f"{names.layers}.{i}"))
+            setattr(self, f"layer_{i}", layer_of(config, layer, weights, f"{names.layers}.{i}"))
         self.norm = None if names.norm is None else norm_of(weights, names.norm, hidden, config.norm)
         rows = None if self.shard.of == 1 else rows_of((self.shard.units(config.vocab_size), 1, 0))
         self.head = (
@@ -80,6 +82,7 @@ class Decoder(nnx.Module, pytree=False):
         features = None if self.features is None else self.features(tokens, x)
         keys = dict.fromkeys(position_key(attention) for attention in config.attentions)
         positions_by_key = {key: positions_of(key, positions, lengths) for key in keys}
+        x = x if self.streams is None else self.streams.spread(x)
         new_pages = list(pages)
         for i, (layer, place) in enumerate(zip(config.layers, config.page_places, strict=True)):
             at = None if layer.attention is None else positions_by_key[position_key(layer.attention)]
@@ -88,6 +91,7 @@ class Decoder(nnx.Module, pytree=False):
             x, layer_pages = getattr(self, f"layer_{i}")(x, at, layer_pages, attend, of_layer)
             if place is not None:
                 new_pages[place] = layer_pages
+        x = x if self.streams is None else self.streams.merge(x)
         return x if self.norm is None else self.norm(x), tuple(new_pages)
 
     def _embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:

@@ -17,7 +17,7 @@ from rekindle.core.models.layers import (
     norm_of,
     xielu,
 )
-from rekindle.core.models.shard import Order, compose, rows_of
+from rekindle.core.models.shard import TENSOR, Order, Shard, compose, rows_of
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input, Normed
 
@@ -46,7 +46,7 @@ class FeedForward(nnx.Module, pytree=False):
     ):
         halves, shard = 2 if config.gated else 1, weights.shard
         names = dict.fromkeys(gate_up, config.width * halves // len(gate_up))
-        self.config = config
+        self.config, self.shard = config, shard
         own = shard.units(config.width)
         rows = rows_of(*((own, 1, half * config.width) for half in range(halves)))
         order, part = (None, None) if shard.of == 1 else (rows, own)
@@ -65,7 +65,29 @@ class FeedForward(nnx.Module, pytree=False):
 
     def _inner(self, x: Input) -> Input:
         inner = self.gate_up(x)
-        return activate(inner, self.config) if self.numbers is None else xielu(inner, *self.numbers[...])
+        if self.numbers is not None:
+            return xielu(inner, *self.numbers[...])
+        if self.config.cutoff is not None:
+            gate, up = jnp.split(inner, 2, axis=1)
+            gate = excess(gate, self.config.cutoff, self.config.width, self.shard)
+            inner = jnp.concatenate([gate, up], axis=1)
+        return activate(inner, self.config)
+
+
+def excess(x: jax.Array, cutoff: float, width: int, shard: Shard) -> jax.Array:
+    """Return the excess of features over a bound, and 0 below it (Gemma 3n's sparse activations).
+
+    Args:
+        x: (token, features), this device's features.
+        cutoff: the bound, in standard deviations above the mean of a token's features.
+        width: the number of features of all devices, without padding.
+        shard: the device's shard.
+    """
+    count, first = x.shape[1], 0 if shard.of == 1 else jax.lax.axis_index(TENSOR) * x.shape[1]
+    real = (first + jnp.arange(count) < width)[None]
+    mean = shard.sum(jnp.where(real, x, 0).sum(1, keepdims=True)) / width
+    variance = shard.sum(jnp.where(real, jnp.square(x - mean), 0).sum(1, keepdims=True)) / width
+    return jax.nn.relu(x - (mean + cutoff * jnp.sqrt(variance)))
 
 
 class Experts(nnx.Module, pytree=False):

@@ -1,5 +1,6 @@
 """One layer of a decoder: its branches around the residual stream."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,6 +13,8 @@ from rekindle.core.models.feed_forward import feed_forward_of
 from rekindle.core.models.latent import LatentAttention
 from rekindle.core.models.layers import JoinedTensors, Normalise, WeightSource, norm_of
 from rekindle.core.models.rope import Positions
+from rekindle.core.models.streams.laurel import Laurel
+from rekindle.core.models.streams.layer import StreamsLayer
 
 
 class Layer(nnx.Module, pytree=False):
@@ -29,6 +32,8 @@ class Layer(nnx.Module, pytree=False):
         self.before_attention = norm(names.before_attention) if has_attention else None
         self.attention = _attention_of(model, layer, weights, prefix)
         self.after_attention = norm(names.after_attention) if has_attention else None
+        rank = model.laurel_rank
+        self.laurel = None if rank is None else Laurel(rank, model, weights, f"{prefix}.{names.laurel}")
         inner_norm = isinstance(config, DualConfig)
         self.before_mlp = None if config is None or inner_norm else norm(names.before_mlp)
         self.mlp = None if config is None else feed_forward_of(config, model, weights, prefix)
@@ -58,6 +63,8 @@ class Layer(nnx.Module, pytree=False):
             assert positions is not None
             mixed, pages = self.attention(inputs, self._onto(x, self.after_attention), positions, pages, attend)
             stream = self._add(x, mixed, self.after_attention)
+        if self.laurel is not None:
+            stream = self.laurel(inputs, stream)
         if self.mlp is not None:
             if self.before_mlp is not None:
                 inputs = self.before_mlp.input(x if self.parallel else stream)
@@ -80,6 +87,14 @@ class Layer(nnx.Module, pytree=False):
                 branch = after(branch)
             branch = x + (branch if self.multiplier == 1 else branch * self.multiplier)
         return after(branch) if after is not None and self.norm_sums else branch
+
+
+def layer_of(model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str) -> Layer | StreamsLayer:
+    """Return a layer, of the active stream if the model has several."""
+    if model.streams is None:
+        return Layer(model, layer, weights, prefix)
+    of_active = Layer(replace(model, features=None), layer, weights, prefix)
+    return StreamsLayer(of_active, model.streams, model, weights, prefix)
 
 
 def _attention_of(

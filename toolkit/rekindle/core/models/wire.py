@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from rekindle.core.models.config import DualConfig, LayerConfig, ModelConfig
+from rekindle.core.models.config import DualConfig, FeedForwardConfig, LayerConfig, ModelConfig
 
 ITEM_BYTES: Final = 4
 """Bytes of a transferred element: always float32."""
@@ -37,6 +37,7 @@ class Wire:
             norm = attention.head_norm
             if norm is not None and norm.over == "all":  # of queries and of keys, with heads on all devices
                 means += 2 * (2 if norm.norm.centred else 1)
+        means += 2 * sum(map(_is_sparse, config.layers))  # the mean and the deviation
         branches = sum(_branches(layer) for layer in config.layers) + (0 if config.positions is None else 1)
         embedding = config.hidden_size if config.embedding_size is None else config.embedding_size
         features = 0 if config.features is None else config.features.size * config.num_layers
@@ -52,6 +53,10 @@ class Wire:
     def per_sample(self) -> int:
         """The additional bytes sent by each device for each sampled token, such as for every decode row."""
         return (self.devices - 1) * self.logit_elements * ITEM_BYTES // self.devices
+
+
+def _is_sparse(layer: LayerConfig) -> bool:
+    return isinstance(layer.feed_forward, FeedForwardConfig) and layer.feed_forward.cutoff is not None
 
 
 def _branches(layer: LayerConfig) -> int:

@@ -32,6 +32,7 @@ SOURCES: Final = (
     "rekindle/core/models/layers.py",
     "rekindle/core/models/rope.py",
     "rekindle/core/models/shard.py",
+    "rekindle/core/models/streams",
     "rekindle/core/page.py",
     "rekindle_kernels",
 )

@@ -217,7 +217,7 @@ class _Finder:
         place = (
             TensorPlace(file_names)
             if file_names
-            else self._stacked_place(layer, part, kind)
+            else self._stacked_place(layer, part or stem, kind)
             or self._fused_place(layer, part, kind)
             or self._separate_place(layer, part, kind)
         )
@@ -258,13 +258,19 @@ class _Finder:
         return names if all(name in self.file.shapes for name in names) else None
 
     def _stacked_place(self, layer: str, part: str, kind: str) -> TensorPlace | None:
-        """Return the location of a tensor with a number in its name (one expert's) in a stack of all numbers."""
+        """Return the location of a tensor with a number in its name (one expert's) in a stack of all numbers.
+
+        Args:
+            layer: the number of its layer; empty for a tensor outside of the layers.
+            part: its name after the layer's, without ".weight".
+            kind: "weight" or "bias".
+        """
         pieces = part.split(".")
         numbers = [place for place, piece in enumerate(pieces) if piece.isdecimal()]
         if not numbers:
             return None
         number = int(pieces.pop(numbers[0]))
-        stem = f"{self.config.names.layers}.{layer}.{'.'.join(pieces)}"
+        stem = ".".join([self.config.names.layers, layer, *pieces] if layer else pieces)
         names, half = self._names(layer, ".".join(pieces), stem, kind), None
         if names is None:  # gate and up projections may be fused
             separate, fused = f"{self.library(stem)}", f"blk.{layer}.ffn_gate_up_exps"

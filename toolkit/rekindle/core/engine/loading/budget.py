@@ -133,7 +133,8 @@ def workspace_bound(config: ModelConfig, limits: EngineLimits) -> int:
     heads = max((2 * each.heads + 2 * each.kv_heads) * each.head_dim for each in config.attentions)
     features = 0 if config.features is None else 3 * config.features.size * config.num_layers
     widths = max(_widths(config.hidden_size, layer.feed_forward) for layer in config.layers)
-    of_token = 6 * config.hidden_size + 2 * heads + features + widths
+    streams = 0 if config.streams is None else 3 * config.streams.count
+    of_token = (6 + streams) * config.hidden_size + 2 * heads + features + widths
     of_sample = COPIES_OF_LOGITS * config.vocab_size
     return 4 * (max(tokens, limits.max_running) * of_token + max(samples, limits.max_running) * of_sample)
 

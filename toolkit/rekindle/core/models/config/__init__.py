@@ -19,6 +19,7 @@ from rekindle.core.models.config.model import (
     LayerConfig,
     LearnedPositions,
     ModelConfig,
+    StreamsConfig,
     TokenFeatures,
 )
 from rekindle.core.models.config.names import Names
@@ -39,5 +40,6 @@ __all__ = [
     "QueryGrowth",
     "Rope",
     "RouterConfig",
+    "StreamsConfig",
     "TokenFeatures",
 ]

@@ -20,6 +20,8 @@ class FeedForwardConfig:
         bias: whether the projections add a bias.
         limit: an upper bound of the activated half, and a bound of the other half's magnitude; None for no limit.
         offset: a number added to the other half.
+        cutoff: keeps the activated half above its mean by so many standard deviations, minus this bound; 0 for the
+            rest. None for all of it.
     """
 
     width: int
@@ -28,6 +30,7 @@ class FeedForwardConfig:
     bias: bool = False
     limit: float | None = None
     offset: float = 0.0
+    cutoff: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,24 @@ class TokenFeatures:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamsConfig:
+    """Several residual streams with one computation (AltUp; Baykal et al., 2023, arXiv:2301.13310).
+
+    A layer predicts all streams from all, computes with one of them, and corrects all by the result. The token's
+    features are added to all streams but the first.
+
+    Attributes:
+        count: the number of streams.
+        active: the index of the stream of the computation.
+        scaled: whether features are computed from the active stream times learned weights.
+    """
+
+    count: int
+    active: int
+    scaled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """One decoder-only transformer.
 
@@ -72,6 +90,8 @@ class ModelConfig:
             residual stream, and of logits.
         positions: the table of learned positions; None for none.
         features: the features of tokens for each layer; None for none.
+        streams: several residual streams; None for a single one.
+        laurel_rank: the rank of a learned summand of each layer, beside attention; None for none.
         head_bias: whether logits have a bias.
         logit_cap: bounds logits by `cap * tanh(logit / cap)`; None for none.
     """
@@ -91,6 +111,8 @@ class ModelConfig:
     logit_multiplier: float = 1.0
     positions: LearnedPositions | None = None
     features: TokenFeatures | None = None
+    streams: StreamsConfig | None = None
+    laurel_rank: int | None = None
     head_bias: bool = False
     logit_cap: float | None = None
     names: Names = field(default_factory=Names)

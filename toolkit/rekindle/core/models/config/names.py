@@ -29,6 +29,8 @@ class Names:
         layer_scale: a factor of a layer's output; None for none.
         features, features_projection, features_norm: the table of token features, the projection of embeddings to
             features, and its norm.
+        streams_in, streams_out: the projections of embeddings to streams, and of streams to one, without a number.
+        altup, laurel: the prefixes of a layer's tensors for its streams, and for the summand beside attention.
         feature_gate, feature_out, after_features: a layer's projections to and from features, and the norm of their
             output.
     """
@@ -84,6 +86,10 @@ class Names:
     features: str = "model.embed_tokens_per_layer"
     features_projection: str = "model.per_layer_model_projection"
     features_norm: str = "model.per_layer_projection_norm"
+    streams_in: str = "model.altup_projections"
+    streams_out: str = "model.altup_unembed_projections"
+    altup: str = "altup"
+    laurel: str = "laurel"
     feature_gate: str = "per_layer_input_gate"
     feature_out: str = "per_layer_projection"
     after_features: str = "post_per_layer_input_norm"

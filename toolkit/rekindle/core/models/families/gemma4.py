@@ -37,7 +37,7 @@ def read(keys: Keys) -> ModelConfig:
     count, hidden = keys.size("num_hidden_layers"), keys.size("hidden_size")
     types = [*layer_types(keys, count, lambda i: (i + 1) % 6 > 0)[:-1], FULL]
     attentions = [_attention(keys, kind, each) for kind, each in zip(types, _heads(keys, types), strict=True)]
-    owners = _owners(keys, types)
+    owners = page_owners(keys, types)
     layers = (
         LayerConfig(attention, _feed_forward(keys, shared=owner is not None), owner)
         for attention, owner in zip(attentions, owners, strict=True)
@@ -98,9 +98,15 @@ def _attention(keys: Keys, kind: str, heads: AttentionConfig) -> AttentionConfig
     )
 
 
-def _owners(keys: Keys, types: Sequence[str]) -> list[int | None]:
-    """Return the owner of each layer's pages: the last layers read pages of the last unshared layer of their kind."""
-    shared = keys.get("num_kv_shared_layers", 0)
+def page_owners(keys: Keys, types: Sequence[str], default: int = 0) -> list[int | None]:
+    """Return the owner of each layer's pages: the last layers read pages of the last unshared layer of their kind.
+
+    Args:
+        keys: the keys of `config.json`.
+        types: the kind of attention of each layer.
+        default: the default number of layers without pages of their own.
+    """
+    shared = keys.get("num_kv_shared_layers", default)
     first = len(types) - shared
     owners: list[int | None] = [None] * first
     for kind in types[first:]:

@@ -24,6 +24,7 @@ from rekindle.core.models.families.flex_olmo import FLEX_OLMO
 from rekindle.core.models.families.gemma import GEMMA
 from rekindle.core.models.families.gemma2 import GEMMA2
 from rekindle.core.models.families.gemma3 import GEMMA3
+from rekindle.core.models.families.gemma3n import GEMMA3N
 from rekindle.core.models.families.gemma4 import GEMMA4
 from rekindle.core.models.families.glm import GLM
 from rekindle.core.models.families.glm4 import GLM4
@@ -89,6 +90,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         GEMMA,
         GEMMA2,
         GEMMA3,
+        GEMMA3N,
         GEMMA4,
         GLM,
         GLM4,

@@ -24,9 +24,6 @@ _BY_KEY: Final[Mapping[str, str]] = {
     "index_n_heads": "has sparse attention with an indexer",
     "cross_attention_layers": "has cross attention to images",
     "alibi": "has ALiBi positions",
-    "altup_num_inputs": "has AltUp and embeddings for each layer",
-    "hidden_size_per_layer_input": "has embeddings for each layer",
-    "global_head_dim": "has heads of different sizes in its layers",
     "is_encoder_decoder": "has an encoder beside its decoder",
 }
 """Parts by a type of layers or a key of a config."""

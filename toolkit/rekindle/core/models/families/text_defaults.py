@@ -59,6 +59,16 @@ TEXT_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "sliding_window": 4096,
         "vocab_size": 262208,
     },
+    "gemma3n_text": {
+        "head_dim": 256,
+        "hidden_size": 2048,
+        "intermediate_size": 16384,
+        "max_position_embeddings": 32768,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 35,
+        "num_key_value_heads": 2,
+        "vocab_size": 262400,
+    },
     "gemma4_text": {
         "head_dim": 256,
         "hidden_size": 2304,

@@ -1,5 +1,6 @@
 """Settings of Gemmas."""
 
+from statistics import NormalDist
 from typing import Any
 
 from rekindle.core.checkpoints.gguf.architecture import FileMetadata
@@ -24,6 +25,30 @@ def gemma3(metadata: FileMetadata) -> dict[str, Any]:
         "final_logit_softcapping": keys.number("final_logit_softcapping", 0.0) or None,
     }
     return windows(metadata, period=6) | extra | _gemma_attention(metadata, layers_of_27b=62)
+
+
+def gemma3n(metadata: FileMetadata) -> dict[str, Any]:
+    """Return the settings of a Gemma 3n."""
+    keys, shapes = metadata.keys, metadata.file.shapes
+    cutoffs = keys.get("activation_sparsity_scale")
+    extra = {
+        "intermediate_size": keys.get("feed_forward_length"),
+        "activation_sparsity_pattern": None if cutoffs is None else [_sparsity(cutoff) for cutoff in cutoffs],
+        "altup_num_inputs": keys.get("altup.num_inputs"),
+        "altup_active_idx": keys.get("altup.active_idx"),
+        "laurel_rank": shapes.get("blk.0.laurel_l.weight", (None,))[0],
+        "hidden_size_per_layer_input": keys.get("embedding_length_per_layer_input"),
+        "vocab_size_per_layer_input": shapes.get("per_layer_token_embd.weight", (None,))[0],
+        "num_kv_shared_layers": keys.get("attention.shared_kv_layers"),
+        "rope_local_base_freq": keys.number("rope.freq_base_swa", 10_000.0),
+        "final_logit_softcapping": keys.number("final_logit_softcapping", 30.0) or None,
+    }
+    return windows(metadata, period=5, window=512) | extra | attention_bias(metadata)
+
+
+def _sparsity(cutoff: float) -> float:
+    """Return the share of a normal distribution below a bound: a decimal fraction in configs."""
+    return round(NormalDist().cdf(cutoff), 6)
 
 
 def gemma4(metadata: FileMetadata) -> dict[str, Any]:

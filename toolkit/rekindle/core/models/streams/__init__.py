@@ -1,0 +1,1 @@
+"""Several residual streams with one computation, and a learned summand beside attention (Gemma 3n)."""

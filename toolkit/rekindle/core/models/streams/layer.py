@@ -1,0 +1,56 @@
+"""One layer of a decoder with several residual streams."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import nnx
+
+from rekindle.core.models.attention import Attend
+from rekindle.core.models.config import ModelConfig, StreamsConfig
+from rekindle.core.models.features import FeatureBranch
+from rekindle.core.models.layers import WeightSource
+from rekindle.core.models.rope import Positions
+from rekindle.core.models.streams.altup import AltUp
+
+
+class StreamsLayer(nnx.Module, pytree=False):
+    """A layer of the active stream, between the prediction and the correction of all streams.
+
+    Args:
+        layer: the layer, without features.
+        config: the streams.
+        model: the model.
+        weights: the source of the tensors.
+        prefix: the prefix of their names.
+    """
+
+    def __init__(
+        self, layer: Callable[..., Any], config: StreamsConfig, model: ModelConfig, weights: WeightSource, prefix: str
+    ):
+        self.layer, self.active, features = layer, config.active, model.features
+        self.altup = AltUp(config, model, weights, f"{prefix}.{model.names.altup}")
+        self.features = None if features is None else FeatureBranch(features, model, weights, prefix)
+
+    def __call__(
+        self,
+        streams: jax.Array,
+        positions: Positions | None,
+        pages: Any,
+        attend: Attend,
+        features: jax.Array | None = None,
+    ) -> tuple[jax.Array, Any]:
+        """Map streams (stream, token, hidden) and the pages of this layer's attention to their new values.
+
+        Args:
+            streams: the residual streams.
+            positions, pages, attend, features: as in `Layer`.
+        """
+        predicted = self.altup.predict(streams)
+        active, pages = self.layer(predicted[self.active], positions, pages, attend)
+        streams = self.altup.correct(predicted, active)
+        if self.features is not None:
+            assert features is not None
+            addend = self.features(self.altup.scaled(streams[self.active]), features)
+            streams = streams.at[1:].add(addend[None])
+        return streams, pages
