@@ -52,7 +52,7 @@ def trained(prefix: bool) -> SentencePieceProcessor:
 
 
 def metadata_of(model: SentencePieceProcessor, prefix: bool) -> dict[str, Any]:
-    """Return what llama.cpp's converter writes of a model."""
+    """Return the metadata of a model by llama.cpp's converter."""
     ids = range(model.vocab_size())
     kinds = {2: model.IsUnknown, 3: model.IsControl, 5: model.IsUnused, 6: model.IsByte}
     types = [next((kind for kind, holds in kinds.items() if holds(token)), 1) for token in ids]
@@ -75,12 +75,29 @@ def rebuilt(metadata: dict[str, Any], **changes: Any) -> Tokenizer:
     return tokenizer
 
 
+def with_merges(model: SentencePieceProcessor) -> dict[str, Any]:
+    """Return the metadata of a Gemma 4 by llama.cpp's converter: merges in place of scores, best pieces first."""
+    metadata = metadata_of(model, prefix=False) | {"tokenizer.ggml.model": "gemma4", "tokenizer.ggml.bos_token_id": 1}
+    ids = [token for token in range(model.vocab_size()) if not (model.IsControl(token) or model.IsByte(token))]
+    pieces = {model.IdToPiece(token): token for token in ids}
+    merges = [
+        (-model.GetScore(token), f"{piece[:cut]} {piece[cut:]}")
+        for piece, token in pieces.items()
+        for cut in range(1, len(piece))
+        if piece[:cut] in pieces and piece[cut:] in pieces
+    ]
+    scores = metadata.pop("tokenizer.ggml.scores")
+    assert len(scores) == model.vocab_size()
+    return metadata | {"tokenizer.ggml.merges": [merge for _, merge in sorted(merges, key=lambda pair: pair[0])]}
+
+
 MODELS = {prefix: trained(prefix) for prefix in (True, False)}
 REBUILT = {prefix: rebuilt(metadata_of(model, prefix)) for prefix, model in MODELS.items()}
+MERGING = rebuilt(with_merges(MODELS[False]))
 
 
-def check(text: str, prefix: bool) -> None:
-    model, tokenizer = MODELS[prefix], REBUILT[prefix]
+def check(text: str, prefix: bool, merging: bool = False) -> None:
+    model, tokenizer = MODELS[prefix], MERGING if merging else REBUILT[prefix]
     expected = model.Encode(text)
     assert tokenizer.encode(text, add_special_tokens=False) == expected
     assert tokenizer.encode(text) == [model.bos_id(), *expected]
@@ -88,10 +105,10 @@ def check(text: str, prefix: bool) -> None:
     assert model.Decode(expected) == text.replace("▁", " ")
 
 
-@pytest.mark.parametrize("prefix", [True, False])
+@pytest.mark.parametrize(("prefix", "merging"), [(True, False), (False, False), (False, True)])
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_gives_the_librarys_ids(text: str, prefix: bool) -> None:
-    check(text, prefix)
+def test_a_text_gives_the_librarys_ids(text: str, prefix: bool, merging: bool) -> None:
+    check(text, prefix, merging)
 
 
 # Of a text that holds nothing, or a special token, the two make something else.
@@ -100,7 +117,33 @@ ANY = st.text(st.characters(exclude_characters="\0<", exclude_categories=["Cs"])
 
 @given(st.one_of(ANY, st.text("abcdefgh rtseo.\n", min_size=1)), st.booleans())
 def test_any_text_gives_the_librarys_ids(text: str, prefix: bool) -> None:
-    check(text, prefix)
+    check(text, prefix, merging=not prefix)
+
+
+def test_runs_of_newlines_merge_and_a_prompt_of_a_gemma4_begins_with_bos_whatever_its_file_asks() -> None:
+    metadata = with_merges(MODELS[False])
+    size = len(metadata["tokenizer.ggml.tokens"])
+    tokenizer = rebuilt(
+        metadata,
+        tokens=[*metadata["tokenizer.ggml.tokens"], "\n", "\n\n", "\n\n\n", "<|turn>", "<|tool_call>"],
+        token_type=[*metadata["tokenizer.ggml.token_type"], 1, 1, 1, 3, 4],
+        merges=["\n \n", "\n\n \n", "\n \n\n", *metadata["tokenizer.ggml.merges"]],
+        add_bos_token=False,
+    )
+    text = "<|turn>Hello\n\n\n<|tool_call> \n"
+    space = tokenizer.backend.token_to_id("\u2581")
+    ids = [1, size + 3, *MODELS[False].Encode("Hello"), size + 2, size + 4, space, size]
+    assert tokenizer.encode(text) == ids
+    assert tokenizer.decode(ids) == text.removeprefix("<|turn>")
+    assert tokenizer.decode(ids[1:], skip_special_tokens=False) == text
+
+
+def test_a_gemma4_without_merges_or_with_those_of_others_is_told() -> None:
+    metadata = with_merges(MODELS[False])
+    with pytest.raises(CheckpointError, match=r"missing tokenizer\.ggml\.merges"):
+        rebuilt(metadata, merges=None)
+    with pytest.raises(CheckpointError, match="do not fit together"):
+        rebuilt(metadata, merges=["no token"])
 
 
 @pytest.mark.parametrize("prefix", [True, False])
@@ -109,6 +152,7 @@ def test_every_token_has_the_librarys_bytes(prefix: bool) -> None:
     for token in range(3, model.vocab_size()):
         expected = bytes([token - 3]) if model.IsByte(token) else model.IdToPiece(token).replace("▁", " ").encode()
         assert token_bytes(tokenizer, token) == expected
+        assert prefix or token_bytes(MERGING, token) == expected
 
 
 def test_ends_that_a_file_does_not_name_are_sentencepieces() -> None:

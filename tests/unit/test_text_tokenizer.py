@@ -169,7 +169,7 @@ def test_llama3_takes_a_word_whole_without_merging() -> None:
     [
         ({"model": "bert"}, UnsupportedModel, r"kind 'bert' \(WordPiece\).*Hugging Face directory"),
         ({"model": "t5"}, UnsupportedModel, r"kind 't5' \(Unigram\)"),
-        ({"model": "gemma4"}, UnsupportedModel, r"kind 'gemma4' \(Gemma 4's\)"),
+        ({"model": "rwkv"}, UnsupportedModel, r"kind 'rwkv' \(RWKV's\), but only 'gpt2'.*'llama'.*'gemma4'"),
         ({"tokens": None}, CheckpointError, "missing tokenizer.ggml.tokens"),
         ({"pre": "unheard-of"}, UnsupportedModel, "'unheard-of', but only .*smollm"),
         ({"merges": ["whole"]}, CheckpointError, "got 'whole'"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 
 if TYPE_CHECKING:
     import tokenizers
+    from tokenizers.models import BPE
     from tokenizers.pre_tokenizers import PreTokenizer
 
 # Regular expressions for splitting text before merging. Each match is a piece.
@@ -120,7 +122,6 @@ def byte_level_backend(
         CheckpointError: tokens and merges do not fit together.
     """
     from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
-    from tokenizers import Tokenizer as Backend
 
     name = metadata.get("tokenizer.ggml.pre", "default")
     pre_tokenizer = _PRE_TOKENIZERS.get(name)
@@ -129,15 +130,10 @@ def byte_level_backend(
             f"{source}: its pre-tokenizer is {name!r}, but only {', '.join(_PRE_TOKENIZERS)} are supported. "
             "Open the model's Hugging Face directory instead"
         )
-    merges = metadata.get("tokenizer.ggml.merges")
-    if not isinstance(merges, list):
-        raise CheckpointError(f"{source}: missing tokenizer.ggml.merges, which its tokenizer needs. Fetch it again")
     vocab = {token: index for index, token in enumerate(tokens)}
-    pairs = [_pair(merge, source) for merge in merges]
-    try:
-        backend = Backend(models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre_tokenizer.ignore_merges))
-    except Exception as error:  # the library raises plain Exception for everything
-        raise CheckpointError(f"{source}: its tokens and merges do not fit together ({error})") from error
+    merges = stored_merges(metadata, source)
+    model = partial(models.BPE, vocab=vocab, merges=merges, ignore_merges=pre_tokenizer.ignore_merges)
+    backend = backend_of(model, source)
     if pre_tokenizer.nfc:
         backend.normalizer = normalizers.NFC()
     splits: list[PreTokenizer] = [
@@ -147,6 +143,32 @@ def byte_level_backend(
     backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
     backend.decoder = decoders.ByteLevel()
     return backend, pre_tokenizer.adds_bos
+
+
+def stored_merges(metadata: Mapping[str, Any], source: str) -> list[tuple[str, str]]:
+    """Return the merges of a file, first ones first.
+
+    Raises:
+        CheckpointError: they are missing, or one is not a pair of tokens.
+    """
+    merges = metadata.get("tokenizer.ggml.merges")
+    if not isinstance(merges, list):
+        raise CheckpointError(f"{source}: missing tokenizer.ggml.merges, which its tokenizer needs. Fetch it again")
+    return [_pair(merge, source) for merge in merges]
+
+
+def backend_of(model: Callable[[], BPE], source: str) -> tokenizers.Tokenizer:
+    """Return the tokenizer of a model.
+
+    Raises:
+        CheckpointError: tokens and merges do not fit together.
+    """
+    from tokenizers import Tokenizer as Backend
+
+    try:
+        return Backend(model())
+    except Exception as error:  # the library raises plain Exception for everything
+        raise CheckpointError(f"{source}: its tokens and merges do not fit together ({error})") from error
 
 
 def _pair(merge: str, source: str) -> tuple[str, str]:

@@ -1,10 +1,12 @@
-"""SentencePiece BPE of GGUF files, with a score for each token instead of merges."""
+"""SentencePiece BPE of GGUF files, with a score for each token, or with merges as in Gemma 4."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from rekindle.core.checkpoints.gguf.bpe import backend_of, stored_merges
 from rekindle.core.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ _NORMAL: Final = 1  # type of tokens produced by merging; byte tokens cover all 
 def sentencepiece_backend(
     metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int] | None, source: str
 ) -> tokenizers.Tokenizer:
-    """Build the tokenizer of a file, without special tokens.
+    """Build the tokenizer of a file with scores, without special tokens.
 
     Args:
         metadata: the file's metadata.
@@ -28,8 +30,7 @@ def sentencepiece_backend(
     Raises:
         CheckpointError: tokens and scores do not fit together.
     """
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, normalizers
+    from tokenizers import decoders, normalizers
 
     scores = metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
@@ -39,21 +40,45 @@ def sentencepiece_backend(
         )
     vocab = {token: index for index, token in enumerate(tokens)}
     unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
-    model = models.BPE(
-        vocab=vocab,
-        merges=_merges(vocab, scores, types),
+    backend = _backend(tokens, _merges(vocab, scores, types), unknown, source)
+    if metadata.get("tokenizer.ggml.add_space_prefix", True):
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), backend.normalizer])
+        backend.decoder = decoders.Sequence([backend.decoder, decoders.Strip(" ", 1, 0)])
+    return backend
+
+
+def merging_backend(metadata: Mapping[str, Any], tokens: Sequence[str], source: str) -> tokenizers.Tokenizer:
+    """Build the tokenizer of a file with merges, without special tokens, and without a space before a text.
+
+    Args:
+        metadata: the file's metadata.
+        tokens: the vocabulary.
+        source: path of the file, for error messages.
+
+    Raises:
+        CheckpointError: tokens and merges do not fit together.
+    """
+    unknown = metadata.get("tokenizer.ggml.unknown_token_id", -1)
+    return _backend(tokens, stored_merges(metadata, source), unknown, source)
+
+
+def _backend(
+    tokens: Sequence[str], merges: Sequence[tuple[str, str]], unknown: int, source: str
+) -> tokenizers.Tokenizer:
+    """Return a tokenizer with "\u2581" for spaces, and byte tokens for characters outside the vocabulary."""
+    from tokenizers import decoders, models, normalizers
+
+    model = partial(
+        models.BPE,
+        vocab={token: index for index, token in enumerate(tokens)},
+        merges=list(merges),
         unk_token=tokens[unknown] if 0 <= unknown < len(tokens) else None,
         fuse_unk=True,
         byte_fallback=True,
     )
-    backend = Backend(model)
-    spaces, decoding = normalizers.Replace(" ", _SPACE), [decoders.Replace(_SPACE, " "), decoders.ByteFallback()]
-    if metadata.get("tokenizer.ggml.add_space_prefix", True):
-        backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
-        backend.decoder = decoders.Sequence([*decoding, decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    else:
-        backend.normalizer = spaces
-        backend.decoder = decoders.Sequence([*decoding, decoders.Fuse()])
+    backend = backend_of(model, source)
+    backend.normalizer = normalizers.Replace(" ", _SPACE)
+    backend.decoder = decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     return backend
 
 

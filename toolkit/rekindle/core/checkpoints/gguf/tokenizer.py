@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rekindle.core.checkpoints.gguf.bpe import byte_level_backend
-from rekindle.core.checkpoints.gguf.spm import sentencepiece_backend
+from rekindle.core.checkpoints.gguf.spm import merging_backend, sentencepiece_backend
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.text.ends import end_ids
 from rekindle.core.text.tokenizer import Tokenizer, wrap
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 BYTE_LEVEL: Final = "gpt2"
 SENTENCEPIECE: Final = "llama"
-_OTHERS: Final = {"bert": "WordPiece", "t5": "Unigram", "rwkv": "RWKV's", "plamo2": "PLaMo 2's", "gemma4": "Gemma 4's"}
+GEMMA4: Final = "gemma4"
+_OTHERS: Final = {"bert": "WordPiece", "t5": "Unigram", "rwkv": "RWKV's", "plamo2": "PLaMo 2's"}
 _ENDS: Final = {"bos": 1, "eos": 2}
 """Default token ids for SentencePiece, for files without them."""
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # types of tokens other than plain text
@@ -32,12 +33,12 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer | None
     kind = metadata.get("tokenizer.ggml.model")
     if kind in (None, "none", "no_vocab"):
         return None
-    if kind not in (BYTE_LEVEL, SENTENCEPIECE):
+    if kind not in (BYTE_LEVEL, SENTENCEPIECE, GEMMA4):
         description = f" ({_OTHERS[kind]})" if kind in _OTHERS else ""
         raise UnsupportedModel(
-            f"{source}: its tokenizer is of the kind {kind!r}{description}, but only {BYTE_LEVEL!r} (byte-level BPE) "
-            f"and {SENTENCEPIECE!r} (SentencePiece's BPE) are supported. Open the model's Hugging Face directory "
-            "instead"
+            f"{source}: its tokenizer is of the kind {kind!r}{description}, but only {BYTE_LEVEL!r} (byte-level BPE), "
+            f"{SENTENCEPIECE!r} (SentencePiece's BPE) and {GEMMA4!r} (the same with merges) are supported. Open the "
+            "model's Hugging Face directory instead"
         )
     tokens, types = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
     if not isinstance(tokens, list):
@@ -46,12 +47,15 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer | None
         raise CheckpointError(f"{source}: {len(tokens)} tokens, but {len(types)} token types")
     if kind == BYTE_LEVEL:
         backend, adds_bos = byte_level_backend(metadata, tokens, source)
+    elif kind == GEMMA4:
+        backend, adds_bos = merging_backend(metadata, tokens, source), True
     else:
         backend, adds_bos = sentencepiece_backend(metadata, tokens, types, source), True
     if types is not None:
         _add_special(backend, tokens, types)
     bos, eos = (_token(metadata, end, tokens, _ENDS if kind == SENTENCEPIECE else {}, source) for end in ("bos", "eos"))
-    prefix = bos if metadata.get("tokenizer.ggml.add_bos_token", adds_bos) else None
+    # llama.cpp begins all prompts of this kind with bos, because some files wrongly ask for none (its PR 21500).
+    prefix = bos if kind == GEMMA4 or metadata.get("tokenizer.ggml.add_bos_token", adds_bos) else None
     wrap(backend, prefix, eos if metadata.get("tokenizer.ggml.add_eos_token") else None)
     names = ("tokenizer.chat_template", "tokenizer.chat_template.tool_use")
     template, for_tools = (text if isinstance(text := metadata.get(name), str) else None for name in names)
