@@ -41,10 +41,10 @@ COVERING = {
     "opt-350m": [(2, 1, 1)],
     "phimoe": [(2, 1, 1)],
 }
-"""Latents and experts, in groups; sparse activations; features of tokens, and layers that read the pages of another one;
-experts beside a layer, and keys as values with fewer heads than devices; projections stored by head; learned positions,
-and matrices stored as (in, out); attention in chunks, in groups; norms over all heads, and fewer heads of keys than
-devices; projected embeddings; biases of logits."""
+"""Latents and experts, in groups; sparse activations; features of tokens, and layers that read the pages of another
+one; experts beside a layer, and keys as values with fewer heads than devices; projections stored by head; learned
+positions, and matrices stored as (in, out); attention in chunks, in groups; norms over all heads, and fewer heads of
+keys than devices; projected embeddings; biases of logits."""
 
 
 def asked_of_child(*questions: tuple[Any, ...]) -> list[Any]:
