@@ -154,6 +154,15 @@ def test_info_of_a_model_reads_no_weights(
     assert "2 </s>" in rows["end"]
 
 
+@pytest.mark.usefixtures("_own_cache")
+def test_info_of_a_model_names_its_features_and_streams(families: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(families / "gemma3n")]) == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
+    assert rows["sizes"] == "hidden 28, feed-forward 32 and 36"
+    assert rows["features"] == "5 of each token for each layer"
+    assert rows["streams"] == "3 residual streams, of which each layer computes with one"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

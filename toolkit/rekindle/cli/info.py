@@ -107,7 +107,7 @@ def _model(checkpoint: Checkpoint) -> Rows:
     if config.features is not None:
         yield "features", f"{config.features.size} of each token for each layer"
     if config.streams is not None:
-        yield "streams", f"{config.streams.count} of the hidden size, of which layers compute with one"
+        yield "streams", f"{config.streams.count} residual streams, of which each layer computes with one"
     if windows := Counter(attention.window for attention in config.attentions if attention.window):
         yield "windows", ", ".join(f"{size} tokens in {quantity(n, 'layer')}" for size, n in windows.items())
     yield "vocabulary", f"{config.vocab_size} tokens, embedding {'tied' if config.tied_embeddings else 'not tied'}"
