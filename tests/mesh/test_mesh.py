@@ -30,6 +30,7 @@ WIRED = [*WIRED_FIRST, *(pytest.param(name, marks=pytest.mark.deep) for name in 
 """Sums of features and of means of activations, of means of norms, and of embeddings of another size than the residual
 stream; then all others."""
 COVERING = {
+    "afmoe": [(2, 1, 1)],
     "deepseek-v3": [(2, 2, 1)],
     "gemma3n": [(2, 1, 1)],
     "gemma4-e": [(2, 1, 1)],
@@ -41,10 +42,10 @@ COVERING = {
     "opt-350m": [(2, 1, 1)],
     "phimoe": [(2, 1, 1)],
 }
-"""Latents and experts, in groups; sparse activations; features of tokens, and layers that read the pages of another
-one; experts beside a layer, and keys as values with fewer heads than devices; projections stored by head; learned
-positions, and matrices stored as (in, out); attention in chunks, in groups; norms over all heads, and fewer heads of
-keys than devices; projected embeddings; biases of logits."""
+"""Gates of the output; latents and experts, in groups; sparse activations; features of tokens, and layers that read the
+pages of another one; experts beside a layer, and keys as values with fewer heads than devices; projections stored by
+head; learned positions, and matrices stored as (in, out); attention in chunks, in groups; norms over all heads, and
+fewer heads of keys than devices; projected embeddings; biases of logits."""
 
 
 def asked_of_child(*questions: tuple[Any, ...]) -> list[Any]:
