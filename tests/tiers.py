@@ -50,9 +50,10 @@ CORE: Final = (
 """What generates tokens, and what asks for them."""
 STEP: Final = (
     "toolkit/rekindle/core/models/config/",
+    "toolkit/rekindle/core/models/feed_forward/",
     *(
         f"toolkit/rekindle/core/models/{name}.py"
-        for name in ("attention", "decoder", "features", "feed_forward", "latent", "layer", "layers", "rope", "shard")
+        for name in ("attention", "decoder", "features", "latent", "layer", "layers", "rope", "shard")
     ),
     "toolkit/rekindle/core/device/",
 )

@@ -23,7 +23,7 @@ from rekindle.core.errors import CheckpointError
 from rekindle.core.models import copying, load
 from rekindle.core.models.attention import Attention
 from rekindle.core.models.decoder import abstract_decoder
-from rekindle.core.models.feed_forward import FeedForward
+from rekindle.core.models.feed_forward.dense import FeedForward
 from rekindle.core.models.layer import Layer
 from rekindle.core.models.load import load_decoder, load_weights
 from rekindle.core.models.shard import Shard

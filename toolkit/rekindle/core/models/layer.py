@@ -9,7 +9,7 @@ from flax import nnx
 from rekindle.core.models.attention import Attend, Attention
 from rekindle.core.models.config import DualConfig, LayerConfig, ModelConfig
 from rekindle.core.models.features import FeatureBranch
-from rekindle.core.models.feed_forward import feed_forward_of
+from rekindle.core.models.feed_forward.build import feed_forward_of
 from rekindle.core.models.latent import LatentAttention
 from rekindle.core.models.layers import JoinedTensors, Normalise, WeightSource, norm_of
 from rekindle.core.models.rope import Positions

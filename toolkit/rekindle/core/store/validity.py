@@ -26,7 +26,7 @@ SOURCES: Final = (
     "rekindle/core/models/config",
     "rekindle/core/models/decoder.py",
     "rekindle/core/models/features.py",
-    "rekindle/core/models/feed_forward.py",
+    "rekindle/core/models/feed_forward",
     "rekindle/core/models/latent.py",
     "rekindle/core/models/layer.py",
     "rekindle/core/models/layers.py",
