@@ -131,7 +131,9 @@ def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
 
 def _llama3(frequencies: np.ndarray, scaling: Llama3Scaling) -> np.ndarray:
     rotations = scaling.original_context * frequencies / (2 * math.pi)
-    weight = (rotations - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    # Equal factors, as in Llama 4's files, leave no pairs between.
+    span = max(scaling.high_freq_factor - scaling.low_freq_factor, 1e-9)
+    weight = (rotations - scaling.low_freq_factor) / span
     weight = np.clip(weight, 0.0, 1.0)
     result: np.ndarray = frequencies * (weight + (1 - weight) / scaling.factor)
     return result

@@ -15,6 +15,8 @@ SCALING = Llama3Scaling(8.0, 1.0, 4.0, 8192)
 def read(keys: Keys) -> ModelConfig:
     """Read an Apertus. Its rope is scaled like Llama 3's unless the config has another one."""
     norm, bias = read_norm(keys, default=1e-5), keys.flag("attention_bias")
+    keys.refuse("post_norm", False)
+    keys.refuse("qk_norm", True)
     attention = read_attention(keys, theta=THETA)
     assert attention.rope is not None
     if not keys.get("rope_parameters") and not keys.get("rope_scaling"):

@@ -24,6 +24,7 @@ def read_solar_open(keys: Keys) -> ModelConfig:
     attention = replace(attention, qkv_bias=keys.flag("attention_bias"))
     experts = routed_experts(keys, corrected_router(keys), 1)
     keys.get("intermediate_size")  # of no layer
+    keys.refuse("first_k_dense_replace", 0)
     none = FeedForwardConfig(0)
     model = read_llama(keys, attention=attention, feed_forward=none)
     layers = tuple(replace(layer, feed_forward=experts) for layer in model.layers)

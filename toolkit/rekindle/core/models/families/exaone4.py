@@ -21,6 +21,7 @@ WINDOW = 4096
 def read(keys: Keys) -> ModelConfig:
     """Read an EXAONE 4."""
     norm = read_norm(keys, default=1e-5)
+    keys.get("layer_norm_epsilon")  # the same number again
     model = read_llama(keys, attention=replace(read_attention(keys), head_norm=HeadNorm(norm)))
     return replace(model, layers=hybrid_layers(keys, model.layers), norm=norm, names=NAMES)
 

@@ -31,7 +31,7 @@ def corrected_router(
         groups: the defaults of the number of groups, and of groups per token.
     """
     keys.refuse("topk_method", "noaux_tc")
-    keys.refuse("scoring_func", "sigmoid")
+    keys.refuse("scoring_func", "sigmoid", "noaux_tc")  # dots.llm1's files have the method's name here
     return RouterConfig(
         keys.size("num_experts_per_tok", per_token),
         scores="sigmoid",

@@ -60,23 +60,34 @@ def read(keys: Keys) -> ModelConfig:
 def _heads(keys: Keys, types: Sequence[str]) -> list[AttentionConfig]:
     """Return the sizes of each layer's heads: newer files list them by layer, older ones by the kind of attention."""
     heads = read_heads(keys)
-    by_layer: Any = keys.get("per_layer_config")
+    by_layer = _by_layer(keys, len(types))
     full_dim, full_kv_heads = keys.size("global_head_dim", 512), keys.get("num_global_key_value_heads")
-    if by_layer is not None and not isinstance(by_layer, Mapping):
-        raise keys.wrong("per_layer_config", "must be an object of layers", by_layer)
     if by_layer is None:
         kv_heads = full_kv_heads if full_kv_heads and keys.flag("attention_k_eq_v") else heads.kv_heads
         full = replace(heads, head_dim=full_dim, kv_heads=kv_heads)
         return [full if kind == FULL else heads for kind in types]
-    layers = [Keys(by_layer.get(str(i)) or {}, f"{keys.source}: per_layer_config: {i}") for i in range(len(types))]
-    return [
-        replace(
-            heads,
-            head_dim=layer.size("head_dim", heads.head_dim),
-            kv_heads=layer.size("num_key_value_heads", heads.kv_heads),
-        )
-        for layer in layers
-    ]
+    return [_sized(heads, by_layer[i]) if i in by_layer else heads for i in range(len(types))]
+
+
+def _by_layer(keys: Keys, count: int) -> dict[int, Keys] | None:
+    """Return the entries of some layers by number, written as "5", or as "05" in models with ten layers and more."""
+    entries: Any = keys.get("per_layer_config")
+    if entries is None:
+        return None
+    if not isinstance(entries, Mapping) or not all(
+        isinstance(entry, Mapping) and str(number).isdecimal() and int(number) < count
+        for number, entry in entries.items()
+    ):
+        raise keys.wrong("per_layer_config", f"must be an object of objects by number, from 0 to {count - 1}", entries)
+    return {int(number): Keys(entry, f"{keys.source}: per_layer_config: {number}") for number, entry in entries.items()}
+
+
+def _sized(heads: AttentionConfig, layer: Keys) -> AttentionConfig:
+    """Return the heads with the sizes of a layer, which has no other changes."""
+    head_dim, kv_heads = layer.size("head_dim", heads.head_dim), layer.size("num_key_value_heads", heads.kv_heads)
+    for key in layer.unread():
+        layer.refuse(key)
+    return replace(heads, head_dim=head_dim, kv_heads=kv_heads)
 
 
 def _attention(keys: Keys, kind: str, heads: AttentionConfig) -> AttentionConfig:

@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, ModelConfig, Names, RouterConfig
+from rekindle.core.models.config.scaling import YarnScaling
 from rekindle.core.models.families.keys import Keys
 from rekindle.core.models.families.reading import Family, read_attention, read_feed_forward, read_llama, with_windows
+from rekindle.core.models.families.rope import mscale
 
 NAMES = Names(
     router="mlp.router",
@@ -12,12 +14,16 @@ NAMES = Names(
     expert_down="mlp.experts.down_proj",
     experts_transposed=True,
 )
+SCALING = YarnScaling(32.0, 4096, 32.0, 1.0, truncate=False, attention_factor=mscale(32.0, 1.0))
 
 
 def read(keys: Keys) -> ModelConfig:
-    """Read a gpt-oss. Even layers have windows, unless the config has `layer_types`."""
+    """Read a gpt-oss. Even layers have windows, unless the config has `layer_types`, and a YaRN rope is the default."""
     bias = keys.flag("attention_bias", True)
     attention = replace(read_attention(keys, theta=150_000.0), qkv_bias=bias, out_bias=bias, sinks=True)
+    assert attention.rope is not None
+    if not keys.get("rope_parameters") and not keys.get("rope_scaling"):
+        attention = replace(attention, rope=replace(attention.rope, scaling=SCALING))
     model = read_llama(keys, attention=attention)
     keys.refuse("swiglu_alpha", 1.702)
     each = FeedForwardConfig(

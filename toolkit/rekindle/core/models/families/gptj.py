@@ -22,6 +22,7 @@ def read(keys: Keys) -> ModelConfig:
     """Read a GPT-J. Attention has no biases."""
     hidden, heads = read_size(keys, "n_embd"), read_size(keys, "n_head")
     size, feed_forward = hidden // heads, read_feed_forward(keys, hidden)
+    keys.refuse("rotary", True)
     rope = Rope(10_000.0, dims=keys.size("rotary_dim", 64), interleaved=True)
     layer = LayerConfig(AttentionConfig(heads, heads, size, size**-0.5, rope), feed_forward)
     return ModelConfig(

@@ -34,6 +34,7 @@ BLOCK = 16
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Llama 4. The widths of dense layers and of experts have separate keys."""
+    keys.get("for_llm_compressor")  # the layout of experts in a tool
     norm, wide = read_norm(keys, default=1e-5), keys.size("intermediate_size_mlp", 16_384)
     dense = FeedForwardConfig(wide, activation_of(keys))
     attention = read_attention(keys, theta=500_000.0, interleaved=True, head_dim=128, kv_heads=8)

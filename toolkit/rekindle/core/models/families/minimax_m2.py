@@ -29,7 +29,7 @@ def read(keys: Keys) -> ModelConfig:
     for key, value in ONLY.items():
         if key != "attn_type_list":
             keys.refuse(key, value)
-    for unused in ("mtp_transformer_layers", "num_mtp_modules", "use_mtp"):
+    for unused in ("mlp_intermediate_size", "mtp_transformer_layers", "num_mtp_modules", "shared_moe_mode", "use_mtp"):
         keys.get(unused)
     heads = read_attention(keys, head_dim=128, kv_heads=8)
     share = keys.get("rotary_dim", heads.head_dim) / heads.head_dim

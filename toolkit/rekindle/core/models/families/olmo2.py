@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rekindle.core.models.config import HeadNorm, ModelConfig, Names
+from rekindle.core.models.config import AttentionConfig, HeadNorm, ModelConfig, Names
 from rekindle.core.models.families.keys import Keys
 from rekindle.core.models.families.reading import Family, read_attention, read_llama, read_norm
 
@@ -16,13 +16,18 @@ NAMES = Names(
 
 def read(keys: Keys) -> ModelConfig:
     """Read an OLMo 2."""
-    return read_olmo(keys)
+    return read_olmo(keys, read_attention(keys, theta=500_000.0))
 
 
-def read_olmo(keys: Keys) -> ModelConfig:
-    """Read the common parts of OLMo 2 and 3."""
+def read_olmo(keys: Keys, attention: AttentionConfig) -> ModelConfig:
+    """Read the common parts of OLMo 2 and 3.
+
+    Args:
+        keys: the config.
+        attention: the attention of all layers, without biases and norms.
+    """
     bias, head_norm = keys.flag("attention_bias"), HeadNorm(read_norm(keys), over="all")
-    attention = replace(read_attention(keys, theta=500_000.0), qkv_bias=bias, out_bias=bias, head_norm=head_norm)
+    attention = replace(attention, qkv_bias=bias, out_bias=bias, head_norm=head_norm)
     return replace(read_llama(keys, attention=attention), names=NAMES)
 
 

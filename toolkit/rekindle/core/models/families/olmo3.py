@@ -5,14 +5,18 @@ from dataclasses import replace
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.keys import Keys
 from rekindle.core.models.families.olmo2 import read_olmo
-from rekindle.core.models.families.reading import Family, with_windows
-from rekindle.core.models.families.rope import rope_of, without_scaling
+from rekindle.core.models.families.reading import Family, read_heads, with_windows
+from rekindle.core.models.families.rope import rope_of, ropes_by_kind, without_scaling
+
+THETA = 500_000.0
 
 
 def read(keys: Keys) -> ModelConfig:
     """Read an OLMo 3."""
-    model = read_olmo(keys)
-    local = without_scaling(rope_of(keys, model.attentions[0].head_dim, 500_000.0))
+    heads = read_heads(keys)
+    both = ropes_by_kind(keys, heads.head_dim, THETA, THETA)
+    full, local = both or (rope := rope_of(keys, heads.head_dim, THETA), without_scaling(rope))
+    model = read_olmo(keys, replace(heads, rope=full))
     return replace(model, layers=with_windows(keys, model.layers, lambda i: (i + 1) % 4 > 0, rope=local))
 
 

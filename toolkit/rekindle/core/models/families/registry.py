@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rekindle.core.concurrency.warning import warn
-from rekindle.core.errors import UnsupportedModel
+from rekindle.core.errors import CheckpointError, RekindleError, UnsupportedModel
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.afmoe import AFMOE
 from rekindle.core.models.families.apertus import APERTUS
@@ -157,6 +157,7 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "norm_epsilon": (),
     "num_experts": (0,),
     "num_local_experts": (0,),
+    "per_layer_config": ({},),
     "qk_layernorm": (False,),
     "query_pre_attn_scalar": (),
     "residual_multiplier": (1,),
@@ -176,6 +177,8 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
 """Keys of some families, each with its neutral values besides null. Families refuse other values of unread keys."""
 LAYER_LISTS: Final[Mapping[str, Any]] = {"layer_types": "full_attention", "no_rope_layers": 1}
 """Keys with a list over layers, each with its neutral entry."""
+_MALFORMED: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Errors of readers for values of another kind than expected."""
 
 
 def parse_config(config: Mapping[str, Any], source: str, custom: Family | None = None) -> ModelConfig:
@@ -192,8 +195,22 @@ def parse_config(config: Mapping[str, Any], source: str, custom: Family | None =
     Raises:
         UnsupportedModel: the architecture is not supported, or is not the one of `custom`, or a part of the config is
             not implemented.
-        CheckpointError: a number is missing or wrong.
+        CheckpointError: a value is missing or wrong.
     """
+    try:
+        return _parse(config, source, custom)
+    except RekindleError:
+        raise
+    except _MALFORMED as error:
+        if custom is not None:  # the fault may be in the caller's own reader
+            raise
+        raise CheckpointError(
+            f"{source}: a value is of a wrong type, size or length ({error}); compare the file with the one in the "
+            "model's repository"
+        ) from error
+
+
+def _parse(config: Mapping[str, Any], source: str, custom: Family | None) -> ModelConfig:
     text = text_config_of(config)
     keys = Keys(text.settings, f"{source}: {text.place}" if text.place else source)
     name, family = _family(keys, text, source, custom)

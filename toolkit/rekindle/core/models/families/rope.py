@@ -53,10 +53,18 @@ def ropes_of(keys: Keys, head_dim: int, theta: float, local: str, local_theta: f
         UnsupportedModel: a rope's type is not implemented.
         CheckpointError: a number is missing or invalid.
     """
-    both = keys.below("rope_parameters")
-    if not both.has("full_attention"):
+    both = ropes_by_kind(keys, head_dim, theta, local_theta)
+    if both is None:
         return rope_of(keys, head_dim, theta), Rope(keys.number(local, local_theta))
     keys.get(local)
+    return both
+
+
+def ropes_by_kind(keys: Keys, head_dim: int, theta: float, local_theta: float) -> tuple[Rope, Rope] | None:
+    """Read the ropes by kind of layer in newer configs; see `ropes_of`. Return None if the config has one rope."""
+    both = keys.below("rope_parameters")
+    if not both.has("full_attention"):
+        return None
     full, sliding = both.below("full_attention"), both.below("sliding_attention")
     return _rope(full, keys, head_dim, theta, 1.0), _rope(sliding, keys, head_dim, local_theta, 1.0)
 
