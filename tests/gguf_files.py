@@ -53,6 +53,8 @@ NAMES = {
     "solar_open": "glm4moe",
 }
 """llama.cpp's names of the "model_type"s that it calls otherwise."""
+TURNED = ("gpt_oss", "llama4_text")
+"""Models whose stacks of experts are (expert, in, out)."""
 SHIFTED = ("gemma", "gemma2", "gemma3_text", "nemotron")
 UNSAID: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 16},
@@ -81,6 +83,17 @@ UNSAID: dict[str, dict[str, Any]] = {
     "llama-dynamic": {"rope_scaling": None},
     "llama4": {"attention_chunk_size": 8192, "attn_scale": 0.1, "floor_scale": 8192},
     "mistral": {"sliding_window": None},
+    "mistral4": {
+        "rope_parameters": {
+            "factor": 8.0,
+            "llama_4_scaling_beta": 0.1,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 16,
+            "rope_theta": 10000.0,
+            "rope_type": "yarn",
+        }
+    },
     "olmoe": {"rms_norm_eps": 1e-5},
     "mixtral-window": {"sliding_window": None},
     "phimoe": {
@@ -193,7 +206,7 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
             block, ending = stem.split(".")[2], "shexp" if "shared" in stem else "exps"
             gate, up = np.split(values, 2, axis=-2)
             found |= {f"blk.{block}.ffn_gate_{ending}.weight": gate, f"blk.{block}.ffn_up_{ending}.weight": up}
-        elif stem.endswith(("mlp.experts.gate_up_proj", "feed_forward.experts.gate_up_proj")):
+        elif stem.endswith("experts.gate_up_proj") and config["model_type"] in TURNED:
             block = stem.split(".")[2]
             turned = values.swapaxes(1, -1)
             gate, up = (turned[:, ::2], turned[:, 1::2]) if "mlp" in stem else np.split(turned, 2, axis=1)
@@ -216,7 +229,7 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
             if ".act_fn." in name:  # in the metadata
                 continue
             assert own is not None, stem
-            turn = stem.endswith(("mlp.experts.down_proj", "forward.experts.down_proj")) and kind == "weight"
+            turn = stem.endswith("experts.down_proj") and kind == "weight" and config["model_type"] in TURNED
             found[f"{own}.{kind}"] = values.swapaxes(1, 2) if turn else values
     factors = rope_factors(config)
     return found | {name: np.stack(each) for name, each in stacks.items()} | factors

@@ -360,6 +360,7 @@ _SPECIAL: dict[str, Callable[[gguf.GGUFWriter, Config], None]] = {
     "hunyuan_v1_moe": _hunyuan_moe,
     "llama4_text": _llama4,
     "minimax_m2": _minimax_m2,
+    "mistral4": _deepseek,
     "olmo": _olmo,
     "olmo3": _olmo3,
     "olmoe": _olmoe,

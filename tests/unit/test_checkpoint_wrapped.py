@@ -90,6 +90,30 @@ def test_the_text_model_is_found_by_every_known_prefix(text: str, head: str, fam
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("model", "outer_type", "architecture"),
+    [
+        ("llama4", "llama4", "Llama4ForConditionalGeneration"),
+        ("mistral4", "mistral3", "Mistral3ForConditionalGeneration"),
+        ("cohere2", "cohere2_vision", "Cohere2VisionForConditionalGeneration"),
+    ],
+)
+def test_the_text_of_published_models_for_images_opens(
+    model: str, outer_type: str, architecture: str, families: Path, tmp_path: Path
+) -> None:
+    config, tensors = flat(families, model)
+    expected = open_checkpoint(families / model)
+    whole = nested(config, architectures=[architecture], model_type=outer_type, image_token_index=5, eoi_token_index=6)
+    towers = {**TOWERS, "vision_model.patch_embedding.linear.weight": np.zeros((2, 2), np.float32)}
+    stored = renamed(tensors, "language_model.model.", "language_model.lm_head.")
+    checkpoint = open_checkpoint(write(tmp_path / "model", whole, {**stored, **towers}))
+    assert checkpoint.config == expected.config
+    assert set(checkpoint.tensors) == set(expected.tensors)
+    for name in expected.tensors:
+        np.testing.assert_array_equal(checkpoint.tensors[name], expected.tensors[name])
+
+
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "base_model.model.", "module.", "module._orig_mod."])
 def test_prefixes_of_training_are_no_part_of_a_name(prefix: str, families: Path, tmp_path: Path) -> None:
     config, tensors = flat(families)

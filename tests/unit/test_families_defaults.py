@@ -69,6 +69,11 @@ def test_scores_of_a_gpt2_may_be_divided_by_the_number_of_the_layer() -> None:
     assert [each.scale for each in divided] == [each.scale / n for n, each in enumerate(plain, 1)]
 
 
+def test_windows_of_a_cohere_2_are_4096_tokens_unless_its_config_says_otherwise() -> None:
+    assert [each.window for each in read("cohere2").attentions] == [4096, 4096, 4096, None]
+    assert [each.window for each in read("cohere2", sliding_window=None).attentions] == [None] * 4
+
+
 @pytest.mark.parametrize(("pattern", "windows"), [("LG", [7, None, 7, None]), (3, [7, 7, None, 7])])
 def test_windows_of_an_exaone_follow_a_pattern_and_the_other_layers_have_no_positions(
     pattern: Any, windows: list[int | None]

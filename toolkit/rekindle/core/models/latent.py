@@ -62,6 +62,7 @@ class LatentAttention(nnx.Module, pytree=False):
         plain, rotary = jnp.split(q.reshape(len(x), self.heads, -1), [config.plain], axis=-1)
         latent, key = jnp.split(self.latent(x), [config.rank], axis=-1)
         q = jnp.concatenate([self._per_head(plain, self.keys[...], config.rank), rotate(rotary, *cos_sin)], axis=-1)
+        q = q if positions.growth is None else q * positions.growth[:, None, None]
         entry = jnp.concatenate([self.latent_norm(latent), rotate(key[:, None], *cos_sin)[:, 0]], axis=-1)
         mixed, pages = attend(q, entry[:, None, None], pages, self.scores)
         values = self._per_head(mixed[..., : config.rank], self.values[...], config.value)

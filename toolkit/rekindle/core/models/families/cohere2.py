@@ -18,7 +18,8 @@ def read(keys: Keys) -> ModelConfig:
     switch = keys.get("layer_switch", 4)
     pattern = keys.get("sliding_window_pattern", keys.get("_sliding_window_pattern", switch))
     rope, without_rope = model.attentions[0].rope, tuple(without_positions(layer) for layer in model.layers)
-    return replace(model, layers=with_windows(keys, without_rope, lambda i: (i + 1) % pattern > 0, rope=rope))
+    layers = with_windows(keys, without_rope, lambda i: (i + 1) % pattern > 0, rope=rope, default_size=4096)
+    return replace(model, layers=layers)
 
 
 COHERE2 = Family("Cohere2ForCausalLM", read, "cohere2")

@@ -35,7 +35,14 @@ def read(keys: Keys) -> ModelConfig:
 
 
 def read_latent(
-    keys: Keys, router: RouterConfig, *, interleaved: bool, dense: int = 0, eps: float = 1e-6, shared: int = 0
+    keys: Keys,
+    router: RouterConfig,
+    *,
+    interleaved: bool,
+    dense: int = 0,
+    eps: float = 1e-6,
+    shared: int = 0,
+    rope: Keys | None = None,
 ) -> ModelConfig:
     """Read the common parts of models with latent attention.
 
@@ -45,12 +52,13 @@ def read_latent(
         interleaved: whether rotary pairs are interleaved in the checkpoint.
         dense, shared: the default numbers of first layers without experts, and of shared experts.
         eps: the default epsilon of norms, other than those of latents.
+        rope: the keys of the rope; None for those of the config.
 
     Raises:
         UnsupportedModel: a part of the config is not implemented.
         CheckpointError: a number is missing or invalid.
     """
-    attention = _attention(keys, interleaved)
+    attention = _attention(keys, interleaved, keys if rope is None else rope)
     hidden, width = keys.size("hidden_size"), keys.size("intermediate_size")
     keys.refuse("mlp_bias", False)
     plain = LayerConfig(attention, FeedForwardConfig(width, activation_of(keys)))
@@ -72,12 +80,12 @@ def read_latent(
     )
 
 
-def _attention(keys: Keys, interleaved: bool) -> AttentionConfig:
+def _attention(keys: Keys, interleaved: bool, of_rope: Keys) -> AttentionConfig:
     """Read attention and its rope. The norms of latents have an epsilon of 1e-6, unlike other norms."""
     for derived in ("num_key_value_heads", "head_dim", "qk_head_dim"):
         keys.get(derived)
     plain, rotary = keys.size("qk_nope_head_dim"), keys.size("qk_rope_head_dim")
-    scaling = keys.below("rope_parameters" if keys.get("rope_parameters") else "rope_scaling")
+    scaling = of_rope.below("rope_parameters" if of_rope.get("rope_parameters") else "rope_scaling")
     of_all = scaling.number_or_none("mscale_all_dim")
     scale = (plain + rotary) ** -0.5
     if of_all and scaling.get("rope_type", scaling.get("type")) == "yarn":
@@ -92,7 +100,7 @@ def _attention(keys: Keys, interleaved: bool) -> AttentionConfig:
         bias=keys.flag("attention_bias"),
     )
     heads = keys.size("num_attention_heads")
-    rope = replace(rope_of(keys, rotary), interleaved=interleaved)
+    rope = replace(rope_of(of_rope, rotary), interleaved=interleaved)
     return AttentionConfig(heads, 1, latent.rank + rotary, scale, rope, latent=latent)
 
 

@@ -44,6 +44,7 @@ from rekindle.core.models.families.llama4 import LLAMA4
 from rekindle.core.models.families.minimax_m2 import MINIMAX_M2
 from rekindle.core.models.families.ministral3 import MINISTRAL3
 from rekindle.core.models.families.mistral import MISTRAL
+from rekindle.core.models.families.mistral4 import MISTRAL4
 from rekindle.core.models.families.mixtral import MIXTRAL
 from rekindle.core.models.families.nearest import nearest
 from rekindle.core.models.families.nemotron import NEMOTRON
@@ -111,6 +112,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         MINIMAX_M2,
         MINISTRAL3,
         MISTRAL,
+        MISTRAL4,
         MIXTRAL,
         NEMOTRON,
         OLMO,

@@ -21,6 +21,12 @@ def deepseek(metadata: FileMetadata) -> dict[str, Any]:
     return settings | {"topk_method": "group_limited_greedy" if settings["n_group"] > 1 else "greedy"}
 
 
+def mistral4(metadata: FileMetadata) -> dict[str, Any]:
+    """Return the settings of a Mistral Small 4."""
+    metadata.keys.refuse("expert_gating_func", 0, SOFTMAX)
+    return latent(metadata) | routed(metadata)
+
+
 def latent(metadata: FileMetadata) -> dict[str, Any]:
     """Return the sizes of latent attention. Older files store the sizes of whole heads under the general keys."""
     keys = metadata.keys

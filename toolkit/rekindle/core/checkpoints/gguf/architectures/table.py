@@ -78,6 +78,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             truncated=False,
         ),
         Architecture("deepseek2", "deepseek_v2", latent.deepseek),
+        Architecture("mistral4", "mistral4", latent.mistral4),
         Architecture(
             "gpt2",
             "gpt2",
