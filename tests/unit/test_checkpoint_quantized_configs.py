@@ -1,6 +1,8 @@
 """The config of a quantized checkpoint says how its tensors are read; one that does not fit to them is refused."""
 
 import json
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,11 @@ import pytest
 from rekindle.__main__ import main
 from rekindle.core.checkpoints.huggingface.quantized.compressed_schemes import scheme_for, schemes_of
 from rekindle.core.checkpoints.huggingface.quantized.formats import FORMATS, formats_of, with_quantized
+from rekindle.core.checkpoints.huggingface.safetensors_file import SafetensorsFile
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError, ModelError, UnsupportedModel
 from rekindle.core.models.families.quantization import KEYS, METHODS, method_of
-from tests.unit.test_checkpoint_quantized import CASES, GOLDENS, MODELS, case_of
+from tests.unit.test_checkpoint_quantized import CASES, GOLDEN, GOLDENS, MODELS, case_of
 
 WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
 
@@ -132,3 +135,72 @@ def test_the_formats_of_a_checkpoint_are_in_order_of_their_tensors() -> None:
         "MLX (4 bits, groups of 64)",
     )
     assert formats_of([file]) == ()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tensors_that_are_empty_or_of_other_ranks_are_refused_as_faults_of_the_file(case: str) -> None:
+    file, settings = case_of(case)
+    for name, shape in file.shapes.items():
+        for other in ((), (0,), (*shape[:-1], 0), (1, *shape), (*shape, 1)):
+            if not name.startswith(GOLDEN):
+                read_or_refuse(replace(file, shapes={**file.shapes, name: other}), settings)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_options_of_other_kinds_are_refused_as_faults_of_the_file(case: str) -> None:
+    file, settings = case_of(case)
+    (key,) = settings
+    extra = dict.fromkeys(("dynamic", "weight_block_size", "mode", "group_size", "bits", "sparsity_config"))
+    values: tuple[Any, ...] = ("x", [1], {"(": {}}, {"x": 1}, -1, 0, 1.5)
+    for option in {**extra, **settings[key]}:
+        for value in values:
+            if option != "quant_method":
+                read_or_refuse(file, {key: settings[key] | {option: value}})
+
+
+def read_or_refuse(file: SafetensorsFile, settings: dict[str, Any]) -> None:
+    """Read all quantized tensors of a file whose shapes a model would expect, or accept that the file is refused."""
+    with suppress(ModelError):
+        (changed,) = with_quantized([file], settings, "it")
+        for name, load in changed.quantized.items():
+            if file.shapes[GOLDEN + name] == changed.shapes[name]:
+                np.asarray(load())
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "message"),
+    [
+        ("gptq-asym", {"dynamic": {"(": {}}}, r"the pattern '\(' in its quantization is not a regular expression"),
+        ("gptq-asym", {"dynamic": {"x": 1}}, r"dynamic in its quantization must be an object of objects, got \{'x': 1"),
+        ("compressed-int8", {"config_groups": {"g": {"targets": ["re:("], "weights": WEIGHTS}}}, "not a regular expr"),
+    ],
+)
+def test_patterns_of_modules_are_checked(case: str, changes: dict[str, Any], message: str) -> None:
+    file, settings = case_of(case)
+    (key,) = settings
+    with pytest.raises(CheckpointError, match=message):
+        with_quantized([file], {key: settings[key] | changes}, case)
+
+
+def test_inputs_of_a_group_without_scales_are_refused_when_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, settings = case_of("gptq-asym")
+    read = type(file).stored
+    monkeypatch.setattr(
+        type(file), "stored", lambda s, name, *d: lambda: read(s, name, *d)() + 9 * name.endswith("g_idx")
+    )
+    (changed,) = with_quantized([file], settings, "it")
+    with pytest.raises(
+        CheckpointError, match=r"it: .*qweight has inputs of the groups 9 to \d+ by its g_idx, expected 0"
+    ):
+        np.asarray(next(iter(changed.quantized.values()))())
+
+
+def test_a_block_of_bitsandbytes_has_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in CASES if "nf4" in case)
+    file, settings = case_of(case)
+    monkeypatch.setattr(
+        "rekindle.core.checkpoints.huggingface.quantized.bitsandbytes._state",
+        lambda *_: {"shape": [2, 2], "blocksize": 0, "quant_type": "nf4", "dtype": "float16"},
+    )
+    with pytest.raises(CheckpointError, match="must have sizes above 0"):
+        with_quantized([file], settings, case)

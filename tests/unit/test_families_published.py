@@ -118,8 +118,8 @@ def test_a_nested_config_is_saved_without_the_sizes_of_its_class(
 
 def test_a_gpt_oss_without_a_rope_has_the_one_of_its_class() -> None:
     rope = read("gpt_oss").attentions[0].rope
-    written = {"factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": False}
-    assert rope == read("gpt_oss", rope_scaling=written).attentions[0].rope
+    settings = {"factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": False}
+    assert rope == read("gpt_oss", rope_scaling=settings).attentions[0].rope
     assert rope is not None
     assert isinstance(rope.scaling, YarnScaling)
 

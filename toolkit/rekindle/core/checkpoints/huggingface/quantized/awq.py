@@ -40,7 +40,7 @@ def find_awq(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
         )
     for module in stored.ending(".qweight"):
         name, scale, zero = f"{module}.qweight", f"{module}.scales", f"{module}.qzeros"
-        inputs, width = stored.shape(name)
+        inputs, width = stored.matrix(name)
         group = size if size > 0 else inputs
         count, outputs = ceil(inputs, group), width * _WORD
         codes = stored.read(name, ("I32",))

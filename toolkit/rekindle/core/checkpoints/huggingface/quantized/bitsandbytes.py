@@ -83,6 +83,8 @@ def _four_bits(stored: Stored, name: str, state: str) -> Found:
         raise CheckpointError(
             f"{stored.source}: {state} lacks or has a wrong {error}. Fetch the model again"
         ) from error
+    if min(outputs, inputs, size, outer) < 1:
+        raise CheckpointError(f"{stored.source}: {state} must have sizes above 0. Fetch the model again")
     if inputs % 2:
         raise stored.refused(name, f"has {inputs} inputs, so that rows are not whole bytes, which is not supported")
     count, blocks = outputs * inputs // 2, ceil(outputs * inputs, size)

@@ -55,6 +55,8 @@ def _bytes(stored: Stored, module: str, scheme: Scheme) -> Found:
         kind = f"{scheme.bits}-bit {'floats' if scheme.floating else 'integers'}"
         raise CheckpointError(f"{stored.source}: {name} must be of {kind} by its config, got {stored.dtype(name)}")
     shape = stored.shape(name)
+    if len(shape) < 2:
+        raise stored.wrong(name, "(..., out, in)", shape)
     grid = grid_of(stored, scale, shape, scheme.block, (scheme.group,) if scheme.group else ())
     text = f"{'FP8' if scheme.floating else 'int8'} ({grid_text(grid, shape, scheme.block)})"
     zeros = None if scheme.symmetric else f"{module}.weight_zero_point"
@@ -64,8 +66,8 @@ def _bytes(stored: Stored, module: str, scheme: Scheme) -> Found:
 def _packed(stored: Stored, module: str, scheme: Scheme) -> Found:
     """Return a tensor of packed integers."""
     name, scale = f"{module}.weight_packed", f"{module}.weight_scale"
-    shape, groups = stored.shape(name), stored.shape(scale)
-    if len(shape) != 2 or len(groups) != 2 or groups[0] != shape[0]:
+    shape, groups = stored.matrix(name), stored.shape(scale)
+    if len(groups) != 2 or groups[0] != shape[0]:
         raise stored.wrong(scale, f"({shape[0]}, groups)", groups)
     outputs = shape[0]
     inputs = groups[1] * scheme.group if scheme.group else shape[1] * 32 // scheme.bits

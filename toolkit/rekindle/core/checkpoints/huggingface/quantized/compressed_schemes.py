@@ -1,11 +1,11 @@
 """The config of compressed-tensors: its groups of modules."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rekindle.core.checkpoints.huggingface.quantized.fp8 import block_size
+from rekindle.core.checkpoints.huggingface.quantized.parts.patterns import is_match
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 
 FORMATS: Final = (
@@ -86,7 +86,7 @@ def scheme_for(schemes: tuple[Scheme, ...], module: str, source: str) -> Scheme:
         CheckpointError: no group of the config has the module.
     """
     for scheme in schemes:
-        if any(_matches(target, module) for target in scheme.targets):
+        if any(_matches(target, module, source) for target in scheme.targets):
             return scheme
     for scheme in schemes:
         if any(target in ("Linear", "Embedding") for target in scheme.targets):
@@ -97,5 +97,5 @@ def scheme_for(schemes: tuple[Scheme, ...], module: str, source: str) -> Scheme:
     raise CheckpointError(f"{source}: {module} is quantized, and no group of the config has it, but {targets:.200}")
 
 
-def _matches(target: str, module: str) -> bool:
-    return re.match(target[3:], module) is not None if target.startswith("re:") else module == target
+def _matches(target: str, module: str, source: str) -> bool:
+    return is_match(target[3:], module, source) if target.startswith("re:") else module == target

@@ -4,7 +4,7 @@ A module NAME has `qweight` (in * bits / 32, out), `qzeros` (groups, out * bits 
 perhaps `g_idx`, the group of each input. Version 1 stores zero points minus 1; some files say so and are of version 2.
 """
 
-import re
+import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -14,6 +14,7 @@ import numpy as np
 from rekindle.core.checkpoints.huggingface.quantized.parts import tables
 from rekindle.core.checkpoints.huggingface.quantized.parts.bits import unpacked, words
 from rekindle.core.checkpoints.huggingface.quantized.parts.groups import by_inputs
+from rekindle.core.checkpoints.huggingface.quantized.parts.patterns import is_match
 from rekindle.core.checkpoints.huggingface.quantized.parts.stored import FLOATS, Found, Read, Stored, ceil
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle_kernels.blocks import Array, Bytes
@@ -41,14 +42,23 @@ def find_gptq(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
             "open the unquantized model or a GGUF file of it"
         )
     for module in stored.ending(".qweight"):
-        yield _matrix(stored, module, _of_module(options, module), second=version == "gptq_v2")
+        yield _matrix(stored, module, _of_module(options, module, stored.source), second=version == "gptq_v2")
 
 
-def _of_module(options: Mapping[str, Any], module: str) -> dict[str, Any]:
-    """Return the options of a module, updated by the first pattern for its name."""
-    for pattern, own in (options.get("dynamic") or {}).items():
-        if not pattern.startswith("-:") and re.match(pattern.removeprefix("+:"), module):
-            return {**options, **own}
+def _of_module(options: Mapping[str, Any], module: str, source: str) -> dict[str, Any]:
+    """Return the options of a module, updated by the first pattern for its name.
+
+    Raises:
+        CheckpointError: the patterns are not an object of options.
+    """
+    dynamic = options.get("dynamic") or {}
+    if not isinstance(dynamic, Mapping) or not all(isinstance(own, Mapping | None) for own in dynamic.values()):
+        raise CheckpointError(
+            f"{source}: dynamic in its quantization must be an object of objects, got {dynamic!r:.80}"
+        )
+    for pattern, own in dynamic.items():
+        if not pattern.startswith("-:") and is_match(pattern.removeprefix("+:"), module, source):
+            return {**options, **(own or {})}
     return dict(options)
 
 
@@ -60,30 +70,46 @@ def _matrix(stored: Stored, module: str, options: Mapping[str, Any], *, second: 
             f"supported are {', '.join(map(str, BITS))} bits. Open the unquantized model or a GGUF file of it"
         )
     name, index = f"{module}.qweight", f"{module}.g_idx"
-    height, outputs = stored.shape(name)
+    height, outputs = stored.matrix(name)
     ordered = index in stored or bool(options.get("desc_act"))
-    inputs = stored.shape(index)[0] if ordered else height * 32 // bits
-    group = size if size > 0 else inputs
+    inputs = math.prod(stored.shape(index)) if ordered else height * 32 // bits
+    group = size if size > 0 else max(1, inputs)
     count = ceil(inputs, group)
     codes = stored.read(name, ("I32",), (words(inputs, bits), outputs))
     zeros = stored.read(f"{module}.qzeros", ("I32",), (count, words(outputs, bits)))
     scales = stored.read(f"{module}.scales", FLOATS, (count, outputs))
-    places = stored.read(index, ("I32",)) if ordered else None
-    load = partial(_load, codes, zeros, scales, places, bits, group, (outputs, inputs), options.get("sym"), second)
+    places = stored.read(index, ("I32",), (inputs,)) if ordered else None
+    load = partial(
+        _load,
+        stored.source,
+        name,
+        codes,
+        zeros,
+        scales,
+        places,
+        bits,
+        group,
+        (outputs, inputs),
+        options.get("sym"),
+        second,
+    )
     names = [name, f"{module}.qzeros", f"{module}.scales", *([index] if places else [])]
     return Found(f"{module}.weight", (outputs, inputs), tuple(names), load, f"GPTQ ({bits} bits, groups of {group})")
 
 
 def _load(
-    codes: Read, zeros: Read, scales: Read, places: Read | None, bits: int, size: int, shape: tuple[int, int],
-    symmetric: bool | None, second: bool,
+    source: str, name: str, codes: Read, zeros: Read, scales: Read, places: Read | None, bits: int, size: int,
+    shape: tuple[int, int], symmetric: bool | None, second: bool,
 ) -> Quantized:  # fmt: skip
     outputs, inputs = shape
     data, factors = codes(), scales()
     offsets = _zeros(unpacked(zeros(), bits, outputs), bits, symmetric, second)
     order = None if places is None else places()
     if order is not None and not (order.min() >= 0 and order.max() < len(factors)):
-        raise CheckpointError(f"a g_idx has groups from {order.min()} to {order.max()}, expected {len(factors)} groups")
+        raise CheckpointError(
+            f"{source}: {name} has inputs of the groups {order.min()} to {order.max()} by its g_idx, expected 0 to "
+            f"{len(factors) - 1}. Fetch the model again"
+        )
     group = by_inputs(order, size, inputs)
 
     def read(rows: slice) -> Codes:

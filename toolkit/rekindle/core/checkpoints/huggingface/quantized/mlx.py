@@ -60,7 +60,7 @@ def find_mlx(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _module(stored: Stored, module: str, options: Mapping[str, Any]) -> Iterator[Found]:
-    mode = options.get("mode") or "affine"
+    mode = str(options.get("mode") or "affine")
     bits, size, table = SMALL_FLOATS.get(mode, (options.get("bits"), options.get("group_size"), tables.UINT8))
     if (mode != "affine" and mode not in SMALL_FLOATS) or bits not in BITS or not isinstance(size, int) or size < 1:
         raise UnsupportedModel(
@@ -69,6 +69,8 @@ def _module(stored: Stored, module: str, options: Mapping[str, Any]) -> Iterator
             f"{', '.join(SMALL_FLOATS)}. Open the unquantized model or a GGUF file of it"
         )
     name, scale, bias = f"{module}.weight", f"{module}.scales", f"{module}.biases"
+    if len(stored.shape(name)) < 2:
+        raise stored.wrong(name, "(..., out, words)", stored.shape(name))
     *stack, outputs, width = stored.shape(name)
     inputs = width * 32 // bits
     shape = (*stack, outputs, inputs // size)

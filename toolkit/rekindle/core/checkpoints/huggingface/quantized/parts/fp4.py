@@ -31,7 +31,7 @@ def nvfp4(stored: Stored, module: str, name: str, whole: str, *, divides: bool) 
         UnsupportedModel: a tensor has another dtype.
     """
     codes = stored.read(name, ("U8",))
-    outputs, inputs = stored.shape(name)[0], stored.shape(name)[-1] * 2
+    outputs, inputs = stored.matrix(name)[0], stored.matrix(name)[1] * 2
     scale = f"{module}.weight_scale"
     scales = stored.read(scale, ("F8_E4M3",), (outputs, inputs // NVFP4_GROUP))
     load = partial(_nvfp4, codes, scales, stored.read(whole, ("F32",), (1,), ()), divides)
@@ -59,7 +59,7 @@ def mxfp4(stored: Stored, module: str) -> Found:
     """
     name, scale = f"{module}.weight_packed", f"{module}.weight_scale"
     codes = stored.read(name, ("U8",))
-    outputs, inputs = stored.shape(name)[0], stored.shape(name)[-1] * 2
+    outputs, inputs = stored.matrix(name)[0], stored.matrix(name)[1] * 2
     scales = stored.read(scale, POWERS, (outputs, inputs // MXFP4_GROUP))
     load = partial(_mxfp4, codes, scales)
     return Found(f"{module}.weight", (outputs, inputs), (name, scale), load, "MXFP4")

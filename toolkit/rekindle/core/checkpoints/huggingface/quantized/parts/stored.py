@@ -73,6 +73,17 @@ class Stored:
             )
         return self.files[name].shapes[name]
 
+    def matrix(self, name: str) -> tuple[int, int]:
+        """Return the rows and columns of a stored matrix.
+
+        Raises:
+            CheckpointError: the tensor is missing, or is empty or no matrix.
+        """
+        shape = self.shape(name)
+        if len(shape) != 2 or 0 in shape:
+            raise self.wrong(name, "(rows, columns)", shape)
+        return shape[0], shape[1]
+
     def dtype(self, name: str) -> str:
         """Return the dtype of a stored tensor, by the name in safetensors."""
         return self.files[name].dtype(name)
