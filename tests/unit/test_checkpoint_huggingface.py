@@ -18,7 +18,7 @@ from rekindle.core.models.config import Rope
 from rekindle.core.models.config.scaling import Llama3Scaling
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.families import llama, qwen3
-from rekindle.core.models.families.nearest import SIZES
+from rekindle.core.models.families.nearest import EMBEDDING, SIZES, nearest
 from rekindle.core.models.families.reading import Family
 from rekindle.core.models.families.registry import FAMILIES
 from rekindle.core.text.tokenizer import Tokenizer
@@ -475,6 +475,31 @@ def test_what_is_not_supported_is_named(changes: dict[str, Any], said: str, copy
 
 def test_the_nearest_models_are_of_families_that_open() -> None:
     assert SIZES.keys() <= FAMILIES.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("GPTNeoForCausalLM", "gpt_neox"),
+        ("GPTBigCodeForCausalLM", "gpt2"),
+        ("CodeGenForCausalLM", "gptj"),
+        ("XGLMForCausalLM", "opt"),
+        ("FalconForCausalLM", "gpt_neox"),
+        ("MiniMaxM3ForCausalLM", "minimax_m2"),
+        ("Dots3ForCausalLM", "dots1"),
+        ("HYV3ForCausalLM", "hunyuan_v1_moe"),
+        ("ExaoneForCausalLM", "exaone4"),
+        ("Ernie4_5_VLMoeForConditionalGeneration", "ernie4_5_moe"),
+        ("Gemma3nForCausalLM", "gemma4_text"),
+        ("GlmMoeDsaForCausalLM", "glm4_moe"),
+        ("InternLM2ForCausalLM", "llama"),
+        ("DbrxForCausalLM", "mixtral"),
+        ("CohereCompassForConditionalGeneration", "cohere2"),
+        ("BertModel", EMBEDDING),
+    ],
+)
+def test_the_nearest_model_is_the_one_that_is_most_alike(name: str, family: str) -> None:
+    assert nearest([name]) == SIZES.get(family, family)
 
 
 @pytest.mark.parametrize("names", [["Qwen4ForCausalLM"], ["BertModel"], ["MyForCausalLM"], ["RWKV7ForCausalLM"]])
