@@ -109,8 +109,30 @@ def test_tokenizer_json_is_preferred(tmp_path: Path, byte_tokenizer: Tokenizer) 
         {**tekken(), "special_tokens": [{"rank": 30, "token_str": "x"}]},
         tekken(SPECIAL, default_num_special_tokens=2),
         tekken(default_vocab_size=9999),
+        tekken(default_num_special_tokens=10**6),
+        tekken(pattern="("),
     ],
 )
 def test_a_broken_file_is_named(content: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tekken\.json: not a readable tekken tokenizer"):
         tokenizer_of(tmp_path, content)
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/tool_use.jinja"])
+def test_a_template_that_is_no_text_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match=r"\.jinja: not a text in UTF-8 .*Fetch it again"):
+        tokenizer_of(tmp_path, tekken())
+
+
+def test_a_template_without_a_name_is_none(tmp_path: Path) -> None:
+    templates = [{"template": "a"}, {"name": [], "template": "b"}, {"name": "default", "template": "c"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    assert tokenizer_of(tmp_path, tekken()).chat_template == "c"
+
+
+def test_a_token_around_prompts_is_one_of_the_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<bos>"}))
+    with pytest.raises(CheckpointError, match="must add '<bos>' to each prompt, but has no such token"):
+        tokenizer_of(tmp_path, tekken())

@@ -32,18 +32,20 @@ def read_tekken(path: Path) -> tokenizers.Tokenizer:
     Raises:
         CheckpointError: the file is damaged, or lacks an entry.
     """
-    from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Backend
 
     content = read_json(path)
     try:
         config: Mapping[str, Any] = content["config"]
         count, size = int(config["default_num_special_tokens"]), int(config["default_vocab_size"])
+        if not 0 <= count <= size:
+            raise ValueError(f"expected at most {size} special tokens, got {count}")
         ranks = _ranks(content["vocab"], size - count)
         special = _special_tokens(content.get("special_tokens"), count)
         vocab = {token: index for index, (token, _) in enumerate(special)}
         vocab |= {_text(piece): count + rank for piece, rank in ranks.items()}
-        split = pre_tokenizers.Split(Regex(config["pattern"]), "isolated")
+        split = pre_tokenizers.Split(_pattern(config["pattern"]), "isolated")
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise CheckpointError(
             f"{path}: not a readable tekken tokenizer ({type(error).__name__}: {error}). Fetch it again"
@@ -57,6 +59,22 @@ def read_tekken(path: Path) -> tokenizers.Tokenizer:
         added = AddedToken(token, special=is_control, normalized=False)
         (backend.add_special_tokens if is_control else backend.add_tokens)([added])
     return backend
+
+
+def _pattern(text: str) -> tokenizers.Regex:
+    """Return the split pattern.
+
+    Raises:
+        ValueError: it is not a regular expression.
+    """
+    from tokenizers import Regex
+
+    try:
+        return Regex(text)
+    except TypeError:
+        raise
+    except Exception as error:  # the library raises plain Exception
+        raise ValueError(f"the pattern {text!r:.80} is not a regular expression, {error}") from error
 
 
 def _ranks(vocab: Sequence[Mapping[str, Any]], count: int) -> dict[bytes, int]:

@@ -21,7 +21,7 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
         The tokenizer, or None if none of these files exists. The model is then served by token ids alone.
 
     Raises:
-        CheckpointError: a file cannot be parsed.
+        CheckpointError: a file cannot be parsed, or the tokenizer lacks a token.
         UnsupportedModel: a library for reading tokenizer.model is not installed.
     """
     settings = read_json(directory / "tokenizer_config.json")
@@ -44,7 +44,13 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
     backend.no_padding()
     if "add_bos_token" in settings or "add_eos_token" in settings:
         # As in transformers, these entries override the post-processor of tokenizer.json.
-        wrap(backend, bos if settings.get("add_bos_token") else None, eos if settings.get("add_eos_token") else None)
+        around = bos if settings.get("add_bos_token") else None, eos if settings.get("add_eos_token") else None
+        if missing := [token for token in around if token and backend.token_to_id(token) is None]:
+            raise CheckpointError(
+                f"{directory}: the tokenizer must add {missing[0]!r} to each prompt, but has no such token. Fetch its "
+                "files again"
+            )
+        wrap(backend, *around)
     response = settings.get("response_template")
     response_template = response if isinstance(response, Mapping) else None
     templates = _chat_templates(directory, settings)
@@ -98,11 +104,18 @@ def _chat_templates(directory: Path, settings: Mapping[str, Any]) -> dict[str, s
     by_name |= _named_templates(read_json(directory / "chat_template.json").get("chat_template"))
     by_name |= _named_templates(settings.get("chat_template"))
     for path in (directory / "additional_chat_templates").glob("*.jinja"):
-        by_name[path.stem] = path.read_text(encoding="utf-8")
+        by_name[path.stem] = _text(path)
     path = directory / "chat_template.jinja"
     if path.is_file():
-        by_name[DEFAULT] = path.read_text(encoding="utf-8")
+        by_name[DEFAULT] = _text(path)
     return by_name
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not a text in UTF-8 ({error}). Fetch it again") from error
 
 
 def _named_templates(templates: Any) -> dict[str, str]:
@@ -112,4 +125,5 @@ def _named_templates(templates: Any) -> dict[str, str]:
     if not isinstance(templates, list):
         templates = [{"name": DEFAULT, "template": templates}]
     entries = [entry for entry in templates if isinstance(entry, Mapping)]
-    return {entry["name"]: entry["template"] for entry in entries if isinstance(entry.get("template"), str)}
+    texts = [(entry.get("name"), entry.get("template")) for entry in entries]
+    return {name: text for name, text in texts if isinstance(name, str) and isinstance(text, str)}
