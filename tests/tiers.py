@@ -51,6 +51,7 @@ CORE: Final = (
 STEP: Final = (
     "toolkit/rekindle/core/models/config/",
     "toolkit/rekindle/core/models/feed_forward/",
+    "toolkit/rekindle/core/models/streams/",
     *(
         f"toolkit/rekindle/core/models/{name}.py"
         for name in ("attention", "decoder", "features", "latent", "layer", "layers", "rope", "shard")
