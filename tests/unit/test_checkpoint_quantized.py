@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+from rekindle.core.checkpoints.huggingface.directory import _transposed
 from rekindle.core.checkpoints.huggingface.quantized.formats import with_quantized
 from rekindle.core.checkpoints.huggingface.safetensors_file import SafetensorsFile, open_safetensors
 from rekindle.core.checkpoints.open import open_checkpoint
@@ -118,6 +119,18 @@ def test_rows_in_another_order_are_computed_when_they_are_copied() -> None:
     assert chosen.shape == whole.shape
     np.testing.assert_array_equal(np.asarray(chosen[7:30]), whole[7:30])
     assert chosen.stored() == []
+
+
+def test_a_transposed_stack_is_computed_one_matrix_at_a_time() -> None:
+    (stack,), (expected,) = (list(tensors.values()) for tensors in opened("fp8-stack"))
+    transposed = _transposed(lambda: stack)
+    assert transposed.shape == (len(expected), *expected.shape[:0:-1])
+    for index, matrix in enumerate(np.asarray(expected)):
+        assert isinstance(transposed[index], Quantized)
+        assert equal(np.asarray(transposed[index][3:8]), matrix.T[3:8])
+        assert [each.tobytes() for each in transposed[index].stored()] == [
+            each.tobytes() for each in stack[index].stored()
+        ]
 
 
 @pytest.mark.parametrize("case", CASES)

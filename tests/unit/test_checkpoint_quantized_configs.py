@@ -44,6 +44,9 @@ def test_the_methods_that_configs_may_name_are_those_with_a_format() -> None:
             r"x\.weight must be of 8-bit integers by its config, got F8_E4M3"),
         ("compressed-w4-asym", {"config_groups": 1}, "expected an object config_groups"),
         ("compressed-w4-asym", {"format": "marlin-24"}, r"'marlin-24' are not supported, but pack-quantized, int-"),
+        ("compressed-w4-asym", {"transform_config": {"config_groups": {"R4": {"apply": [
+            {"location": "weight_input"}, {"location": "input"}]}}}},
+            r"transforms of activations \(input\) are not"),
         ("compressed-w4-asym", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity .*sparse-24-bitmask"),
         ("fp8-partial-blocks", {"weight_block_size": [128, 128]},
             r"x\.weight_scale_inv must have the shape \(1, 1\) .*got \(2, 2\)"),
@@ -204,3 +207,19 @@ def test_a_block_of_bitsandbytes_has_numbers(monkeypatch: pytest.MonkeyPatch) ->
     )
     with pytest.raises(CheckpointError, match="must have sizes above 0"):
         with_quantized([file], settings, case)
+
+
+def test_transforms_of_weights_are_in_their_numbers() -> None:
+    file, settings = case_of("compressed-w4-asym")
+    (key,) = settings
+    offline = {"transform_config": {"config_groups": {"R1": {"apply": [{"location": "weight_output"}]}}}}
+    assert formats_of(with_quantized([file], {key: settings[key] | offline}, "it"))
+
+
+def test_scales_of_inputs_are_refused() -> None:
+    file, settings = case_of("modelopt-nvfp4")
+    shapes = {**file.shapes, "x.pre_quant_scale": (16,)}
+    with pytest.raises(
+        UnsupportedModel, match=r"it: x\.pre_quant_scale scales the inputs of a product, .* not supported"
+    ):
+        with_quantized([replace(file, shapes=shapes)], settings, "it")

@@ -30,6 +30,7 @@ from rekindle.core.models.families.wrapped import end_tokens, may_be_tied, text_
 from rekindle.core.models.layers import Shapes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle_kernels.blocks import Tensor
+from rekindle_kernels.quantized import Quantized, Stack
 
 Loader = Callable[[], Tensor]
 Owners = Mapping[str, tuple[SafetensorsFile, str]]
@@ -123,7 +124,17 @@ def _transposed_stacks(shapes: Shapes, expected: Shapes) -> list[str]:
 
 
 def _transposed(loader: Loader) -> Tensor:
-    return np.swapaxes(np.asarray(loader()), 1, 2)
+    """Return a stack of transposed matrices. Quantized ones are computed when they are copied, one at a time."""
+    stack = loader()
+    if isinstance(stack, Stack):
+        return Stack(tuple(map(_transposed_matrix, stack.members)))
+    return np.swapaxes(np.asarray(stack), 1, 2)
+
+
+def _transposed_matrix(matrix: Tensor) -> Quantized:
+    inputs, outputs = matrix.shape
+    stored = () if isinstance(matrix, np.ndarray) else tuple(matrix.stored())
+    return Quantized(inputs, range(outputs), lambda rows: np.asarray(matrix).T[rows], outputs, (), stored)
 
 
 def _owners(files: Sequence[SafetensorsFile], config: ModelConfig) -> tuple[Owners, bool]:

@@ -57,7 +57,24 @@ def schemes_of(options: Mapping[str, Any], source: str) -> tuple[Scheme, ...]:
             f"{source}: compressed-tensors with sparsity ({sparsity['format']!r:.80}) are not supported; open the "
             "unquantized model or a GGUF file of it"
         )
+    if online := sorted(_online_transforms(options.get("transform_config"))):
+        raise UnsupportedModel(
+            f"{source}: compressed-tensors with transforms of activations ({', '.join(online)}) are not supported; "
+            "open the unquantized model or a GGUF file of it"
+        )
     return tuple(_scheme(group, source) for group in groups.values() if group.get("weights"))
+
+
+def _online_transforms(config: Any) -> set[str]:
+    """Return the locations of transforms outside of weights; those of weights are in the stored numbers."""
+    groups = _values(config.get("config_groups") if isinstance(config, Mapping) else None)
+    entries = [entry for group in groups for entry in group.get("apply") or () if isinstance(entry, Mapping)]
+    return {str(entry.get("location")) for entry in entries} - {"weight_input", "weight_output"}
+
+
+def _values(groups: Any) -> list[Mapping[str, Any]]:
+    every = groups.values() if isinstance(groups, Mapping) else ()
+    return [group for group in every if isinstance(group, Mapping) and isinstance(group.get("apply"), list | None)]
 
 
 def _scheme(group: Mapping[str, Any], source: str) -> Scheme:

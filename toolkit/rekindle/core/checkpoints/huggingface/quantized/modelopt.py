@@ -13,8 +13,10 @@ def find_modelopt(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]
 
     Raises:
         CheckpointError: a tensor is missing or does not fit to its module.
-        UnsupportedModel: a tensor has an unsupported dtype.
+        UnsupportedModel: a tensor has an unsupported dtype, or inputs have scales too.
     """
+    for module in stored.ending(".pre_quant_scale"):
+        raise stored.refused(f"{module}.pre_quant_scale", "scales the inputs of a product, which is not supported")
     for module in stored.ending(".weight_scale_2"):
         yield nvfp4(stored, module, f"{module}.weight", f"{module}.weight_scale_2", divides=False)
     yield from find_fp8(stored, options)
