@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from rekindle.core.checkpoints.checkpoint import check_shapes
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError, ModelNotFound, UnsupportedModel
 from rekindle.core.models.config import Rope
@@ -20,7 +21,7 @@ from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.families import llama, qwen3
 from rekindle.core.models.families.nearest import EMBEDDING, SIZES, nearest
 from rekindle.core.models.families.reading import Family
-from rekindle.core.models.families.registry import FAMILIES
+from rekindle.core.models.families.registry import FAMILIES, parse_config
 from rekindle.core.text.tokenizer import Tokenizer
 from tests.families import MODELS
 
@@ -179,6 +180,16 @@ def test_a_missing_output_matrix_is_an_error_unless_tied(copy: Copy) -> None:
     edit(directory / "config.json", {"tie_word_embeddings": False})
     with pytest.raises(CheckpointError, match=r"missing lm_head\.weight.*tie_word_embeddings is false"):
         open_checkpoint(directory)
+
+
+def test_a_missing_output_matrix_is_named_as_in_its_family(families: Path) -> None:
+    settings = json.loads((families / "gpt-neox" / "config.json").read_text())
+    config = parse_config(settings | {"tie_word_embeddings": False}, "config.json")
+    shapes = {name: shape for name, shape in expected_shapes(config).items() if name != "embed_out.weight"}
+    with pytest.raises(
+        CheckpointError, match=r"missing embed_out\.weight; its config says tie_word_embeddings is false"
+    ):
+        check_shapes(shapes, config, "it")
 
 
 @pytest.mark.parametrize("keep", [0, 5, 100, 5000, -1])

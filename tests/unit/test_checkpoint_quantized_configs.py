@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rekindle.__main__ import main
+from rekindle.core.checkpoints.huggingface.directory import _with_quantization
 from rekindle.core.checkpoints.huggingface.quantized.compressed_schemes import scheme_for, schemes_of
 from rekindle.core.checkpoints.huggingface.quantized.formats import FORMATS, formats_of, with_quantized
 from rekindle.core.checkpoints.huggingface.safetensors_file import SafetensorsFile
@@ -214,6 +215,16 @@ def test_transforms_of_weights_are_in_their_numbers() -> None:
     (key,) = settings
     offline = {"transform_config": {"config_groups": {"R1": {"apply": [{"location": "weight_output"}]}}}}
     assert formats_of(with_quantized([file], {key: settings[key] | offline}, "it"))
+
+
+def test_modelopt_may_have_its_config_in_a_file_of_its_own(tmp_path: Path) -> None:
+    assert method_of(_with_quantization({"text_config": {"hidden_size": 1}}, tmp_path)) is None
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+    method = method_of(_with_quantization({"text_config": {"hidden_size": 1}}, tmp_path))
+    assert method is not None
+    assert method.name == "modelopt"
+    settings = case_of("gptq-asym")[1]
+    assert method_of(_with_quantization(settings, tmp_path)) == method_of(settings)
 
 
 def test_scales_of_inputs_are_refused() -> None:

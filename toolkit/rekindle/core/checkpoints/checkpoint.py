@@ -91,7 +91,7 @@ def check_shapes(shapes: Shapes, config: ModelConfig, source: str, remedy: str =
             )
         names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         hint = ""
-        if missing == ["lm_head.weight"]:
+        if missing == [f"{config.names.head}.weight"]:
             hint = "; its config says tie_word_embeddings is false"
             remedy = f"{remedy}, or set it to true if the model uses its embedding as its head"
         if len(missing) >= len(expected) - 1 and (similar := _similar(missing, shapes)):

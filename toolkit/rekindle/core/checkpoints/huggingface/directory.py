@@ -24,6 +24,7 @@ from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import CheckpointError, ModelNotFound
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
+from rekindle.core.models.families.quantization import method_of
 from rekindle.core.models.families.reading import Family
 from rekindle.core.models.families.registry import parse_config
 from rekindle.core.models.families.wrapped import end_tokens, may_be_tied, text_config_of, tie_flags
@@ -55,7 +56,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         raise ModelNotFound(f"{source} is not a model directory: it has no config.json{advice and f'; {advice}'}")
     settings = read_json(directory / "config.json")
     config = parse_config(settings, f"{source}/config.json", family)
-    files = with_quantized(open_weight_files(directory), text_config_of(settings).settings, source)
+    files = with_quantized(open_weight_files(directory), _with_quantization(settings, directory), source)
     owners, is_base = _owners(files, config)
     config, generates = _with_head(config, settings, owners, is_base or _embeds(directory), source)
     shapes = {name: file.shapes[stored_name] for name, (file, stored_name) in owners.items()}
@@ -74,6 +75,14 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     uses = Uses(generates, read_embedding(directory), _classifier(settings, owners, config, source))
     formats = formats_of(files)
     return Checkpoint(source, config, tensors, eos_ids, tokenizer, generation, paths, uses, formats)
+
+
+def _with_quantization(settings: Mapping[str, Any], directory: Path) -> Mapping[str, Any]:
+    """Return the text model's config with its quantization, which older files of ModelOpt have beside it."""
+    config = text_config_of(settings).settings
+    if method_of(config) is None and read_json(directory / "hf_quant_config.json"):
+        return {**config, "quantization_config": {"quant_method": "modelopt"}}
+    return config
 
 
 def _classifier(settings: Mapping[str, Any], owners: Owners, config: ModelConfig, source: str) -> Classifier | None:
