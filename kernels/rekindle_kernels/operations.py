@@ -12,7 +12,9 @@ from rekindle_kernels.penalties import Penalties
 
 
 class Operations(Protocol):
-    """Functions of `reference` and of each package's `operations`, documented in `api`, `layers` and `sampling`."""
+    """Functions of `reference` and of each package's `operations`, documented in `api`, `layers`, `states`
+    and `sampling`.
+    """
 
     def unsupported_reason(self, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
         """Return the reason pages of this shape and dtype are not supported, or None."""
@@ -84,6 +86,49 @@ class Operations(Protocol):
 
     def gate(self, x: jax.Array) -> jax.Array:
         """See `layers.gate`."""
+
+    def convolve_blocks(
+        self,
+        x: jax.Array,
+        weight: jax.Array,
+        bias: jax.Array | None,
+        states: jax.Array,
+        slots: jax.Array,
+        starts: jax.Array,
+        counts: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """See `states.convolve_blocks`."""
+
+    def convolve_rows(
+        self, x: jax.Array, weight: jax.Array, bias: jax.Array | None, states: jax.Array, slots: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """See `states.convolve_rows`."""
+
+    def recur_blocks(
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        decay: jax.Array,
+        beta: jax.Array | None,
+        states: jax.Array,
+        slots: jax.Array,
+        starts: jax.Array,
+        counts: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """See `states.recur_blocks`."""
+
+    def recur_rows(
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        decay: jax.Array,
+        beta: jax.Array | None,
+        states: jax.Array,
+        slots: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """See `states.recur_rows`."""
 
     def mass(self, columns: jax.Array, largest: jax.Array, temperature: jax.Array, least: jax.Array) -> jax.Array:
         """See `sampling.mass`."""

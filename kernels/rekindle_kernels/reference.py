@@ -3,8 +3,12 @@
 It computes in float32, or in float64 for arguments of float64.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from rekindle_kernels.inputs import Input
 from rekindle_kernels.xla.gate import gate
@@ -138,3 +142,105 @@ def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: jax.Array, ou
 def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
     """See `layers.look_up`."""
     return weight[ids].astype(jnp.float32)
+
+
+def convolve_blocks(
+    x: jax.Array,
+    weight: jax.Array,
+    bias: jax.Array | None,
+    states: jax.Array,
+    slots: jax.Array,
+    starts: jax.Array,
+    counts: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """See `states.convolve_blocks`."""
+
+    def one(before: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        window = jnp.concatenate([before, x[None]])
+        y = jnp.sum(window * weight.T, axis=0)
+        return window[1:], y if bias is None else y + bias
+
+    return _by_token(one, states, slots, starts, counts, x)
+
+
+def convolve_rows(
+    x: jax.Array, weight: jax.Array, bias: jax.Array | None, states: jax.Array, slots: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """See `states.convolve_rows`."""
+    ones = jnp.ones_like(slots)
+    y, states = convolve_blocks(x[:, None], weight, bias, states, slots, ones, ones)
+    return y[:, 0], states
+
+
+def recur_blocks(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    decay: jax.Array,
+    beta: jax.Array | None,
+    states: jax.Array,
+    slots: jax.Array,
+    starts: jax.Array,
+    counts: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """See `states.recur_blocks`."""
+    group = v.shape[2] // q.shape[2]
+
+    def one(state: jax.Array, token: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        q, k, d, decay, *beta = token
+        q, k = jnp.repeat(q, group, axis=0), jnp.repeat(k, group, axis=0)
+        state = state * jnp.exp(decay)[:, :, None]
+        if beta:
+            d = beta[0][:, None] * (d - jnp.einsum("hk,hkv->hv", k, state))
+        state = state + k[:, :, None] * d[:, None, :]
+        return state, jnp.einsum("hk,hkv->hv", q, state)
+
+    tokens = (q, k, v, decay.reshape(*v.shape[:3], -1), *(() if beta is None else (beta,)))
+    return _by_token(one, states, slots, starts, counts, tokens)
+
+
+def recur_rows(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    decay: jax.Array,
+    beta: jax.Array | None,
+    states: jax.Array,
+    slots: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """See `states.recur_rows`."""
+    ones, betas = jnp.ones_like(slots), None if beta is None else beta[:, None]
+    o, states = recur_blocks(q[:, None], k[:, None], v[:, None], decay[:, None], betas, states, slots, ones, ones)
+    return o[:, 0], states
+
+
+def _by_token(
+    one: Callable[[jax.Array, Any], tuple[jax.Array, jax.Array]],
+    states: jax.Array,
+    slots: jax.Array,
+    starts: jax.Array,
+    counts: jax.Array,
+    tokens: Any,
+) -> tuple[jax.Array, jax.Array]:
+    """Update the states of slots by one token after the other; padding changes nothing and gives zeros.
+
+    Args:
+        one: returns a state after a token, and the token's result.
+        states, slots, starts, counts: see `states.recur_blocks`.
+        tokens: arrays (blocks, block_tokens, ...).
+    """
+    first = jax.tree.leaves(tokens)[0]
+    blocks, length = first.shape[:2]
+    place = jnp.arange(length, dtype=jnp.int32)[None]
+    real = (place < counts[:, None]) & (slots[:, None] != len(states) - 1)
+    fresh = (place == 0) & (starts[:, None] == 0)
+
+    def step(states: jax.Array, token: tuple[jax.Array, jax.Array, jax.Array, Any]) -> tuple[jax.Array, jax.Array]:
+        slot, real, fresh, arrays = token
+        before = states[slot]
+        after, result = one(jnp.where(fresh, 0.0, before), arrays)
+        return states.at[slot].set(jnp.where(real, after, before)), jnp.where(real, result, 0.0)
+
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (real, fresh, tokens))
+    states, results = lax.scan(step, states, (jnp.repeat(slots, length), *flat))
+    return results.reshape(blocks, length, *results.shape[1:]), states

@@ -22,6 +22,7 @@ from rekindle.core.models.decoder import abstract_decoder
 from rekindle_kernels import api
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.engine_gpu import LLAMA_3_8B
+from tests.kernels import state_programs
 from tests.published import CONFIGS, published
 
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
@@ -132,6 +133,14 @@ def test_a_page_is_copied_in_place(device_kind: str) -> None:
     assert read.memory_analysis().temp_size_in_bytes < pages.size
 
 
+@pytest.mark.parametrize("name", state_programs.GPU)
+def test_states_are_updated_in_place(device_kind: str, name: str) -> None:
+    program = state_programs.GPU[name]
+    memory = compiled(device_kind, program.function, *program.shapes, donated=(program.donated,)).memory_analysis()
+    assert memory.alias_size_in_bytes == program.held
+    assert memory.temp_size_in_bytes < program.held
+
+
 @pytest.mark.parametrize(
     "bucket",
     [
@@ -161,7 +170,7 @@ def _check_step(config: ModelConfig, bucket: Bucket) -> None:
     packed = InputLayout.of(bucket, slots).padding()
 
     def run(pages: Any, slots: Any, weights: Any, packed: Any) -> Any:
-        return step(abstract.with_weights(weights), pages, slots, packed, bucket, 5, implementation)
+        return step(abstract.with_weights(weights), pages, slots, packed, bucket, 5)
 
     shape = Shape(packed.shape, packed.dtype)
     program = compiled("NVIDIA H100 80GB HBM3", run, pages, slots, list(abstract.forms), shape, donated=(0, 1))

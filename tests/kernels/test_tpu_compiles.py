@@ -18,6 +18,7 @@ from rekindle.core.models.config import ModelConfig, Rope
 from rekindle.core.models.decoder import abstract_decoder
 from rekindle_kernels import api
 from rekindle_kernels.tpu import blocks, form, rows, tuning
+from tests.kernels import state_programs
 from tests.kernels.topologies import KINDS, V5E, V5P, V6E, chip
 from tests.published import CONFIGS, published
 
@@ -132,6 +133,15 @@ def test_a_page_is_copied_in_place(topology: str, head_dim: int) -> None:
         assert_within(program.cost_analysis()["bytes accessed"], 2 * size(content))
 
 
+@pytest.mark.parametrize("topology", [V5E, V6E])
+@pytest.mark.parametrize("name", state_programs.TPU)
+def test_states_are_updated_in_place(topology: str, name: str) -> None:
+    program = state_programs.TPU[name]
+    memory = compiled(topology, program.function, *program.shapes, donated=(program.donated,)).memory_analysis()
+    assert memory.alias_size_in_bytes >= program.held
+    assert memory.temp_size_in_bytes < program.held / 2
+
+
 @ALL
 def test_the_stated_cost_of_decode_attention_is_the_program_s(topology: str) -> None:
     pages, heads, count = pool(128, BFLOAT16), 32, 32
@@ -164,7 +174,7 @@ def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket) -> tuple[A
     packed = InputLayout.of(bucket, slots).padding()
 
     def run(pages: Any, slots: Any, weights: Any, packed: Any) -> Any:
-        return step(abstract.with_weights(weights), pages, slots, packed, bucket, 5, "tpu")
+        return step(abstract.with_weights(weights), pages, slots, packed, bucket, 5)
 
     program = lowered(topology, run, pages, slots, list(abstract.forms), Shape(packed.shape, INT32), donated=(0, 1))
     return program, sum(size(layer) for layer in pages)

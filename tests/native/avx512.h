@@ -43,6 +43,11 @@ inline __m512i permute(__m512i a, __m512i places, __m512i b) {
   return (__m512i)to;
 }
 
+inline __m512 fused(__m512 a, __m512 b, __m512 c) {
+  for (int i = 0; i < 16; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
+}
+
 inline Words narrow(__m512 x) {
   const Words bits = (Words)x;
   return x == x ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : (bits >> 16) | 0x40;
@@ -64,6 +69,7 @@ inline __m512 add_products(__m512 sum, __m512bh a, __m512bh b) {
 }  // namespace emulated
 
 #define _mm512_loadu_si512 emulated::load
+#define _mm512_fmadd_ps emulated::fused
 #define _mm512_set1_epi32 emulated::set
 #define _mm512_maskz_cvtepu16_epi32 emulated::widen
 #define _mm512_maskz_cvtepu8_epi32 emulated::widen_bytes

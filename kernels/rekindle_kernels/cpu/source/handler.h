@@ -1,6 +1,8 @@
 // Common parts of the handler files.
 #pragma once
 
+#include <vector>
+
 #include "xla/ffi/api/ffi.h"
 
 #define REKINDLE_EXPORT __attribute__((visibility("default")))
@@ -17,5 +19,12 @@ namespace ffi = xla::ffi;
 using Matrix = ffi::Buffer<ffi::F32, 2>;
 using Vector = ffi::Buffer<ffi::F32, 1>;
 using Ids = ffi::Buffer<ffi::S32, 1>;
+
+// Returns this thread's reusable memory for a part.
+inline float* scratch(int64_t size) {
+  static thread_local std::vector<float> kept;
+  if (static_cast<int64_t>(kept.size()) < size) kept.resize(size);
+  return kept.data();
+}
 
 }  // namespace rekindle

@@ -18,13 +18,6 @@ constexpr int64_t kQueriesTogether = 32;  // queries of a part: they share the t
 constexpr int64_t kSmall = 32 * 1024;     // products below which waking another thread takes longer
 constexpr int64_t kPartsAThread = 4;      // parts per thread below which contexts are split
 
-// Returns this thread's reusable memory for a part.
-float* scratch(int64_t size) {
-  static thread_local std::vector<float> kept;
-  if (static_cast<int64_t>(kept.size()) < size) kept.resize(size);
-  return kept.data();
-}
-
 // A run: adjacent queries of one sequence.
 struct Run {
   int64_t sequence, first_query, queries, position;

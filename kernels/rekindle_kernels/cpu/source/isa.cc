@@ -1,12 +1,14 @@
 // All kernels of one instruction set. This file is compiled once per set, with REKINDLE_ISA as the set's name.
 #include "adjust.h"
 #include "attention.h"
+#include "convolve.h"
 #include "draw.h"
 #include "gate.h"
 #include "kernels.h"
 #include "linear.h"
 #include "mass.h"
 #include "norm.h"
+#include "recur.h"
 #include "rotary.h"
 
 #define REKINDLE_TEXT(name) #name
@@ -27,6 +29,8 @@ const Kernels kernels = {
     rms_norm,
     rotate,
     gate,
+    convolve,
+    recur,
     mass,
     draw,
     maxima,

@@ -94,6 +94,38 @@ struct Gate {
   int64_t features;
 };
 
+// Adjacent tokens of one slot, in order. They begin from zeros if they are `fresh`, else from the slot's state.
+struct Stretch {
+  int64_t slot, first_token, tokens;
+  bool fresh;
+};
+
+// A causal depthwise convolution of tokens with the inputs before them. A slot's state is its last inputs.
+struct Convolution {
+  const float *x, *weight, *bias;  // [tokens][channels], [channels][taps], and [channels] or null
+  float *states, *y;               // [slots][taps - 1][channels], and like x
+  int64_t channels, taps;
+};
+constexpr int64_t kTaps = 16;       // the most taps
+constexpr int64_t kChannels = 128;  // channels of a part
+
+// A recurrence of one matrix per slot and head: S = exp(decay) * S + k (x) d, and o = q . S. Without the delta rule, d
+// is v; with it, d is beta * (v - k . (exp(decay) * S)).
+//
+// A column of S depends on no other column. Tokens come one after the other, each with the same rounding, so a token's
+// bits are independent of the stretch around it.
+struct Recurrence {
+  const float *q, *k, *v;     // [tokens][key_heads][keys] twice, [tokens][heads][values]
+  const float *decay, *beta;  // [tokens][heads][decays], and [tokens][heads] or null
+  float *states, *o;          // [slots][heads][keys][values], and like v
+  int64_t key_heads, heads, keys, values;
+  int64_t decays;  // 1, or `keys` for a decay of each row of S
+};
+constexpr int64_t kColumns = 64;  // columns of a part
+
+// Returns the floats of scratch for a part of a recurrence.
+static inline int64_t recurrence_scratch(int64_t keys) { return (keys + 15) / 16 * 16 * (3 + 16); }
+
 // Sums of exp((x - largest) / temperature) over the tokens of each row whose x is at least `least`.
 //
 // The order of sums is fixed: token by token within parts of `kTokens`, then part by part.
@@ -145,6 +177,10 @@ struct Kernels {
   void (*rms_norm)(const Norm&, int64_t first, int64_t rows);
   void (*rotate)(const Rotation&, int64_t first, int64_t tokens);
   void (*gate)(const Gate&, int64_t first, int64_t rows);
+  // Computes some channels of a stretch, and updates the slot's last inputs of them.
+  void (*convolve)(const Convolution&, const Stretch&, int64_t first_channel);
+  // Computes some columns of one head for a stretch, and updates the slot's matrix there.
+  void (*recur)(const Recurrence&, const Stretch&, int64_t head, int64_t first_column, float* scratch);
   // Sums one part of the tokens: [rows].
   void (*mass)(const Mass&, int64_t first, int64_t tokens, float* sums);
   // Finds the best token of one part: its score and its place, [rows] each.

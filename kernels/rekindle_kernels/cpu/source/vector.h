@@ -36,6 +36,28 @@ inline Vec load(const float* from) {
 
 inline void store(float* to, Vec x) { std::memcpy(to, &x, sizeof x); }
 
+// Loads the first `count` numbers; the other lanes are 0.
+inline Vec load_first(const float* from, int64_t count) {
+  Vec x{};
+  std::memcpy(&x, from, count * sizeof(float));
+  return x;
+}
+
+inline void store_first(float* to, Vec x, int64_t count) { std::memcpy(to, &x, count * sizeof(float)); }
+
+// Returns a * b + c, rounded once: for sums that different loops must round alike. (Elsewhere the compiler chooses.)
+inline Vec fused(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+  return (Vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+  return a * b + c;
+#endif
+}
+
 // Loads bfloat16 numbers, the upper halves of floats. (For a generic vector conversion, GCC 12 emits six instructions
 // with AVX2, and no vector instructions with NEON.)
 inline Vec load(const uint16_t* from) {
