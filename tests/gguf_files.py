@@ -19,16 +19,19 @@ from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.models.config.scaling import Llama3Scaling
 from tests.families import MODELS
 from tests.gguf_metadata import PERMUTED, Config, global_head_dim_of, head_dim_of, rope_of, write_metadata
+from tests.gguf_states import multiplied, name_of, of_parts, stored_state
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Change = Callable[[gguf.GGUFWriter], None]
 
 NAMES = {
+    "bamba": "granitehybrid",
     "cohere": "command-r",
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
     "ernie4_5_moe": "ernie4_5-moe",
     "exaone_moe": "exaone-moe",
+    "falcon_h1": "falcon-h1",
     "gemma3_text": "gemma3",
     "gemma3n_text": "gemma3n",
     "gemma4_text": "gemma4",
@@ -38,9 +41,11 @@ NAMES = {
     "gpt_neox": "gptneox",
     "gpt_oss": "gpt-oss",
     "granitemoe": "granitemoe",
+    "granitemoehybrid": "granitehybrid",
     "granitemoeshared": "granitemoe",
     "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan-moe",
+    "lfm2_moe": "lfm2moe",
     "llama4_text": "llama4",
     "ministral3": "mistral3",
     "minimax_m2": "minimax-m2",
@@ -49,13 +54,16 @@ NAMES = {
     "olmo3": "olmo2",
     "phi": "phi2",
     "qwen2_moe": "qwen2moe",
+    "qwen3_5_moe_text": "qwen35moe",
+    "qwen3_5_text": "qwen35",
     "qwen3_moe": "qwen3moe",
+    "qwen3_next": "qwen3next",
     "solar_open": "glm4moe",
 }
 """llama.cpp's names of the "model_type"s that it calls otherwise."""
 TURNED = ("gpt_oss", "llama4_text")
 """Models whose stacks of experts are (expert, in, out)."""
-SHIFTED = ("gemma", "gemma2", "gemma3_text", "nemotron")
+SHIFTED = ("gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 UNSAID: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 16},
     "gemma2-nocap": {
@@ -80,6 +88,8 @@ UNSAID: dict[str, dict[str, Any]] = {
     "deepseek-v3-noq": {"rope_interleave": True},
     "glm": {"rms_norm_eps": 1e-5},
     "gpt-oss": {"swiglu_limit": 7.0},
+    "granite-hybrid-moe": {"max_position_embeddings": 1 << 20, "position_embedding_type": None},
+    "lfm2-moe": {"routed_scaling_factor": 1.0},
     "llama-dynamic": {"rope_scaling": None},
     "llama4": {"attention_chunk_size": 8192, "attn_scale": 0.1, "floor_scale": 8192},
     "mistral": {"sliding_window": None},
@@ -114,9 +124,11 @@ UNSAID: dict[str, dict[str, Any]] = {
 """What the converter does not write of some goldens: the files say what is here instead."""
 UNWRITTEN = {
     "cohere2-moe",
+    "falcon-h1",
     "flex-olmo",
     "gemma3-wrapped",
     "gptj",
+    "granite-hybrid",
     "helium",
     "mistral-own-head",
     "olmoe-clip",
@@ -124,8 +136,8 @@ UNWRITTEN = {
     "opt-350m",
     "qwen3-moe-sparse",
 }
-"""The goldens that llama.cpp's converter or format does not know, such as dense layers between those of experts;
-two would be as gemma3 and mistral.
+"""The goldens that llama.cpp's converter or format does not know, such as dense layers between those of experts
+a tied head with a multiplier of its own, or heads of an odd size; two would be as gemma3 and mistral.
 """
 WRITTEN = sorted({*MODELS, *UNSAID} - UNWRITTEN)
 """The goldens that llama.cpp writes."""
@@ -163,7 +175,7 @@ def write_model(
     """
     config = in_common_words(read_config(directory))
     kind = config["model_type"]
-    name = NAMES.get(kind, kind)
+    name = name_of(directory, NAMES.get(kind, kind))
     writer = gguf.GGUFWriter(path, name, split_max_tensors=split)
     write_metadata(writer, config)
     if config["model_type"] == "apertus":
@@ -193,6 +205,10 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
     for name, tensor in open_checkpoint(directory).tensors.items():
         stem, kind = stem_and_kind(name)
         values = np.asarray(tensor, np.float32)
+        if (of_state := stored_state(name, values, config)) is not None:
+            found |= of_state
+            continue
+        values = multiplied(name, values, config)
         if config["model_type"] in SHIFTED and name.endswith("norm.weight"):
             values = values + np.float32(1)
         if config["model_type"] in PERMUTED and stem.endswith(("q_proj", "k_proj")):
@@ -203,9 +219,10 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
         if stem.endswith("attention.query_key_value"):
             values = parted(values, config["num_attention_heads"])
         if stem.endswith(("block_sparse_moe.input_linear", "shared_mlp.input_linear")):
-            block, ending = stem.split(".")[2], "shexp" if "shared" in stem else "exps"
+            block, ending = stem.split(".")[2], "_shexp" if "shared" in stem else "_exps"
             gate, up = np.split(values, 2, axis=-2)
-            found |= {f"blk.{block}.ffn_gate_{ending}.weight": gate, f"blk.{block}.ffn_up_{ending}.weight": up}
+            ending = ending if config["num_local_experts"] else ""
+            found |= {f"blk.{block}.ffn_gate{ending}.weight": gate, f"blk.{block}.ffn_up{ending}.weight": up}
         elif stem.endswith("experts.gate_up_proj") and config["model_type"] in TURNED:
             block = stem.split(".")[2]
             turned = values.swapaxes(1, -1)
@@ -223,10 +240,16 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
             stacks.setdefault(f"{library(streams[1])}.{kind}", []).append(values)
         elif merged := re.fullmatch(r"(.*\.experts)\.\d+(\..*)|(.*layernorm)\.norms\.\d+", stem):
             whole = merged[3] or merged[1] + merged[2]
+            whole = re.sub(r"^backbone(.*)mixer.experts", r"model\1mlp.experts", whole)
+            whole = re.sub(r"^model\.(.*feed_forward\.experts\.w\d)", r"\1", whole)
             stacks.setdefault(f"{library(whole)}.{kind}", []).append(values)
         else:
-            own = library(stem)
+            dense = stem.replace("shared_mlp.output_linear", "mlp.down_proj")
+            own = library(stem if config.get("num_local_experts") else dense)
             if ".act_fn." in name:  # in the metadata
+                continue
+            if own is None and (whole := library(name)) is not None:  # the library has its name with the suffix
+                found[whole] = values
                 continue
             assert own is not None, stem
             turn = stem.endswith("experts.down_proj") and kind == "weight" and config["model_type"] in TURNED
@@ -254,7 +277,9 @@ def parted(rows: Array, heads: int) -> Array:
 
 
 def in_common_words(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a GPT-2's config with the keys that others have."""
+    """Return a GPT-2's or a Nemotron-H's config with the keys that others have."""
+    if config["model_type"] == "nemotron_h":
+        return of_parts(config)
     if config["model_type"] != "gpt2":
         return config
     hidden = config["n_embd"]

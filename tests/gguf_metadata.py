@@ -8,11 +8,13 @@ from typing import Any
 import gguf
 import numpy as np
 
+from tests.gguf_states import write_convolutions, write_delta_nets, write_granite, write_mamba, write_nemotron
+
 Config = Mapping[str, Any]
 
 PERMUTED = (
     *("llama", "ministral3", "mistral", "mixtral", "smollm3", "olmo", "arcee"),
-    *("granite", "granitemoe", "granitemoeshared"),
+    *("granite", "granitemoe", "granitemoeshared", "granitemoehybrid", "bamba", "nemotron_h"),
 )
 
 
@@ -354,7 +356,16 @@ _SPECIAL: dict[str, Callable[[gguf.GGUFWriter, Config], None]] = {
     "glm4_moe_lite": _deepseek,
     "gpt_neox": lambda writer, config: writer.add_parallel_residual(config["use_parallel_residual"]),
     "gpt_oss": _gpt_oss,
+    "bamba": write_granite,
+    "falcon_h1": write_mamba,
     "granite": _granite,
+    "granitemoehybrid": write_granite,
+    "lfm2": write_convolutions,
+    "lfm2_moe": write_convolutions,
+    "nemotron_h": write_nemotron,
+    "qwen3_5_moe_text": write_delta_nets,
+    "qwen3_5_text": write_delta_nets,
+    "qwen3_next": write_delta_nets,
     "granitemoe": _granite,
     "granitemoeshared": _granite_moe_shared,
     "hunyuan_v1_moe": _hunyuan_moe,

@@ -273,7 +273,7 @@ def add(kind: str, key: str, value: Any) -> Change:
     [
         (
             add("string", "general.architecture", "mamba"),
-            r"'mamba' is not supported in GGUF files: it has Mamba layers, which keep a state\. .* opens: Mistral",
+            r"'mamba' is not supported in GGUF files: it has Mamba-1 layers, which keep a state\. .* opens: Granite 4",
         ),
         (add("string", "llama.rope.scaling.type", "spiral"), "'spiral' is not supported"),
         (add("string", "llama.rope.scaling.type", "dynamic"), "'dynamic' is not supported"),

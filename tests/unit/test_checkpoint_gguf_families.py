@@ -21,11 +21,13 @@ from rekindle.core.models.families.registry import FAMILIES
 from rekindle.core.models.load import load_decoder
 from rekindle.core.models.rope import rope_frequencies
 from tests.gguf_files import NAMES, UNSAID, WRITTEN, Change, said_directory, write_model
-from tests.unit.test_models import paged_logits
+from tests.unit.test_models import paged_logits, tolerance
 
-CHEAP = ("gpt-neox", "gpt2", "granitemoe", "stablelm-parallel")
+CHEAP = ("bamba", "falcon-h1-norm", "gpt-neox", "gpt2", "granitemoe", "stablelm-parallel")
 """Models whose logits are computed in every run. Those of the others follow from the config and the tensors."""
 
+OTHERWISE = ("bamba", "falcon_h1")
+"""Families whose files have other tensors and multipliers for the same logits, which are compared in every run."""
 STORED_AS = {"glm4_moe_lite": "deepseek_v3", "solar_open": "glm4_moe"}
 """Families without an architecture of their own, by the family read from their files."""
 
@@ -33,6 +35,9 @@ STORED_AS = {"glm4_moe_lite": "deepseek_v3", "solar_open": "glm4_moe"}
 def check_same(opened: Checkpoint, model: Checkpoint) -> None:
     """Check that two have the same config, but for what files say in other words, and the same tensors."""
     config = model.config
+    if config.family in OTHERWISE:
+        assert opened.config.states() == config.states()
+        return
     if config.family == "mistral" and config.attentions[0].window is None:
         config = replace(config, family="llama")
     config = replace(config, family=STORED_AS.get(config.family, config.family))
@@ -51,8 +56,9 @@ def check_same(opened: Checkpoint, model: Checkpoint) -> None:
     if names.qkv_by_head or names.transposed:
         return  # the logits are compared in every run
     for name, tensor in opened.tensors.items():
-        # A norm of which the file has the 1 added has lost the last bit of small weights.
-        np.testing.assert_allclose(tensor, np.asarray(model.tensors[name], np.float32), rtol=0, atol=1e-7, err_msg=name)
+        # A norm of which the file has the 1 added has lost the last bit of small weights, and a rate some bits.
+        atol = 1e-6 if name.endswith("A_log") else 1e-7
+        np.testing.assert_allclose(tensor, np.asarray(model.tensors[name], np.float32), rtol=0, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize("model", WRITTEN)
@@ -76,7 +82,7 @@ def test_a_file_gives_the_logits_of_the_reference_within_1e_5(model: str, famili
     ids, expected = golden["input_ids"][0], golden["logits"][0]
     if model in UNSAID:  # the reference is of what the file does not say
         expected = logits_of(open_checkpoint(said_directory(families / model, tmp_path / model)), ids)
-    assert np.abs(logits_of(opened, ids) - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert np.abs(logits_of(opened, ids) - expected).max() <= tolerance(opened.config) * np.abs(expected).max()
 
 
 def adding(kind: str, key: str, value: Any) -> Change:
@@ -129,7 +135,15 @@ def test_a_file_of_a_text_model_for_images_is_the_text_model(
     assert set(opened.tensors) == set(expected.tensors)
 
 
-@pytest.mark.parametrize(("model", "name"), [("exaone-moe", "exaone-moe"), ("glm4-moe-lite", "deepseek2")])
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("exaone-moe", "exaone-moe"),
+        ("glm4-moe-lite", "deepseek2"),
+        ("nemotron-h-moe", "nemotron_h_moe"),
+        ("qwen3_5", "qwen35"),
+    ],
+)
 def test_blocks_that_predict_further_tokens_are_left_out(model: str, name: str, families: Path, tmp_path: Path) -> None:
     def with_another_block(writer: gguf.GGUFWriter) -> None:
         (metadata,) = writer.kv_data

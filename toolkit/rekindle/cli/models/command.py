@@ -111,12 +111,14 @@ def _details(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator
 def _cells(row: Row, machine: Machine, tokens: int) -> list[tuple[str, ...]]:
     """Return a table of a family's sizes. Active parameters are only there for experts."""
     largest, has_experts = machine.largest(row, tokens), any(size.active < size.parameters for size in row.sizes)
-    table: list[tuple[str, ...]] = [("", "size", "params", "active", "weights", f"+{tokens:,}")]
+    table: list[tuple[str, ...]] = [("  size", "params", "active", "weights", f"+{tokens:,}")]
     for size in row.sizes:
         mark = "*" if size is largest else {True: "+", False: "-", None: ""}[machine.fits(size, tokens)]
         counts = count_text(size.parameters), count_text(size.active)
-        table.append((mark, size.name, *counts, size_text(size.weight_bytes), size_text(size.bytes_with(tokens))))
-    return table if has_experts else [(*cells[:3], *cells[4:]) for cells in table]
+        table.append(
+            (f"{mark:1} {size.name}", *counts, size_text(size.weight_bytes), size_text(size.bytes_with(tokens)))
+        )
+    return table if has_experts else [(*cells[:2], *cells[3:]) for cells in table]
 
 
 def _memory(machine: Machine) -> str:

@@ -43,7 +43,7 @@ def _idle(layer: LayerConfig, hidden: int) -> int:
     experts = layer.feed_forward.experts if isinstance(layer.feed_forward, DualConfig) else layer.feed_forward
     if not isinstance(experts, ExpertsConfig):
         return 0
-    return (experts.count - experts.router.per_token) * _of_feed_forward(experts.each, hidden)
+    return (experts.count - experts.router.per_token) * _of_feed_forward(experts.each, experts.latent or hidden)
 
 
 def _of_feed_forward(config: FeedForwardConfig, hidden: int) -> int:

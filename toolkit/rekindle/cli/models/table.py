@@ -30,12 +30,14 @@ class Size:
         parameters: the number of its parameters.
         active: the number of parameters used for a token.
         numbers_per_token: the size of a token's keys and values in all layers.
+        state_bytes: the bytes of a request's states.
     """
 
     name: str
     parameters: int
     active: int
     numbers_per_token: int
+    state_bytes: int = 0
 
     @property
     def label(self) -> str:
@@ -49,8 +51,8 @@ class Size:
         return BYTES * self.parameters
 
     def bytes_with(self, tokens: int) -> int:
-        """Return the bytes of weights, keys and values in bfloat16, with so many tokens of context."""
-        return self.weight_bytes + BYTES * self.numbers_per_token * tokens
+        """Return the bytes of weights, keys and values in bfloat16, and of states, with so many tokens of context."""
+        return self.weight_bytes + BYTES * self.numbers_per_token * tokens + self.state_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +108,4 @@ def _row(family: str, entry: Mapping[str, Any]) -> Row:
 def _size(name: str, settings: Mapping[str, Any]) -> Size:
     config = parse_config(settings, name)
     count = parameters(config)
-    return Size(name, count, active_parameters(config, count), config.numbers_per_token)
+    return Size(name, count, active_parameters(config, count), config.numbers_per_token, config.state_bytes)

@@ -1,8 +1,6 @@
 """Attention of a layer, independent of the computation over pages."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -10,36 +8,13 @@ import numpy as np
 from flax import nnx
 
 from rekindle.core.models.config import AttentionConfig, HeadNorm, LayerConfig, ModelConfig, Names
+from rekindle.core.models.config.partition import Order
 from rekindle.core.models.layers import JoinedTensors, Linear, Normalise, WeightSource, halves_first
+from rekindle.core.models.mixing import Mixer, ScoreOptions
 from rekindle.core.models.rope import Positions, rotate_start
-from rekindle.core.models.shard import HeadShares, Order, compose, rows_of, spread
+from rekindle.core.models.shard import HeadShares, compose, rows_of, spread
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreOptions:
-    """A layer's options for attention scores, as arguments of `rekindle_kernels.api.attend_rows`.
-
-    Attributes:
-        chunk: the size of chunks of positions; it is no argument of the kernels, but changes their page tables.
-    """
-
-    scale: float
-    window: int | None = None
-    soft_cap: float | None = None
-    sinks: jax.Array | None = None
-    chunk: int | None = None
-
-    def options(self) -> dict[str, Any]:
-        """Return the kernels' options by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "chunk"}
-
-
-Attend = Callable[[jax.Array, jax.Array | None, jax.Array, ScoreOptions], tuple[jax.Array, jax.Array]]
-"""`(q, kv, pages, scores) -> (output, pages)` of one layer. Queries and output are (token, heads, head_dim). `kv` are
-the keys and values to write into the pages, (token, sides, kv_heads, head_dim); a single side is both. None stands for
-pages with the keys and values of all tokens."""
 
 
 class Attention(nnx.Module, pytree=False):
@@ -75,7 +50,7 @@ class Attention(nnx.Module, pytree=False):
         self.sinks = nnx.Param(weights.get(sinks)) if config.sinks else None
 
     def __call__(
-        self, x: Input, onto: jax.Array | None, positions: Positions, pages: jax.Array, attend: Attend
+        self, x: Input, onto: jax.Array | None, positions: Positions, pages: jax.Array, mixer: Mixer
     ) -> tuple[jax.Array, jax.Array]:
         """Compute attention of (token, hidden), added to `onto`, and write the tokens into this layer's pages."""
         count = self.heads + self.sides * self.kv_heads
@@ -86,8 +61,9 @@ class Attention(nnx.Module, pytree=False):
         if positions.growth is not None:
             q = q * positions.growth[:, None, None]
         scores = self.scores if self.sinks is None else replace(self.scores, sinks=self.sinks[...])
-        mixed, pages = attend(q, kv, pages, scores)
+        mixed, pages = mixer.attend(q, kv, pages, scores)
         mixed = mixed if gates is None else mixed * jax.nn.sigmoid(gates)
+        mixed = mixed if self.config.multiplier == 1 else mixed * self.config.multiplier
         return self.out(mixed.reshape(len(mixed), -1), onto), pages
 
     def _entries(self, qkv: jax.Array, positions: Positions) -> tuple[jax.Array, jax.Array]:

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rekindle.core.models.attention import Attend
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.features import FeatureTable
 from rekindle.core.models.layer import layer_of
 from rekindle.core.models.layers import JoinedTensors, Linear, Shapes, Table, WeightSource, norm_of
+from rekindle.core.models.mixing import Memory, Mixer
 from rekindle.core.models.rope import position_key, positions_of
 from rekindle.core.models.shard import WHOLE, Shard, rows_of
 from rekindle.core.models.streams.altup import Streams
@@ -59,22 +59,22 @@ class Decoder(nnx.Module, pytree=False):
         self,
         tokens: jax.Array,
         positions: jax.Array,
-        pages: tuple[jax.Array, ...],
-        attend: Attend,
+        memory: Memory,
+        mixer: Mixer,
         lengths: jax.Array | None = None,
-    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    ) -> tuple[jax.Array, Memory]:
         """Run the layers.
 
         Args:
             tokens: (token,) int32 ids, of any number of requests.
             positions: (token,) int32, each token's index in its request.
-            pages: one array per layer with pages, passed to `attend` unchanged.
-            attend: the function to write this call's keys and values into the pages, and to compute attention.
+            memory: the pages and states of all layers, passed to the mixer layer by layer.
+            mixer: the attention over pages, and the recurrences and convolutions over states.
             lengths: (token,) int32, the length of each token's request, for long-context ropes. None stands for tokens
                 of a single request.
 
         Returns:
-            (token, hidden) float32, normalised, and the pages.
+            (token, hidden) float32, normalised, and the memory.
         """
         config = self.config
         lengths = jnp.broadcast_to(positions.max() + 1, positions.shape) if lengths is None else lengths
@@ -83,23 +83,27 @@ class Decoder(nnx.Module, pytree=False):
         keys = dict.fromkeys(position_key(attention) for attention in config.attentions)
         positions_by_key = {key: positions_of(key, positions, lengths) for key in keys}
         x = x if self.streams is None else self.streams.spread(x)
-        new_pages = list(pages)
-        for i, (layer, place) in enumerate(zip(config.layers, config.page_places, strict=True)):
+        pages, states = list(memory.pages), list(memory.states)
+        for i, (layer, page, state) in enumerate(
+            zip(config.layers, config.page_places, config.state_places, strict=True)
+        ):
             at = None if layer.attention is None else positions_by_key[position_key(layer.attention)]
-            layer_pages = None if place is None else new_pages[place]
+            own = Memory(None if page is None else pages[page], None if state is None else states[state])
             of_layer = None if features is None else features[:, i]
-            x, layer_pages = getattr(self, f"layer_{i}")(x, at, layer_pages, attend, of_layer)
-            if place is not None:
-                new_pages[place] = layer_pages
+            x, own = getattr(self, f"layer_{i}")(x, at, own, mixer, of_layer)
+            if page is not None:
+                pages[page] = own.pages
+            if state is not None:
+                states[state] = own.states
         x = x if self.streams is None else self.streams.merge(x)
-        return x if self.norm is None else self.norm(x), tuple(new_pages)
+        return x if self.norm is None else self.norm(x), Memory(tuple(pages), tuple(states))
 
     def _embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
         """Return the embeddings of tokens at these positions, (token, hidden) float32."""
         config, x = self.config, self.embedding(tokens)
         if config.embedding_multiplier != 1:
-            # Rounded to the weights' dtype, as in Gemma's training; exact for the multipliers of other families.
-            x = x * jnp.asarray(config.embedding_multiplier, self.embedding.dtype).astype(jnp.float32)
+            dtype = self.embedding.dtype if config.rounded_embedding else jnp.float32
+            x = x * jnp.asarray(config.embedding_multiplier, dtype).astype(jnp.float32)
         x = x if self.embedding_in is None else self.embedding_in(x)
         if config.positions is not None and self.positions is not None:
             # Surplus rows may be past the last position; their results are dropped.

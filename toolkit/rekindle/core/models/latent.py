@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rekindle.core.models.attention import Attend, ScoreOptions
 from rekindle.core.models.config import AttentionConfig, LatentConfig, ModelConfig
+from rekindle.core.models.config.partition import Order
 from rekindle.core.models.layers import JoinedTensors, Linear, WeightSource, halves_first, norm_of
+from rekindle.core.models.mixing import Mixer, ScoreOptions
 from rekindle.core.models.rope import Positions, rotate
-from rekindle.core.models.shard import Order, compose, rows_of, spread
+from rekindle.core.models.shard import compose, rows_of, spread
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
 
@@ -53,7 +54,7 @@ class LatentAttention(nnx.Module, pytree=False):
         self.out = Linear(weights, heads * config.value, {f"{prefix}.{names.out}": hidden}, config.bias, part=part)
 
     def __call__(
-        self, x: Input, onto: jax.Array | None, positions: Positions, pages: jax.Array, attend: Attend
+        self, x: Input, onto: jax.Array | None, positions: Positions, pages: jax.Array, mixer: Mixer
     ) -> tuple[jax.Array, jax.Array]:
         """Compute attention of (token, hidden), added to `onto`, and write the tokens into this layer's pages."""
         cos_sin = positions.cos, positions.sin
@@ -64,7 +65,7 @@ class LatentAttention(nnx.Module, pytree=False):
         q = jnp.concatenate([self._per_head(plain, self.keys[...], config.rank), rotate(rotary, *cos_sin)], axis=-1)
         q = q if positions.growth is None else q * positions.growth[:, None, None]
         entry = jnp.concatenate([self.latent_norm(latent), rotate(key[:, None], *cos_sin)[:, 0]], axis=-1)
-        mixed, pages = attend(q, entry[:, None, None], pages, self.scores)
+        mixed, pages = mixer.attend(q, entry[:, None, None], pages, self.scores)
         values = self._per_head(mixed[..., : config.rank], self.values[...], config.value)
         return self.out(values.reshape(len(x), -1), onto), pages
 

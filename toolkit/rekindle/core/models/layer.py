@@ -1,20 +1,22 @@
 """One layer of a decoder: its branches around the residual stream."""
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 from flax import nnx
 
-from rekindle.core.models.attention import Attend, Attention
+from rekindle.core.models.attention import Attention
 from rekindle.core.models.config import DualConfig, LayerConfig, ModelConfig
 from rekindle.core.models.features import FeatureBranch
 from rekindle.core.models.feed_forward.build import feed_forward_of
 from rekindle.core.models.latent import LatentAttention
 from rekindle.core.models.layers import JoinedTensors, Normalise, WeightSource, norm_of
+from rekindle.core.models.mixing import Memory, Mixer
 from rekindle.core.models.rope import Positions
+from rekindle.core.models.states.build import state_of
 from rekindle.core.models.streams.laurel import Laurel
 from rekindle.core.models.streams.layer import StreamsLayer
+from rekindle_kernels.inputs import Input
 
 
 class Layer(nnx.Module, pytree=False):
@@ -28,10 +30,11 @@ class Layer(nnx.Module, pytree=False):
 
         self.parallel, self.multiplier = model.parallel, model.residual_multiplier
         self.norm_sums = model.norm_sums
-        has_attention, config = layer.attention is not None, layer.feed_forward
-        self.before_attention = norm(names.before_attention) if has_attention else None
+        is_mixed, config = layer.attention is not None or layer.state is not None, layer.feed_forward
+        self.before_attention = norm(names.before_attention) if is_mixed else None
         self.attention = _attention_of(model, layer, weights, prefix)
-        self.after_attention = norm(names.after_attention) if has_attention else None
+        self.state = None if layer.state is None else state_of(layer.state, model, weights, prefix)
+        self.after_attention = norm(names.after_attention) if is_mixed else None
         rank = model.laurel_rank
         self.laurel = None if rank is None else Laurel(rank, model, weights, f"{prefix}.{names.laurel}")
         inner_norm = isinstance(config, DualConfig)
@@ -47,21 +50,20 @@ class Layer(nnx.Module, pytree=False):
         self,
         x: jax.Array,
         positions: Positions | None,
-        pages: Any,
-        attend: Attend,
+        memory: Memory,
+        mixer: Mixer,
         features: jax.Array | None = None,
-    ) -> tuple[jax.Array, Any]:
-        """Map (token, hidden) and the pages of this layer's attention to their new values.
+    ) -> tuple[jax.Array, Memory]:
+        """Map (token, hidden) and the memory of this layer to their new values.
 
         Args:
             positions: None for a layer without attention.
-            pages: passed to `attend` unchanged.
+            memory: passed to the mixer in parts.
             features: the layer's features, (token, size).
         """
         stream, inputs = x, x if self.before_attention is None else self.before_attention.input(x)
-        if self.attention is not None:
-            assert positions is not None
-            mixed, pages = self.attention(inputs, self._onto(x, self.after_attention), positions, pages, attend)
+        if self.attention is not None or self.state is not None:
+            mixed, memory = self._mix(inputs, self._onto(x, self.after_attention), positions, memory, mixer)
             stream = self._add(x, mixed, self.after_attention)
         if self.laurel is not None:
             stream = self.laurel(inputs, stream)
@@ -74,7 +76,21 @@ class Layer(nnx.Module, pytree=False):
         if self.features is not None:
             assert features is not None
             stream = stream + self.features(stream, features)
-        return stream if self.scale is None else stream * self.scale[...][None], pages
+        return stream if self.scale is None else stream * self.scale[...][None], memory
+
+    def _mix(
+        self, x: Input, onto: jax.Array | None, positions: Positions | None, memory: Memory, mixer: Mixer
+    ) -> tuple[jax.Array, Memory]:
+        """Return the results of attention and of the mixer with a state, added to `onto`, and the memory."""
+        if self.attention is not None:
+            assert positions is not None
+            onto, pages = self.attention(x, onto, positions, memory.pages, mixer)
+            memory = replace(memory, pages=pages)
+        if self.state is not None:
+            onto, states = self.state(x, onto, memory.states, mixer)
+            memory = replace(memory, states=states)
+        assert onto is not None
+        return onto, memory
 
     def _onto(self, x: jax.Array, after: Normalise | None) -> jax.Array | None:
         """Return `x` if a branch's last product may add to it directly, else None."""

@@ -11,7 +11,8 @@ import numpy as np
 from flax import nnx
 
 from rekindle.core.models.config import Activation, FeedForwardConfig, Norm
-from rekindle.core.models.shard import TENSOR, WHOLE, HeadShares, Order, Shard, rows_of
+from rekindle.core.models.config.partition import Order
+from rekindle.core.models.shard import TENSOR, WHOLE, HeadShares, Shard, rows_of
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.inputs import Gated, Input, Normed
@@ -246,9 +247,11 @@ def activate(x: jax.Array, config: FeedForwardConfig) -> Input:
     """
     if not config.gated:
         return ACTIVATIONS[config.activation](x)
-    if config.activation == "silu" and config.limit is None and not config.offset:
+    is_plain = config.limit is None and not config.offset and config.gate_multiplier == 1
+    if config.activation == "silu" and is_plain:
         return Gated(x)
     first, second = jnp.split(x, 2, axis=1)
+    first = first if config.gate_multiplier == 1 else first * config.gate_multiplier
     if config.limit is not None:
         first, second = jnp.minimum(first, config.limit), jnp.clip(second, -config.limit, config.limit)
     if config.offset:

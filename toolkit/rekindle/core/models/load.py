@@ -17,10 +17,11 @@ import numpy as np
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.errors import ModelError
 from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.config.partition import Order
 from rekindle.core.models.copying import ByteBudget, between, copy_into, release
 from rekindle.core.models.decoder import Decoder, abstract_decoder
 from rekindle.core.models.layers import JoinedTensors
-from rekindle.core.models.shard import WHOLE, Order, Shard
+from rekindle.core.models.shard import WHOLE, Shard
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.quantized import Quantized, Turned

@@ -4,19 +4,19 @@ The partition is Megatron's (Shoeybi et al., 2019, arXiv:1909.08053).
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rekindle.core.models.config.partition import Order, heads_of, units_of
+
 TENSOR: Final = "tensor"
 """The mesh axis of tensor parallelism."""
 DATA: Final = "data"
 """The mesh axis of data parallelism: it divides the rows of a tick, and each group along it has the whole model."""
-
-Order = np.ndarray[Any, np.dtype[np.intp]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +35,11 @@ class Shard:
 
     def units(self, count: int) -> Order:
         """Return the indices of this device's units, padded with -1 to the same number on all devices."""
-        size = -(-count // self.of)
-        indices = np.arange(self.rank * size, (self.rank + 1) * size)
-        return np.where(indices < count, indices, -1)
+        return units_of(count, self.rank, self.of)
 
     def heads(self, queries: int, keys: int) -> tuple[Order, Order]:
-        """Return the indices of this device's query heads and KV heads, padded with -1.
-
-        All query heads of a KV head are on the same device, unless there are fewer KV heads than devices. Then several
-        devices have the same KV head, and divide its query heads.
-        """
-        group = queries // keys
-        if keys >= self.of:
-            own = self.units(keys)
-            return np.where(own[:, None] < 0, -1, own[:, None] * group + np.arange(group)[None]).reshape(-1), own
-        key_of = np.arange(self.of) * keys // self.of
-        key = key_of[self.rank]
-        size = -(-group // min(np.bincount(key_of)))
-        first = (self.rank - int(np.argmax(key_of == key))) * size
-        own = np.arange(first, first + size)
-        return np.where(own < group, key * group + own, -1), np.array([key])
+        """Return the indices of this device's query heads and KV heads, padded with -1; see `heads_of`."""
+        return heads_of(queries, keys, self.rank, self.of)
 
     def sum(self, x: jax.Array) -> jax.Array:
         """Sum over all devices."""

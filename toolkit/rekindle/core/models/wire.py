@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from rekindle.core.models.config import DualConfig, FeedForwardConfig, LayerConfig, ModelConfig
+from rekindle.core.models.config import DualConfig, FeedForwardConfig, LayerConfig, Mamba2, ModelConfig
 
 ITEM_BYTES: Final = 4
 """Bytes of a transferred element: always float32."""
@@ -38,11 +38,15 @@ class Wire:
             if norm is not None and norm.over == "all":  # of queries and of keys, with heads on all devices
                 means += 2 * (2 if norm.norm.centred else 1)
         means += 2 * sum(map(_is_sparse, config.layers))  # the mean and the deviation
+        cut = [each.groups for each in map(_mamba, config.layers) if each is not None and each.divides_groups(devices)]
         branches = sum(_branches(layer) for layer in config.layers) + (0 if config.positions is None else 1)
         embedding = config.hidden_size if config.embedding_size is None else config.embedding_size
         features = 0 if config.features is None else config.features.size * config.num_layers
-        rows, elements = -(-config.vocab_size // devices), branches * config.hidden_size + embedding + features + means
-        return cls(devices, 1 + branches + means + (1 if features else 0), elements, devices * rows)
+        rows, elements = (
+            -(-config.vocab_size // devices),
+            branches * config.hidden_size + embedding + features + means + sum(cut),
+        )
+        return cls(devices, 1 + branches + means + len(cut) + (1 if features else 0), elements, devices * rows)
 
     @property
     def per_token(self) -> int:
@@ -59,7 +63,12 @@ def _is_sparse(layer: LayerConfig) -> bool:
     return isinstance(layer.feed_forward, FeedForwardConfig) and layer.feed_forward.cutoff is not None
 
 
+def _mamba(layer: LayerConfig) -> Mamba2 | None:
+    """Return the config of a layer's Mamba-2 with a norm, or None."""
+    return layer.state if isinstance(layer.state, Mamba2) and layer.state.norm is not None else None
+
+
 def _branches(layer: LayerConfig) -> int:
     """Return the number of a layer's summands that are summed over devices."""
     feed_forwards = 0 if layer.feed_forward is None else 2 if isinstance(layer.feed_forward, DualConfig) else 1
-    return feed_forwards + (0 if layer.attention is None else 1)
+    return feed_forwards + (layer.attention is not None) + (layer.state is not None)

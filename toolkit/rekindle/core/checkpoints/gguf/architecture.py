@@ -121,6 +121,7 @@ class Architecture:
         parts: names of a block's tensors in files, such as "ffn_up", by the family's names unknown to the gguf
             library. Several tensors are concatenated along their outputs. A name with a dot is complete.
         truncated: whether the YaRN ramp is rounded to whole pairs. Files do not specify it.
+        tiled: whether the first value heads of all key heads come first in delta nets, then the second ones.
         by_layer: metadata keys with a possibly different number for each layer; they are always lists.
     """
 
@@ -132,6 +133,7 @@ class Architecture:
     shifted: bool = False
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     truncated: bool = True
+    tiled: bool = False
     by_layer: frozenset[str] = frozenset()
 
 

@@ -1,5 +1,6 @@
 """Locations of a model's tensors in a GGUF file: renamed, stacked, fused, or in another order."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,6 +10,7 @@ import numpy as np
 
 from rekindle.core.checkpoints.gguf.architecture import Architecture
 from rekindle.core.checkpoints.gguf.file import GGUFFile
+from rekindle.core.checkpoints.gguf.states import StatePlace, state_place
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import AttentionConfig, ModelConfig
 from rekindle.core.models.decoder import expected_shapes
@@ -20,7 +22,8 @@ class TensorPlace:
     """Location of one tensor.
 
     Attributes:
-        names: names in the file. Several tensors are concatenated along the second to last axis.
+        names: names in the file. Several tensors are concatenated along their outputs: the only axis of vectors, or
+            the second to last one.
         rows: rows of each tensor in the file, along the first axis; None for all.
         stacked: whether the first axis has one row and is dropped.
         half: index of the half of the outputs, for two fused projections.
@@ -41,6 +44,8 @@ class TensorPlace:
         shape = shapes[0][1:] if self.stacked else shapes[0] if self.rows is None else (len(self.rows), *shapes[0][1:])
         if len(shapes) == 1 and self.half is None:
             return shape
+        if len(shape) == 1:
+            return (sum(map(math.prod, shapes)),)
         outputs = sum(part_shape[-2] for part_shape in shapes) if self.half is None else shape[-2] // 2
         return (*shape[:-2], outputs, shape[-1])
 
@@ -50,7 +55,9 @@ class TensorPlace:
         if isinstance(parts[0], Blocks) and len(parts) == 1 and parts[0].shape[-1] == shape[-1] and not self.shift:
             return replace(parts[0], data=self._arrange(parts[0].data, (*shape[:-1], -1)))
         numbers = [np.asarray(part) for part in parts]
-        whole = self._arrange(numbers[0] if len(numbers) == 1 else np.concatenate(numbers, axis=-2), shape)
+        whole = self._arrange(
+            numbers[0] if len(numbers) == 1 else np.concatenate(numbers, axis=max(-2, -numbers[0].ndim)), shape
+        )
         return whole if not self.shift else whole.astype(np.float32) + np.float32(self.shift)
 
     def _arrange(self, whole: Array, shape: tuple[int, ...]) -> Array:
@@ -133,7 +140,7 @@ class Number:
         return np.full(shape, self.value, np.float32)
 
 
-AnyPlace = TensorPlace | TransposedExperts | KeysAndValues | Number
+AnyPlace = TensorPlace | TransposedExperts | KeysAndValues | Number | StatePlace
 
 
 def find_places(file: GGUFFile, architecture: Architecture, config: ModelConfig, source: str) -> dict[str, AnyPlace]:
@@ -204,9 +211,15 @@ class _Finder:
 
     def find(self, name: str) -> AnyPlace | None:
         """Return the location of a tensor, or None if the file does not have it."""
+        names, in_layers = self.config.names, f"{self.config.names.layers}."
+        layer, _, part = name.partition(in_layers)[2].partition(".")
+        state = self.config.layers[int(layer)].state if layer else None
+        if state is not None and part.startswith(f"{names.state}."):
+            of_state = state_place(part, layer, state, names, self.architecture.tiled, self.file.shapes)
+            if of_state is not None:
+                return of_state
         stem, kind = _stem_and_kind(name)
-        names = self.config.names
-        layer, _, part = stem.partition(f"{names.layers}.")[2].partition(".")
+        layer, _, part = stem.partition(in_layers)[2].partition(".")
         if part.startswith(f"{names.activation}."):
             return self._number(layer, part.removeprefix(f"{names.activation}."))
         file_names = self._names(layer, part, stem, kind)
@@ -249,13 +262,18 @@ class _Finder:
         return self.config.layers[int(layer)].attention if layer else None
 
     def _names(self, layer: str, part: str, stem: str, kind: str) -> tuple[str, ...] | None:
-        """Return the names in the file, if all of them exist."""
+        """Return the names in the file, if all of them exist.
+
+        A shared expert of a model without experts is stored as the dense layer that it is.
+        """
         if part in self.architecture.parts:
             parts = (each if "." in each else f"{each}.{kind}" for each in self.architecture.parts[part])
             names = tuple(f"blk.{layer}.{each}" for each in parts)
         else:
             names = (f"{self.library(stem)}.{kind}",)
-        return names if all(name in self.file.shapes for name in names) else None
+        dense = tuple(name.replace("_shexp.", ".") for name in names)
+        whole = (str(self.library(f"{stem}.{kind}")),)  # the library has some names with their suffix
+        return next((each for each in (names, dense, whole) if self.file.shapes.keys() >= set(each)), None)
 
     def _stacked_place(self, layer: str, part: str, kind: str) -> TensorPlace | None:
         """Return the location of a tensor with a number in its name (one expert's) in a stack of all numbers.

@@ -23,10 +23,12 @@ from rekindle.core.models.config.model import (
     TokenFeatures,
 )
 from rekindle.core.models.config.names import Names
+from rekindle.core.models.config.state import DeltaNet, Mamba2, ShortConvolution, StateConfig
 
 __all__ = [
     "Activation",
     "AttentionConfig",
+    "DeltaNet",
     "DualConfig",
     "ExpertsConfig",
     "FeedForwardConfig",
@@ -34,12 +36,15 @@ __all__ = [
     "LatentConfig",
     "LayerConfig",
     "LearnedPositions",
+    "Mamba2",
     "ModelConfig",
     "Names",
     "Norm",
     "QueryGrowth",
     "Rope",
     "RouterConfig",
+    "ShortConvolution",
+    "StateConfig",
     "StreamsConfig",
     "TokenFeatures",
 ]

@@ -119,6 +119,7 @@ class AttentionConfig:
         sinks: whether each head has a learned score of one more position, with zeros as its value.
         growth: the growth of queries with their position, after the rope; None for none.
         output_gate: whether the output of each head is multiplied by the sigmoid of a projection of the layer's input.
+        multiplier: a factor of the result.
         latent: the sizes of latent attention; None for separate keys and values.
     """
 
@@ -139,6 +140,7 @@ class AttentionConfig:
     sinks: bool = False
     growth: QueryGrowth | None = None
     output_gate: bool = False
+    multiplier: float = 1.0
     latent: LatentConfig | None = None
 
     @property

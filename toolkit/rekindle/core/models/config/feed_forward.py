@@ -22,6 +22,8 @@ class FeedForwardConfig:
         offset: a number added to the other half.
         cutoff: keeps the activated half above its mean by so many standard deviations, minus this bound; 0 for the
             rest. None for all of it.
+        gate_multiplier: a factor of the half to be activated.
+        multiplier: a factor of the result.
     """
 
     width: int
@@ -31,6 +33,8 @@ class FeedForwardConfig:
     limit: float | None = None
     offset: float = 0.0
     cutoff: float | None = None
+    gate_multiplier: float = 1.0
+    multiplier: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class RouterConfig:
         best_of_group: the number of best scores in a group, whose sum is the group's score.
         norm: the normalisation of the router's tokens, also divided by the square root of their size; None for none.
         expert_scale: whether each expert's weights have a learned factor.
+        eps: a number added to the sum of the weights of the chosen experts.
         tolerance: the difference of like logits, relative to the larger of a logit's magnitude and the best logit.
     """
 
@@ -65,6 +70,7 @@ class RouterConfig:
     best_of_group: int = 1
     norm: Norm | None = None
     expert_scale: bool = False
+    eps: float = 0.0
     tolerance: float = 0.0
 
 
@@ -80,6 +86,7 @@ class ExpertsConfig:
         shared_gate: whether the output of `shared` is multiplied by a sigmoid of the token.
         shared_scale: a factor of the output of `shared`.
         weighted_inputs: whether weights multiply the inputs of experts instead of their outputs.
+        latent: the size of a projection of tokens, the input and output of experts other than `shared`; None for none.
     """
 
     count: int
@@ -89,6 +96,7 @@ class ExpertsConfig:
     shared_gate: bool = False
     shared_scale: float = 1.0
     weighted_inputs: bool = False
+    latent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

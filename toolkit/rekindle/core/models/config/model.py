@@ -7,21 +7,24 @@ from rekindle.core.models.config.attention import AttentionConfig, Norm, Rope
 from rekindle.core.models.config.feed_forward import Activation, DualConfig, ExpertsConfig, FeedForwardConfig
 from rekindle.core.models.config.names import Names
 from rekindle.core.models.config.scaling import DynamicScaling, LongScaling
+from rekindle.core.models.config.state import StateConfig
 
 
 @dataclass(frozen=True, slots=True)
 class LayerConfig:
-    """One layer: attention, then a feed-forward layer, each added to the residual stream.
+    """One layer: attention or a mixer with a state, then a feed-forward layer, each added to the residual stream.
 
     Attributes:
         attention: the attention; None for a layer without attention.
-        feed_forward: the feed-forward layer, dense or with experts; None for a layer of attention alone.
+        feed_forward: the feed-forward layer, dense or with experts; None for a layer without one.
         pages_of: the index of an earlier layer whose pages are read; None for the layer's own pages.
+        state: the mixer with a state; None for none. Beside attention, it takes the same input, and both are added.
     """
 
     attention: AttentionConfig | None
     feed_forward: FeedForwardConfig | ExpertsConfig | DualConfig | None
     pages_of: int | None = None
+    state: StateConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class ModelConfig:
         tied_embeddings: whether the output projection is the embedding matrix.
         embedding_multiplier, residual_multiplier, logit_multiplier: factors of embeddings, of each branch added to the
             residual stream, and of logits.
+        rounded_embedding: whether `embedding_multiplier` is rounded to the weights' dtype, as in Gemma's training.
         positions: the table of learned positions; None for none.
         features: the features of tokens for each layer; None for none.
         streams: several residual streams; None for a single one.
@@ -107,6 +111,7 @@ class ModelConfig:
     embedding_size: int | None = None
     tied_embeddings: bool = False
     embedding_multiplier: float = 1.0
+    rounded_embedding: bool = False
     residual_multiplier: float = 1.0
     logit_multiplier: float = 1.0
     positions: LearnedPositions | None = None
@@ -176,6 +181,21 @@ class ModelConfig:
             else:
                 places.append(places[layer.pages_of])
         return tuple(places)
+
+    @property
+    def state_places(self) -> tuple[int | None, ...]:
+        """The index of each layer's state among all states; None for a layer without a state."""
+        has_state = [layer.state is not None for layer in self.layers]
+        return tuple(sum(has_state[:i]) if each else None for i, each in enumerate(has_state))
+
+    def states(self, devices: int = 1) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Return the shapes of a slot's state in each layer with a state, on each device."""
+        return tuple(layer.state.shapes(devices) for layer in self.layers if layer.state is not None)
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of one request's states, float32; 0 for a model without states."""
+        return 4 * sum(math.prod(shape) for state in self.states() for shape in state)
 
     def pools(self, pages: int, page_size: int, devices: int = 1) -> tuple[tuple[int, ...], ...]:
         """Return the shape of the pages of each layer with pages, on each device, for `api.empty` of the kernels.

@@ -26,6 +26,10 @@ class Names:
         experts_interleaved: whether the outputs of the two halves of a transposed `expert_gate_up` are interleaved.
         router_scale, expert_scale: the weights of the router's norm, and a factor of each expert's weights.
         after_dense, before_experts, after_experts: the inner norms of a dense layer beside experts.
+        state: the prefix of the tensors of a mixer with a state.
+        state_in, state_out, convolution: its projections and its convolution, after the prefix.
+        state_by_key_head: whether the rows of `state_in` are grouped by key head.
+        latent_in, latent_out: the projections around experts over a latent.
         layer_scale: a factor of a layer's output; None for none.
         features, features_projection, features_norm: the table of token features, the projection of embeddings to
             features, and its norm.
@@ -82,6 +86,13 @@ class Names:
     after_dense: str = "post_feedforward_layernorm_1"
     before_experts: str = "pre_feedforward_layernorm_2"
     after_experts: str = "post_feedforward_layernorm_2"
+    state: str = "mamba"
+    state_in: tuple[str, ...] = ("in_proj",)
+    state_out: str = "out_proj"
+    convolution: str = "conv1d"
+    state_by_key_head: bool = False
+    latent_in: str = "mixer.fc1_latent_proj"
+    latent_out: str = "mixer.fc2_latent_proj"
     layer_scale: str | None = None
     features: str = "model.embed_tokens_per_layer"
     features_projection: str = "model.per_layer_model_projection"

@@ -33,6 +33,7 @@ def read_gemma(keys: Keys, attention: AttentionConfig) -> ModelConfig:
         norm=gemma_norm(keys),
         tied_embeddings=keys.flag("tie_word_embeddings", True),
         embedding_multiplier=model.hidden_size**0.5,
+        rounded_embedding=True,
     )
 
 

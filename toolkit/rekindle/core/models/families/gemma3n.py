@@ -53,6 +53,7 @@ def read(keys: Keys) -> ModelConfig:
         norm=norm,
         tied_embeddings=keys.flag("tie_word_embeddings", True),
         embedding_multiplier=hidden**0.5,
+        rounded_embedding=True,
         features=TokenFeatures(
             keys.size("hidden_size_per_layer_input", 256),
             keys.size("vocab_size_per_layer_input", 262_144),

@@ -51,6 +51,7 @@ def read(keys: Keys) -> ModelConfig:
         norm=read_norm(keys),
         tied_embeddings=keys.flag("tie_word_embeddings", True),
         embedding_multiplier=hidden**0.5,
+        rounded_embedding=True,
         features=_features(keys),
         logit_cap=keys.number_or_none("final_logit_softcapping"),
         names=NAMES,

@@ -10,6 +10,7 @@ from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.afmoe import AFMOE
 from rekindle.core.models.families.apertus import APERTUS
 from rekindle.core.models.families.arcee import ARCEE
+from rekindle.core.models.families.bamba import BAMBA
 from rekindle.core.models.families.cohere import COHERE
 from rekindle.core.models.families.cohere2 import COHERE2
 from rekindle.core.models.families.cohere2_moe import COHERE2_MOE
@@ -20,6 +21,7 @@ from rekindle.core.models.families.ernie4_5 import ERNIE4_5
 from rekindle.core.models.families.ernie4_5_moe import ERNIE4_5_MOE
 from rekindle.core.models.families.exaone4 import EXAONE4
 from rekindle.core.models.families.exaone_moe import EXAONE_MOE
+from rekindle.core.models.families.falcon_h1 import FALCON_H1
 from rekindle.core.models.families.flex_olmo import FLEX_OLMO
 from rekindle.core.models.families.gemma import GEMMA
 from rekindle.core.models.families.gemma2 import GEMMA2
@@ -35,10 +37,12 @@ from rekindle.core.models.families.gpt_oss import GPT_OSS
 from rekindle.core.models.families.gptj import GPTJ
 from rekindle.core.models.families.granite import GRANITE
 from rekindle.core.models.families.granitemoe import GRANITEMOE, GRANITEMOE_SHARED
+from rekindle.core.models.families.granitemoehybrid import GRANITEMOE_HYBRID
 from rekindle.core.models.families.helium import HELIUM
 from rekindle.core.models.families.hunyuan import HUNYUAN
 from rekindle.core.models.families.hunyuan_moe import HUNYUAN_MOE
 from rekindle.core.models.families.keys import WITHOUT_EFFECT, Keys
+from rekindle.core.models.families.lfm2 import LFM2, LFM2_MOE
 from rekindle.core.models.families.llama import LLAMA
 from rekindle.core.models.families.llama4 import LLAMA4
 from rekindle.core.models.families.minimax_m2 import MINIMAX_M2
@@ -48,6 +52,7 @@ from rekindle.core.models.families.mistral4 import MISTRAL4
 from rekindle.core.models.families.mixtral import MIXTRAL
 from rekindle.core.models.families.nearest import nearest
 from rekindle.core.models.families.nemotron import NEMOTRON
+from rekindle.core.models.families.nemotron_h import NEMOTRON_H
 from rekindle.core.models.families.olmo import OLMO
 from rekindle.core.models.families.olmo2 import OLMO2
 from rekindle.core.models.families.olmo3 import OLMO3
@@ -62,6 +67,7 @@ from rekindle.core.models.families.qwen2 import QWEN2
 from rekindle.core.models.families.qwen2_moe import QWEN2_MOE
 from rekindle.core.models.families.qwen3 import QWEN3
 from rekindle.core.models.families.qwen3_moe import QWEN3_MOE
+from rekindle.core.models.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from rekindle.core.models.families.qwen3_vl_moe import QWEN3_VL_MOE
 from rekindle.core.models.families.reading import Family
 from rekindle.core.models.families.refusals import architecture_refusal
@@ -77,6 +83,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         AFMOE,
         APERTUS,
         ARCEE,
+        BAMBA,
         COHERE,
         COHERE2,
         COHERE2_MOE,
@@ -87,6 +94,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         ERNIE4_5_MOE,
         EXAONE4,
         EXAONE_MOE,
+        FALCON_H1,
         FLEX_OLMO,
         GEMMA,
         GEMMA2,
@@ -103,10 +111,13 @@ FAMILIES: Final[Mapping[str, Family]] = {
         GPT_OSS,
         GRANITE,
         GRANITEMOE,
+        GRANITEMOE_HYBRID,
         GRANITEMOE_SHARED,
         HELIUM,
         HUNYUAN,
         HUNYUAN_MOE,
+        LFM2,
+        LFM2_MOE,
         LLAMA,
         LLAMA4,
         MINIMAX_M2,
@@ -115,6 +126,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         MISTRAL4,
         MIXTRAL,
         NEMOTRON,
+        NEMOTRON_H,
         OLMO,
         OLMO2,
         OLMO3,
@@ -126,7 +138,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
         QWEN2,
         QWEN2_MOE,
         QWEN3,
+        QWEN3_5,
+        QWEN3_5_MOE,
         QWEN3_MOE,
+        QWEN3_NEXT,
         QWEN3_VL_MOE,
         SEED_OSS,
         SMOLLM3,

@@ -45,7 +45,10 @@ class FeedForward(nnx.Module, pytree=False):
 
     def __call__(self, x: Input, onto: jax.Array | None) -> jax.Array:
         """Map (token, hidden) to (token, hidden), added to `onto`."""
-        return self.down(self._inner(x), onto)
+        if self.config.multiplier == 1:
+            return self.down(self._inner(x), onto)
+        y = self.down(self._inner(x)) * self.config.multiplier
+        return y if onto is None else onto + y
 
     def product(self, x: Input) -> jax.Array:
         """Return this device's summand of the result, without the last bias."""

@@ -8,10 +8,11 @@ import numpy as np
 from flax import nnx
 
 from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, ModelConfig
+from rekindle.core.models.config.partition import Order
 from rekindle.core.models.feed_forward.dense import FeedForward
 from rekindle.core.models.feed_forward.router import Router
 from rekindle.core.models.layers import JoinedTensors, Linear, WeightSource, activate
-from rekindle.core.models.shard import Order, compose, rows_of
+from rekindle.core.models.shard import compose, rows_of
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
 
@@ -26,6 +27,10 @@ class Experts(nnx.Module, pytree=False):
         self.gate_up = _gate_up(config, model, weights, prefix)
         self.down = _down(config, model, weights, prefix)
         self.shared = None if config.shared is None else _shared_expert(config.shared, model, weights, prefix)
+        inner, outer = f"{prefix}.{names.latent_in}", f"{prefix}.{names.latent_out}"
+        size = config.latent
+        self.latent_in = None if size is None else Linear(weights, hidden, {inner: size})
+        self.latent_out = None if size is None else Linear(weights, size, {outer: hidden})
         gate = {f"{prefix}.{names.shared_gate}": 1}
         self.shared_gate = Linear(weights, hidden, gate) if config.shared_gate else None
 
@@ -45,7 +50,7 @@ class Experts(nnx.Module, pytree=False):
         sorted_experts = experts.reshape(-1)[order]
         counts = jnp.bincount(sorted_experts, length=self.config.count).astype(jnp.int32)
 
-        rows = x[order // per_token]
+        rows = (x if self.latent_in is None else self.latent_in(x))[order // per_token]
         if self.config.weighted_inputs:
             rows, shares = rows * shares.reshape(-1)[order][:, None], jnp.ones_like(shares)
         inner = self.gate_up.product(rows, counts)
@@ -55,6 +60,7 @@ class Experts(nnx.Module, pytree=False):
         out = self.down.product(inner, counts)
         places = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
         mixed = (out[places].reshape(len(x), per_token, -1) * shares[:, :, None]).sum(1)
+        mixed = mixed if self.latent_out is None else self.latent_out(mixed)
         if self.shared is not None:
             shared = self.shared.product(x)
             shared = shared if self.config.shared_scale == 1 else shared * self.config.shared_scale
@@ -93,24 +99,25 @@ class ExpertLinear(nnx.Module, pytree=False):
 
 def _gate_up(config: ExpertsConfig, model: ModelConfig, weights: WeightSource, prefix: str) -> ExpertLinear:
     names, width, count, shard = model.names, config.each.width, config.count, weights.shard
-    is_interleaved = names.experts_transposed and names.experts_interleaved
+    halves = 2 if config.each.gated else 1
+    is_interleaved = names.experts_transposed and names.experts_interleaved and halves == 2
     order = np.arange(2 * width).reshape(-1, 2).T.reshape(-1) if is_interleaved else None
     own = shard.units(width)
-    order = compose(order, None if shard.of == 1 else rows_of((own, 1, 0), (own, 1, width)))
-    request = _expert_tensors(
-        prefix, names.expert_gate_up, (count, 2 * width, model.hidden_size), names.experts_transposed, order
-    )
-    every = None if order is None else (np.arange(count)[:, None] * 2 * width + order[None]).reshape(-1)
-    bias = JoinedTensors({f"{prefix}.{names.expert_gate_up_bias}": (count, 2 * width)}, False, every)
-    return ExpertLinear(weights, 2 * len(own), request, bias if config.each.bias else None)
+    order = compose(order, None if shard.of == 1 else rows_of(*((own, 1, half * width) for half in range(halves))))
+    shape = (count, halves * width, config.latent or model.hidden_size)
+    request = _expert_tensors(prefix, names.expert_gate_up, shape, names.experts_transposed, order)
+    every = None if order is None else (np.arange(count)[:, None] * halves * width + order[None]).reshape(-1)
+    bias = JoinedTensors({f"{prefix}.{names.expert_gate_up_bias}": (count, halves * width)}, False, every)
+    return ExpertLinear(weights, halves * len(own), request, bias if config.each.bias else None)
 
 
 def _down(config: ExpertsConfig, model: ModelConfig, weights: WeightSource, prefix: str) -> ExpertLinear:
-    names, width, shape = model.names, config.each.width, (config.count, model.hidden_size)
+    names, width, hidden = model.names, config.each.width, config.latent or model.hidden_size
+    shape = (config.count, hidden)
     request = _expert_tensors(prefix, (names.expert_down,), (*shape, width), names.experts_transposed)
     request = replace(request, inputs=None if weights.shard.of == 1 else weights.shard.units(width))
     bias = JoinedTensors({f"{prefix}.{names.expert_down_bias}": shape}, False)
-    return ExpertLinear(weights, model.hidden_size, request, bias if config.each.bias else None)
+    return ExpertLinear(weights, hidden, request, bias if config.each.bias else None)
 
 
 def _shared_expert(config: FeedForwardConfig, model: ModelConfig, weights: WeightSource, prefix: str) -> FeedForward:

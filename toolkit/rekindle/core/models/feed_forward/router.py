@@ -65,7 +65,8 @@ def route(logits: jax.Array, config: RouterConfig, correction: jax.Array | None)
     experts = jax.lax.top_k(choosing, config.per_token)[1]
     shares = jnp.take_along_axis(scores, experts, axis=1)
     if config.normalised:
-        shares = shares / shares.sum(-1, keepdims=True)
+        total = shares.sum(-1, keepdims=True)
+        shares = shares / (total + config.eps if config.eps else total)
     return experts, shares * config.scale
 
 

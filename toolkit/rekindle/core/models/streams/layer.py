@@ -6,10 +6,10 @@ from typing import Any
 import jax
 from flax import nnx
 
-from rekindle.core.models.attention import Attend
 from rekindle.core.models.config import ModelConfig, StreamsConfig
 from rekindle.core.models.features import FeatureBranch
 from rekindle.core.models.layers import WeightSource
+from rekindle.core.models.mixing import Memory, Mixer
 from rekindle.core.models.rope import Positions
 from rekindle.core.models.streams.altup import AltUp
 
@@ -36,21 +36,21 @@ class StreamsLayer(nnx.Module, pytree=False):
         self,
         streams: jax.Array,
         positions: Positions | None,
-        pages: Any,
-        attend: Attend,
+        memory: Memory,
+        mixer: Mixer,
         features: jax.Array | None = None,
-    ) -> tuple[jax.Array, Any]:
-        """Map streams (stream, token, hidden) and the pages of this layer's attention to their new values.
+    ) -> tuple[jax.Array, Memory]:
+        """Map streams (stream, token, hidden) and the memory of this layer to their new values.
 
         Args:
             streams: the residual streams.
-            positions, pages, attend, features: as in `Layer`.
+            positions, memory, mixer, features: as in `Layer`.
         """
         predicted = self.altup.predict(streams)
-        active, pages = self.layer(predicted[self.active], positions, pages, attend)
+        active, memory = self.layer(predicted[self.active], positions, memory, mixer)
         streams = self.altup.correct(predicted, active)
         if self.features is not None:
             assert features is not None
             addend = self.features(self.altup.scaled(streams[self.active]), features)
             streams = streams.at[1:].add(addend[None])
-        return streams, pages
+        return streams, memory

@@ -23,11 +23,17 @@ def olmo1(metadata: FileMetadata) -> dict[str, Any]:
 
 
 def granite(metadata: FileMetadata) -> dict[str, Any]:
-    """Return the settings of a Granite. Absent factors are 1."""
+    """Return the settings of a Granite."""
     keys = metadata.keys
     if not keys.flag("rope.scaling.finetuned", True):
         raise UnsupportedModel(f"{keys.source}: a Granite without positions (rope.scaling.finetuned) is not supported")
-    return biases(metadata) | {
+    return biases(metadata) | granite_scales(metadata)
+
+
+def granite_scales(metadata: FileMetadata) -> dict[str, Any]:
+    """Return the factors of a Granite. Absent factors are 1."""
+    keys = metadata.keys
+    return {
         "attention_multiplier": keys.number("attention.scale", 0.0) or metadata.head_dim**-0.5,
         "embedding_multiplier": keys.number("embedding_scale", 1.0) or 1.0,
         "residual_multiplier": keys.number("residual_scale", 1.0) or 1.0,

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from rekindle.core.checkpoints.gguf.architecture import Architecture
-from rekindle.core.checkpoints.gguf.architectures import attention, dense, experts, gemma, latent, llama
+from rekindle.core.checkpoints.gguf.architectures import attention, dense, experts, gemma, hybrid, latent, llama
 
+_BY_LAYER: Final = frozenset({"attention.head_count_kv"})
+_OF_PARTS: Final = frozenset({"attention.head_count_kv", "feed_forward_length"})
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     architecture.name: architecture
     for architecture in (
@@ -108,6 +110,46 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "llama4_text",
             llama.llama4,
             parts={"feed_forward.experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps")},
+        ),
+        Architecture("lfm2", "lfm2", hybrid.lfm2, by_layer=_BY_LAYER),
+        Architecture(
+            "lfm2moe",
+            "lfm2_moe",
+            hybrid.lfm2_moe,
+            parts={
+                "feed_forward.expert": ("exp_probs_b",),
+                "feed_forward.experts.w1": ("ffn_gate_exps",),
+                "feed_forward.experts.w2": ("ffn_down_exps",),
+                "feed_forward.experts.w3": ("ffn_up_exps",),
+            },
+            by_layer=_BY_LAYER,
+        ),
+        Architecture("qwen3next", "qwen3_next", hybrid.qwen3_next, shifted=True),
+        Architecture("qwen35", "qwen3_5_text", hybrid.qwen35, shifted=True, tiled=True),
+        Architecture("qwen35moe", "qwen3_5_moe_text", hybrid.qwen35_moe, shifted=True, tiled=True),
+        Architecture(
+            "granitehybrid",
+            "granitemoehybrid",
+            hybrid.granite_hybrid,
+            permuted=True,
+            parts={
+                "block_sparse_moe.input_linear": ("ffn_gate_exps", "ffn_up_exps"),
+                "shared_mlp.input_linear": ("ffn_gate_shexp", "ffn_up_shexp"),
+            },
+            by_layer=_BY_LAYER,
+        ),
+        Architecture("falcon-h1", "falcon_h1", hybrid.falcon_h1, parts={"pre_ff_layernorm": ("ffn_norm",)}),
+        Architecture("nemotron_h", "nemotron_h", hybrid.nemotron_h, permuted=True, by_layer=_OF_PARTS),
+        Architecture(
+            "nemotron_h_moe",
+            "nemotron_h",
+            hybrid.nemotron_h_moe,
+            permuted=True,
+            parts={
+                "mixer.experts.up_proj": ("ffn_up_exps",),
+                "mixer.experts.down_proj": ("ffn_down_exps",),
+            },
+            by_layer=_OF_PARTS,
         ),
     )
 }

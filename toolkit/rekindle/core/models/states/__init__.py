@@ -1,0 +1,1 @@
+"""Mixers with a state: short convolutions, gated delta nets, Mamba-2."""
