@@ -1,7 +1,7 @@
 """On a CPU the logits of a token have the same bits, however its prompt was cut and whatever stands beside it."""
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.device.state import empty_pages
-from rekindle.core.models.attention import ScoreOptions
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.load import load_decoder
+from rekindle.core.models.mixing import Memory, ScoreOptions
 from rekindle_kernels import api
 from rekindle_kernels.cpu.library import unavailable_reason
 
@@ -56,30 +56,30 @@ class Told:
         own = np.arange(len(ids)) < len(ids) - rows
         first_page = jnp.where(own, 1, 1 + TOKENS // PAGE)
         tables = first_page[:, None] + jnp.arange(TOKENS // PAGE)[None]
-        attend = partial(_attend, positions=positions, tables=tables, blocks=len(ids) - rows if blocks else 0)
-        hidden, pages = decoder(ids, positions, pages, attend)
-        return decoder.logits(hidden), pages
+        mixer: Any = InParts(positions, tables, len(ids) - rows if blocks else 0)
+        hidden, memory = decoder(ids, positions, Memory(pages), mixer)
+        return decoder.logits(hidden), memory.pages
 
 
-def _attend(
-    q: jax.Array,
-    kv: jax.Array,
-    pages: jax.Array,
-    scores: ScoreOptions,
-    positions: jax.Array,
-    tables: jax.Array,
-    blocks: int,
-) -> Any:
-    """Write all keys and values, and attend: the first `blocks` tokens in blocks of 16, the others as rows."""
-    how = scores.options() | {"implementation": "cpu"}
-    ids = tables[jnp.arange(len(q)), positions // PAGE]
-    pages = api.write(pages, kv[:, :, :, None], ids, positions % PAGE, implementation="cpu")
-    rows = api.attend_rows(q[blocks:], pages, tables[blocks:], positions[blocks:] + 1, **how)
-    starts = positions[:blocks:16]
-    first = api.attend_blocks(
-        q[:blocks].reshape(-1, 16, *q.shape[1:]), pages, tables[:1], jnp.zeros_like(starts), starts, **how,
-    )  # fmt: skip
-    return jnp.concatenate([first.reshape(blocks, *q.shape[1:]), rows]), pages
+@dataclass(frozen=True)
+class InParts:
+    """A mixer that takes the first `blocks` tokens in blocks of 16, the others as rows."""
+
+    positions: jax.Array
+    tables: jax.Array
+    blocks: int
+
+    def attend(self, q: jax.Array, kv: jax.Array, pages: jax.Array, scores: ScoreOptions) -> Any:
+        positions, tables, blocks = self.positions, self.tables, self.blocks
+        how = scores.options() | {"implementation": "cpu"}
+        ids = tables[jnp.arange(len(q)), positions // PAGE]
+        pages = api.write(pages, kv[:, :, :, None], ids, positions % PAGE, implementation="cpu")
+        rows = api.attend_rows(q[blocks:], pages, tables[blocks:], positions[blocks:] + 1, **how)
+        starts = positions[:blocks:16]
+        first = api.attend_blocks(
+            q[:blocks].reshape(-1, 16, *q.shape[1:]), pages, tables[:1], jnp.zeros_like(starts), starts, **how,
+        )  # fmt: skip
+        return jnp.concatenate([first.reshape(blocks, *q.shape[1:]), rows]), pages
 
 
 @pytest.fixture(scope="module", params=[pytest.param("float32", marks=pytest.mark.wide), "bfloat16"])

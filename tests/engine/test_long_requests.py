@@ -11,8 +11,8 @@ import pytest
 import rekindle
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.config import SettingsOptions
-from rekindle.core.models.attention import ScoreOptions
 from rekindle.core.models.load import load_decoder
+from rekindle.core.models.mixing import Memory, ScoreOptions
 
 pytestmark = pytest.mark.wide
 
@@ -29,27 +29,29 @@ SETTINGS: SettingsOptions = {
 NEW, ROOM = 16, 96
 
 
-def attend(q: jax.Array, kv: jax.Array | None, pages: Any, scores: ScoreOptions) -> tuple[jax.Array, Any]:
-    """Attend causally among the tokens of one call."""
-    assert kv is not None
-    k, v = jnp.repeat(kv, q.shape[1] // kv.shape[2], axis=2).swapaxes(0, 1)
-    places = jnp.arange(len(q))
-    products = jnp.einsum("qhd,khd->hqk", q, k) * scores.scale
-    weights = jax.nn.softmax(jnp.where(places[None, None] <= places[None, :, None], products, -jnp.inf), axis=-1)
-    return jnp.einsum("hqk,khd->qhd", weights, v), pages
+class Causal:
+    """A mixer that attends causally among the tokens of one call."""
+
+    def attend(self, q: jax.Array, kv: jax.Array, pages: Any, scores: ScoreOptions) -> tuple[jax.Array, Any]:
+        k, v = jnp.repeat(kv, q.shape[1] // kv.shape[2], axis=2).swapaxes(0, 1)
+        places = jnp.arange(len(q))
+        products = jnp.einsum("qhd,khd->hqk", q, k) * scores.scale
+        weights = jax.nn.softmax(jnp.where(places[None, None] <= places[None, :, None], products, -jnp.inf), axis=-1)
+        return jnp.einsum("hqk,khd->qhd", weights, v), pages
 
 
 def greedy(model: Path, prompt: list[int], new: int, *, grows: bool) -> tuple[int, ...]:
     """Compute each token from all before it, anew, turned by the length of the request, or by each one's own."""
     checkpoint = open_checkpoint(model)
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
-    nothing: Any = (None,) * checkpoint.config.num_layers
+    mixer: Any = Causal()
+    nothing = Memory((None,) * checkpoint.config.num_layers)
     positions = jnp.arange(ROOM, dtype=jnp.int32)
 
     @jax.jit
     def following(tokens: jax.Array, known: jax.Array) -> jax.Array:
         lengths = jnp.maximum(positions + 1, len(prompt)) if grows else jnp.full(ROOM, known)
-        hidden, _ = decoder(tokens, positions, nothing, attend, lengths)
+        hidden, _ = decoder(tokens, positions, nothing, mixer, lengths)
         return jnp.argmax(decoder.logits(hidden[known - 1][None])[0])
 
     tokens = list(prompt)

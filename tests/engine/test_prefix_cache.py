@@ -92,11 +92,11 @@ class Pair:
         assert isinstance(host_tier, HostTier)
         for _ in range(100):  # a save may still be on its way
             self.cached.generate_sync(token_ids=[1], max_tokens=1)
-            if host_tier.pages == self.cached.stats.scheduler.host_pages:
+            if len(host_tier) == self.cached.stats.scheduler.host_pages:
                 break
         stats = self.cached.stats.scheduler
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
-        assert host_tier.pages == stats.host_pages <= HOST_PAGES
+        assert len(host_tier) == stats.host_pages <= HOST_PAGES
         assert stats.prompt_tokens == stats.device_hit_tokens + stats.host_hit_tokens + stats.computed_tokens
         scheduler.look(lambda tree: scheduler.check())
 

@@ -32,20 +32,24 @@ stream; then all others."""
 COVERING = {
     "afmoe": [(2, 1, 1)],
     "deepseek-v3": [(2, 2, 1)],
+    "falcon-h1-norm": [(4, 1, 1)],
     "gemma3n": [(2, 1, 1)],
     "gemma4-e": [(2, 1, 1)],
     "gemma4-moe": [(4, 1, 1)],
     "gpt-neox": [(2, 1, 1)],
     "gpt2": [(2, 1, 1)],
+    "lfm2": [(2, 1, 1)],
     "llama4": [(2, 2, 1)],
     "olmo3": [(8, 1, 1), (2, 1, 2), (1, 1, 3)],
     "opt-350m": [(2, 1, 1)],
     "phimoe": [(2, 1, 1)],
+    "qwen3-next": [(2, 1, 1)],
 }
-"""Gates of the output; latents and experts, in groups; sparse activations; features of tokens, and layers that read the
-pages of another one; experts beside a layer, and keys as values with fewer heads than devices; projections stored by
-head; learned positions, and matrices stored as (in, out); attention in chunks, in groups; norms over all heads, and
-fewer heads of keys than devices; projected embeddings; biases of logits."""
+"""Gates of the output; latents and experts, in groups; Mamba-2 with groups of heads on several devices; sparse
+activations; features of tokens, and layers that read the pages of another one; experts beside a layer, and keys as
+values with fewer heads than devices; projections stored by head; learned positions, and matrices stored as (in, out);
+short convolutions; attention in chunks, in groups; norms over all heads, and fewer heads of keys than devices;
+projected embeddings; biases of logits; delta nets."""
 
 
 def asked_of_child(*questions: tuple[Any, ...]) -> list[Any]:
@@ -162,7 +166,7 @@ def test_the_program_of_one_device_is_that_of_the_step_alone(families: Path) -> 
     abstract = abstract_decoder(config, float32, "xla")
 
     def alone(weights: list[jax.Array], pages: Any, slots: Any, packed: jax.Array) -> Any:
-        return step(abstract.with_weights(weights), pages, slots, packed, bucket, 5, "xla")
+        return step(abstract.with_weights(weights), pages, slots, packed, bucket, 5)
 
     with programs.jax_settings.apply():
         expected = jax.jit(alone, donate_argnums=(1, 2)).lower(*programs.arguments(bucket).values())

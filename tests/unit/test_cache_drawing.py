@@ -56,7 +56,7 @@ def test_token_ids_that_begin_alike_are_listed_from_where_they_differ() -> None:
     tree = PrefixTree(PAGE)
     for last in (5, 6):
         published(tree, "".join(map(chr, (1, 2, last, 4))))
-    seen = view([tree], 1000, lambda tokens: "").with_texts(lambda tokens: "")
+    seen = view([tree], 1000, 0, lambda tokens: "").with_texts(lambda tokens: "")
     assert sorted(run.text for run in seen.runs) == ["token ids … 5 4", "token ids … 6 4"]
     assert sorted(path.label for path in seen.hottest) == [
         "token ids [1, 2, 5, 4] … [5, 4]",

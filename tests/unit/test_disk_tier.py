@@ -68,7 +68,7 @@ async def test_another_actors_message_is_refused() -> None:
 
 async def test_the_host_tier_hands_on_what_it_has_and_reads_what_it_has_not() -> None:
     store = FakeStore()
-    host = HostTier(1000, 10, SameCopies(), cast(SnapshotStore, store))
+    host = HostTier(1000, SameCopies(), cast(SnapshotStore, store))
     await host.handle(Gathered(1, (0, 1, 2), (np.ones(1), np.ones(2), np.ones(3))))
     await host.handle(Drop((1,)))
     (write,) = await host.handle(Archive(PAGES, (0, 1, 2), (9,)))

@@ -23,6 +23,12 @@ PAGE_BYTES = 10
 CPU = jax.devices("cpu")[0]
 
 
+class Name(str):
+    """A page that is just its name."""
+
+    nbytes = PAGE_BYTES
+
+
 class Named:
     """Copies between memories of pages that are just names. Each copy waits for `permits`.
 
@@ -39,7 +45,7 @@ class Named:
     def keep(self, pages: Sequence[str]) -> list[str]:
         self._copy()
         self._require_room()
-        return [f"kept {page}" for page in pages]
+        return [Name(f"kept {page}") for page in pages]
 
     def stage(self, entries: Sequence[str]) -> list[str]:
         self._copy()
@@ -58,7 +64,8 @@ class Named:
 
 async def keep(tier: HostTier, pages: dict[int, Any]) -> bool:
     """Gather pages as entries of these numbers; return whether they were kept."""
-    (saved,) = await tier.handle(Gathered(5, tuple(pages), tuple(pages.values())))
+    named = tuple(Name(page) if isinstance(page, str) else page for page in pages.values())
+    (saved,) = await tier.handle(Gathered(5, tuple(pages), named))
     assert isinstance(saved, Offloaded)
     assert saved.offload_id == 5
     return saved.is_stored
@@ -72,15 +79,15 @@ async def fetched(tier: HostTier, *entries: int) -> Fetched:
 
 
 async def test_what_was_kept_is_staged_in_the_order_that_is_asked_for() -> None:
-    tier = HostTier(100, PAGE_BYTES, Named())
+    tier = HostTier(100, Named())
     assert await keep(tier, {1: "a", 3: "b", 4: "c"})
     assert await fetched(tier, 4, 1) == Fetched(6, ("staged kept c", "staged kept a"))
     assert await fetched(tier, 3) == Fetched(6, ("staged kept b",))
-    assert (tier.pages, tier.bytes) == (3, 30)
+    assert (len(tier), tier.bytes) == (3, 30)
 
 
 async def test_no_more_is_kept_than_the_bound_allows_and_never_a_part_of_a_save() -> None:
-    tier = HostTier(39, PAGE_BYTES, Named())
+    tier = HostTier(39, Named())
     assert await keep(tier, {0: "a", 1: "b"})
     assert not await keep(tier, {2: "c", 3: "d"})
     assert tier.bytes == 20
@@ -91,19 +98,19 @@ async def test_no_more_is_kept_than_the_bound_allows_and_never_a_part_of_a_save(
 
 
 async def test_a_dropped_entry_is_gone_and_dropping_what_is_not_there_does_nothing() -> None:
-    tier = HostTier(100, PAGE_BYTES, Named())
+    tier = HostTier(100, Named())
     await keep(tier, {1: "a", 3: "b"})
     assert await tier.handle(Drop((1,))) == []
     assert await tier.handle(Drop((1, 0, 2))) == []
-    assert tier.pages == 1
+    assert len(tier) == 1
     assert await fetched(tier, 1, 3, 2) == Fetched(6, None, (Copy(1, None), Copy(2, None)))
 
 
 async def test_an_entry_that_is_dropped_before_it_is_there_takes_no_room() -> None:
-    tier = HostTier(20, PAGE_BYTES, Named())
+    tier = HostTier(20, Named())
     await tier.handle(Drop((1, 2)))
     assert await keep(tier, {0: "a", 1: "b", 2: "c", 3: "d"})
-    assert tier.pages == 2
+    assert len(tier) == 2
     assert await fetched(tier, 0, 1, 2, 3) == Fetched(6, None, (Copy(1, None), Copy(2, None)))
     assert await fetched(tier, 3, 0) == Fetched(6, ("staged kept d", "staged kept a"))
     assert not vars(tier)["_dropped_ahead"], "nothing is kept of what was dropped"
@@ -111,7 +118,7 @@ async def test_an_entry_that_is_dropped_before_it_is_there_takes_no_room() -> No
 
 async def test_a_full_device_fails_the_fetch_alone() -> None:
     copies = Named()
-    tier = HostTier(100, PAGE_BYTES, copies)
+    tier = HostTier(100, copies)
     await keep(tier, {0: "a"})
     copies.full = True
     assert await fetched(tier, 0) == Fetched(6, None)
@@ -121,24 +128,24 @@ async def test_a_full_device_fails_the_fetch_alone() -> None:
 
 async def test_full_host_memory_fails_the_save_alone() -> None:
     copies = Named()
-    tier = HostTier(100, PAGE_BYTES, copies)
+    tier = HostTier(100, copies)
     copies.full = True
     assert not await keep(tier, {0: "a"})
     copies.full = False
     assert await keep(tier, {1: "b"})
-    assert tier.pages == 1
+    assert len(tier) == 1
 
 
 async def test_pages_that_the_device_had_no_room_to_gather_are_not_kept() -> None:
-    tier = HostTier(100, PAGE_BYTES, Named())
+    tier = HostTier(100, Named())
     await tier.handle(Drop((1,)))
     assert await tier.handle(Gathered(5, (0, 1), ())) == [Offloaded(5, is_stored=False)]
     assert await keep(tier, {2: "c"})
-    assert tier.pages == 1
+    assert len(tier) == 1
 
 
 async def test_freeing_forgets_everything() -> None:
-    tier = HostTier(100, PAGE_BYTES, Named())
+    tier = HostTier(100, Named())
     await keep(tier, {0: "a", 1: "b"})
     tier.free()
     assert tier.bytes == 0
@@ -146,12 +153,12 @@ async def test_freeing_forgets_everything() -> None:
 
 async def test_another_actors_message_is_refused() -> None:
     with pytest.raises(TypeError, match="the host tier takes Gathered, Fetch, Archive, Drop and StagePages"):
-        await HostTier(100, PAGE_BYTES, Named()).handle(Dispatched(1, (), (), None))
+        await HostTier(100, Named()).handle(Dispatched(1, (), (), None))
 
 
 async def test_a_drop_that_comes_while_its_entry_is_staged_waits_for_it_and_the_loop_for_neither() -> None:
     copies, said = Named(permits=1), Mailbox[Message]()
-    tier = HostTier(100, PAGE_BYTES, copies)
+    tier = HostTier(100, copies)
     stage = Stage("host_tier", tier, said.put, lambda message: None, lambda handled: None)
     await keep(tier, {0: "a"})
     copies.begun.clear()
@@ -161,26 +168,26 @@ async def test_a_drop_that_comes_while_its_entry_is_staged_waits_for_it_and_the_
         stage.mailbox.put(Drop((0,)))
         await anyio.wait_all_tasks_blocked()  # the loop turns
         assert copies.begun.wait(PATIENCE)
-        assert tier.pages == 1
+        assert len(tier) == 1
         copies.permits.release()
         assert await said.receive() == Fetched(6, ("staged kept a",))
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    assert tier.pages == 0
+    assert len(tier) == 0
     assert threading.get_ident() not in copies.threads
 
 
-@pytest.mark.parametrize("message", [Gathered(5, (1,), ("b",)), Fetch(6, (Copy(0, None),))])
+@pytest.mark.parametrize("message", [Gathered(5, (1,), (Name("b"),)), Fetch(6, (Copy(0, None),))])
 async def test_the_engine_can_stop_while_a_copy_hangs(message: Message) -> None:
     copies = Named(permits=1)
-    tier = HostTier(100, PAGE_BYTES, copies)
+    tier = HostTier(100, copies)
     assert await keep(tier, {0: "a"})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tier.handle, message)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     copies.permits.release()
-    assert tier.pages == 1
+    assert len(tier) == 1
 
 
 # Copies between real memories
@@ -189,7 +196,7 @@ async def test_the_engine_can_stop_while_a_copy_hangs(message: Message) -> None:
 @pytest.mark.parametrize("memory", [None, "pinned_host"])
 @pytest.mark.parametrize("dtype", [np.float32, np.uint16])
 async def test_pages_come_back_to_the_device_bit_for_bit(memory: str | None, dtype: type) -> None:
-    tier = HostTier(1 << 20, 2 * 24 * np.dtype(dtype).itemsize, DeviceCopies(SingleDeviceSharding(CPU), memory))
+    tier = HostTier(1 << 20, DeviceCopies(SingleDeviceSharding(CPU), memory))
     rng = np.random.default_rng(0)
     pages: list[np.ndarray[Any, Any]] = [np.asarray(rng.integers(0, 60000, (2, 2, 1, 4, 3)), dtype) for _ in range(3)]
     assert await keep(tier, dict(enumerate(map(jnp.asarray, pages))))

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rekindle.core.messages import NewWeights, SaveCache, Withdraw
 from rekindle.core.policy import Candidate
 from rekindle.core.scheduler.requests import waiting
-from rekindle.testing import VOCAB_SIZE, ByHand, FakeDiskTier, expected_tokens
+from rekindle.testing import FAKE_MODEL, FAKE_STATE_MODEL, VOCAB_SIZE, ByHand, FakeDiskTier, expected_tokens
 from tests.unit.limits import PAGE, WAYS
 from tests.unit.machines import run, run_deep
 
@@ -51,13 +51,15 @@ class Asked:
 class CacheMachine(RuleBasedStateMachine):
     """The stories of a cache. `CheckedScheduler` checks every page, and `FakeStepper` reads them."""
 
+    model = FAKE_MODEL
+
     @initialize(limits=SETTINGS)
     def begin(self, limits: dict[str, Any]) -> None:
         self.limits = limits
         self.begin_with(FakeDiskTier())
 
     def begin_with(self, disk: FakeDiskTier) -> None:
-        self.engine = ByHand(disk, **self.limits)
+        self.engine = ByHand(disk, self.model, **self.limits)
         self.asked: list[Asked] = []
         self.withdrawn: set[int] = set()
         self.changes = self.cache_saves = 0
@@ -194,11 +196,16 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.engine.weights_used == list(range(1, self.changes + 1))
         stats = self.engine.scheduler.stats
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
-        assert (
-            stats.host_pages
-            == len(self.engine.host_tier.entries)
-            <= self.engine.limits.data * self.engine.limits.pool.host_pages
-        )
+        pool = self.engine.limits.pool
+        assert stats.host_pages + stats.host_states == len(self.engine.host_tier.entries)
+        room = stats.host_pages + stats.host_states * pool.state_pages
+        assert room <= self.engine.limits.data * pool.host_pages
+
+
+class StateMachine(CacheMachine):
+    """The same stories of a model with states, whose copies `FakeStepper` compares with the tokens before them."""
+
+    model = FAKE_STATE_MODEL
 
 
 @pytest.fixture(autouse=True)
@@ -207,10 +214,12 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "CONSIDERED", 4)
 
 
-def test_no_order_of_messages_breaks_the_cache() -> None:
-    run(CacheMachine, stories=80, steps=50)
+@pytest.mark.parametrize("machine", [CacheMachine, StateMachine])
+def test_no_order_of_messages_breaks_the_cache(machine: type[CacheMachine]) -> None:
+    run(machine, stories=80, steps=50)
 
 
 @pytest.mark.deep
-def test_no_order_of_very_many_messages_breaks_the_cache() -> None:
-    run_deep(CacheMachine, stories=400, steps=60)
+@pytest.mark.parametrize("machine", [CacheMachine, StateMachine])
+def test_no_order_of_very_many_messages_breaks_the_cache(machine: type[CacheMachine]) -> None:
+    run_deep(machine, stories=400, steps=60)

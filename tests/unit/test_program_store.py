@@ -124,12 +124,13 @@ def test_a_step_from_the_store_is_the_compiled_one_in_a_process_that_compiles_no
     packed = InputLayout.of(bucket, slots).padding()
     inputs = InputLayout.of(bucket, slots).unpack(packed)
     inputs.tokens[:], inputs.block_slot[:], inputs.block_page[:] = np.arange(7, 23), 0, 1
+    inputs.block_count[:] = 16
     inputs.sample_index[:], inputs.sample_slot[:], inputs.sample_length[:], inputs.chunk_slot[:] = 15, 0, 16, 0
     inputs.chunk_table[:, 0] = 1
 
     def run(weights: Any, pages: Any, slots: Any, packed: Any) -> Any:
         decoder = nnx.merge(graph, jax.tree.unflatten(treedef, weights))
-        return step(decoder, pages, slots, packed, bucket, 2, "xla")
+        return step(decoder, pages, slots, packed, bucket, 2)
 
     arguments = (weights, pages, slots, packed)
     np.savez(tmp_path / "inputs.npz", *map(np.array, jax.tree.leaves(arguments)))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.core.scheduler.requests.rope_rule import RopeLengthRule
+from rekindle.core.scheduler.requests.aspects.rope_rule import RopeLengthRule
 
 SALTS = st.text("\0long1 ", max_size=8) | st.sampled_from(["\0long", "\x000", "\0\0long", "\0100"])
 LENGTHS = st.sampled_from([0, 1, 100])

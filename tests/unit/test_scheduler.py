@@ -8,7 +8,7 @@ import pytest
 from rekindle.core.messages import Advanced, Cancel, Plan, Row, Stopped, Withdraw
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
-from rekindle.core.scheduler.requests.rope_rule import RopeLengthRule
+from rekindle.core.scheduler.requests.aspects.rope_rule import RopeLengthRule
 from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_limits
 from tests.unit.silences import Silences

@@ -23,4 +23,4 @@ def viewed(tree: PrefixTree) -> CacheView:
     def text_of(tokens: Sequence[int]) -> str:
         return "".join(map(chr, tokens))
 
-    return view([tree], 1000, text_of).with_texts(text_of)
+    return view([tree], 1000, 0, text_of).with_texts(text_of)

@@ -54,7 +54,8 @@ class Settings:
         prefill: devices that compute prompts while others generate: one device, as for `device`, or a list of devices
             that share the model. They form lane 0, which samples first tokens and caches the prefixes of prompts. The
             pages of a prompt then move to lane 1, except pages cached there already. None (default) computes prompts
-            and generates on the same devices, in turns. Excludes `device`, `tensor`, `data`, `mesh` and `replicas`.
+            and generates on the same devices, in turns. Excludes `device`, `tensor`, `data`, `mesh` and `replicas`, and
+            models whose layers keep a state.
         decode: devices that generate, when `prefill` names the devices that compute prompts. They form lane 1.
         prefill_from: smallest number of uncached prompt tokens sent to the `prefill` devices; shorter prompts are
             computed by the `decode` devices. Default 64, and at least one page.
@@ -125,6 +126,7 @@ class Settings:
             request waits, no prompt is computed, and no request is constrained. The tokens do not change. Python runs
             once for that number of tokens, a gain where a step takes less than about 3 ms. The tokens come in bursts,
             stop strings and cancellations take effect later, and each decode bucket has one more program to compile.
+            Models whose layers keep a state take 1 alone.
     """
 
     device: Any = None

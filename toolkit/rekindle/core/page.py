@@ -5,18 +5,20 @@ from hashlib import sha256
 
 NULL_PAGE = 0
 """The page that padding writes to; it is never allocated."""
+STATE_KEY = b"state"
+"""The key of a state below its node, in place of tokens. Tokens have an even number of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPage:
-    """A page on disk, with its place in the prefix tree.
+    """A page or a state on disk, with a place in the prefix tree.
 
     Attributes:
         record: number of the page in the store.
         digest: digest of its node; see `PrefixTree.digest`.
         parent: digest of the parent node, possibly a root.
         namespace: cache namespace of the prefix.
-        key: tokens of the page as int32, in little-endian bytes.
+        key: tokens of the page as int32, in little-endian bytes; `STATE_KEY` for a state after the parent's tokens.
     """
 
     record: int
@@ -24,6 +26,11 @@ class StoredPage:
     parent: str
     namespace: str
     key: bytes
+
+    @property
+    def is_state(self) -> bool:
+        """True for a state, False for a page."""
+        return self.key == STATE_KEY
 
 
 @dataclass(frozen=True, slots=True)

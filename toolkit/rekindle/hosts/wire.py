@@ -5,7 +5,17 @@ from typing import Any
 import numpy as np
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.device.orders import Allow, Enter, Gather, Order, Scatter, TickOrder, Use
+from rekindle.core.device.orders import (
+    Allow,
+    Enter,
+    Gather,
+    GatherState,
+    Order,
+    Scatter,
+    ScatterState,
+    TickOrder,
+    Use,
+)
 from rekindle.hosts.link import Frame
 
 
@@ -22,6 +32,10 @@ def frame_of(order: Order | Use) -> Frame:
             return Frame({"say": "gather", "page": int(page)}, b"")
         case Scatter(page, content):
             return _frame({"say": "scatter", "page": int(page)}, content)
+        case GatherState(slot):
+            return Frame({"say": "gather state", "slot": int(slot)}, b"")
+        case ScatterState(slot, content):
+            return _frame({"say": "scatter state", "slot": int(slot)}, content)
         case Use(number):
             return Frame({"say": "use", "number": number}, b"")
 
@@ -44,6 +58,10 @@ def order_of(frame: Frame) -> Order | Use:
             return Gather(header["page"])
         case "scatter":
             return Scatter(header["page"], _array(frame))
+        case "gather state":
+            return GatherState(header["slot"])
+        case "scatter state":
+            return ScatterState(header["slot"], _array(frame))
         case "use":
             return Use(header["number"])
     raise ValueError(f"expected an order, got {header['say']!r}")

@@ -221,6 +221,8 @@ def _pages(trees: Sequence[PrefixTree]) -> Iterator[CachedPage]:
     for tree in trees:
         for namespace in tree.roots.namespaces:
             for node in tree.walk(namespace):
+                if node.is_state:
+                    continue
                 parent = None if node.parent is None else places.get(node.parent)
                 places[node] = len(places)
                 yield CachedPage(parent, namespace, tuple(array("i", node.key).tolist()))

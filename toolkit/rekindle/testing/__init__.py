@@ -16,6 +16,7 @@ from rekindle.testing.device import FakeSettler, FakeStepper
 from rekindle.testing.grammar import VOCAB_SIZE, FakeGrammar, constrained
 from rekindle.testing.model import (
     FAKE_MODEL,
+    FAKE_STATE_MODEL,
     banned_tokens,
     draw_of,
     expected_of,
@@ -29,6 +30,7 @@ from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
 __all__ = [
     "FAKE_MODEL",
+    "FAKE_STATE_MODEL",
     "VOCAB_SIZE",
     "ByHand",
     "CheckedScheduler",

@@ -31,6 +31,7 @@ from rekindle.core.messages import (
     Write,
     Written,
 )
+from rekindle.core.models.config import ModelConfig
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Pooling, Request
 from rekindle.core.request.tokens import EndReason, StateSum
@@ -72,17 +73,25 @@ class ByHand:
 
     Args:
         disk_tier: a tier filled by an earlier scheduler; None for an empty one.
+        model: the fake model, with states or without.
         settings: as in `rekindle.open`.
     """
 
-    def __init__(self, disk_tier: FakeDiskTier | None = None, **settings: Unpack[SettingsOptions]):
-        self.limits = fake_limits(**settings)
+    def __init__(
+        self,
+        disk_tier: FakeDiskTier | None = None,
+        model: ModelConfig = FAKE_MODEL,
+        **settings: Unpack[SettingsOptions],
+    ):
+        self.limits = fake_limits(model, **settings)
         self.scheduler = CheckedScheduler(self.limits)
         self.disk_tier = disk_tier or FakeDiskTier()
         self.scheduler.restore(self.disk_tier.stored())
         self.advancing: deque[Advance] = deque()
         self.grammars = Grammars(jumps_on("gpu", self.limits), SerialMasks())
-        self.host_tier = FakeHostTier(self.limits.data * self.limits.pool.host_pages, self.disk_tier)
+        self.host_tier = FakeHostTier(
+            self.limits.data * self.limits.pool.host_pages, self.disk_tier, self.limits.pool.state_pages
+        )
         self.in_flight: deque[Dispatched] = deque()
         self.offloading: deque[Gathered] = deque()
         self.fetching: deque[tuple[Fetch, Fetched]] = deque()
@@ -241,6 +250,6 @@ class ByHand:
         return bool(busy)
 
 
-def fake_limits(**settings: Unpack[SettingsOptions]) -> EngineLimits:
+def fake_limits(model: ModelConfig = FAKE_MODEL, **settings: Unpack[SettingsOptions]) -> EngineLimits:
     """Return the limits of the fake model with these settings."""
-    return EngineLimits.of(Settings(**settings), FAKE_MODEL, itemsize=4)
+    return EngineLimits.of(Settings(**settings), model, itemsize=4)

@@ -36,6 +36,7 @@ from rekindle.core.request.tokens import StateSum, TokenLogprob
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.testing.grammar import VOCAB_SIZE
 from rekindle.testing.model import banned_tokens, draw_of, next_token, score_of, state_of
+from rekindle.testing.tiers import FakeState
 
 TICK_SECONDS = 0.00005
 """The wait for the fake device in each tick, in seconds.
@@ -51,13 +52,14 @@ class _Slot:
     length: int = 0
     request: Request | None = None
     allowed: Any = None
+    state: list[int | None] = field(default_factory=list)
     page_table: dict[int, int] = field(default_factory=dict)
 
 
 class FakeStepper:
     """Stand-in for the real stepper, with assertions on the bucket, the pages and the slots of each plan.
 
-    The content of a page is its token ids.
+    The content of a page is its token ids, and so is that of a state: all tokens of the request so far.
     """
 
     def __init__(self, limits: EngineLimits):
@@ -79,8 +81,10 @@ class FakeStepper:
             case Plan():
                 return [self._dispatch(message)]
             case Offload():
-                pages = message.pages if message.losses == self._losses else ()
-                return [Gathered(message.offload_id, message.entries, tuple(map(self._gather, pages)))]
+                if message.losses < self._losses:
+                    return [Gathered(message.offload_id, message.entries, ())]
+                copies = (*map(self._gather, message.pages), *map(self._gather_state, message.slots))
+                return [Gathered(message.offload_id, message.entries, copies)]
             case Collect(request_id, pages, losses):
                 pages = pages if losses == self._losses else ()
                 return [Collected(request_id, tuple(map(self._gather, pages)))]
@@ -149,6 +153,16 @@ class FakeStepper:
         for page, content in zip(onload.pages, onload.staged, strict=True):
             self._check_page(page)
             self._pages[page] = list(content)
+        if onload.slot is not None:
+            assert isinstance(onload.state, FakeState), "a page is onloaded in place of a state"
+            self._slots[onload.slot].state = list(onload.state.tokens)
+
+    def _gather_state(self, slot: int) -> FakeState:
+        tokens = self._slots[slot].state
+        assert self._limits.pool.state_pages, "a state of a model without states"
+        assert tokens, "the state of no tokens is copied"
+        assert len(tokens) % self._limits.pool.page_size == 0, "a state within a page is copied"
+        return FakeState(tuple(tokens))
 
     def _check(self, plan: Plan) -> None:
         assert plan.chunks or plan.rows or plan.onloads, "a plan for nothing"
@@ -188,6 +202,7 @@ class FakeStepper:
         )
         slot = self._slots[chunk.slot]
         slot.page_table = dict(enumerate(chunk.table))
+        self._check_state(slot, chunk)
         if chunk.scoring is not None:
             first = chunk.scoring.first + 1
             targets = chunk.tokens[first : first + len(chunk.scoring.tokens)]
@@ -202,6 +217,17 @@ class FakeStepper:
             else:
                 self._write(page, position, [*tokens, *padding])
         return slot
+
+    def _check_state(self, slot: _Slot, chunk: Chunk) -> None:
+        """Add a chunk to its slot's state, which must have seen exactly the tokens before it."""
+        stamp = self._weights * VOCAB_SIZE
+        if chunk.start == 0:
+            slot.state = []
+        if self._limits.pool.state_pages:
+            pages = chunk.table[: -(-chunk.start // self._limits.pool.page_size)]
+            before = list(chain.from_iterable(self._pages[page] for page in pages))[: chunk.start]
+            assert slot.state == before, "a chunk begins after other tokens than those of its state"
+            slot.state += [token + stamp for token in chunk.tokens]
 
     def _check_found(self, table: Sequence[int], position: int, tokens: Sequence[int]) -> None:
         """Check a block computed for its last token only: its page must have the keys and values already."""
@@ -220,6 +246,7 @@ class FakeStepper:
         page = row.page if step <= offset else row.next_page  # the row began on an earlier page than this token's
         slot.page_table[place] = page
         self._write(page, slot.length, [slot.token])
+        slot.state.append(slot.token + self._weights * VOCAB_SIZE)
         slot.length += 1
         return slot
 

@@ -1,10 +1,11 @@
 """Fake model: tokens, bans and log-probabilities computable by hand. For `rekindle.testing`."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from operator import mul
 from typing import Any
 
-from rekindle.core.models.config import ModelConfig, Rope
+from rekindle.core.models.config import LayerConfig, ModelConfig, Rope, ShortConvolution
 from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
@@ -16,6 +17,12 @@ FAKE_MODEL = ModelConfig.llama(
     family="fake", vocab_size=VOCAB_SIZE, hidden_size=1, intermediate_size=1, num_layers=1, num_heads=1,
     num_kv_heads=1, head_dim=1, max_context=4096, norm_eps=1e-5, rope=Rope(10000.0),
 )  # fmt: skip
+
+
+FAKE_STATE_MODEL = replace(
+    FAKE_MODEL, layers=(*FAKE_MODEL.layers, LayerConfig(None, None, state=ShortConvolution(channels=32, taps=3)))
+)
+"""The fake model with a layer that keeps a state, as large as two pages of 16 tokens."""
 
 
 def next_token(tokens: Sequence[int], draw: int = 0, banned: Collection[int] = ()) -> int:

@@ -85,7 +85,7 @@ def _fake_lane(limits: EngineLimits, preparer: Preparer, settler: FakeSettler | 
         settler=settler or FakeSettler(),
         detokenizer=Detokenizer(preparer.tokenizer),
         grammars=Grammars(jumps_on("cpu", limits), SerialMasks()),
-        host_tier=FakeHostTier(limits.data * limits.pool.host_pages, disk_tier),
+        host_tier=FakeHostTier(limits.data * limits.pool.host_pages, disk_tier, limits.pool.state_pages),
         disk_tier=disk_tier,
     )
     return Lane(scheduler, actors, Place((jax.devices("cpu")[0],)), executables)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 from hashlib import sha256
+from typing import Any, NamedTuple
 
 from rekindle.core.messages import (
     Archive,
@@ -22,19 +23,27 @@ from rekindle.core.messages import (
 from rekindle.core.page import NewPage, StoredPage
 
 
+class FakeState(NamedTuple):
+    """The copy of a state on the fake device: the tokens that it has seen."""
+
+    tokens: tuple[int | None, ...]
+
+
 class FakeHostTier:
-    """Stand-in for the host tier, with assertions on the pages to store, fetch or drop.
+    """Stand-in for the host tier, with assertions on the copies to store, fetch or drop.
 
     Args:
-        capacity: the most pages.
+        capacity: the room, in pages.
         disk: the tier for pages on disk only.
+        state_pages: the room of a state, in pages.
 
     Attributes:
-        entries: the content of each page, by the number of its entry.
+        entries: the content of each page or state, by the number of its entry.
     """
 
-    def __init__(self, capacity: int, disk: "FakeDiskTier | None" = None):
-        self.entries: dict[int, tuple[int, ...]] = {}
+    def __init__(self, capacity: int, disk: "FakeDiskTier | None" = None, state_pages: int = 0):
+        self.entries: dict[int, Any] = {}
+        self._state_pages = state_pages
         self._capacity = capacity
         self._disk = disk or FakeDiskTier()
         self._newest = -1
@@ -54,7 +63,8 @@ class FakeHostTier:
                 self.entries |= {entry: content for entry, content in new if entry not in self._dropped_ahead}
                 self._unreadable |= {entry for entry in entries if not contents and entry not in self._dropped_ahead}
                 self._dropped_ahead.difference_update(entries)
-                assert len(self.entries) <= self._capacity, "more is offloaded than there is room for"
+                room = sum(self._state_pages if isinstance(each, FakeState) else 1 for each in self.entries.values())
+                assert room <= self._capacity, "more is offloaded than there is room for"
                 return [Offloaded(offload_id, is_stored=bool(contents))]
             case Fetch(request_id, copies):
                 contents_of = {copy: self._read(copy) for copy in copies}
@@ -79,7 +89,7 @@ class FakeHostTier:
             if copy.record is not None:
                 self._disk.contents.pop(copy.record, None)
 
-    def _read(self, copy: Copy) -> tuple[int, ...] | None:
+    def _read(self, copy: Copy) -> Any:
         if copy.entry is None:
             assert copy.record is not None, "a copy that is nowhere"
             return self._disk.contents.get(copy.record)
@@ -106,7 +116,7 @@ class FakeDiskTier:
     """
 
     def __init__(self) -> None:
-        self.contents: dict[int, tuple[int, ...]] = {}
+        self.contents: dict[int, Any] = {}
         self.pages: dict[int, NewPage] = {}
         self.used: Counter[int] = Counter()
 

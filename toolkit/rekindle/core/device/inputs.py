@@ -24,6 +24,7 @@ class TickInputs(Generic[A]):
         tokens: (prefill_tokens,) prompt tokens in blocks of `QUERY_BLOCK`.
         targets: (prefill_tokens,) the next token of each scored position, else -1.
         block_slot, block_start, block_page: (blocks,) each block's slot, first position, and page.
+        block_count: (blocks,) the number of tokens in each block; 0 for padding.
         block_length: (blocks,) the length of each block's request, for long-context rope; see `Chunk`.
         sample_index: (samples,) index into `tokens` of each completed prompt's last token.
         sample_slot, sample_length: (samples,) each completed prompt's slot and number of tokens.
@@ -44,6 +45,7 @@ class TickInputs(Generic[A]):
     block_slot: A
     block_start: A
     block_page: A
+    block_count: A
     block_length: A
     sample_index: A
     sample_slot: A
@@ -84,7 +86,9 @@ class InputLayout:
         """Return the shape of each field, in order."""
         bucket, samples = self.bucket, samples_of(self.bucket, self.max_running)
         by_token = dict.fromkeys(("tokens", "targets"), (bucket.prefill_tokens,))
-        by_block = dict.fromkeys(("block_slot", "block_start", "block_page", "block_length"), (bucket.blocks,))
+        by_block = dict.fromkeys(
+            ("block_slot", "block_start", "block_page", "block_count", "block_length"), (bucket.blocks,)
+        )
         by_row = dict.fromkeys(("row_slot", "row_page", "row_length"), (bucket.decode_rows,))
         wide = {"sample_params": (samples, COLUMNS), "chunk_table": (samples, self.pages_per_request)}
         several = {"row_steps": (0,), "row_ends": (0, MAX_END_IDS)}

@@ -9,7 +9,7 @@ import numpy as np
 
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.jax_settings import with_overrides
-from rekindle.core.device.programs.lowering import ALLOW, ENTER, GATHER, SCATTER, Key
+from rekindle.core.device.programs.lowering import ALLOW, ENTER, GATHER, GATHER_STATE, SCATTER, SCATTER_STATE, Key
 from rekindle.core.device.state import Pages, Slots
 
 
@@ -66,7 +66,24 @@ class Scatter:
     key: ClassVar[Key] = SCATTER
 
 
-Order: TypeAlias = TickOrder | Enter | Allow | Gather | Scatter
+@dataclass(frozen=True, slots=True)
+class GatherState:
+    """Order to copy the state of a slot."""
+
+    slot: int
+    key: ClassVar[Key] = GATHER_STATE
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterState:
+    """Order to copy a state from `GatherState` into a slot."""
+
+    slot: int
+    content: Any
+    key: ClassVar[Key] = SCATTER_STATE
+
+
+Order: TypeAlias = TickOrder | Enter | Allow | Gather | Scatter | GatherState | ScatterState
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +131,13 @@ class DeviceState:
                 return self.pages, np.int32(order.page)
             case Scatter():
                 return self.pages, np.int32(order.page), order.content
+            case GatherState():
+                return self.slots.states, np.int32(order.slot)
+            case ScatterState():
+                return self.slots.states, np.int32(order.slot), order.content
 
     def take(self, order: Order, results: Any) -> Any:
-        """Store the new state from an order's results, and return the rest: outputs, a page copy, or None."""
+        """Store the new state from an order's results, and return the rest: outputs, a copy, or None."""
         match order:
             case TickOrder():
                 self.pages, self.slots, outputs = results
@@ -125,10 +146,12 @@ class DeviceState:
                 self.slots = replace(self.slots, adjustments=results)
             case Allow():
                 self.slots = replace(self.slots, allowed=results)
-            case Gather():
+            case Gather() | GatherState():
                 return results
             case Scatter():
                 self.pages = results
+            case ScatterState():
+                self.slots = replace(self.slots, states=results)
         return None
 
     def delete_state(self) -> None:

@@ -79,6 +79,8 @@ def _pack(part: GroupPart, layout: InputLayout) -> Array:
         inputs.block_slot[block:end] = slot
         inputs.block_start[block:end] = range(chunk.start, chunk.start + len(chunk.tokens), QUERY_BLOCK)
         inputs.block_page[block:end] = np.maximum(np.subtract(chunk.pages, part.first_page), NULL_PAGE)
+        inputs.block_count[block:end] = QUERY_BLOCK
+        inputs.block_count[end - 1] = len(chunk.tokens) - (end - 1 - block) * QUERY_BLOCK
         inputs.block_length[block:end] = chunk.length
         inputs.chunk_slot[index] = slot
         inputs.chunk_table[index, : len(chunk.table)] = np.subtract(chunk.table, part.first_page)

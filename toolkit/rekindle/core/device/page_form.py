@@ -1,4 +1,4 @@
-"""The form of a page's copy outside the pool: one array, the same on every mesh."""
+"""The forms of copies of a page and of a request's states outside of the pool: one array, the same on every mesh."""
 
 import math
 from collections.abc import Sequence
@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
-from rekindle.core.device.place import Heads, Place
+from rekindle.core.device.place import Heads, Place, layout_of
 from rekindle.core.device.state import Content, kinds_of
 from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.shard import TENSOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,5 +76,72 @@ class PageForm:
             end = start + math.prod(kind.shape)
             part = copy if len(self.kinds) == 1 else copy[start:end].reshape(kind.shape)
             parts.append(part if kind.heads is None else part[:, :, kind.heads.each])
+            start = end
+        return tuple(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayForm:
+    """The part of a copy from one array of a layer's state.
+
+    Attributes:
+        shape: the shape of the whole array, with each head and channel once.
+        axis: the axis that is divided between devices.
+        units: the layout of heads or channels along this axis over devices; None for the order of the whole array.
+    """
+
+    shape: tuple[int, ...]
+    axis: int
+    units: Heads | None
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """The partition spec of the array over all devices."""
+        return PartitionSpec(*(None,) * self.axis, TENSOR)
+
+
+@dataclass(frozen=True, slots=True)
+class StateForm:
+    """The form of a copy: (1, 1, numbers) float32, with the axes of a page's copy.
+
+    Attributes:
+        arrays: the part of each array of each layer's state.
+    """
+
+    arrays: tuple[ArrayForm, ...]
+
+    @classmethod
+    def of(cls, config: ModelConfig, place: Place) -> "StateForm":
+        """Return the form for a model over the devices of a group."""
+        states = [layer.state for layer in config.layers if layer.state is not None]
+        return cls(
+            tuple(
+                ArrayForm(shape, axis, layout_of(each, shape[axis]))
+                for state in states
+                for shape, (axis, each) in zip(state.shapes(), state.parts(place.tensor), strict=True)
+            )
+        )
+
+    @property
+    def copy(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of a copy."""
+        return jax.ShapeDtypeStruct((1, 1, sum(math.prod(array.shape) for array in self.arrays)), jnp.float32)
+
+    def join(self, content: Sequence[jax.Array]) -> jax.Array:
+        """Return the copy of states with this content over all devices."""
+        parts = [
+            part if array.units is None else jnp.take(part, array.units.first, axis=array.axis, mode="clip")
+            for part, array in zip(content, self.arrays, strict=True)
+        ]
+        return jnp.concatenate([part.reshape(-1) for part in parts])[None, None]
+
+    def split(self, copy: jax.Array) -> tuple[jax.Array, ...]:
+        """Return the content over all devices of states with this copy."""
+        parts, start = [], 0
+        for array in self.arrays:
+            end = start + math.prod(array.shape)
+            part = copy[0, 0, start:end].reshape(array.shape)
+            part = part if array.units is None else jnp.take(part, array.units.each, axis=array.axis, mode="clip")
+            parts.append(part)
             start = end
         return tuple(parts)

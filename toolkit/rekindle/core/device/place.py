@@ -10,7 +10,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from rekindle.core.models.shard import DATA, TENSOR, Order, Shard
+from rekindle.core.models.config.partition import Order
+from rekindle.core.models.shard import DATA, TENSOR, Shard
 
 SAME = PartitionSpec()
 """The same array on each device."""
@@ -18,6 +19,8 @@ WEIGHTS = PartitionSpec(TENSOR)
 """Weights: per-device shards, each packed independently, concatenated along axis 0."""
 ROWS = PartitionSpec(DATA)
 """Slots, tick inputs and tick outputs: arrays of each group, concatenated along axis 0."""
+STATES = PartitionSpec((DATA, TENSOR))
+"""States of slots: arrays of each device, concatenated along axis 0."""
 PAGES = PartitionSpec(DATA, None, TENSOR)
 """Pages of one layer: split by group, and within a group by heads."""
 PAGE = PartitionSpec(None, None, TENSOR)
@@ -26,7 +29,7 @@ PAGE = PartitionSpec(None, None, TENSOR)
 
 @dataclass(frozen=True)
 class Heads:
-    """Layout of KV heads in pages if several devices hold the same head, or some hold fewer than others.
+    """Layout of KV heads in pages, or of other units, if devices hold them twice, with padding, or in another order.
 
     Attributes:
         first: for each head, the index of its first copy.
@@ -35,6 +38,22 @@ class Heads:
 
     first: Order
     each: Order
+
+
+def layout_of(each: Order, count: int) -> Heads | None:
+    """Return the layout of so many heads, or other units, at these places; None if each is there once, in order.
+
+    Args:
+        each: the head at each index; -1 for padding.
+        count: the number of heads.
+    """
+    if np.array_equal(each, np.arange(count)):
+        return None
+    first = np.full(count, -1)
+    for place, head in reversed(list(enumerate(each))):
+        if head >= 0:
+            first[head] = place
+    return Heads(first, np.maximum(each, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +122,7 @@ class Place:
 
     def heads(self, queries: int, keys: int) -> "Heads | None":
         """Return the layout of KV heads in pages; None if each head exists once, in order."""
-        each = np.concatenate([shard.heads(queries, keys)[1] for shard in self.shards])
-        if len(each) == keys:
-            return None
-        return Heads(np.array([int(np.argmax(each == key)) for key in range(keys)]), np.maximum(each, 0))
+        return layout_of(np.concatenate([shard.heads(queries, keys)[1] for shard in self.shards]), keys)
 
     def sharding(self, spec: PartitionSpec = SAME) -> Sharding:
         """Return the sharding of an array with this partition spec."""
@@ -126,7 +142,7 @@ class Place:
 
     def global_shape(self, shard: jax.ShapeDtypeStruct, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
         """Return the shape and dtype of the global array with shards of this shape."""
-        times = {DATA: self.data, TENSOR: self.tensor}
+        times = {DATA: self.data, TENSOR: self.tensor, (DATA, TENSOR): len(self.devices)}
         shape = list(shard.shape)
         for axis, name in enumerate(spec):
             shape[axis] *= times.get(name, 1)

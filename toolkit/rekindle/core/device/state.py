@@ -10,11 +10,13 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from rekindle.core.device.sampling.adjustments import Adjustments
 from rekindle.core.device.sampling.constraints import words_of
 from rekindle.core.device.sampling.rows import COLUMNS
 from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.mixing import State
 from rekindle_kernels import api as kernels
 
 Pages = tuple[jax.Array, ...]
@@ -46,6 +48,7 @@ class Slots:
         sampling: (slots, COLUMNS) int32, packed `SamplingRows`.
         adjustments: bias, penalties and bans of each slot.
         allowed: (slots, words) int32, the bit mask of tokens allowed next by the constraint; stale without one.
+        states: one `State` for each layer with a state; stale until a request's first block, which begins with zeros.
     """
 
     token: jax.Array
@@ -54,10 +57,20 @@ class Slots:
     sampling: jax.Array
     adjustments: Adjustments
     allowed: jax.Array
+    states: tuple[State, ...] = ()
 
 
-def empty_slots(max_running: int, pages_per_request: int, vocab_size: int) -> Slots:
-    """Create the slots of an idle engine, and the null slot."""
+def empty_slots(
+    max_running: int,
+    pages_per_request: int,
+    vocab_size: int,
+    states: Sequence[Sequence[tuple[int, ...]]] = (),
+) -> Slots:
+    """Create the slots of an idle engine, and the null slot.
+
+    Args:
+        states: the shapes of a slot's state in each layer with a state, on this device.
+    """
     rows = max_running + 1
     return Slots(
         token=jnp.zeros(rows, jnp.int32),
@@ -66,6 +79,7 @@ def empty_slots(max_running: int, pages_per_request: int, vocab_size: int) -> Sl
         sampling=jnp.zeros((rows, COLUMNS), jnp.int32),
         adjustments=Adjustments.empty(rows, vocab_size),
         allowed=jnp.full((rows, words_of(vocab_size)), -1, jnp.int32),
+        states=tuple(tuple(jnp.zeros((rows, *shape), jnp.float32) for shape in state) for state in states),
     )
 
 
@@ -87,7 +101,7 @@ def empty_state(
 ) -> tuple[Pages, Slots]:
     """Create one device's shard of the pages and slots of an idle engine."""
     pages = empty_pages(config, sizes.num_pages, sizes.page_size, dtype, implementation, devices)
-    return pages, empty_slots(sizes.max_running, sizes.pages_per_request, config.vocab_size)
+    return pages, empty_slots(sizes.max_running, sizes.pages_per_request, config.vocab_size, config.states(devices))
 
 
 def kinds_of(pages: Sequence[jax.Array | jax.ShapeDtypeStruct]) -> list[list[int]]:
@@ -116,4 +130,17 @@ def scatter(
     return tuple(
         kernels.write_page(layer, page_id, layers[place], implementation=implementation)
         for place, layer in enumerate(pages)
+    )
+
+
+def gather_state(states: tuple[State, ...], slot: jax.Array) -> tuple[jax.Array, ...]:
+    """Copy the states of one slot, () int32: the arrays of all layers."""
+    return tuple(lax.dynamic_index_in_dim(array, slot, 0, keepdims=False) for state in states for array in state)
+
+
+def scatter_state(states: tuple[State, ...], slot: jax.Array, content: Sequence[jax.Array]) -> tuple[State, ...]:
+    """Copy states from `gather_state` into a slot. The caller donates the states."""
+    rows = iter(content)
+    return tuple(
+        tuple(lax.dynamic_update_index_in_dim(array, next(rows), slot, 0) for array in state) for state in states
     )

@@ -18,11 +18,10 @@ from rekindle.core.device.sampling.sample import sample
 from rekindle.core.device.sampling.scores import score_columns, score_prompt
 from rekindle.core.device.state import Pages, Slots
 from rekindle.core.device.sums import sum_states
-from rekindle.core.models.attention import ScoreOptions
+from rekindle.core.device.tick_mixer import TickMixer
 from rekindle.core.models.decoder import Decoder
+from rekindle.core.models.mixing import Memory
 from rekindle.core.page import NULL_PAGE
-from rekindle_kernels import api as kernels
-from rekindle_kernels.chunks import blocks_in_chunks, rows_in_chunks
 
 NOT_COMPUTED = -3
 """Value in place of a token: the row had ended before this step."""
@@ -54,7 +53,6 @@ def step(
     packed: jax.Array,
     bucket: Bucket,
     max_logprobs: int,
-    implementation: kernels.Implementation | None = None,
     processor: LogitsProcessor | None = None,
 ) -> tuple[Pages, Slots, TickOutputs]:
     """Run one tick: prefill blocks and decode rows through the decoder, then sample.
@@ -64,7 +62,6 @@ def step(
         packed: (size,) int32, the `TickInputs` in the layout of `InputLayout`.
         bucket: the padded shape, static.
         max_logprobs: the number of likeliest tokens in a score, static.
-        implementation: the kernel implementation, static; None is the best for this process's platform.
         processor: the logits processor, static.
 
     Returns:
@@ -72,9 +69,7 @@ def step(
     """
     inputs = InputLayout.of(bucket, slots).unpack(packed)
     slots = _with_plan(slots, inputs, bucket, pages[0].shape[3])
-    one_step = partial(
-        _tick, decoder, bucket=bucket, max_logprobs=max_logprobs, implementation=implementation, processor=processor
-    )
+    one_step = partial(_tick, decoder, bucket=bucket, max_logprobs=max_logprobs, processor=processor)
     if bucket.steps == 1:
         return one_step(pages, slots, inputs)
     pages, slots, tokens, scores = _several_steps(
@@ -92,7 +87,6 @@ def _tick(
     *,
     bucket: Bucket,
     max_logprobs: int,
-    implementation: kernels.Implementation | None,
     processor: LogitsProcessor | None,
 ) -> tuple[Pages, Slots, TickOutputs]:
     """Run one tick, or one of its several steps, after `_with_plan`."""
@@ -102,8 +96,9 @@ def _tick(
     tokens = jnp.concatenate([inputs.tokens, slots.token[inputs.row_slot]])
     positions = jnp.concatenate([block_positions.reshape(-1), row_length])
     lengths = jnp.concatenate([jnp.repeat(inputs.block_length, QUERY_BLOCK), inputs.row_length])
-    attend = TickAttention(inputs, slots, bucket, page_size, implementation)
-    hidden, pages = decoder(tokens, positions, pages, attend, lengths)
+    mixer = TickMixer(inputs, slots, bucket, page_size, decoder.implementation)
+    hidden, memory = decoder(tokens, positions, Memory(pages, slots.states), mixer, lengths)
+    pages, slots = memory.pages, replace(slots, states=memory.states)
 
     last_states = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
     slots, new_tokens, scores = _next_tokens(decoder, last_states, slots, inputs, row_length, max_logprobs, processor)
@@ -223,50 +218,3 @@ def _next_tokens(
         adjustments=record_tokens(slots.adjustments, owners, next_tokens),
     )
     return slots, tokens, scores
-
-
-@dataclass(frozen=True, slots=True)
-class TickAttention:
-    """The `Attend` of one tick, with separate kernel calls for prefill blocks and decode rows."""
-
-    inputs: TickInputs[jax.Array]
-    slots: Slots
-    bucket: Bucket
-    page_size: int
-    implementation: kernels.Implementation | None
-
-    def __call__(
-        self, q: jax.Array, kv: jax.Array | None, pages: jax.Array, scores: ScoreOptions
-    ) -> tuple[jax.Array, jax.Array]:
-        tokens, options = self.bucket.prefill_tokens, scores.options() | {"implementation": self.implementation}
-        null_slot = len(self.slots.token) - 1
-        outputs = []
-        if kv is not None:
-            pages = self._write(kv, pages)
-        if tokens:
-            table, owners = self.slots.page_table, self.inputs.block_slot
-            starts = jnp.where(owners == null_slot, -1, self.inputs.block_start)
-            if scores.chunk is not None:
-                table, owners, starts = blocks_in_chunks(table, owners, starts, scores.chunk, self.page_size)
-            block_q = q[:tokens].reshape(-1, QUERY_BLOCK, *q.shape[1:])
-            out = kernels.attend_blocks(block_q, pages, table, owners, starts, **options)
-            outputs.append(out.reshape(tokens, *q.shape[1:]))
-        if self.bucket.decode_rows:
-            table = self.slots.page_table[self.inputs.row_slot]
-            visible = jnp.where(self.inputs.row_slot == null_slot, 0, self.slots.length[self.inputs.row_slot] + 1)
-            if scores.chunk is not None:
-                table, visible = rows_in_chunks(table, visible, scores.chunk, self.page_size)
-            out = kernels.attend_rows(q[tokens:], pages, table, visible, **options)
-            outputs.append(out)
-        return jnp.concatenate(outputs), pages
-
-    def _write(self, kv: jax.Array, pages: jax.Array) -> jax.Array:
-        """Write the keys and values of blocks and of rows into their pages."""
-        tokens, write = self.bucket.prefill_tokens, partial(kernels.write, implementation=self.implementation)
-        if tokens:
-            blocks = jnp.moveaxis(kv[:tokens].reshape(-1, QUERY_BLOCK, *kv.shape[1:]), 1, 3)
-            pages = write(pages, blocks, self.inputs.block_page, self.inputs.block_start % self.page_size)
-        if self.bucket.decode_rows:
-            offsets = self.slots.length[self.inputs.row_slot] % self.page_size
-            pages = write(pages, kv[tokens:, :, :, None], self.inputs.row_page, offsets)
-        return pages

@@ -286,7 +286,7 @@ def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool)
         has_copies = blueprint.place.tensor > 1 and programs.page_sharding.is_fully_replicated
         memory = None if has_copies else host_memory(blueprint.place.first)
         copies = DeviceCopies(programs.page_sharding, memory)
-    return HostTier(limits.data * limits.pool.host_pages * limits.pool.page_bytes, programs.copy_bytes, copies, disk)
+    return HostTier(limits.data * limits.pool.host_pages * limits.pool.page_bytes, copies, disk)
 
 
 def defaults_of(

@@ -11,30 +11,35 @@ from rekindle.core.page import NewPage
 
 @dataclass(frozen=True, slots=True)
 class Offload(Message):
-    """Copy pages to the host tier, between the plans sent before and after. From the scheduler to the stepper.
+    """Copy pages and states to the host tier, between the plans before and after. From the scheduler to the stepper.
 
     Attributes:
         offload_id: the number of the offload, repeated in the answers.
         pages: the pages.
-        entries: the number of each copy, above all numbers of earlier `Offload` messages.
+        entries: the number of each copy, first of pages, then of states, above all numbers of earlier `Offload`
+            messages.
         losses: see `Plan`. Pages of a lost device state are not copied.
+        slots: the slots with the states.
     """
 
     offload_id: int
     pages: tuple[int, ...]
     entries: tuple[int, ...]
     losses: int = 0
+    slots: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"Offload: pages [{join_items(self.pages)}] to the host tier"
+        parts = [f"pages [{join_items(self.pages)}]"] if self.pages or not self.slots else []
+        parts += [f"the states of slots [{join_items(self.slots)}]"] if self.slots else []
+        return f"Offload: {' and '.join(parts)} to the host tier"
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Message):
-    """The gathered pages of an `Offload`, in its order. From the stepper to the host tier.
+    """The copies for an `Offload`, in the order of its entries. From the stepper to the host tier.
 
     Attributes:
-        arrays: a separate device array for each page; empty if the pages could not be gathered.
+        arrays: a separate device array for each page and state; empty if they could not be copied.
     """
 
     offload_id: int
@@ -42,7 +47,7 @@ class Gathered(Message):
     arrays: tuple[Any, ...]
 
     def __str__(self) -> str:
-        return f"Gathered: {quantity(len(self.arrays), 'page')}"
+        return f"Gathered: {_count(len(self.arrays))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +72,11 @@ class Drop(Message):
     entries: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"Drop: {quantity(len(self.entries), 'page')} of the host tier"
+        return f"Drop: {_count(len(self.entries))} of the host tier"
 
 
 class Copy(NamedTuple):
-    """The place of a page's copy: an entry of the host tier, or a record on disk."""
+    """The place of a copy of a page or state: an entry of the host tier, or a record on disk."""
 
     entry: int | None
     record: int | None
@@ -79,16 +84,17 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetch(OfRequest):
-    """Stage pages for a queued request on the device. From the scheduler to the host tier.
+    """Stage pages, and perhaps a state, for a queued request on the device. From the scheduler to the host tier.
 
     Attributes:
-        copies: for each page, the entry of the host tier or, without one, the record of the disk tier.
+        copies: for each page and then for the state, the entry of the host tier or, without one, the record of the
+            disk tier.
     """
 
     copies: tuple[Copy, ...]
 
     def __str__(self) -> str:
-        return f"Fetch: request {self.request_id}, {quantity(len(self.copies), 'page')}"
+        return f"Fetch: request {self.request_id}, {_count(len(self.copies))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +110,13 @@ class Fetched(OfRequest):
     bad: tuple[Copy, ...] = ()
 
     def __str__(self) -> str:
-        staged = "not all of them" if self.staged is None else quantity(len(self.staged), "page")
+        staged = "not all of them" if self.staged is None else _count(len(self.staged))
         return f"Fetched: request {self.request_id}, {staged}"
 
 
 @dataclass(frozen=True, slots=True)
 class Archive(Message):
-    """Write pages of the host tier to disk. From the scheduler to the host tier.
+    """Write pages and states of the host tier to disk. From the scheduler to the host tier.
 
     Attributes:
         pages: the pages to write, parents before children.
@@ -123,7 +129,7 @@ class Archive(Message):
     used_records: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"Archive: {quantity(len(self.pages), 'page')}"
+        return f"Archive: {_count(len(self.pages))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,7 @@ class Write(Message):
     used_records: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"Write: {quantity(len(self.pages), 'page')}"
+        return f"Write: {_count(len(self.pages))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +162,7 @@ class Written(Message):
     pruned: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"Written: {quantity(sum(record is not None for record in self.records), 'page')}"
+        return f"Written: {_count(sum(record is not None for record in self.records))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +204,8 @@ class CacheSaved(Message):
 
     def __str__(self) -> str:
         return f"CacheSaved: {quantity(self.pages, 'page')}"
+
+
+def _count(copies: int) -> str:
+    """Format a number of copies, of pages or states."""
+    return quantity(copies, "copy", "copies")

@@ -105,20 +105,26 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Onload:
-    """Staged pages to copy into the pool before the tick runs; a part of `Plan`.
+    """Staged pages, and perhaps a state, to copy into the pool and a slot before the tick runs; a part of `Plan`.
 
     Attributes:
-        staged: the staged copies.
+        staged: the staged copies of pages.
         pages: the destination of each copy.
-        from_disk: the number of copies read from disk; the others come from the host tier.
+        from_disk: the number of pages read from disk; the others come from the host tier.
+        state: the staged copy of a state; None for none.
+        slot: the destination of the state.
     """
 
     staged: tuple[Any, ...]
     pages: tuple[int, ...]
     from_disk: int = 0
+    state: Any = None
+    slot: int | None = None
 
     def __str__(self) -> str:
-        return f"onload pages [{join_items(self.pages)}]"
+        parts = [f"pages [{join_items(self.pages)}]"] if self.pages or self.state is None else []
+        parts += [] if self.state is None else [f"a state into slot {self.slot}"]
+        return f"onload {' and '.join(parts)}"
 
 
 @dataclass(frozen=True, slots=True)

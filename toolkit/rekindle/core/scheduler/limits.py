@@ -13,6 +13,8 @@ from rekindle.core.models.config.scaling import DynamicScaling
 DEFAULT_POOL_BYTES = 1 << 30
 EXTRA_PROGRAMS = 5
 """Programs besides the steps: the empty state, new slots, token masks, page copies out of the pool and in."""
+STATE_PROGRAMS = 2
+"""Programs of a model with states: copies of states out of the slots and in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class PoolLimits:
         page_bytes: bytes of a page over all layers.
         host_pages: the capacity of the host tier in pages; 0 without a prefix cache.
         snapshots: whether cached pages are written to disk, through the host tier.
+        state_bytes: bytes of a copy of a request's state over all layers; 0 for a model without states.
     """
 
     page_size: int
@@ -34,15 +37,19 @@ class PoolLimits:
     page_bytes: int
     host_pages: int
     snapshots: bool
+    state_bytes: int = 0
 
     @classmethod
-    def of(cls, settings: Settings, max_context: int, page_bytes: int, pool_bytes: int) -> "PoolLimits":
+    def of(
+        cls, settings: Settings, max_context: int, page_bytes: int, pool_bytes: int, state_bytes: int = 0
+    ) -> "PoolLimits":
         """Resolve the settings of the pool.
 
         Args:
             max_context: tokens of the longest request to fit into the pool.
             page_bytes: see `PoolLimits`.
             pool_bytes: the size of the pool, unless the settings give one.
+            state_bytes: the bytes of a request's state over all layers.
 
         Raises:
             ConfigError: `pool_bytes` is too small for one page and the null page.
@@ -60,7 +67,18 @@ class PoolLimits:
             page_bytes=page_bytes,
             host_pages=host_pages,
             snapshots=settings.restore != "off" and settings.disk_cache_bytes > 0 and host_pages > 0,
+            state_bytes=state_bytes,
         )
+
+    @property
+    def state_pages(self) -> int:
+        """The room of a request's state in the host tier, in pages; 0 for a model without states."""
+        return -(-self.state_bytes // self.page_bytes)
+
+    @property
+    def keeps_states(self) -> bool:
+        """True if the model has states and the host tier has room for one."""
+        return 0 < self.state_pages <= self.host_pages
 
     @property
     def bytes(self) -> int:
@@ -119,6 +137,7 @@ class EngineLimits:
         *,
         rows_apart: bool = False,
         page_bytes: int | None = None,
+        state_bytes: int | None = None,
         pool_bytes: int = DEFAULT_POOL_BYTES,
     ) -> "EngineLimits":
         """Resolve settings for a model whose pages hold numbers of `itemsize` bytes.
@@ -128,6 +147,7 @@ class EngineLimits:
                 need not.
             page_bytes: the bytes of a page over all layers, as stored by the kernels; None for the bytes of its
                 numbers.
+            state_bytes: the bytes of a copy of a request's state; None for the bytes of its numbers.
             pool_bytes: the size of the pool, unless the settings give one.
 
         Raises:
@@ -137,9 +157,12 @@ class EngineLimits:
             raise ConfigError(f"max_context {settings.max_context} is above the model's own, {model.max_context}")
         max_context = settings.max_context or model.max_context
         _check_chunks(settings, model, max_context)
+        if model.state_bytes:
+            _check_states(settings)
         if page_bytes is None:
             page_bytes = model.numbers_per_token * settings.page_size * itemsize
-        pool = PoolLimits.of(settings, max_context, page_bytes, pool_bytes)
+        state_bytes = model.state_bytes if state_bytes is None else state_bytes
+        pool = PoolLimits.of(settings, max_context, page_bytes, pool_bytes, state_bytes)
         one_shape = settings.deterministic and not (rows_apart and settings.logits_processor is None)
         prefill_buckets, decode_buckets = _bucket_sizes(settings, one_shape)
         by_length = model.scalings_by_length
@@ -168,7 +191,7 @@ class EngineLimits:
         return limits
 
     def _check_executables(self, settings: Settings) -> None:
-        programs = len(self.all_buckets()) + EXTRA_PROGRAMS
+        programs = len(self.all_buckets()) + EXTRA_PROGRAMS + (STATE_PROGRAMS if self.pool.state_pages else 0)
         if settings.precompile != "lazy" and programs > settings.max_executables:
             raise ConfigError(
                 f"these settings need {programs} programs, and max_executables keeps {settings.max_executables}; "
@@ -209,6 +232,20 @@ def _check_chunks(settings: Settings, model: ModelConfig, max_context: int) -> N
                 f"page_size must divide {attention.chunk}, the size of this model's chunks of attention, got "
                 f"{settings.page_size}; or pass a max_context of at most {attention.chunk}"
             )
+
+
+def _check_states(settings: Settings) -> None:
+    """Refuse settings that need the state of layers before the newest tokens."""
+    if settings.decode_steps > 1:
+        raise ConfigError(
+            f"decode_steps must be 1 for this model, whose layers keep a state, got {settings.decode_steps}: tokens "
+            "after the end of a request would change its state"
+        )
+    if settings.prefill is not None:
+        raise ConfigError(
+            "prefill and decode must be None for this model, whose layers keep a state: pages of a prompt would arrive "
+            "on the decode devices without the state after them"
+        )
 
 
 def _pages(settings: Settings, page_bytes: int) -> int | None:

@@ -16,7 +16,7 @@ class PlanBuilder:
     Attributes:
         budgets: the remaining prompt tokens of each group.
         chunks, rows, onloads: the parts of the plan.
-        prefilling: the requests of the chunks.
+        prefilling, decoding: the requests of the chunks, and of the rows.
         expected_pages: for each group, the first unpublished page of each request in the chunks. Other requests wait
             for these pages instead of computing the same.
         messages: messages to send after the plan.
@@ -29,6 +29,7 @@ class PlanBuilder:
         self.rows: list[Row] = []
         self.onloads: list[Onload] = []
         self.prefilling: list[RequestState] = []
+        self.decoding: list[RequestState] = []
         self.expected_pages: list[set[NextPage | None]] = [set() for _ in range(groups)]
         self.messages: list[Message] = []
         self.steps = 1

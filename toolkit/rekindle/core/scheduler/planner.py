@@ -71,6 +71,7 @@ class Planner:
         for state in sorted(states, key=attrgetter("computed")):
             slot = self._table.group_of(state).running.slots[state]
             builder.rows.append(state.next_row(slot) if steps == 1 else state.next_rows(slot, steps))
+            builder.decoding.append(state)
 
     def _steps(self) -> int:
         """Return the limit of new tokens for each row of the next tick.
@@ -129,6 +130,8 @@ class Planner:
 
     def _add_chunk(self, builder: PlanBuilder, state: RequestState) -> None:
         most = min(self._limits.prefill_chunk, builder.budgets[state.group])
+        if state.keeping is not None:
+            state.keeping.add(self._table.waiting.departures(state), state.computed)
         chunk = state.next_chunk(self._table.group_of(state).running.slots[state], most)
         if state.request.hold and not state.in_prefill:
             state.held_at = self._table.counts.ticks + 1
@@ -148,7 +151,7 @@ class Planner:
         if missing + len(group.running) > group.cache.available or not lease.reserve(missing):
             lease.release()
             return False
-        onload = table.waiting.onload(state, nodes[len(warm) :], lease)
+        onload = table.waiting.onload(state, nodes[len(warm) :], lease, group.running.next_slot)
         if onload is not None:
             builder.onloads.append(onload)
         state.begin(lease)
@@ -157,6 +160,8 @@ class Planner:
         group.running.join(state)
         self._writeback.use(group.cache, lease.tip)
         table.counts.add_admitted(state.prefill_end, cached, again=state.started)
+        if state.has_states:
+            table.counts.stateless_tokens += min(lease.published, state.prefill_end) - state.computed
         if not state.started:
             state.started = True
             group.cache.tree.hit(lease.tip)

@@ -39,6 +39,7 @@ from rekindle.core.request.tokens import EndReason
 from rekindle.core.scheduler.cache.outbox import HostTierOutbox
 from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.core.scheduler.plan_builder import PlanBuilder
 from rekindle.core.scheduler.planner import Planner
 from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.core.scheduler.requests.table import RequestTable
@@ -209,9 +210,17 @@ class Scheduler:
             # After the plan, so that only later ticks find a page of this tick.
             for state in builder.prefilling:
                 state.publish()
+            self._keep_states(builder)
             # If the queue changed meanwhile, the next plan may have work though this one has none.
             if builder.is_empty and table.waiting.changes == changes:
                 return
+
+    def _keep_states(self, builder: PlanBuilder) -> None:
+        """Copy states after a tick, before the next one changes them."""
+        for states, decoded in ((builder.prefilling, False), (builder.decoding, True)):
+            for state in states:
+                if state.keeping is not None and state.lease is not None:
+                    state.keep_state(self.table.group_of(state).running.slots[state], decoded=decoded)
 
     def _unblock(self) -> Iterator[Message]:
         """Make room for the first queued request if nothing runs and only staged or held pages block it."""
@@ -274,6 +283,8 @@ class Scheduler:
                     table.grammar_outbox.tokens.append((state.request, token))
                 if end is not None:
                     table.leave(state)
+                elif state.lease is not None:
+                    state.place_states()
         for request_id, error in message.failures.items():
             if state := table.get(request_id):
                 yield table.reject(state, error)

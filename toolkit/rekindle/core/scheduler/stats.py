@@ -35,7 +35,9 @@ class SchedulerStats(_Counters):
         cached_pages: pages with a cached prefix.
         evictable_pages: cached pages not in use by any request; part of `free_pages`.
         host_pages: pages with a copy in the host tier.
+        host_states: states with a copy in the host tier, for a model whose layers keep a state.
         disk_pages: pages with a copy on disk; with several groups of devices, the largest number of a group.
+        disk_states: states with a copy on disk, counted as `disk_pages`.
         device_losses: losses of all pages on the device through a damaged program; running requests restarted.
         ended: requests ended for any reason. A request continued in another lane counts as ended in the first.
         ticks: plans made.
@@ -46,6 +48,7 @@ class SchedulerStats(_Counters):
         generated_tokens: tokens given to requests, without surplus.
         forced_tokens: generated tokens forced by a constraint, and not sampled one by one.
         preemptions: times a request gave its pages back, to start again later.
+        stateless_tokens: tokens found with their pages, and computed again because no state after them was found.
         moved_pages: pages of prompts received from the lane with the computed prompt.
     """
 
@@ -56,7 +59,9 @@ class SchedulerStats(_Counters):
     cached_pages: int = 0
     evictable_pages: int = 0
     host_pages: int = 0
+    host_states: int = 0
     disk_pages: int = 0
+    disk_states: int = 0
     device_losses: int = 0
     ended: int = 0
     ticks: int = 0
@@ -69,6 +74,7 @@ class SchedulerStats(_Counters):
     generated_tokens: int = 0
     forced_tokens: int = 0
     preemptions: int = 0
+    stateless_tokens: int = 0
     moved_pages: int = 0
 
     def _html(self) -> str:
@@ -76,9 +82,10 @@ class SchedulerStats(_Counters):
 
 
 def total(lanes: Sequence[SchedulerStats]) -> SchedulerStats:
-    """Return the sum of all lanes' counters; `disk_pages` is the largest of a lane."""
+    """Return the sum of all lanes' counters; `disk_pages` and `disk_states` are the largest of a lane."""
     sums = {field.name: sum(getattr(lane, field.name) for lane in lanes) for field in fields(SchedulerStats)}
-    return SchedulerStats(**sums | {"disk_pages": max(lane.disk_pages for lane in lanes)})
+    disk = {name: max(getattr(lane, name) for lane in lanes) for name in ("disk_pages", "disk_states")}
+    return SchedulerStats(**sums | disk)
 
 
 @dataclass
@@ -96,6 +103,7 @@ class Counts:
     generated_tokens: int = 0
     forced_tokens: int = 0
     preemptions: int = 0
+    stateless_tokens: int = 0
     moved_pages: int = 0
 
     def add_forced(self, tokens: int) -> None:

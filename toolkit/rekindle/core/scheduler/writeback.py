@@ -132,7 +132,7 @@ class DiskWriteback:
         entries = tuple(node.host for node in self._batch if node.host is not None)
         yield Archive(tuple(map(self._describe, self._batch)), entries, tuple(sorted(self._used)))
         self._used.clear()
-        remaining = sum(cache.tree.nodes - cache.tree.disk_pages for cache in self._caches)
+        remaining = sum(map(_unwritten, self._caches))
         for ticket in self._tickets:
             yield CacheSaving(ticket.number, ticket.pages, ticket.pages + remaining)
 
@@ -153,3 +153,9 @@ class DiskWriteback:
         if nodes and not in_host:
             self._failed = True
         return in_host
+
+
+def _unwritten(cache: PrefixCache) -> int:
+    """Return the number of pages and states without a copy on disk."""
+    tree = cache.tree
+    return tree.nodes - tree.disk_pages + tree.states - tree.disk_states

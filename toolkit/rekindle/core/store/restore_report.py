@@ -41,6 +41,7 @@ class RestoreReport:
         compile_seconds: total recorded compile time of the stored programs, in seconds. Several programs
             may have been compiled concurrently.
         differences: reasons for unused entries: each differing key part, with (its value here, its stored value).
+        states: number of cached states found in the snapshot, for a model whose layers keep one.
     """
 
     stored: int
@@ -51,6 +52,7 @@ class RestoreReport:
     seconds: float
     compile_seconds: float
     differences: dict[str, tuple[str, str]]
+    states: int = 0
 
     def __repr__(self) -> str:
         return f"<rekindle restored: {'; '.join(self._counts())}>" + "".join(f"\n  {line}" for line in self._reasons())
@@ -61,9 +63,10 @@ class RestoreReport:
         )
 
     def _counts(self) -> list[str]:
+        states = f" and {markup.quantity(self.states, 'state')}" if self.states else ""
         return [
             f"{self._programs()}, {self.compiled} compiled",
-            f"{markup.quantity(self.nodes, 'cached page')} ({markup.quantity(self.tokens, 'token')}) found",
+            f"{markup.quantity(self.nodes, 'cached page')} ({markup.quantity(self.tokens, 'token')}){states} found",
             f"open after {self.seconds:.2f} s",
             *([f"saved {markup.seconds(self.compile_seconds)} of compiling"] if self.compile_seconds else []),
         ]

@@ -24,7 +24,7 @@ class SnapshotKey(StoreKey):
         weights: fingerprint of the weight files, see `weights_fingerprint`.
         dtype: the dtype of the computation.
         page_size: number of tokens in a page.
-        page: dtype and shape of a stored page over all layers.
+        page: dtype and shape of a stored page over all layers, and of a state if the model has states.
         code: digest of the sources, see `code_digest`.
         platform: "cpu", "gpu" or "tpu".
         numerics: other settings with an effect on the last digits of the session's results.

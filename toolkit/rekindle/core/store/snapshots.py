@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
+from rekindle.core.page import STATE_KEY
 from rekindle.core.store import entries as disk
 from rekindle.core.store.catalog import DIGEST, Catalog, Entry, matching_paths
 from rekindle.core.store.segments import Segment, open_segment, read_pages
@@ -19,13 +20,14 @@ class SnapshotEntry(Entry):
 
     Attributes:
         model: display name of the model.
-        pages, tokens: counts over all segments.
+        pages, states, tokens: counts over all segments.
         digest, parts, bytes, created, used: see `Entry`.
     """
 
     model: str
     pages: int
     tokens: int
+    states: int = 0
 
 
 class SnapshotCatalog(Catalog[Segment]):
@@ -87,6 +89,7 @@ def _entry(digest: str, segments: Sequence[Segment]) -> SnapshotEntry:
         created=min(segment.created for segment in segments),
         used=disk.last_used(latest.path) / 1e9,
         model=latest.origin.model,
-        pages=len(pages),
-        tokens=sum(len(page.key) // _TOKEN_BYTES for page in pages),
+        pages=sum(page.key != STATE_KEY for page in pages),
+        tokens=sum(len(page.key) // _TOKEN_BYTES for page in pages if page.key != STATE_KEY),
+        states=sum(page.key == STATE_KEY for page in pages),
     )

@@ -15,11 +15,19 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import keystr
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.device.functions import Function, allow_function, copy_functions, enter_function, step_function
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.jax_settings import JaxSettings
-from rekindle.core.device.page_form import PageForm
-from rekindle.core.device.place import PAGE, PAGES, ROWS, SAME, WEIGHTS, Place
+from rekindle.core.device.page_form import PageForm, StateForm
+from rekindle.core.device.place import PAGE, PAGES, SAME, WEIGHTS, Place
+from rekindle.core.device.programs.functions import (
+    SLOTS,
+    Function,
+    allow_function,
+    copy_functions,
+    enter_function,
+    state_copy_functions,
+    step_function,
+)
 from rekindle.core.device.sampling.adjustments import no_adjustments
 from rekindle.core.device.sampling.constraints import no_masks
 from rekindle.core.device.sampling.processing import LogitsProcessor
@@ -37,6 +45,8 @@ ENTER fills a slot's adjustments: `program(adjustments, slot, packed) -> adjustm
 ALLOW sets the allowed-token masks of some slots: `program(allowed, slots, bits) -> allowed`.
 GATHER copies a page out of the pool: `program(pages, page_id) -> content`.
 SCATTER copies a page into the pool: `program(pages, page_id, content) -> pages`.
+GATHER_STATE copies the state of a slot, over all layers: `program(states, slot) -> content`.
+SCATTER_STATE copies a state into a slot: `program(states, slot, content) -> states`.
 """
 
 EMPTY: Final = "empty"
@@ -44,7 +54,9 @@ ENTER: Final = "enter"
 ALLOW: Final = "allow"
 GATHER: Final = "gather"
 SCATTER: Final = "scatter"
-Key = Bucket | Literal["empty", "enter", "allow", "gather", "scatter"]
+GATHER_STATE: Final = "gather state"
+SCATTER_STATE: Final = "scatter state"
+Key = Bucket | Literal["empty", "enter", "allow", "gather", "scatter", "gather state", "scatter state"]
 """The use of a program."""
 
 
@@ -112,21 +124,26 @@ class Programs:
         with self.jax_settings.apply():
             pages, slots = jax.eval_shape(empty)
         self._group_slots = slots
-        self._slots = jax.tree.map(lambda rows: place.global_shape(rows, ROWS), slots)
+        self._slots = _with_specs(place.global_shape, slots, SLOTS)
         self._pages = tuple(place.global_shape(layer, PAGES) for layer in pages)
         self._page_form = form = PageForm.of(config, self._pages, place)
+        self._state_form = StateForm.of(config, place)
         # Of several processes, one keeps all copies: it needs whole pages, and sends them to the others.
-        page = PAGE if form.has_head_axis and place.processes == 1 else SAME
+        is_divided = form.has_head_axis and self._state_form.copy.shape[-1] % place.tensor == 0
+        page = PAGE if is_divided and place.processes == 1 else SAME
         self.page_sharding = place.sharding(page)
         gather_page, scatter_page = copy_functions(place, form, kernels, sizes.num_pages, page)
         self._functions: dict[Any, Function] = {
-            Bucket: step_function(place, abstract, sizes, kernels, processor),
-            EMPTY: Function(place.on_each_device(empty, (), (PAGES, ROWS)), (), (PAGES, ROWS)),
+            Bucket: step_function(place, abstract, sizes, processor),
+            EMPTY: Function(place.on_each_device(empty, (), (PAGES, SLOTS)), (), (PAGES, SLOTS)),
             ENTER: enter_function(place, sizes.max_running),
             ALLOW: allow_function(place, sizes.max_running),
             GATHER: gather_page,
             SCATTER: scatter_page,
         }
+        if slots.states:
+            gather_state, scatter_state = state_copy_functions(place, self._state_form, sizes.max_running, page)
+            self._functions |= {GATHER_STATE: gather_state, SCATTER_STATE: scatter_state}
 
     @property
     def page(self) -> jax.ShapeDtypeStruct:
@@ -137,6 +154,16 @@ class Programs:
     def copy_bytes(self) -> int:
         """The bytes of one page copy."""
         return _bytes([self.page])
+
+    @property
+    def state(self) -> jax.ShapeDtypeStruct | None:
+        """The shape and dtype of a copy of a request's states; None for a model without states."""
+        return self._state_form.copy if self._group_slots.states else None
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of one copy of a state; 0 for a model without states."""
+        return 0 if self.state is None else _bytes([self.state])
 
     @property
     def weight_bytes(self) -> int:
@@ -169,6 +196,10 @@ class Programs:
                 return {"pages": self._pages, "page_id": np.int32(0)}
             case "scatter":
                 return {"pages": self._pages, "page_id": np.int32(0), "content": self.page}
+            case "gather state":
+                return {"states": self._slots.states, "slot": np.int32(0)}
+            case "scatter state":
+                return {"states": self._slots.states, "slot": np.int32(0), "content": self.state}
             case Bucket():
                 packed = np.tile(InputLayout.of(key, self._group_slots).padding(), self._place.data)
                 return {"weights": self._weights, "pages": self._pages, "slots": self._slots, "packed": packed}
@@ -225,9 +256,18 @@ class Programs:
     def _function(self, key: Key) -> Function:
         return self._functions[type(key) if isinstance(key, Bucket) else key]
 
-    def _with_sharding(self, argument: Any, kind: PartitionSpec) -> Any:
-        sharding = self._place.sharding(kind)
-        return jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding), argument)
+    def _with_sharding(self, argument: Any, kind: Any) -> Any:
+        def with_sharding(each: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=self._place.sharding(spec))
+
+        return _with_specs(with_sharding, argument, kind)
+
+
+def _with_specs(function: Callable[[Any, PartitionSpec], Any], arrays: Any, specs: Any) -> Any:
+    """Map each array of a tree with its partition spec; a spec stands for all arrays below its place."""
+    return jax.tree.map(
+        lambda spec, part: jax.tree.map(lambda each: function(each, spec), part), specs, arrays, is_leaf=_is_kind
+    )
 
 
 def _is_kind(x: Any) -> bool:

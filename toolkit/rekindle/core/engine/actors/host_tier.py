@@ -1,6 +1,6 @@
 """The host tier: the actor with copies of cached pages in host memory; it also reads the disk tier."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -29,7 +29,7 @@ from rekindle.core.store.snapshot_store import SnapshotStore
 
 
 class Copies(Protocol):
-    """Copying of pages from the device to the host and back. Both methods block: call them in a worker thread."""
+    """Copying of pages and states to the host and back. Both methods block: call them in a worker thread."""
 
     def keep(self, pages: Sequence[Any]) -> list[Any]:
         """Copy device arrays to host memory, each to separate memory, and return the entries."""
@@ -77,6 +77,10 @@ def _put(arrays: Sequence[Any], where: Sharding) -> list[Any]:
     return copies
 
 
+def _bytes(arrays: Iterable[Any]) -> int:
+    return sum(array.nbytes for array in arrays)
+
+
 def _read(disk: SnapshotStore, records: Sequence[int]) -> Sequence[Any | None]:
     try:
         return disk.read(records)
@@ -95,35 +99,32 @@ def host_memory(device: jax.Device) -> str | None:
 
 
 class HostTier:
-    """The host tier actor: keeps copies of pages in host memory, and stages pages on the device.
+    """The host tier actor: keeps copies of pages and states in host memory, and stages them on the device.
 
     The scheduler numbers the copies, called entries, and decides when to drop them.
 
     Args:
         capacity_bytes: hard limit for all entries together.
-        page_bytes: bytes of one entry.
-        copies: copies pages, in a worker thread.
+        copies: copies pages and states, in a worker thread.
         disk: store of pages on disk, read in a worker thread; None without a disk tier.
     """
 
-    def __init__(self, capacity_bytes: int, page_bytes: int, copies: Copies, disk: SnapshotStore | None = None):
-        self._capacity = capacity_bytes // page_bytes
-        self._page_bytes = page_bytes
+    def __init__(self, capacity_bytes: int, copies: Copies, disk: SnapshotStore | None = None):
+        self._capacity_bytes = capacity_bytes
         self._copies = copies
         self._disk = disk
         self._entries: dict[int, Any] = {}
         self._newest = -1
         self._dropped_ahead: set[int] = set()  # entries dropped before their pages arrived
 
-    @property
-    def pages(self) -> int:
-        """Number of entries. Thread-safe."""
+    def __len__(self) -> int:
+        """Return the number of entries. Thread-safe."""
         return len(self._entries)
 
     @property
     def bytes(self) -> int:
         """Bytes of all entries. Thread-safe."""
-        return self.pages * self._page_bytes
+        return _bytes(list(self._entries.values()))
 
     def free(self) -> None:
         """Delete all entries."""
@@ -152,7 +153,7 @@ class HostTier:
         by_entry = {entry: page for entry, page in pairs if entry not in self._dropped_ahead}
         self._newest = max((self._newest, *entries))
         self._dropped_ahead.difference_update(entries)
-        if not pages or self.pages + len(by_entry) > self._capacity:
+        if not pages or self.bytes + _bytes(by_entry.values()) > self._capacity_bytes:
             return False
         try:
             keep, pages = self._copies.keep, list(by_entry.values())

@@ -15,8 +15,10 @@ from rekindle.core.device.orders import (
     DeviceState,
     Enter,
     Gather,
+    GatherState,
     Order,
     Scatter,
+    ScatterState,
     SharedWeights,
     TickOrder,
     Use,
@@ -78,7 +80,7 @@ class Stepper:
             case Offload():
                 return [await self._gather(message)]
             case Collect(request_id, pages, losses):
-                return [Collected(request_id, await self._copies(pages, losses))]
+                return [Collected(request_id, await self._copies(list(map(Gather, pages)), losses))]
             case PutPages(pages, contents, losses):
                 if losses == self._losses:
                     await self._put(Onload(contents, pages))
@@ -126,14 +128,15 @@ class Stepper:
         return describe_outputs(plan, parts, bucket, limits.max_running, outputs)
 
     async def _gather(self, offload: Offload) -> Gathered:
-        return Gathered(offload.offload_id, offload.entries, await self._copies(offload.pages, offload.losses))
+        orders: list[Order] = [*map(Gather, offload.pages), *map(GatherState, offload.slots)]
+        return Gathered(offload.offload_id, offload.entries, await self._copies(orders, offload.losses))
 
-    async def _copies(self, pages: Sequence[int], losses: int) -> tuple[Any, ...]:
-        """Return copies of pages; () if their state is lost, or the device has no room."""
+    async def _copies(self, orders: Sequence[Order], losses: int) -> tuple[Any, ...]:
+        """Return copies of pages and states; () if the device state was lost, or the device has no room."""
         if losses < self._losses:
             return ()
         try:
-            return tuple(await self._run_all([Gather(page) for page in pages]))
+            return tuple(await self._run_all(orders))
         except jax.errors.JaxRuntimeError as error:  # no room outside the pool
             self._require_alone(error)
             return ()  # the pages will be computed again
@@ -147,7 +150,10 @@ class Stepper:
             await self._replace_state()
 
     async def _scatter(self, onload: Onload) -> None:
-        await self._run_all([Scatter(page, copy) for page, copy in zip(onload.pages, onload.staged, strict=True)])
+        orders: list[Order] = [Scatter(page, copy) for page, copy in zip(onload.pages, onload.staged, strict=True)]
+        if onload.slot is not None:
+            orders.append(ScatterState(onload.slot, onload.state))
+        await self._run_all(orders)
 
     async def _enter(self, chunk: Chunk) -> None:
         assert chunk.completes is not None
@@ -173,7 +179,7 @@ class Stepper:
         return self._state.take(order, results)
 
     async def _run_all(self, orders: Sequence[Order]) -> list[Any]:
-        """Run orders of one kind in a worker thread: on CPUs, a copying program may run within its call."""
+        """Run orders of copies in a worker thread: on CPUs, a copying program may run within its call."""
         for key in {order.key for order in orders}:
             await self._programs.ready(key)
         return await to_thread.run_sync(with_overrides, lambda: [self._run_here(order) for order in orders])

@@ -13,7 +13,18 @@ from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.config import Dtype, Precompile, Settings
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
-from rekindle.core.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, Programs, program_name
+from rekindle.core.device.programs.lowering import (
+    ALLOW,
+    EMPTY,
+    ENTER,
+    GATHER,
+    GATHER_STATE,
+    SCATTER,
+    SCATTER_STATE,
+    Key,
+    Programs,
+    program_name,
+)
 from rekindle.core.device.state import Sizes
 from rekindle.core.engine.loading.budget import Budget
 from rekindle.core.engine.watchdog import timeout_of
@@ -69,6 +80,7 @@ class Blueprint:
             dtype.itemsize,
             rows_apart=is_batch_invariant(programs.implementation),
             page_bytes=programs.page_bytes,
+            state_bytes=programs.state_bytes,
             pool_bytes=budget.pool(settings.prefix_cache),
         )
         return cls(checkpoint, place, dtype, limits, _programs(config, settings, limits, dtype, place), budget)
@@ -118,7 +130,8 @@ class Blueprint:
         little: list[Key] = [SCATTER, Bucket(self.limits.prefill_buckets[0], 0)]
         largest = sorted(self.limits.all_buckets(), key=attrgetter("size"), reverse=True)
         first = [EMPTY, *little, *self.first_programs] if cached else [*self.first_programs, *little]
-        return list(dict.fromkeys([*first, GATHER, ENTER, ALLOW, *largest]))
+        copies: list[Key] = [GATHER] if self.programs.state is None else [GATHER, GATHER_STATE, SCATTER_STATE]
+        return list(dict.fromkeys([*first, *copies, ENTER, ALLOW, *largest]))
 
     def in_turn(
         self, precompile: Precompile, keys: Sequence[Key], *, stored: bool
@@ -149,13 +162,13 @@ class Blueprint:
         Raises:
             OSError: a weight file cannot be read.
         """
-        page = self.programs.page
+        copies = [each for each in (self.programs.page, self.programs.state) if each is not None]
         return SnapshotKey(
             model=repr(self.checkpoint.config),
             weights=weights_fingerprint(self.checkpoint.files),
             dtype=self.dtype.name,
             page_size=str(self.limits.pool.page_size),
-            page=f"{page.dtype.name}{list(page.shape)}",
+            page=", ".join(f"{copy.dtype.name}{list(copy.shape)}" for copy in copies),
             code=code_digest(),
             platform=self.place.first.platform,
             numerics=self._numerics(),

@@ -88,14 +88,16 @@ class Stores:
 
     def restore_report(self, page_size: int, seconds: float) -> RestoreReport:
         """Return the report on restored state, given the tokens per page and the seconds taken by opening."""
+        pages = sum(not page.is_state for page in self.pages)
         return RestoreReport(
             stored=len(self.compile_seconds),
             programs=0,
             compiled=0,
-            nodes=len(self.pages),
-            tokens=len(self.pages) * page_size,
+            nodes=pages,
+            tokens=pages * page_size,
             seconds=seconds,
             compile_seconds=sum(filter(None, self.compile_seconds.values())),
+            states=len(self.pages) - pages,
             differences={part: shorten(pair) for part, pair in self.differences.items()},
         )
 

@@ -19,13 +19,14 @@ class Ledger:
         records: the tree's records, updated when a node leaves the tree.
 
     Attributes:
-        nodes, device_pages, host_pages, in_both, evictable: see the counts of `PrefixTree`.
+        nodes, states, device_pages, host_pages, host_states, in_both, evictable: see the counts of `PrefixTree`.
         to_evict, to_offload, to_prune: the queues, least recently used first.
     """
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self.nodes = self.device_pages = self.host_pages = self.in_both = self.evictable = 0
+        self.nodes = self.states = self.device_pages = self.host_pages = self.host_states = 0
+        self.in_both = self.evictable = 0
         self.to_evict: OldestFirst[Node] = OldestFirst()
         self.to_offload: OldestFirst[Node] = OldestFirst()
         self.to_prune: OldestFirst[Node] = OldestFirst()
@@ -51,8 +52,7 @@ class Ledger:
 
     def add(self, node: Node) -> None:
         """Count a new node. A new node is locked or only on disk, so it belongs to no queue."""
-        self.nodes += 1
-        self._count(node, 1)
+        self._add(node, 1)
 
     def move(self, node: Node, page: int | None, host: int | None) -> None:
         """Change the device page and the host copy of a node, which must have a parent."""
@@ -72,8 +72,7 @@ class Ledger:
             below = stack.pop()
             stack.extend(below.children.values())
             below.children.clear()
-            self.nodes -= 1
-            self._count(below, -1)
+            self._add(below, -1)
             if below.page is not None:
                 into.pages.append(below.page)
             if below.host is not None:
@@ -104,7 +103,10 @@ class Ledger:
         nodes = list(nodes)
         warm = [node for node in nodes if node.page is not None]
         in_host = [node for node in nodes if node.host is not None]
-        assert (self.nodes, self.device_pages, self.host_pages) == (len(nodes), len(warm), len(in_host)), "wrong counts"
+        states, host_states = (sum(node.is_state for node in some) for some in (nodes, in_host))
+        assert (self.nodes, self.states) == (len(nodes) - states, states), "wrong counts"
+        counts = self.device_pages, self.host_pages, self.host_states
+        assert counts == (len(warm), len(in_host) - host_states, host_states), "wrong counts of a tier"
         assert self.in_both == sum(node.host is not None for node in warm), "nodes in both tiers are miscounted"
         assert len({node.page for node in warm}) == len(warm), "a page is in two nodes"
         assert len({node.host for node in in_host}) == len(in_host), "an entry of the host tier is in two nodes"
@@ -117,6 +119,11 @@ class Ledger:
             queue.check()
             assert len(queue) == len(right), "a queue has nodes that do not belong there"
             assert all(node in queue for node in right), "a queue lacks a node"
+
+    def _add(self, node: Node, by: int) -> None:
+        self.nodes += by * (not node.is_state)
+        self.states += by * node.is_state
+        self._count(node, by)
 
     def _count(self, node: Node, by: int) -> None:
         """Add `by` to every count of the node's tiers."""
@@ -132,7 +139,8 @@ class Ledger:
             else:
                 parent.device_only_children += by
         if node.host is not None:
-            self.host_pages += by
+            self.host_pages += by * (not node.is_state)
+            self.host_states += by * node.is_state
             parent.host_children += by
 
 

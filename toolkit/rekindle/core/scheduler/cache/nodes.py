@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from rekindle.core.page import digest_below
+from rekindle.core.page import STATE_KEY, digest_below
 
 FORGOTTEN = -1
 """`last_used` of every node in a forgotten namespace; these nodes are evicted and pruned first."""
@@ -10,10 +10,12 @@ FORGOTTEN = -1
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One page of tokens below its parent, or the root of a namespace, without a page.
+    """One page of tokens below its parent, a state after its parent's tokens, or the root of a namespace.
+
+    States and roots have no page, and states have no children.
 
     Attributes:
-        key: its tokens as int32 bytes; for a root, the namespace.
+        key: its tokens as int32 bytes; `STATE_KEY` for a state; for a root, the namespace.
         parent: None for a root. It is kept when the node leaves the tree.
         page: its page in the device tier.
         host: the entry of its host copy.
@@ -27,7 +29,7 @@ class Node:
         device_children: the number of children with a device page.
         host_children: the number of children with a host copy.
         device_only_children: the number of children with a device page and no host copy.
-        depth: the number of pages in its prefix.
+        depth: the number of pages in its prefix; of a state, in the prefix that it follows.
         children: the nodes that continue its prefix, by key.
     """
 
@@ -50,7 +52,22 @@ class Node:
 
     def __post_init__(self) -> None:
         if self.parent is not None:
-            self.depth = self.parent.depth + 1
+            self.depth = self.parent.depth + (not self.is_state)
+
+    @property
+    def is_state(self) -> bool:
+        """True for a state of its parent's prefix."""
+        return self.key == STATE_KEY and self.parent is not None
+
+    @property
+    def state(self) -> "Node | None":
+        """The state after its prefix, or None."""
+        return self.children.get(STATE_KEY)
+
+    @property
+    def branches(self) -> list["Node"]:
+        """The children without the state: the pages that continue the prefix."""
+        return [child for child in self.children.values() if not child.is_state]
 
     @property
     def is_gone(self) -> bool:
@@ -116,7 +133,9 @@ class Node:
         for key, child in self.children.items():
             assert child.parent is self, "a child has another parent"
             assert child.key == key, "a child is found under another's tokens"
-            assert len(key) == width, "a key is not one page"
+            assert len(key) == width or child.is_state, "a key is not one page"
+            assert not self.is_state, "something is below a state"
+            assert not child.is_state or child.page is None, "a state has a page"
             assert child.page is None or self.on_device, "a child is warmer than its parent"
             assert child.last_used <= self.last_used, "a child was used without its parent"
             assert (child.last_used == FORGOTTEN) == (self.last_used == FORGOTTEN), "a part of a path is forgotten"

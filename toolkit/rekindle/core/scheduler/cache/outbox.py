@@ -18,9 +18,11 @@ class HostTierOutbox:
         """Return the number of a new entry."""
         return next(self._ids)
 
-    def offload(self, pages: tuple[int, ...], entries: tuple[int, ...], losses: int) -> int:
-        """Queue a copy of pages to new entries; return the number of the offload."""
-        self._offloads.append(Offload(next(self._ids), pages, entries, losses))
+    def offload(
+        self, pages: tuple[int, ...], entries: tuple[int, ...], losses: int, slots: tuple[int, ...] = ()
+    ) -> int:
+        """Queue a copy of pages, and of the states of slots, to new entries; return the number of the offload."""
+        self._offloads.append(Offload(next(self._ids), pages, entries, losses, slots))
         return self._offloads[-1].offload_id
 
     def drop(self, entries: Iterable[int]) -> None:

@@ -35,10 +35,12 @@ class PrefixCache:
         self._limits = limits
         self._pool = PagePool(limits.pool.num_pages, group * limits.pool.num_pages)
         self._outbox = outbox
-        self._offloading: dict[int, dict[int, Node]] = {}  # the nodes of each `Offload` in progress, by entry
+        # The nodes of each `Offload` in progress, by entry; None for a state of tokens that are not known yet.
+        self._offloading: dict[int, dict[int, Node | None]] = {}
+        self._unplaced: set[int] = set()  # entries of such states
         self._ahead: tuple[int, int] | None = None  # free pages and pages in both tiers at the last offload ahead
         self.enabled = limits.prefix_cache
-        self.tree = PrefixTree(limits.pool.page_size)
+        self.tree = PrefixTree(limits.pool.page_size, limits.pool.state_pages)
         self.held_nodes: dict[int, Node] = {}
         self.losses = 0
 
@@ -91,9 +93,10 @@ class PrefixCache:
         return cached, tuple(pages or ())
 
     def hold(self, request_id: int, node: Node) -> None:
-        """Keep a prefix in the device tier until its release."""
-        self.tree.lock(node)
-        self.held_nodes[request_id] = node
+        """Keep a prefix in the device tier until its release, and the state after it in the host tier."""
+        last = node if node.state is None else node.state
+        self.tree.lock(last)
+        self.held_nodes[request_id] = last
 
     def release(self, request_id: int) -> None:
         """Release a held prefix."""
@@ -136,7 +139,11 @@ class PrefixCache:
     def on_offloaded(self, message: Offloaded) -> None:
         """Complete an offload of this cache, or undo it if the host tier could not store the copies."""
         for entry, node in self._offloading.pop(message.offload_id, {}).items():
-            if not message.is_stored and node.host == entry:  # a later host copy or a copy on disk stays valid
+            if message.is_stored:
+                continue
+            if node is None:
+                self.drop_state(entry)
+            elif node.host == entry:  # a later host copy or a copy on disk stays valid
                 self._free(self.tree.drop_host(node))
 
     def is_offloading(self, node: Node) -> bool:
@@ -158,17 +165,72 @@ class PrefixCache:
         for record in records:
             self._free(self.tree.crowd_out(record))
 
-    def check(self, lease_pages: Sequence[int]) -> None:
-        """Assert the invariant of exactly one owner for each page, given the pages owned by leases."""
+    # States
+
+    def keep_state(self, node: Node, slot: int) -> None:
+        """Start to copy the state of a slot to the host tier, as the one after a prefix; skip it without room."""
+        if node.state is None and (entry := self.copy_state(slot)) is not None:
+            self.place_state(entry, node)
+
+    def copy_state(self, slot: int) -> int | None:
+        """Start to copy the state of a slot to the host tier; return its entry, or None without room.
+
+        Give the entry to `place_state` or `drop_state`.
+        """
+        size = self._limits.pool.state_pages
+        self._make_room(size)
+        if self._host_room < size:
+            return None
+        entry = self._outbox.entry()
+        self._unplaced.add(entry)
+        self._offloading[self._outbox.offload((), (entry,), self.losses, (slot,))] = {entry: None}
+        return entry
+
+    def place_state(self, entry: int, node: Node) -> Node | None:
+        """Add a copied state to the tree, as the one after a prefix; return None if it is not there or not needed."""
+        if entry not in self._unplaced:
+            return None  # it could not be copied
+        state = self.tree.add_state(node, entry)
+        if state is None:
+            self.drop_state(entry)
+            return None
+        self._unplaced.remove(entry)
+        for nodes in self._offloading.values():
+            if entry in nodes:
+                nodes[entry] = state
+        return state
+
+    def drop_state(self, entry: int) -> None:
+        """Drop a copied state that was not placed."""
+        if entry in self._unplaced:
+            self._unplaced.remove(entry)
+            self._outbox.drop([entry])
+
+    def forget_state(self, node: Node) -> None:
+        """Drop the host copy of a state that a later one replaces, unless a request waits for it."""
+        if not node.locks:
+            self._free(self.tree.drop_host(node))
+
+    def check(self, lease_pages: Sequence[int], copied: Sequence[int] = ()) -> None:
+        """Assert the invariant of exactly one owner for each page and each copied state.
+
+        Args:
+            lease_pages: the pages of leases.
+            copied: the entries of states that requests have not placed.
+        """
         self.tree.check()
         pages = [*lease_pages, *(node.page for node in self.tree.walk() if node.page is not None)]
         assert len(pages) == len(set(pages)), "a page has two owners"
         assert NULL_PAGE not in pages, "the null page has an owner"
         assert len(pages) + self._pool.free == self._limits.pool.num_pages - 1, "a page has no owner"
+        assert self._unplaced <= set(copied), "a copied state has no owner"
+        assert self._host_room >= 0, "the host tier has more copies than room"
 
     @property
     def _host_room(self) -> int:
-        return self._limits.pool.host_pages - self.tree.host_pages
+        """The free room of the host tier, in pages."""
+        pool = self._limits.pool
+        return pool.host_pages - self.tree.host_room - len(self._unplaced) * pool.state_pages
 
     def _evict(self, count: int) -> None:
         """Free pages, least recently used first, and offload them as far as the host tier has room.
@@ -192,13 +254,13 @@ class PrefixCache:
 
     def _offload(self, nodes: Iterable[Node]) -> None:
         """Start to offload nodes; their host copies count as present from now on."""
-        nodes_by_entry: dict[int, Node] = {}
+        nodes_by_entry: dict[int, Node | None] = {}
         for node in nodes:
             entry = self._outbox.entry()
             self.tree.add_host_copy(node, entry)
             nodes_by_entry[entry] = node
         if nodes_by_entry:
-            pages = tuple(node.page for node in nodes_by_entry.values() if node.page is not None)
+            pages = tuple(node.page for node in nodes_by_entry.values() if node is not None and node.page is not None)
             self._offloading[self._outbox.offload(pages, tuple(nodes_by_entry), self.losses)] = nodes_by_entry
 
     def _free(self, evicted: Evicted) -> None:

@@ -11,9 +11,13 @@ class Records:
 
     A node is due once its parent is on disk or being written, so that each record can be found from its root. Locks do
     not matter, because the content of a page never changes.
+
+    Attributes:
+        states: the number of states with a record.
     """
 
     def __init__(self) -> None:
+        self.states = 0
         self._nodes: dict[int, Node] = {}
         # Ordered by when a node became due. A plain dict takes O(n) to find its first item after many deletions.
         self._queue: OrderedDict[Node, None] = OrderedDict()
@@ -58,11 +62,11 @@ class Records:
         """Change the record of a node, which must have a parent."""
         assert record not in self._nodes, "a record of two nodes"
         before = node.children_writable
-        if node.disk is not None:
-            del self._nodes[node.disk]
+        self._remove_record(node)
         node.disk, node.writeback = record, writeback
         if record is not None:
             self._nodes[record] = node
+            self.states += node.is_state
         self.place(node)
         if node.children_writable != before:
             for child in node.children.values():
@@ -70,10 +74,14 @@ class Records:
 
     def remove(self, node: Node) -> None:
         """Remove a node and its record, when it leaves the tree or its namespace is forgotten."""
-        if node.disk is not None:
-            del self._nodes[node.disk]
+        self._remove_record(node)
         node.disk, node.writeback = None, False
         self._queue.pop(node, None)
+
+    def _remove_record(self, node: Node) -> None:
+        if node.disk is not None:
+            del self._nodes[node.disk]
+            self.states -= node.is_state
 
     def place(self, node: Node) -> None:
         """Append a node to the queue if it became due; remove it if it is not due."""
@@ -87,6 +95,7 @@ class Records:
         nodes = list(nodes)
         stored = [node for node in nodes if node.disk is not None]
         assert len(self._nodes) == len(stored), "records are miscounted"
+        assert self.states == sum(node.is_state for node in stored), "records of states are miscounted"
         assert all(self._nodes.get(node.disk) is node for node in stored if node.disk is not None), "a record is lost"
         expected = [node for node in nodes if node.is_due]
         assert len(self._queue) == len(expected), "the queue has nodes that are not due"

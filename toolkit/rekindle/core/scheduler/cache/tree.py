@@ -4,6 +4,8 @@ A node is one page of tokens; its prefix consists of the pages on the path from 
 page in the device tier, a copy in the host tier, a copy on disk, or several of these; without any it leaves the tree at
 once. Contents are stored elsewhere: the tree holds only ids, and the receiver of an id owns it.
 
+The state of a model's layers after a prefix is a leaf below the prefix's last node. It has copies and no page.
+
 Invariants, asserted by `check`:
 
     parents are at least as warm as children   above a device page there are device pages only; below the last of them,
@@ -19,7 +21,7 @@ their store removes one; a fourth queue has the nodes to write next.
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
-from rekindle.core.page import StoredPage, digest_below
+from rekindle.core.page import STATE_KEY, StoredPage, digest_below
 from rekindle.core.scheduler.cache.ledger import Ledger
 from rekindle.core.scheduler.cache.nodes import FORGOTTEN, Evicted, Node, digest_of
 from rekindle.core.scheduler.cache.records import Records
@@ -36,14 +38,19 @@ class PrefixTree:
 
     Matching, publishing and locking cost O(pages of the path); evicting, offloading and pruning O(log n) a page.
 
+    Args:
+        page_size: tokens of a node.
+        state_pages: the room of a state in the host tier, in pages.
+
     Attributes:
         page_size: tokens of a node.
         roots: the root of each namespace.
         records: the records on disk, and the nodes to write next.
     """
 
-    def __init__(self, page_size: int):
+    def __init__(self, page_size: int, state_pages: int = 0):
         self.page_size = page_size
+        self._state_pages = state_pages
         self._width = page_size * array("i").itemsize
         self._uses = 0
         self.roots = Roots()
@@ -54,8 +61,13 @@ class PrefixTree:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes, without roots."""
+        """The number of pages in the tree: of nodes, without roots and states."""
         return self._ledger.nodes
+
+    @property
+    def states(self) -> int:
+        """The number of states in the tree."""
+        return self._ledger.states
 
     @property
     def device_pages(self) -> int:
@@ -64,8 +76,18 @@ class PrefixTree:
 
     @property
     def host_pages(self) -> int:
-        """The number of nodes with a host copy."""
+        """The number of pages with a host copy."""
         return self._ledger.host_pages
+
+    @property
+    def host_states(self) -> int:
+        """The number of states with a host copy."""
+        return self._ledger.host_states
+
+    @property
+    def host_room(self) -> int:
+        """The room of all host copies, in pages."""
+        return self._ledger.host_pages + self._ledger.host_states * self._state_pages
 
     @property
     def in_both(self) -> int:
@@ -74,8 +96,13 @@ class PrefixTree:
 
     @property
     def disk_pages(self) -> int:
-        """The number of nodes with a copy on disk."""
-        return len(self.records)
+        """The number of pages with a copy on disk."""
+        return len(self.records) - self.records.states
+
+    @property
+    def disk_states(self) -> int:
+        """The number of states with a copy on disk."""
+        return self.records.states
 
     @property
     def evictable(self) -> int:
@@ -206,6 +233,24 @@ class PrefixTree:
             node = child
         return node, spare
 
+    def add_state(self, node: Node, entry: int) -> Node | None:
+        """Add the state after a prefix, with a host copy; return None if the tree has one already.
+
+        Args:
+            node: the last node of the prefix, in the tree.
+            entry: the entry of the host copy.
+        """
+        assert node.parent is not None, "a state of no tokens"
+        assert not node.is_gone, "a state of a prefix that left the tree"
+        if node.state is not None:
+            return None
+        state = node.children[STATE_KEY] = Node(STATE_KEY, node, host=entry, last_used=node.last_used)
+        self._ledger.add(state)
+        self._ledger.place(state)
+        self._ledger.place(node)
+        self.records.place(state)
+        return state
+
     def attach(self, nodes: Sequence[Node], pages: Sequence[int]) -> None:
         """Give device pages to onloaded nodes; their copies stay.
 
@@ -254,13 +299,13 @@ class PrefixTree:
         self._ledger.move(node, node.page, entry)
 
     def prune(self, count: int) -> Evicted:
-        """Drop `count` host copies or all, least recently used first, tails before heads.
+        """Drop host copies with the room of `count` pages, or all, least recently used first, tails before heads.
 
         A node with a device page or a copy on disk stays, and may be offloaded again once it has a page. Any other node
         leaves the tree with its descendants. If a descendant on disk has host copies below it, more than `count` leave.
         """
-        pruned = Evicted()
-        while len(pruned.entries) < count and (node := self._ledger.to_prune.pop()) is not None:
+        pruned, most = Evicted(), self.host_room - count
+        while self.host_room > most and (node := self._ledger.to_prune.pop()) is not None:
             self._drop_host(node, pruned)
         return pruned
 
@@ -305,8 +350,8 @@ class PrefixTree:
         """Add nodes with only a copy on disk, and give records to nodes without one.
 
         Args:
-            pages: parents before children. A page is skipped if its parent is unknown, its key is not one page, its
-                digest does not match its prefix, or its node has a record.
+            pages: parents before children, states among them. A page is skipped if its parent is unknown or a state,
+                its key is not one page, its digest does not match its prefix, or its node has a record.
         """
         by_namespace: dict[str, dict[str, Node]] = {}
         for page in pages:
@@ -315,7 +360,9 @@ class PrefixTree:
                 by_namespace[page.namespace] = {self.digest(node): node for node in there}
             by_digest = by_namespace[page.namespace]
             parent = by_digest.get(page.parent)
-            if parent is None or len(page.key) != self._width:
+            if parent is None or parent.is_state or (len(page.key) != self._width and not page.is_state):
+                continue
+            if page.is_state and parent.parent is None:
                 continue
             if page.digest != digest_below(digest_of(parent), page.key).hex():
                 continue

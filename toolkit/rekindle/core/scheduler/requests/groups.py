@@ -29,8 +29,8 @@ class Group:
 
     def uncached(self, state: RequestState) -> int:
         """Return the number of tokens of a request to compute in this group."""
-        nodes = self.cache.tree.match(state.namespace, state.reusable)
-        return len(state.tokens) - len(nodes) * self.cache.tree.page_size
+        last = state.last_usable(self.cache.tree.match(state.namespace, state.reusable))
+        return len(state.tokens) - (last.depth if last else 0) * self.cache.tree.page_size
 
     def load(self, state: RequestState) -> tuple[int, int]:
         """Return the load for a new request: tokens to compute before its first one, and running requests."""

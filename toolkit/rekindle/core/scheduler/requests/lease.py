@@ -24,6 +24,7 @@ class Lease:
         nodes: the nodes of its cached prefix in the device tier; the last one is locked.
 
     Attributes:
+        cache: the source of the pages.
         page_size: tokens of a page.
         tip: the locked node at `published`.
         pages: its pages, in order of position.
@@ -31,7 +32,7 @@ class Lease:
     """
 
     def __init__(self, cache: PrefixCache, namespace: str, nodes: Sequence[Node]):
-        self._cache = cache
+        self.cache = cache
         self.page_size = cache.tree.page_size
         self.tip = nodes[-1] if nodes else cache.tree.root(namespace)
         self.pages = [node.page for node in nodes if node.page is not None]
@@ -48,14 +49,19 @@ class Lease:
         """Capacity of its pages, in tokens."""
         return len(self.pages) * self.page_size
 
+    def node_at(self, position: int) -> Node | None:
+        """Return the published node that ends at a position, a multiple of the page size; None beyond `published`."""
+        depth = position // self.page_size
+        return next((node for node in self.tip.upward() if node.depth == depth), None)
+
     def next_page(self, tokens: Sequence[int]) -> NextPage | None:
         """Return the identity of the first unpublished whole page of tokens, or None."""
         tip = self.tip if self.tip.depth else self.tip.key.decode()
-        return self._cache.tree.next_page(tip, tokens)
+        return self.cache.tree.next_page(tip, tokens)
 
     def reserve(self, count: int) -> bool:
         """Take `count` more pages, all or none; return whether enough were available."""
-        pages = self._cache.allocate(count)
+        pages = self.cache.allocate(count)
         if pages is None:
             return False
         self.pages += pages
@@ -64,11 +70,11 @@ class Lease:
 
     def onload(self, nodes: Sequence[Node]) -> list[int]:
         """Give the reserved pages after `published` to the next nodes of the cached prefix; return the pages."""
-        tree, first = self._cache.tree, self.tip.depth
+        tree, first = self.cache.tree, self.tip.depth
         pages = self.pages[first : first + len(nodes)]
         tree.attach(nodes, pages)
         for node in nodes:
-            self._cache.drop_redundant_copy(node)
+            self.cache.drop_redundant_copy(node)
         tree.lock(nodes[-1])
         tree.unlock(self.tip)
         self.tip = nodes[-1]
@@ -78,20 +84,20 @@ class Lease:
     def publish(self, tokens: Sequence[int], computed: int) -> None:
         """Add the whole computed pages of the request to the tree, so that other requests find them."""
         first, last = self.tip.depth, computed // self.page_size
-        if self._cache.enabled and last > first:
+        if self.cache.enabled and last > first:
             pages, tokens = self.pages[first:last], tokens[self.published : last * self.page_size]
-            self.tip, spare = self._cache.tree.publish(self.tip, tokens, pages)
+            self.tip, spare = self.cache.tree.publish(self.tip, tokens, pages)
             self.own_pages.difference_update(set(pages).difference(spare))
 
     def release(self) -> None:
         """Return its own pages to the pool and unlock the others; published pages stay cached."""
-        self._cache.give_back(page for page in self.pages if page in self.own_pages)
-        self._cache.tree.unlock(self.tip)
+        self.cache.give_back(page for page in self.pages if page in self.own_pages)
+        self.cache.tree.unlock(self.tip)
 
     def check(self) -> None:
         """Assert the invariants: a published page is the tree's or its own, and the tip is locked."""
         assert self.own_pages <= set(self.pages), "a lease owns a page that it does not use"
         assert self.tip.locks, "a lease does not lock its tip"
         assert self.published <= self.reserved, "a lease has more published pages than pages"
-        published = zip(self._cache.tree.path(self.tip), self.pages, strict=False)
+        published = zip(self.cache.tree.path(self.tip), self.pages, strict=False)
         assert all(page in self.own_pages or page == node.page for node, page in published), "a published page is lost"

@@ -9,13 +9,15 @@ from rekindle.core.page import NULL_PAGE
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
+from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import NextPage
 from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.core.scheduler.requests.aspects.keeping import Keeping
+from rekindle.core.scheduler.requests.aspects.masking import Masking
+from rekindle.core.scheduler.requests.aspects.observed import Observed
+from rekindle.core.scheduler.requests.aspects.queued import Queued
+from rekindle.core.scheduler.requests.aspects.rope_rule import RopeLengthRule
 from rekindle.core.scheduler.requests.lease import Lease
-from rekindle.core.scheduler.requests.masking import Masking
-from rekindle.core.scheduler.requests.observed import Observed
-from rekindle.core.scheduler.requests.queued import Queued
-from rekindle.core.scheduler.requests.rope_rule import RopeLengthRule
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +43,8 @@ class RequestState:
         queued: its state in the waiting queue.
         observed: its observed positions.
         masking: its allowed next tokens.
+        keeping: the copies of its state; None if there are none to keep.
+        has_states: whether its model has layers with a state.
     """
 
     request: Request
@@ -50,6 +54,8 @@ class RequestState:
     rope_rule: RopeLengthRule
     observed: Observed
     masking: Masking
+    keeping: Keeping | None = None
+    has_states: bool = False
     queued: Queued = field(default_factory=Queued)
     computed: int = 0
     prefill_end: int = 0
@@ -70,7 +76,8 @@ class RequestState:
             publishable = len(request.prompt)
         rope_rule = RopeLengthRule(limits.long_from, limits.grows)
         masking = Masking(None if request.constrained is None else request.constrained.first)
-        return cls(request, tokens, longest, publishable, rope_rule, Observed.of(request), masking)
+        observed, keeping, has_states = Observed.of(request), Keeping.of(limits), limits.pool.state_pages > 0
+        return cls(request, tokens, longest, publishable, rope_rule, observed, masking, keeping, has_states)
 
     @property
     def length(self) -> int:
@@ -118,14 +125,34 @@ class RequestState:
         first, end = self.observed.first, min(len(self.request.prompt), _last_block(len(self.tokens)))
         return self.tokens if first >= end else self.tokens[:first]
 
+    def last_usable(self, nodes: Sequence[Node]) -> Node | None:
+        """Return the last node of its cached prefix after which its computation can continue, or None.
+
+        If its model has states, this is the last one with a state before its last token, which is always computed.
+        """
+        if not self.has_states:
+            return nodes[-1] if nodes else None
+        if self.keeping is None:
+            return None
+        most = (len(self.tokens) - 1 + self.request.hold) // self.keeping.page_size
+        return next((node for node in reversed(nodes) if node.depth <= most and node.state is not None), None)
+
     def begin(self, lease: Lease) -> None:
-        """Start running with a lease; the tokens of its published pages count as computed.
+        """Start running with a lease; the tokens of its published pages count as computed, or those before its state.
 
         The query block of the last token is always computed, because this token gives the logits of the next one.
         """
         self.lease, self.queued.prefix_nodes = lease, []
         self.prefill_end = len(self.tokens)
         self.computed = lease.published if self.request.hold else min(lease.published, _last_block(self.prefill_end))
+        if self.has_states:
+            fetching = self.queued.fetching
+            state = None if fetching is None else fetching.state
+            self.computed = 0 if state is None else state.depth * lease.page_size
+        if self.keeping is not None:
+            end = self.prefill_end if self.request.hold else self.prefill_end - 1
+            end = min(end, self.publishable) // lease.page_size * lease.page_size
+            self.keeping.begin(self.computed, lease.published, end)
 
     def cached(self, onload: Onload | None) -> CachedTokens:
         """Return its cached tokens by tier, given the onloaded part of its prefix."""
@@ -135,6 +162,8 @@ class RequestState:
         assert self.queued.fetching is not None
         disk = onload.from_disk * self.lease.page_size
         host = len(onload.pages) * self.lease.page_size - disk
+        if self.has_states:  # all onloaded pages are before the state
+            return CachedTokens(self.computed - host - disk, host, disk)
         again = self.lease.published - self.computed  # tokens of the last page, which is then the last onloaded one
         if self.queued.fetching.nodes[-1] in self.queued.fetching.from_disk:
             disk -= again
@@ -152,6 +181,8 @@ class RequestState:
         assert self.lease is not None
         request, start, lease = self.request, self.computed, self.lease
         end = min(self.prefill_end, start + most)
+        if self.keeping is not None:
+            end = self.keeping.end_of_chunk(start, end)
         last = end == self.prefill_end and not request.hold
         if last:
             self.pending += 1
@@ -239,15 +270,38 @@ class RequestState:
         self.pending = 0
         self.observed.lose_dispatched()
 
+    @property
+    def publishable_end(self) -> int:
+        """The number of its first tokens whose pages may be published."""
+        return min(self.computed, len(self.tokens), self.publishable)
+
+    def place_states(self) -> None:
+        """Put the copies of its state into the cache whose tokens are settled by now."""
+        if self.keeping is not None and self.keeping.is_due(self.publishable_end):
+            assert self.lease is not None
+            self.publish()
+            self.keeping.place(self.publishable_end, self.lease)
+
+    def keep_state(self, slot: int, *, decoded: bool) -> None:
+        """Copy its state after a tick with a chunk or a decode row of it, where this is of use."""
+        if self.keeping is None or self.lease is None:
+            return
+        if not decoded:
+            self.keeping.reach(self.computed, self.lease, slot)
+        elif self.computed <= self.publishable:
+            self.keeping.decode(self.computed, self.lease, slot)
+
     def publish(self) -> None:
         """Put its whole pages with computed and settled tokens into the prefix tree."""
         assert self.lease is not None
-        self.lease.publish(self.tokens, min(self.computed, len(self.tokens), self.publishable))
+        self.lease.publish(self.tokens, self.publishable_end)
 
     def give_back(self) -> None:
         """Publish its computed pages, release its lease, and reset its progress."""
         assert self.lease is not None
         self.publish()
+        if self.keeping is not None:
+            self.keeping.end(self.publishable_end, self.lease)
         self.lease.release()
         self.lease = None
         self.computed = self.prefill_end = 0

@@ -149,7 +149,9 @@ class RequestTable:
         """Assert the invariants: each page and slot has exactly one holder, each request exactly one place."""
         for group in self.groups:
             group.running.check()
-            group.cache.check([page for state in group.running if state.lease for page in state.lease.own_pages])
+            pages = [page for state in group.running if state.lease for page in state.lease.own_pages]
+            copied = [entry for state in group.running if state.keeping for _, entry in state.keeping.copies]
+            group.cache.check(pages, copied)
             waiting = [state for state in self.waiting if state.group == group.number]
             uncached = sum(state.queued.uncached for state in waiting)
             assert group.queued_tokens == uncached, "queued tokens are miscounted"
@@ -170,6 +172,8 @@ class RequestTable:
             evictable_pages=sum(tree.evictable for tree in trees),
             device_losses=self.losses,
             host_pages=sum(tree.host_pages for tree in trees),
+            host_states=sum(tree.host_states for tree in trees),
             disk_pages=max(tree.disk_pages for tree in trees),
+            disk_states=max(tree.disk_states for tree in trees),
             **vars(self.counts),
         )

@@ -1,6 +1,7 @@
 """The waiting queue: admission order, and waits for pages in progress, the host tier and the disk."""
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby, islice
 
 from rekindle.core.messages import Copy, Fetch, Fetched, Message, Onload
@@ -8,10 +9,10 @@ from rekindle.core.policy import PATIENCE_TICKS, Candidate, Ordering
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import NextPage
 from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.core.scheduler.requests.aspects.queued import Fetching
 from rekindle.core.scheduler.requests.groups import Group, least_loaded
 from rekindle.core.scheduler.requests.lease import Lease
 from rekindle.core.scheduler.requests.priority_queue import PriorityQueue
-from rekindle.core.scheduler.requests.queued import Fetching
 from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.core.scheduler.stats import Counts
 
@@ -123,13 +124,15 @@ class WaitingQueue:
             page = cache.tree.next_page(after, state.reusable)
             if page is not None and page in expected_pages[state.group]:
                 continue
-            colder = [node for node in nodes if node.page is None]
-            if not colder or state.queued.fetching is not None or not state.queued.fetchable:
+            copies = self._copies_to_fetch(state, nodes)
+            if state.queued.fetching is None and self._awaits_state(state, copies):
+                continue
+            if not copies or state.queued.fetching is not None or not state.queued.fetchable:
                 yield state, nodes
-            elif not full and not self._is_fetched(colder[0]) and not any(map(cache.is_offloading, colder)):
-                full = not self._make_room_to_stage(colder, candidates[place + 1 :])  # also for later ones
+            elif not full and not self._is_fetched(copies[0]) and not any(map(cache.is_offloading, copies)):
+                full = not self._make_room_to_stage(copies, candidates[place + 1 :])  # also for later ones
                 if not full:
-                    messages.append(self._fetch(state, colder))
+                    messages.append(self._fetch(state, copies))
 
     def on_fetched(self, message: Fetched) -> None:
         """Record the result of a request's fetch: staged copies, or a failure. The request is queued again."""
@@ -146,16 +149,23 @@ class WaitingQueue:
         self._release_staged(state)
         self._groups[state.group].cache.forget_unreadable(node for node in nodes if _copy_of(node) in message.bad)
 
-    def onload(self, state: RequestState, nodes: Sequence[Node], lease: Lease) -> Onload | None:
-        """Return the onload of the staged copies of these nodes into the lease of a request; None without copies."""
-        if state.queued.fetching is None:
+    def onload(self, state: RequestState, nodes: Sequence[Node], lease: Lease, slot: int) -> Onload | None:
+        """Return the onload of the staged copies of these nodes into the lease of a request; None without copies.
+
+        Args:
+            slot: the slot of the request, for its staged state.
+        """
+        fetching = state.queued.fetching
+        if fetching is None:
             return None
-        staged = dict(zip(state.queued.fetching.nodes, state.queued.fetching.staged, strict=True))
+        staged = dict(zip(fetching.nodes, fetching.staged, strict=True))
         usable = [node for node in nodes if node in staged]
-        if not usable:
+        if not usable and fetching.state is None:
             return None
-        from_disk = len(state.queued.fetching.from_disk.intersection(usable))
-        return Onload(tuple(staged[node] for node in usable), tuple(lease.onload(usable)), from_disk)
+        from_disk = len(fetching.from_disk.intersection(usable))
+        pages = tuple(lease.onload(usable)) if usable else ()
+        onload = Onload(tuple(staged[node] for node in usable), pages, from_disk)
+        return onload if fetching.state is None else replace(onload, state=staged[fetching.state], slot=slot)
 
     def release_staged(self, first: RequestState) -> bool:
         """Release the staged copies of all requests except `first`, to unlock pages; return whether there were any."""
@@ -198,12 +208,60 @@ class WaitingQueue:
 
     def _count_uncached(self, state: RequestState) -> None:
         """Add the uncached tokens of a request to its group's `queued_tokens`."""
-        state.queued.uncached = len(state.tokens) - len(self._match(state)) * self._limits.pool.page_size
+        last = state.last_usable(self._match(state))
+        state.queued.uncached = len(state.tokens) - (last.depth if last else 0) * self._limits.pool.page_size
         self._groups[state.group].queued_tokens += state.queued.uncached
 
+    def departures(self, running: RequestState) -> set[int]:
+        """Return the positions at which the tokens of queued requests leave those of a running one, in whole pages.
+
+        A state after each of these positions spares the queued requests the earlier tokens.
+        """
+        positions: set[int] = set()
+        for state in islice(self._queue, CONSIDERED):
+            if state.group == running.group and state.namespace == running.namespace:
+                shared = _shared_tokens(state, running)
+                if shared:
+                    positions.add(shared)
+        return positions
+
+    def _copies_to_fetch(self, state: RequestState, nodes: Sequence[Node]) -> list[Node]:
+        """Return the copies to stage for a request: of pages, and of the state after these in a model with states."""
+        colder = [node for node in nodes if node.page is None]
+        if not state.has_states:
+            return colder
+        last = state.last_usable(nodes)
+        if last is None or last.state is None:
+            return []
+        return [*(node for node in colder if node.depth <= last.depth), last.state]
+
+    def _awaits_state(self, state: RequestState, copies: Sequence[Node]) -> bool:
+        """Return True if another request of the group is about to compute a later state of the same tokens.
+
+        The other one is running, or begins soon: copies for it are fetched.
+        """
+        if state.keeping is None:
+            return False
+        page_size = self._limits.pool.page_size
+        usable = copies[-1].depth * page_size if copies else 0
+        others = [
+            (running, running.keeping.cuts) for running in self._groups[state.group].running if running.keeping
+        ] + [
+            (queued, [len(queued.queued.prefix_nodes) * page_size])
+            for queued in self
+            if queued.queued.fetching is not None and queued.group == state.group
+        ]
+        for other, cuts in others:
+            cut = next((cut for cut in cuts if cut > usable), None)
+            if cut is not None and other.namespace == state.namespace and cut <= _shared_tokens(state, other):
+                return True
+        return False
+
     def _is_fetched(self, node: Node) -> bool:
-        """Return True if a node's copy is staged or being fetched, for any request."""
-        return any(state.queued.fetching is not None and node in state.queued.fetching.nodes for state in self)
+        """Return True if a page's copy is staged or being fetched, for any request; several may stage one state."""
+        return not node.is_state and any(
+            state.queued.fetching is not None and node in state.queued.fetching.nodes for state in self
+        )
 
     def _make_room_to_stage(self, nodes: list[Node], later: list[RequestState]) -> bool:
         """Return True if nodes may be staged, after releasing staged copies of later requests, last first.
@@ -217,8 +275,12 @@ class WaitingQueue:
         return self._has_room_to_stage(nodes)
 
     def _has_room_to_stage(self, nodes: list[Node]) -> bool:
-        staged = sum(len(state.queued.fetching.nodes) for state in self if state.queued.fetching is not None)
-        return not staged or staged + len(nodes) <= self._limits.pool.num_pages // STAGED_PART
+        staged = sum(self._room(state.queued.fetching.nodes) for state in self if state.queued.fetching is not None)
+        return not staged or staged + self._room(nodes) <= self._limits.pool.num_pages // STAGED_PART
+
+    def _room(self, nodes: Sequence[Node]) -> int:
+        """Return the room of staged copies, in pages."""
+        return sum(self._limits.pool.state_pages if node.is_state else 1 for node in nodes)
 
     def _fetch(self, state: RequestState, nodes: list[Node]) -> Fetch:
         self.changes += 1
@@ -232,6 +294,20 @@ class WaitingQueue:
         if state.queued.fetching is not None:
             self._groups[state.group].cache.tree.unlock(state.queued.fetching.nodes[-1])
             state.queued.fetching = None
+
+
+def _shared_tokens(state: RequestState, other: RequestState) -> int:
+    """Return the number of first tokens in whole pages that a queued request shares with another one.
+
+    The last token of the queued request does not count: it is always computed.
+    """
+    assert state.keeping is not None
+    size, mine, theirs = state.keeping.page_size, state.reusable, other.tokens
+    most = min(len(mine), len(theirs), len(state.tokens) - 1 + state.request.hold)
+    end = 0
+    while end + size <= most and mine[end : end + size] == theirs[end : end + size]:
+        end += size
+    return end
 
 
 def _copy_of(node: Node) -> Copy:

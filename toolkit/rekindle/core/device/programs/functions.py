@@ -1,23 +1,27 @@
 """Functions of a model's programs, on one device or on a mesh."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import jax
 from jax.sharding import PartitionSpec
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.device.page_form import PageForm
-from rekindle.core.device.place import PAGE, PAGES, ROWS, SAME, WEIGHTS, Place
+from rekindle.core.device.page_form import PageForm, StateForm
+from rekindle.core.device.place import PAGE, PAGES, ROWS, SAME, STATES, WEIGHTS, Place
 from rekindle.core.device.sampling.adjustments import Adjustments, enter_slot
 from rekindle.core.device.sampling.processing import LogitsProcessor
-from rekindle.core.device.state import Content, Pages, Sizes, Slots, gather, scatter
+from rekindle.core.device.state import Content, Pages, Sizes, Slots, gather, gather_state, scatter, scatter_state
 from rekindle.core.device.step import step
 from rekindle.core.models.decoder import AbstractDecoder
+from rekindle.core.models.mixing import State
 from rekindle.core.page import NULL_PAGE
 from rekindle_kernels.api import Implementation
+
+SLOTS: Final[Any] = Slots(ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, STATES)  # type: ignore[arg-type]
+"""Partition specs of slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,30 +29,31 @@ class Function:
     """The function of a program, with the sharding of its arguments and results.
 
     Attributes:
-        into, out: the partition specs of arguments and results, from `place`.
+        into, out: the partition specs of arguments and results, from `place`; each for all arrays of an argument, or
+            a tree of them.
         donated: the indices of donated arguments.
     """
 
     function: Callable[..., Any]
-    into: tuple[PartitionSpec, ...]
+    into: tuple[Any, ...]
     out: Any
     donated: tuple[int, ...] = ()
 
 
-def step_function(
-    place: Place, abstract: AbstractDecoder, sizes: Sizes, kernels: Implementation, processor: LogitsProcessor | None
-) -> Function:
+def step_function(place: Place, abstract: AbstractDecoder, sizes: Sizes, processor: LogitsProcessor | None) -> Function:
     """Return the step function, common to all buckets. Programs bind its `bucket` argument."""
 
     def run(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
         decoder = abstract.with_weights(weights)
-        return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, kernels, processor)
+        return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, processor)
 
     def run_on_all(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
-        of_device = place.on_each_device(partial(run, bucket=bucket), (WEIGHTS, PAGES, ROWS, ROWS), (PAGES, ROWS, ROWS))
+        of_device = place.on_each_device(
+            partial(run, bucket=bucket), (WEIGHTS, PAGES, SLOTS, ROWS), (PAGES, SLOTS, ROWS)
+        )
         return of_device(weights, pages, slots, packed)
 
-    return Function(run_on_all, (WEIGHTS, PAGES, ROWS, ROWS), (PAGES, ROWS, ROWS), (1, 2))
+    return Function(run_on_all, (WEIGHTS, PAGES, SLOTS, ROWS), (PAGES, SLOTS, ROWS), (1, 2))
 
 
 def enter_function(place: Place, max_running: int) -> Function:
@@ -100,3 +105,34 @@ def copy_functions(
         return result
 
     return Function(gather_page, (PAGES, SAME), page), Function(scatter_page, (PAGES, SAME, page), PAGES, (0,))
+
+
+def state_copy_functions(
+    place: Place, form: StateForm, max_running: int, copy: PartitionSpec
+) -> tuple[Function, Function]:
+    """Return the functions to copy the states of a slot out, as an array of this form, and back in.
+
+    Args:
+        form: the form of a copy.
+        copy: the partition spec of a copy.
+    """
+
+    def read(states: tuple[State, ...], slot: jax.Array) -> tuple[jax.Array, ...]:
+        content = gather_state(states, place.local_index(slot, max_running, other=max_running))
+        return tuple(place.from_group(array, slot, max_running) for array in content)
+
+    def write(states: tuple[State, ...], slot: jax.Array, content: Sequence[jax.Array]) -> tuple[State, ...]:
+        return scatter_state(states, place.local_index(slot, max_running, other=max_running), content)
+
+    specs = tuple(array.spec for array in form.arrays)
+    out = place.on_each_device(read, (STATES, SAME), specs)
+    into = place.on_each_device(write, (STATES, SAME, specs), STATES)
+
+    def gather_copy(states: tuple[State, ...], slot: jax.Array) -> jax.Array:
+        return form.join(out(states, slot))
+
+    def scatter_copy(states: tuple[State, ...], slot: jax.Array, content: jax.Array) -> tuple[State, ...]:
+        result: tuple[State, ...] = into(states, slot, form.split(content))
+        return result
+
+    return Function(gather_copy, (STATES, SAME), copy), Function(scatter_copy, (STATES, SAME, copy), STATES, (0,))

@@ -12,7 +12,7 @@ class Fetching:
     """Copies being fetched from the host tier and the disk for a queued request.
 
     Attributes:
-        nodes: the nodes of the copies; the last one is locked.
+        nodes: the nodes of the copies, of pages and then perhaps of a state; the last one is locked.
         from_disk: the nodes with only a copy on disk.
         staged: the staged copy of each node, once all are on the device.
     """
@@ -20,6 +20,11 @@ class Fetching:
     nodes: list[Node]
     from_disk: set[Node]
     staged: Sequence[Any] = ()
+
+    @property
+    def state(self) -> Node | None:
+        """The state among the nodes, or None."""
+        return self.nodes[-1] if self.nodes[-1].is_state else None
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,111 @@
+"""Attention, recurrences and convolutions of one tick, over the pages and the states of slots."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from rekindle.core.buckets import QUERY_BLOCK, Bucket
+from rekindle.core.device.inputs import TickInputs
+from rekindle.core.device.state import Slots
+from rekindle.core.models.mixing import ScoreOptions
+from rekindle_kernels import api as kernels
+from rekindle_kernels import states
+from rekindle_kernels.chunks import blocks_in_chunks, rows_in_chunks
+
+
+@dataclass(frozen=True, slots=True)
+class TickMixer:
+    """The `Mixer` of one tick, with separate kernel calls for prefill blocks and decode rows."""
+
+    inputs: TickInputs[jax.Array]
+    slots: Slots
+    bucket: Bucket
+    page_size: int
+    implementation: kernels.Implementation
+
+    def attend(
+        self, q: jax.Array, kv: jax.Array | None, pages: jax.Array, scores: ScoreOptions
+    ) -> tuple[jax.Array, jax.Array]:
+        """See `Mixer.attend`."""
+        tokens, options = self.bucket.prefill_tokens, scores.options() | {"implementation": self.implementation}
+        null_slot = len(self.slots.token) - 1
+        outputs = []
+        if kv is not None:
+            pages = self._write(kv, pages)
+        if tokens:
+            table, owners = self.slots.page_table, self.inputs.block_slot
+            starts = jnp.where(owners == null_slot, -1, self.inputs.block_start)
+            if scores.chunk is not None:
+                table, owners, starts = blocks_in_chunks(table, owners, starts, scores.chunk, self.page_size)
+            block_q = q[:tokens].reshape(-1, QUERY_BLOCK, *q.shape[1:])
+            out = kernels.attend_blocks(block_q, pages, table, owners, starts, **options)
+            outputs.append(out.reshape(tokens, *q.shape[1:]))
+        if self.bucket.decode_rows:
+            table = self.slots.page_table[self.inputs.row_slot]
+            visible = jnp.where(self.inputs.row_slot == null_slot, 0, self.slots.length[self.inputs.row_slot] + 1)
+            if scores.chunk is not None:
+                table, visible = rows_in_chunks(table, visible, scores.chunk, self.page_size)
+            out = kernels.attend_rows(q[tokens:], pages, table, visible, **options)
+            outputs.append(out)
+        return jnp.concatenate(outputs), pages
+
+    def convolve(
+        self, x: jax.Array, weight: jax.Array, bias: jax.Array | None, state: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """See `Mixer.convolve`."""
+        tokens, inputs, outputs = self.bucket.prefill_tokens, self.inputs, []
+        if tokens:
+            blocks = x[:tokens].reshape(-1, QUERY_BLOCK, x.shape[1])
+            runs = inputs.block_slot, inputs.block_start, inputs.block_count
+            y, state = states.convolve_blocks(blocks, weight, bias, state, *runs, implementation=self.implementation)
+            outputs.append(y.reshape(tokens, -1))
+        if self.bucket.decode_rows:
+            y, state = states.convolve_rows(
+                x[tokens:], weight, bias, state, inputs.row_slot, implementation=self.implementation
+            )
+            outputs.append(y)
+        return jnp.concatenate(outputs), state
+
+    def recur(
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        decay: jax.Array,
+        beta: jax.Array | None,
+        state: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """See `Mixer.recur`."""
+        tokens, inputs, outputs = self.bucket.prefill_tokens, self.inputs, []
+        if tokens:
+
+            def block(x: jax.Array) -> jax.Array:
+                return x[:tokens].reshape(-1, QUERY_BLOCK, *x.shape[1:])
+
+            rates = None if beta is None else block(beta)
+            runs = inputs.block_slot, inputs.block_start, inputs.block_count
+            o, state = states.recur_blocks(
+                block(q), block(k), block(v), block(decay), rates, state, *runs, implementation=self.implementation
+            )
+            outputs.append(o.reshape(tokens, *o.shape[2:]))
+        if self.bucket.decode_rows:
+            q, k, v, decay = q[tokens:], k[tokens:], v[tokens:], decay[tokens:]
+            rates = None if beta is None else beta[tokens:]
+            o, state = states.recur_rows(
+                q, k, v, decay, rates, state, inputs.row_slot, implementation=self.implementation
+            )
+            outputs.append(o)
+        return jnp.concatenate(outputs), state
+
+    def _write(self, kv: jax.Array, pages: jax.Array) -> jax.Array:
+        """Write the keys and values of blocks and of rows into their pages."""
+        tokens, write = self.bucket.prefill_tokens, partial(kernels.write, implementation=self.implementation)
+        if tokens:
+            blocks = jnp.moveaxis(kv[:tokens].reshape(-1, QUERY_BLOCK, *kv.shape[1:]), 1, 3)
+            pages = write(pages, blocks, self.inputs.block_page, self.inputs.block_start % self.page_size)
+        if self.bucket.decode_rows:
+            offsets = self.slots.length[self.inputs.row_slot] % self.page_size
+            pages = write(pages, kv[tokens:, :, :, None], self.inputs.row_page, offsets)
+        return pages
