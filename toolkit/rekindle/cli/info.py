@@ -20,12 +20,16 @@ from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.markup import quantity, size_text
 from rekindle.core.models.config import (
     AttentionConfig,
+    DeltaNet,
     DualConfig,
     ExpertsConfig,
     FeedForwardConfig,
     LayerConfig,
+    Mamba2,
     ModelConfig,
     Rope,
+    ShortConvolution,
+    StateConfig,
 )
 from rekindle.core.models.config.scaling import (
     BaseScaling,
@@ -104,6 +108,8 @@ def _model(checkpoint: Checkpoint) -> Rows:
         sizes = f"{experts.count} of {experts.each.width}, of which a token goes to {experts.router.per_token}"
         shared = f", and to one of {experts.shared.width}" if experts.shared else ""
         yield "experts", f"{sizes}{shared}, in {quantity(layers, 'layer')}"
+    for state, layers in Counter(layer.state for layer in config.layers if layer.state is not None).items():
+        yield "states", f"{_state(state)}, in {quantity(layers, 'layer')}"
     if config.features is not None:
         yield "features", f"{config.features.size} of each token for each layer"
     if config.streams is not None:
@@ -158,6 +164,17 @@ def _heads(attention: AttentionConfig) -> str:
     )
 
 
+def _state(state: StateConfig) -> str:
+    """Return a mixer with a state as text."""
+    match state:
+        case ShortConvolution(channels, taps):
+            return f"short convolutions of {channels} channels over {taps} tokens"
+        case DeltaNet(heads, _, key_size, value_size):
+            return f"gated delta nets of {heads} heads, {key_size} x {value_size} numbers each"
+        case Mamba2(heads, _, head_size, state_size):
+            return f"Mamba-2 of {heads} heads, {state_size} x {head_size} numbers each"
+
+
 def _rope(rope: Rope | None) -> str:
     if rope is None:
         return "none"
@@ -198,6 +215,8 @@ def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
     how = "measured" if budget.measured else "estimated from shapes"
     yield "a step", f"{size_text(budget.workspace)} for the largest, {how}; {size_text(budget.slots)} between steps"
     yield "keys, values", f"{size_text(token)} a token of context"
+    if limits.pool.state_bytes:
+        yield "states", f"{size_text(limits.pool.state_bytes)} a request, whatever its length"
     yield (
         "pool",
         f"{limits.pool.num_pages - 1} pages of {limits.pool.page_size} tokens, {tokens} in all, "

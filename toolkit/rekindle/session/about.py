@@ -20,8 +20,9 @@ class Memory:
         devices: the number of devices; each holds an equal part of weights, workspace and pool.
         token: the pool memory per token of context.
         tokens: the capacity of the pool, in tokens of context.
-        host, host_limit: the copies of cached pages in host memory, and their limit.
-        disk, disk_limit: the cached pages of this model on disk, and the limit for the pages of all models.
+        host, host_limit: the copies of cached pages and states in host memory, and their limit.
+        disk, disk_limit: the cached pages and states of this model on disk, and the limit for those of all models.
+        states: the states of running requests on all devices, for a model whose layers keep one; 0 for others.
     """
 
     weights: int
@@ -34,12 +35,13 @@ class Memory:
     host_limit: int
     disk: int
     disk_limit: int
+    states: int = 0
 
     @classmethod
     def of(cls, loaded_engine: LoadedEngine) -> "Memory":
         """Return the current memory of an engine."""
         limits, counts, deployment = loaded_engine.limits, loaded_engine.stats().scheduler, loaded_engine.deployment
-        page, groups = limits.pool.page_bytes, limits.groups
+        page, state, groups = limits.pool.page_bytes, limits.pool.state_bytes, limits.groups
         return cls(
             weights=deployment.copies * deployment.weight_bytes,
             workspace=loaded_engine.programs.workspace(deployment.devices),
@@ -47,10 +49,11 @@ class Memory:
             devices=deployment.devices,
             token=page // limits.pool.page_size,
             tokens=groups * limits.pool.tokens,
-            host=counts.host_pages * page,
+            host=counts.host_pages * page + counts.host_states * state,
             host_limit=groups * limits.pool.host_pages * page,
-            disk=counts.disk_pages * page,
+            disk=counts.disk_pages * page + counts.disk_states * state,
             disk_limit=loaded_engine.settings.disk_cache_bytes if limits.pool.snapshots else 0,
+            states=groups * (limits.max_running + 1) * state,
         )
 
     def facts(self) -> dict[str, str | None]:
@@ -60,6 +63,7 @@ class Memory:
             "weights": markup.size_text(self.weights),
             "a step": markup.size_text(self.workspace),
             "pages": f"{markup.size_text(self.pool)} for {markup.quantity(self.tokens, 'token')}",
+            "states": f"{markup.size_text(self.states)} of running requests" if self.states else None,
             f"on each of {self.devices} devices": on_each if self.devices > 1 else None,
             "in host memory": self._of_limit(self.host, self.host_limit),
             "on disk": self._of_limit(self.disk, self.disk_limit),
@@ -75,7 +79,8 @@ class Memory:
         return f"{markup.size_text(used)} of {markup.size_text(limit)}" if limit else None
 
     def __repr__(self) -> str:
-        sizes = {field.name: markup.size_text(getattr(self, field.name)) for field in fields(self)}
+        names = [field.name for field in fields(self) if field.name != "states" or self.states]
+        sizes = {name: markup.size_text(getattr(self, name)) for name in names}
         rows = sizes | {"devices": f"{self.devices:,}", "tokens": f"{self.tokens:,}"}
         return "\n".join(f"{name:10}  {value}" for name, value in rows.items())
 

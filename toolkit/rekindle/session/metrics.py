@@ -18,6 +18,8 @@ _GAUGES: Mapping[str, str] = {
     "evictable_pages": "Cached pages not in use by any request.",
     "host_pages": "Pages with a copy in host memory.",
     "disk_pages": "Pages with a copy on disk.",
+    "host_states": "States of a model's layers with a copy in host memory.",
+    "disk_states": "States of a model's layers with a copy on disk.",
 }
 """Gauges of the scheduler: help text by attribute of `SchedulerStats`."""
 _COUNTERS: Mapping[str, str] = {
@@ -31,6 +33,7 @@ _COUNTERS: Mapping[str, str] = {
     "recomputed_tokens": "Tokens computed again for requests after a preemption.",
     "generated_tokens": "Tokens given to requests.",
     "forced_tokens": "Generated tokens forced by a constraint.",
+    "stateless_tokens": "Tokens found with their pages, and computed again without a state after them.",
     "preemptions": "Times a request gave its pages back, to start again later.",
     "moved_pages": "Prompt pages received from the lane with the computed prompt.",
     "device_losses": "Losses of all pages on the device through a damaged program.",

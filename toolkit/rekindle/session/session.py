@@ -639,10 +639,10 @@ class Session:
     @property
     def cache(self) -> CacheView:
         """Current content of the prefix cache."""
-        tokenizer, page_bytes = self._loaded_engine.tokenizer, self._loaded_engine.limits.pool.page_bytes
+        tokenizer, pool = self._loaded_engine.tokenizer, self._loaded_engine.limits.pool
         text_of = tokenizer.decode if tokenizer else lambda tokens: ""
         lanes = [
-            scheduler.look(lambda trees: view(trees, page_bytes, text_of))
+            scheduler.look(lambda trees: view(trees, pool.page_bytes, pool.state_bytes, text_of))
             for scheduler in self._loaded_engine.schedulers
         ]
         return merge_lanes(lanes).with_texts(text_of)

@@ -5,11 +5,12 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 
 from rekindle.cli.cache import stores
+from rekindle.cli.cache.listing import content_of
 from rekindle.cli.requirements import Requirements
 from rekindle.cli.units import ago, columns
 from rekindle.core.device.programs.lowering import program_name
 from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
-from rekindle.core.markup import quantity, size_text
+from rekindle.core.markup import size_text
 from rekindle.core.store.restore_report import NO_VALUE, part_label
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.store.snapshots import SnapshotCatalog
@@ -56,7 +57,7 @@ def _snapshot(requirements: Requirements, long: bool) -> Iterator[str]:
     source = requirements.blueprint.checkpoint.source
     match = next((entry for entry in SnapshotCatalog(directory).entries() if entry.digest == key.digest), None)
     if match is not None:
-        content = f"{quantity(match.pages, 'page')}, {quantity(match.tokens, 'token')}, {size_text(match.bytes)}"
+        content = f"{content_of(match)}, {size_text(match.bytes)}"
         yield f"\nsnapshot: {content}, used {ago(time.time() - match.used)}, in {directory}"
         return
     differences = SnapshotStore(directory, key, source).explain()

@@ -19,7 +19,7 @@ from rekindle.core.markup import quantity, size_text
 from rekindle.core.models.config import LayerConfig
 from rekindle.core.store.catalog import Entry
 from rekindle.core.store.directory import cache_dir
-from rekindle.core.store.snapshots import SnapshotCatalog
+from rekindle.core.store.snapshots import SnapshotCatalog, SnapshotEntry
 from rekindle.core.store.validity import code_digest
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
@@ -93,11 +93,16 @@ def _snapshots(root: Path, long: bool) -> Iterator[str]:
     for entry in entries:
         model = entry.model.removeprefix(f"{root}{os.sep}{MODELS}{os.sep}")
         yield f"  {model}, {entry.parts.get('dtype', '')}{_version(entry, code)}"
-        content = f"{quantity(entry.pages, 'page')}, {quantity(entry.tokens, 'token')}"
-        yield f"    {content}, {_size_and_use([entry])}"
+        yield f"    {content_of(entry)}, {_size_and_use([entry])}"
         if long:
             yield f"    {entry.digest}"
     yield from _rest(SNAPSHOTS, entries)
+
+
+def content_of(entry: SnapshotEntry) -> str:
+    """Return the numbers of pages, states and tokens of a snapshot as text."""
+    states = f", {quantity(entry.states, 'state')}" if entry.states else ""
+    return f"{quantity(entry.pages, 'page')}{states}, {quantity(entry.tokens, 'token')}"
 
 
 def _title(entry: Entry, code: str) -> str:

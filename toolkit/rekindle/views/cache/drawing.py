@@ -38,6 +38,7 @@ class Run:
         hits: the number of requests with a cache hit on the run.
         locks: the number of requests and prefix handles with a lock on the run or its descendants.
         hidden: the number of omitted branches below the run.
+        states: the number of pages with a state of the model's layers after them, from which a request can continue.
     """
 
     parent: int
@@ -48,6 +49,7 @@ class Run:
     hits: int
     locks: int
     hidden: int
+    states: int = 0
 
     @property
     def letters(self) -> str:
@@ -59,7 +61,8 @@ class Run:
         """The facts next to the text of the run."""
         salt = salt_label(self.salt) if self.parent < 0 else ""
         holds = f", held {quantity(self.locks, 'time')}" if self.locks else ""
-        return f"{quantity(self.pages, 'page')}, {quantity(self.hits, 'hit')}{holds}{salt}"
+        states = f", {quantity(self.states, 'state')}" if self.states else ""
+        return f"{quantity(self.pages, 'page')}{states}, {quantity(self.hits, 'hit')}{holds}{salt}"
 
 
 def salt_label(salt: int) -> str:

@@ -49,14 +49,14 @@ def hottest_ends(trees: Sequence[PrefixTree]) -> list[tuple[int, Node]]:
     """
     queue: _Queue[tuple[int, Node]] = _Queue()
     for salt, root in _with_salts(_roots(trees)):
-        for node in root.children.values():
+        for node in root.branches:
             queue.push(node.hits, node.last_used, (salt, node))
     ends: list[tuple[int, Node]] = []
     while queue and len(ends) < MAX_PATHS:
         hits, (salt, node) = queue.pop()
-        if not node.children:
+        if not node.branches:
             ends.append((salt, node))
-        for child in node.children.values():
+        for child in node.branches:
             queue.push(hits, child.last_used, (salt, child))
     return ends
 
@@ -93,7 +93,7 @@ def hottest_runs(trees: Sequence[PrefixTree], text_of: Callable[[Sequence[int]],
             branches[branch.parent].visible_children += 1
         _push_branches(queue, branch.nodes[-1], len(branches), branch.salt)
         branches.append(branch)
-    beginnings = sum(len(root.children) for root in _roots(trees))
+    beginnings = sum(len(root.branches) for root in _roots(trees))
     visible = len([branch for branch in branches if branch.parent < 0])
     shared = _shared_tokens(trees[0], branches)
     runs = (_run(trees[0], branch, text_of, common) for branch, common in zip(branches, shared, strict=True))
@@ -112,15 +112,15 @@ def _with_salts(roots: Iterable[Node]) -> list[tuple[int, Node]]:
 
 def _push_branches(queue: _Queue[_Branch], above: Node, parent: int, salt: int) -> None:
     """Queue the hottest branches below a node, at most `MAX_RUNS`."""
-    for node in heapq.nlargest(MAX_RUNS, above.children.values(), key=lambda node: (node.hits, node.last_used)):
+    for node in heapq.nlargest(MAX_RUNS, above.branches, key=lambda node: (node.hits, node.last_used)):
         queue.push(node.hits, node.last_used, _Branch(parent, salt, [node]))
 
 
 def _extend(nodes: list[Node]) -> None:
     """Append the following nodes up to a branch, or to a node with other hits, locks or tiers."""
     like = nodes[0].hits, nodes[0].locks, _tiers(nodes[0])
-    while len(nodes[-1].children) == 1:
-        (child,) = nodes[-1].children.values()
+    while len(nodes[-1].branches) == 1:
+        (child,) = nodes[-1].branches
         if (child.hits, child.locks, _tiers(child)) != like:
             return
         nodes.append(child)
@@ -150,8 +150,9 @@ def _run(tree: PrefixTree, branch: _Branch, text_of: Callable[[Sequence[int]], s
     tokens = [token for node in head for token in tree.tokens_of(node)][: shared + RUN_TOKENS]
     more = " …" if pages * tree.page_size > len(tokens) else ""
     text = f"{_label(tokens, text_of, shared)}{more}"
-    hidden = len(last.children) - branch.visible_children
-    return Run(branch.parent, branch.salt, text, pages, _tiers(first), first.hits, first.locks, hidden)
+    hidden = len(last.branches) - branch.visible_children
+    states = sum(node.state is not None for node in branch.nodes)
+    return Run(branch.parent, branch.salt, text, pages, _tiers(first), first.hits, first.locks, hidden, states)
 
 
 def _label(tokens: Sequence[int], text_of: Callable[[Sequence[int]], str], shared: int) -> str:

@@ -52,11 +52,15 @@ class CacheView:
         nodes: the number of cached pages, in any tier.
         device_pages, host_pages, disk_pages: the number of pages in each tier; a page can be in several tiers. Groups
             of devices share the disk, so `disk_pages` is the maximum over groups.
-        device_bytes, host_bytes, disk_bytes: the size of the pages in each tier; on disk, before compression.
+        device_bytes, host_bytes, disk_bytes: the size of the pages and states in each tier; on disk, before
+            compression.
         hottest: the paths with the most hits.
         runs: the hottest part of the tree, for `draw`.
         more_beginnings: the number of runs at the roots omitted from `runs`.
         lanes: the caches of the lanes, if there are several; empty in the cache of a lane.
+        state_bytes: the size of a state, for a model whose layers keep one; 0 for others.
+        states: the number of cached states, in any tier; none is on the device.
+        host_states, disk_states: the number of states in these tiers, as for pages.
     """
 
     page_size: int
@@ -71,22 +75,31 @@ class CacheView:
     runs: tuple[Run, ...] = field(repr=False)
     more_beginnings: int = field(repr=False)
     lanes: tuple["CacheView", ...] = field(default=(), repr=False)
+    state_bytes: int = 0
+    states: int = 0
+    host_states: int = 0
+    disk_states: int = 0
 
     def __repr__(self) -> str:
-        tiers = ", ".join(f"{pages} {where} ({markup.size_text(size)})" for _, where, pages, size in self._tiers)
+        tiers = ", ".join(
+            f"{_counts(pages, states)} {where} ({markup.size_text(size)})"
+            for _, where, pages, states, size in self._tiers
+        )
         return "\n".join([f"<rekindle prefix cache: {self._size}; {tiers}>", *(f"  {path!r}" for path in self.hottest)])
 
     @property
     def _size(self) -> str:
-        return f"{quantity(self.nodes, 'page')} of {self.page_size} tokens"
+        pages = f"{quantity(self.nodes, 'page')} of {self.page_size} tokens"
+        size = f" of {markup.size_text(self.state_bytes)}"
+        return f"{pages}, {quantity(self.states, 'state')}{size}" if self.state_bytes else pages
 
     @property
-    def _tiers(self) -> tuple[tuple[str, str, int, int], ...]:
-        """The name, the location, the number of pages and the bytes of each tier."""
+    def _tiers(self) -> tuple[tuple[str, str, int, int, int], ...]:
+        """The name, the location, the numbers of pages and of states, and the bytes of each tier."""
         return (
-            ("device", "on the device", self.device_pages, self.device_bytes),
-            ("host memory", "in host memory", self.host_pages, self.host_bytes),
-            ("disk", "on disk", self.disk_pages, self.disk_bytes),
+            ("device", "on the device", self.device_pages, 0, self.device_bytes),
+            ("host memory", "in host memory", self.host_pages, self.host_states, self.host_bytes),
+            ("disk", "on disk", self.disk_pages, self.disk_states, self.disk_bytes),
         )
 
     def with_texts(self, text_of: Callable[[Sequence[int]], str]) -> "CacheView":
@@ -109,24 +122,36 @@ class CacheView:
         return draw(self.runs, self.more_beginnings, title)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        rows = [(name, f"{pages:,}", markup.size_text(size)) for name, _, pages, size in self._tiers]
+        has_states = self.state_bytes > 0
+        rows = [
+            (name, f"{pages:,}", *([f"{states:,}"] if has_states else []), markup.size_text(size))
+            for name, _, pages, states, size in self._tiers
+        ]
+        head = ("tier", "pages", *(["states"] if has_states else []), "size")
         hottest = "<div>found most often:</div>" + markup.bullet_list(map(repr, self.hottest)) if self.hottest else ""
         card = markup.card(
             "rekindle prefix cache",
             self._size,
-            markup.table(rows, ("tier", "pages", "size")),
+            markup.table(rows, head),
             hottest,
             "<div>session.cache.draw() draws the tree of these prefixes.</div>" if self.nodes else "",
         )
         return markup.bundle(repr(self), card)
 
 
-def view(trees: Sequence[PrefixTree], page_bytes: int, text_of: Callable[[Sequence[int]], str]) -> CacheView:
+def _counts(pages: int, states: int) -> str:
+    return f"{quantity(pages, 'page')} and {quantity(states, 'state')}" if states else f"{pages}"
+
+
+def view(
+    trees: Sequence[PrefixTree], page_bytes: int, state_bytes: int, text_of: Callable[[Sequence[int]], str]
+) -> CacheView:
     """Return a snapshot of a cache without the texts of its paths: decoding long texts would block the engine.
 
     Args:
         trees: the prefix tree of each group of devices.
         page_bytes: the size of one page over all layers, in bytes.
+        state_bytes: the size of one state over all layers, in bytes; 0 for a model without states.
         text_of: a function from the first tokens of a run to text.
     """
     runs, more_beginnings = hottest_runs(trees, text_of)
@@ -135,6 +160,7 @@ def view(trees: Sequence[PrefixTree], page_bytes: int, text_of: Callable[[Sequen
         sum(tree.host_pages for tree in trees),
         max(tree.disk_pages for tree in trees),
     )
+    host_states, disk_states = sum(tree.host_states for tree in trees), max(tree.disk_states for tree in trees)
     return CacheView(
         page_size=trees[0].page_size,
         nodes=sum(tree.nodes for tree in trees),
@@ -142,11 +168,15 @@ def view(trees: Sequence[PrefixTree], page_bytes: int, text_of: Callable[[Sequen
         host_pages=host_pages,
         disk_pages=disk_pages,
         device_bytes=device_pages * page_bytes,
-        host_bytes=host_pages * page_bytes,
-        disk_bytes=disk_pages * page_bytes,
+        host_bytes=host_pages * page_bytes + host_states * state_bytes,
+        disk_bytes=disk_pages * page_bytes + disk_states * state_bytes,
         hottest=tuple(_cached_path(trees[0], salt, end) for salt, end in hottest_ends(trees)),
         runs=runs,
         more_beginnings=more_beginnings,
+        state_bytes=state_bytes,
+        states=sum(tree.states for tree in trees),
+        host_states=host_states,
+        disk_states=disk_states,
     )
 
 
@@ -169,6 +199,10 @@ def merge_lanes(lanes: Sequence[CacheView]) -> CacheView:
         runs=(),
         more_beginnings=0,
         lanes=tuple(lanes),
+        state_bytes=lanes[0].state_bytes,
+        states=sum(lane.states for lane in lanes),
+        host_states=sum(lane.host_states for lane in lanes),
+        disk_states=disk.disk_states,
     )
 
 
