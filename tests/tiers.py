@@ -51,10 +51,11 @@ CORE: Final = (
 STEP: Final = (
     "toolkit/rekindle/core/models/config/",
     "toolkit/rekindle/core/models/feed_forward/",
+    "toolkit/rekindle/core/models/states/",
     "toolkit/rekindle/core/models/streams/",
     *(
         f"toolkit/rekindle/core/models/{name}.py"
-        for name in ("attention", "decoder", "features", "latent", "layer", "layers", "rope", "shard")
+        for name in ("attention", "decoder", "features", "latent", "layer", "layers", "mixing", "rope", "shard")
     ),
     "toolkit/rekindle/core/device/",
 )

@@ -11,6 +11,7 @@
 # %%
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ import rekindle
 from rekindle.core import markup
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.models.load import load_decoder
+from rekindle.core.models.mixing import Memory
 
 # %% [markdown]
 # ## From text to token ids
@@ -73,9 +75,9 @@ print(f"{parameters:,} parameters, {4 * parameters / 1e6:.0f} MB in float32")
 # *query*, a *key* and a *value*. It then takes the mean of its own value and those before it, weighted by how well
 # their keys fit its query.
 #
-# The decoder leaves attention to its caller, as a function `attend(q, kv, pages, how)`, because the caller decides
-# how keys and values are kept. Here is the simplest such function. It keeps nothing, and returns `pages` as they came.
-# `how` has what differs between layers of some models; here it is only the scale of the scores.
+# The decoder leaves attention to its caller, as the method `attend(q, kv, pages, how)` of a *mixer*, because the caller
+# decides how keys and values are kept. Here is the simplest such method. It keeps nothing, and returns `pages` as they
+# came. `how` has what differs between layers of some models; here it is only the scale of the scores.
 
 
 # %%
@@ -89,8 +91,9 @@ def attend_all(q, kv, pages, how):
     return jnp.einsum("hqk,khd->qhd", weights, v), pages
 
 
-nothing = (None,) * config.num_layers
-hidden, _ = decoder(jnp.array(prompt), jnp.arange(len(prompt)), nothing, attend_all)
+mixer = SimpleNamespace(attend=attend_all)
+nothing = Memory((None,) * config.num_layers)
+hidden, _ = decoder(jnp.array(prompt), jnp.arange(len(prompt)), nothing, mixer)
 print("tokens", (len(prompt),), "→ hidden", hidden.shape)
 
 # %% [markdown]
@@ -104,7 +107,7 @@ assert parameters == 134_515_008
 # A token does not see what comes later, and this can be measured. Another last token changes nothing before it:
 
 # %%
-changed, _ = decoder(jnp.array([*prompt[:-1], 42]), jnp.arange(len(prompt)), nothing, attend_all)
+changed, _ = decoder(jnp.array([*prompt[:-1], 42]), jnp.arange(len(prompt)), nothing, mixer)
 difference = np.abs(np.asarray(hidden - changed)).max(axis=1)
 print("largest change of the last two places:", difference[-2:])
 assert difference[:-1].max() < 1e-4 < difference[-1]
@@ -149,7 +152,7 @@ PADDED = 32
 def recompute(weights, tokens, last):
     """Return the logits (vocab_size,) after place `last` of tokens (PADDED,); nothing is kept between calls."""
     decoder = nnx.merge(graph, weights)
-    hidden, _ = decoder(tokens, jnp.arange(len(tokens)), nothing, attend_all)
+    hidden, _ = decoder(tokens, jnp.arange(len(tokens)), nothing, mixer)
     return decoder.logits(hidden[last][None])[0]
 
 
@@ -271,7 +274,7 @@ def keys_and_values(tokens):
         kept.append(kv)
         return attend_all(q, kv, pages, how)
 
-    decoder(jnp.array(tokens), jnp.arange(len(tokens)), nothing, attend)
+    decoder(jnp.array(tokens), jnp.arange(len(tokens)), nothing, SimpleNamespace(attend=attend))
     return kept
 
 
@@ -351,9 +354,9 @@ def attend_prompt(page_table, blocks, implementation):
 def prefill(weights, tokens, last, pool, page_table, implementation="reference"):
     """Return the logits after place `last` of whole blocks of tokens, and the pool with their keys and values."""
     decoder = nnx.merge(graph, weights)
-    attend = attend_prompt(page_table, len(tokens) // PAGE, implementation)
-    hidden, pool = decoder(tokens, jnp.arange(len(tokens)), pool, attend)
-    return decoder.logits(hidden[last][None])[0], pool
+    mixer = SimpleNamespace(attend=attend_prompt(page_table, len(tokens) // PAGE, implementation))
+    hidden, memory = decoder(tokens, jnp.arange(len(tokens)), Memory(pool), mixer)
+    return decoder.logits(hidden[last][None])[0], memory.pages
 
 
 padded = jnp.zeros(32, jnp.int32).at[: len(prompt)].set(jnp.array(prompt))
@@ -425,8 +428,9 @@ def decode(weights, token, position, pool, page_table, implementation="reference
         pages = kernels.write(pages, kv, page, positions % PAGE, implementation=implementation)
         return kernels.attend_rows(q, pages, tables, visible, **named), pages
 
-    hidden, pool = decoder(jnp.where(ours, token, 0), positions, pool, attend)
-    return decoder.logits(hidden[:1])[0], pool
+    mixer = SimpleNamespace(attend=attend)
+    hidden, memory = decoder(jnp.where(ours, token, 0), positions, Memory(pool), mixer)
+    return decoder.logits(hidden[:1])[0], memory.pages
 
 
 paged, largest = [], 0.0

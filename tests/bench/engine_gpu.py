@@ -98,7 +98,7 @@ class DecodeBench:
 
         def run(state: Any, pages: Pages, slots: Slots, packed: jax.Array) -> tuple[Pages, Slots, TickOutputs]:
             decoder = nnx.merge(graph, state)
-            return step(decoder, pages, slots, packed, self._bucket, Settings().max_logprobs, "gpu")
+            return step(decoder, pages, slots, packed, self._bucket, Settings().max_logprobs)
 
         example = self._inputs(0)
         self._program = (

@@ -80,7 +80,7 @@ class BareStep:
         pages = empty_pages(checkpoint.config, 1 + tables.size, PAGE_SIZE, jnp.dtype(dtype))
         self._pages = jax.tree.map(jnp.zeros_like, pages)  # memory that nobody wrote to is read in no time
         self._slots = replace(
-            empty_slots(rows, per_row, checkpoint.config.vocab_size),
+            empty_slots(rows, per_row, checkpoint.config.vocab_size, checkpoint.config.states()),
             token=jnp.arange(rows + 1, dtype=jnp.int32),  # unlike tokens, which go to unlike experts
             page_table=jnp.pad(jnp.asarray(tables), ((0, 1), (0, 0))),
         )
@@ -126,6 +126,7 @@ def _inputs(bucket: Bucket, rows: int, tables: Table, context: int) -> Table:
         inputs.block_slot[:] = 0
         inputs.block_start[:] = np.arange(bucket.blocks) * QUERY_BLOCK
         inputs.block_page[:] = tables[0, inputs.block_start // PAGE_SIZE]
+        inputs.block_count[:] = QUERY_BLOCK
         inputs.chunk_slot[0], inputs.chunk_table[0] = 0, tables[0]
         inputs.sample_index[0] = bucket.prefill_tokens - 1
         inputs.sample_slot[0], inputs.sample_length[0] = 0, bucket.prefill_tokens
