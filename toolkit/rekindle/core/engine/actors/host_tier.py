@@ -1,6 +1,6 @@
 """The host tier: the actor with copies of cached pages in host memory; it also reads the disk tier."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
@@ -77,10 +77,6 @@ def _put(arrays: Sequence[Any], where: Sharding) -> list[Any]:
     return copies
 
 
-def _bytes(arrays: Iterable[Any]) -> int:
-    return sum(array.nbytes for array in arrays)
-
-
 def _read(disk: SnapshotStore, records: Sequence[int]) -> Sequence[Any | None]:
     try:
         return disk.read(records)
@@ -114,6 +110,7 @@ class HostTier:
         self._copies = copies
         self._disk = disk
         self._entries: dict[int, Any] = {}
+        self._bytes = 0
         self._newest = -1
         self._dropped_ahead: set[int] = set()  # entries dropped before their pages arrived
 
@@ -124,11 +121,12 @@ class HostTier:
     @property
     def bytes(self) -> int:
         """Bytes of all entries. Thread-safe."""
-        return _bytes(list(self._entries.values()))
+        return self._bytes
 
     def free(self) -> None:
         """Delete all entries."""
         self._entries.clear()
+        self._bytes = 0
 
     async def handle(self, message: Message) -> list[Message]:
         """Answer Gathered with Offloaded, Fetch with Fetched, Archive with Write, StagePages with TakePages."""
@@ -153,7 +151,8 @@ class HostTier:
         by_entry = {entry: page for entry, page in pairs if entry not in self._dropped_ahead}
         self._newest = max((self._newest, *entries))
         self._dropped_ahead.difference_update(entries)
-        if not pages or self.bytes + _bytes(by_entry.values()) > self._capacity_bytes:
+        new_bytes = sum(page.nbytes for page in by_entry.values())
+        if not pages or self._bytes + new_bytes > self._capacity_bytes:
             return False
         try:
             keep, pages = self._copies.keep, list(by_entry.values())
@@ -161,13 +160,15 @@ class HostTier:
         except jax.errors.JaxRuntimeError:  # no room in host memory: the pages will be computed again
             return False
         self._entries.update(zip(by_entry, contents, strict=True))
+        self._bytes += new_bytes
         return True
 
     def _drop(self, entries: Sequence[int]) -> None:
         for entry in entries:
             if entry > self._newest:
                 self._dropped_ahead.add(entry)
-            self._entries.pop(entry, None)
+            elif entry in self._entries:
+                self._bytes -= self._entries.pop(entry).nbytes
 
     async def _fetch(self, request_id: int, copies: Sequence[Copy]) -> Fetched:
         records = [copy.record for copy in copies if copy.record is not None]
