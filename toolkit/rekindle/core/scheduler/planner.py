@@ -154,11 +154,16 @@ class Planner:
         onload = table.waiting.onload(state, nodes[len(warm) :], lease, group.running.next_slot)
         if onload is not None:
             builder.onloads.append(onload)
-        state.begin(lease)
+        fetching = state.queued.fetching
+        begun_after = (
+            fetching.state if onload is not None and onload.slot is not None and fetching is not None else None
+        )
+        state.begin(lease, begun_after)
         cached = state.cached(onload)
         table.waiting.leave(state)
         group.running.join(state)
-        self._writeback.use(group.cache, lease.tip)
+        for used in filter(None, (lease.tip, begun_after)):
+            self._writeback.use(group.cache, used)
         table.counts.add_admitted(state.prefill_end, cached, again=state.started)
         if state.has_states:
             table.counts.stateless_tokens += min(lease.published, state.prefill_end) - state.computed

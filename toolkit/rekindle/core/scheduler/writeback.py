@@ -47,6 +47,7 @@ class DiskWriteback:
         self._caches = deque(caches)  # the pages of a batch are from the first cache
         self._enabled = limits.pool.snapshots
         self._at_once = min(PAGES_AT_ONCE, limits.pool.host_pages)
+        self._state_pages = max(1, limits.pool.state_pages)
         self._batch: list[Node] | None = None  # being written to disk
         self._is_sent = False  # whether the batch was sent to the host tier, after all its copies
         self._tickets: list[Ticket] = []
@@ -118,7 +119,7 @@ class DiskWriteback:
         for _ in range(len(self._caches)):
             self._caches.rotate(-1)
             cache = self._caches[0]
-            nodes = cache.tree.records.next_to_write(self._at_once)
+            nodes = cache.tree.records.next_to_write(self._at_once, self._state_pages)
             cache.offload(nodes)
             nodes = self._with_host_copy(nodes)
             if nodes:

@@ -24,6 +24,7 @@ class Node:
         last_used: the tree's count of uses at its last lock or unlock.
         hits: the number of requests admitted with this cached prefix.
         writeback: whether it is being written to disk.
+        is_provisional: whether it is the state of a running request, which a later one replaces: it is not written.
         is_crowded_out: whether its copy left the disk to make room, without a hit since then.
         digest: the result of `digest_of`; None before the first call.
         device_children: the number of children with a device page.
@@ -42,6 +43,7 @@ class Node:
     last_used: int = 0
     hits: int = 0
     writeback: bool = False
+    is_provisional: bool = False
     is_crowded_out: bool = False
     digest: bytes | None = field(default=None, repr=False)
     device_children: int = 0
@@ -99,7 +101,7 @@ class Node:
         """True if the node waits to be written to disk."""
         if self.parent is None or self.is_gone or self.last_used == FORGOTTEN:
             return False
-        if self.disk is not None or self.writeback or self.is_crowded_out:
+        if self.disk is not None or self.writeback or self.is_crowded_out or self.is_provisional:
             return False
         return self.parent.children_writable
 

@@ -38,6 +38,7 @@ class PrefixCache:
         # The nodes of each `Offload` in progress, by entry; None for a state of tokens that are not known yet.
         self._offloading: dict[int, dict[int, Node | None]] = {}
         self._unplaced: set[int] = set()  # entries of such states
+        self._provisional = 0  # states in the tree that later ones of running requests replace
         self._ahead: tuple[int, int] | None = None  # free pages and pages in both tiers at the last offload ahead
         self.enabled = limits.prefix_cache
         self.tree = PrefixTree(limits.pool.page_size, limits.pool.state_pages)
@@ -186,15 +187,29 @@ class PrefixCache:
         self._offloading[self._outbox.offload((), (entry,), self.losses, (slot,))] = {entry: None}
         return entry
 
-    def place_state(self, entry: int, node: Node) -> Node | None:
-        """Add a copied state to the tree, as the one after a prefix; return None if it is not there or not needed."""
+    def copy_decoding(self, slot: int) -> int | None:
+        """Start to copy the state of a decoding request, as `copy_state`, if few others of the kind are in host memory.
+
+        Otherwise many running requests would push all other copies out.
+        """
+        copies = len(self._unplaced) + self._provisional + 1
+        fits = copies * self._limits.pool.state_pages <= self._limits.pool.host_pages // 2
+        return self.copy_state(slot) if fits else None
+
+    def place_state(self, entry: int, node: Node, *, provisional: bool = False) -> Node | None:
+        """Add a copied state to the tree, as the one after a prefix; return None if it is not there or not needed.
+
+        Args:
+            provisional: whether `forget_state` or `finish_state` follows.
+        """
         if entry not in self._unplaced:
             return None  # it could not be copied
-        state = self.tree.add_state(node, entry)
+        state = self.tree.add_state(node, entry, provisional=provisional)
         if state is None:
             self.drop_state(entry)
             return None
         self._unplaced.remove(entry)
+        self._provisional += provisional
         for nodes in self._offloading.values():
             if entry in nodes:
                 nodes[entry] = state
@@ -207,9 +222,17 @@ class PrefixCache:
             self._outbox.drop([entry])
 
     def forget_state(self, node: Node) -> None:
-        """Drop the host copy of a state that a later one replaces, unless a request waits for it."""
-        if not node.locks:
-            self._free(self.tree.drop_host(node))
+        """Drop the host copy of a provisional state that a later one replaces, unless a request waits for it."""
+        if node.locks:
+            self.finish_state(node)
+            return
+        self._provisional -= 1
+        self._free(self.tree.drop_host(node))
+
+    def finish_state(self, node: Node) -> None:
+        """Keep a provisional state like others, as no later one replaces it."""
+        self._provisional -= 1
+        self.tree.finish_state(node)
 
     def check(self, lease_pages: Sequence[int], copied: Sequence[int] = ()) -> None:
         """Assert the invariant of exactly one owner for each page and each copied state.

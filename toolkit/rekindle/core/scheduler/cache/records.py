@@ -29,16 +29,21 @@ class Records:
         """Return the node of a record, or None."""
         return self._nodes.get(record)
 
-    def next_to_write(self, count: int) -> list[Node]:
-        """Return up to `count` due nodes, oldest first and parents before children.
+    def next_to_write(self, room: int, state_room: int = 1) -> list[Node]:
+        """Return due nodes, oldest first and parents before children: one, or as many as `room` pages hold.
+
+        Args:
+            room: the room of all nodes together, in pages.
+            state_room: the room of a state, in pages.
 
         The nodes count as being written until `finish_write` or `fail_write`, and may lose their other tiers meanwhile.
         """
         nodes: list[Node] = []
-        while len(nodes) < count and self._queue:
+        while room > 0 and self._queue:
             node, _ = self._queue.popitem(last=False)
             self.change(node, None, writeback=True)
             nodes.append(node)
+            room -= state_room if node.is_state else 1
         return nodes
 
     def finish_write(self, node: Node, record: int) -> None:

@@ -233,23 +233,30 @@ class PrefixTree:
             node = child
         return node, spare
 
-    def add_state(self, node: Node, entry: int) -> Node | None:
+    def add_state(self, node: Node, entry: int, *, provisional: bool = False) -> Node | None:
         """Add the state after a prefix, with a host copy; return None if the tree has one already.
 
         Args:
             node: the last node of the prefix, in the tree.
             entry: the entry of the host copy.
+            provisional: see `Node.is_provisional`; until `finish_state`.
         """
         assert node.parent is not None, "a state of no tokens"
         assert not node.is_gone, "a state of a prefix that left the tree"
         if node.state is not None:
             return None
         state = node.children[STATE_KEY] = Node(STATE_KEY, node, host=entry, last_used=node.last_used)
+        state.is_provisional = provisional
         self._ledger.add(state)
         self._ledger.place(state)
         self._ledger.place(node)
         self.records.place(state)
         return state
+
+    def finish_state(self, state: Node) -> None:
+        """Let a provisional state be written to disk."""
+        state.is_provisional = False
+        self.records.place(state)
 
     def attach(self, nodes: Sequence[Node], pages: Sequence[int]) -> None:
         """Give device pages to onloaded nodes; their copies stay.

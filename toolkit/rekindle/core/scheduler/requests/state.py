@@ -137,7 +137,7 @@ class RequestState:
         most = (len(self.tokens) - 1 + self.request.hold) // self.keeping.page_size
         return next((node for node in reversed(nodes) if node.depth <= most and node.state is not None), None)
 
-    def begin(self, lease: Lease) -> None:
+    def begin(self, lease: Lease, state: Node | None) -> None:
         """Start running with a lease; the tokens of its published pages count as computed, or those before its state.
 
         The query block of the last token is always computed, because this token gives the logits of the next one.
@@ -146,8 +146,6 @@ class RequestState:
         self.prefill_end = len(self.tokens)
         self.computed = lease.published if self.request.hold else min(lease.published, _last_block(self.prefill_end))
         if self.has_states:
-            fetching = self.queued.fetching
-            state = None if fetching is None else fetching.state
             self.computed = 0 if state is None else state.depth * lease.page_size
         if self.keeping is not None:
             end = self.prefill_end if self.request.hold else self.prefill_end - 1

@@ -63,6 +63,7 @@ class WaitingQueue:
         """Queue a request for its group, behind all others of its priority or before them."""
         self.changes += 1
         state.queued.joined = self._counts.ticks
+        state.queued.shared.clear()
         self._count_uncached(state)  # the lookups of each tick, for up to 64 requests, continue this one
         if first:
             self._queue.appendleft(state)
@@ -165,7 +166,10 @@ class WaitingQueue:
         from_disk = len(fetching.from_disk.intersection(usable))
         pages = tuple(lease.onload(usable)) if usable else ()
         onload = Onload(tuple(staged[node] for node in usable), pages, from_disk)
-        return onload if fetching.state is None else replace(onload, state=staged[fetching.state], slot=slot)
+        last = fetching.state
+        if last is None or last.depth > lease.tip.depth:  # pages before the state may have left the disk meanwhile
+            return onload if usable else None
+        return replace(onload, state=staged[last], slot=slot)
 
     def release_staged(self, first: RequestState) -> bool:
         """Release the staged copies of all requests except `first`, to unlock pages; return whether there were any."""
@@ -220,10 +224,8 @@ class WaitingQueue:
         positions: set[int] = set()
         for state in islice(self._queue, CONSIDERED):
             if state.group == running.group and state.namespace == running.namespace:
-                shared = _shared_tokens(state, running)
-                if shared:
-                    positions.add(shared)
-        return positions
+                positions.add(_shared_tokens(state, running))
+        return positions - {0}
 
     def _copies_to_fetch(self, state: RequestState, nodes: Sequence[Node]) -> list[Node]:
         """Return the copies to stage for a request: of pages, and of the state after these in a model with states."""
@@ -248,7 +250,7 @@ class WaitingQueue:
             (running, running.keeping.cuts) for running in self._groups[state.group].running if running.keeping
         ] + [
             (queued, [len(queued.queued.prefix_nodes) * page_size])
-            for queued in self
+            for queued in self._fetching.values()  # once staged, it may still wait for pages
             if queued.queued.fetching is not None and queued.group == state.group
         ]
         for other, cuts in others:
@@ -299,14 +301,18 @@ class WaitingQueue:
 def _shared_tokens(state: RequestState, other: RequestState) -> int:
     """Return the number of first tokens in whole pages that a queued request shares with another one.
 
-    The last token of the queued request does not count: it is always computed.
+    The last token of the queued request does not count: it is always computed. The result is remembered, because each
+    tick asks for up to 64 requests, perhaps of many pages.
     """
     assert state.keeping is not None
+    if other.request.id in state.queued.shared:
+        return state.queued.shared[other.request.id]
     size, mine, theirs = state.keeping.page_size, state.reusable, other.tokens
     most = min(len(mine), len(theirs), len(state.tokens) - 1 + state.request.hold)
     end = 0
     while end + size <= most and mine[end : end + size] == theirs[end : end + size]:
         end += size
+    state.queued.shared[other.request.id] = end
     return end
 
 

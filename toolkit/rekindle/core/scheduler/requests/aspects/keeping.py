@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rekindle.core.buckets import QUERY_BLOCK
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.requests.lease import Lease
@@ -19,10 +20,11 @@ class Keeping:
 
     Attributes:
         page_size: tokens of a page.
-        stride: the distance of copies within a long prompt, in tokens: a state then takes no more room than the pages.
+        stride: the distance of copies within a long prompt, in tokens. States then take no more room than the pages,
+            and whole chunks end there anyway.
         cuts: the positions in the prompt still ahead, ascending; whole pages.
         copies: (position, entry) of copies made while decoding, whose tokens are not settled yet.
-        newest: the last state in the cache from such a copy.
+        newest: the last state in the cache from such a copy; provisional, because the next one replaces it.
     """
 
     page_size: int
@@ -35,7 +37,10 @@ class Keeping:
     def of(cls, limits: EngineLimits) -> "Keeping | None":
         """Return the initial value for a request; None for a model without states, or without a prefix cache."""
         pool = limits.pool
-        return cls(pool.page_size, pool.state_pages * pool.page_size) if pool.keeps_states else None
+        if not pool.keeps_states:
+            return None
+        chunk = max(1, limits.prefill_chunk // pool.page_size)
+        return cls(pool.page_size, -(-pool.state_pages // chunk) * chunk * pool.page_size)
 
     def begin(self, start: int, divergence: int, end: int) -> None:
         """Choose the positions for a computation in chunks.
@@ -68,12 +73,15 @@ class Keeping:
 
     def decode(self, position: int, lease: Lease, slot: int) -> None:
         """Copy the state of a slot after a decode row, at the end of a page."""
-        if position % self.page_size == 0 and (entry := lease.cache.copy_state(slot)) is not None:
+        if position % self.page_size == 0 and (entry := lease.cache.copy_decoding(slot)) is not None:
             self.copies.append((position, entry))
 
     def is_due(self, tokens: int) -> bool:
-        """Return True if a copy belongs to the first `tokens` tokens, which are settled."""
-        return bool(self.copies) and self.copies[0][0] <= tokens
+        """Return True if a copy belongs to the first `tokens` tokens, which are settled.
+
+        It waits for one block more: a stop string may still take the newest tokens back.
+        """
+        return bool(self.copies) and self.copies[0][0] + QUERY_BLOCK <= tokens
 
     def place(self, tokens: int, lease: Lease) -> None:
         """Put copies of states after settled tokens into the cache, in place of the one before.
@@ -81,10 +89,10 @@ class Keeping:
         Args:
             tokens: the number of settled tokens, whose whole pages are published.
         """
-        while self.is_due(tokens):
+        while self.copies and self.copies[0][0] <= tokens:
             position, entry = self.copies.popleft()
             node = lease.node_at(position)
-            state = None if node is None else lease.cache.place_state(entry, node)
+            state = None if node is None else lease.cache.place_state(entry, node, provisional=True)
             if node is None:
                 lease.cache.drop_state(entry)
             if state is not None:
@@ -93,9 +101,11 @@ class Keeping:
                 self.newest = state
 
     def end(self, tokens: int, lease: Lease) -> None:
-        """Put the last copies into the cache, and drop the copies after other tokens than the settled ones."""
+        """Put the last copies into the cache for good, and drop the copies after other tokens than the settled ones."""
         self.place(tokens, lease)
+        if self.newest is not None:
+            lease.cache.finish_state(self.newest)
         for _, entry in self.copies:
             lease.cache.drop_state(entry)
         self.copies.clear()
-        self.cuts = []
+        self.cuts, self.newest = [], None

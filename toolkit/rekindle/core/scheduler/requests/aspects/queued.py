@@ -36,6 +36,7 @@ class Queued:
         uncached: tokens to compute, estimated when it joined.
         prefix_nodes: the nodes of its cached prefix at the last lookup.
         fetching: its copies being fetched or staged.
+        shared: the tokens shared with other requests, by their ids; see `waiting`.
         fetchable: False after the device had no room for its staged copies.
     """
 
@@ -44,3 +45,4 @@ class Queued:
     prefix_nodes: list[Node] = field(default_factory=list)
     fetching: Fetching | None = None
     fetchable: bool = True
+    shared: dict[int, int] = field(default_factory=dict)
