@@ -137,6 +137,25 @@ def test_what_has_started_can_be_ended_instead(session: rekindle.Session, others
     assert len(session.generate_sync(**ASKED).token_ids) == 12
 
 
+def test_what_has_started_goes_on_with_the_new_weights_as_if_its_tokens_were_its_prompt(
+    session: rekindle.Session, others: dict[str, Any]
+) -> None:
+    running = started(session)
+    update_meanwhile(session, others, in_flight="keep")
+    kept = running.result(timeout=PATIENCE).token_ids
+    compilations = session.stats.compilations
+    drawn = len(running.record.pieces.items[0].token_ids)
+    suffixes = {
+        before: session.generate_sync(
+            token_ids=[*LONG["token_ids"], *kept[:before]], max_tokens=150 - before, ignore_eos=True
+        ).token_ids
+        for before in range(drawn, drawn + 4)  # a few ticks were in flight
+    }
+    assert any(kept[before:] == suffix for before, suffix in suffixes.items())
+    assert session.stats.compilations == compilations
+    assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
+
+
 def test_a_prefix_handle_outlives_its_weights(
     session: rekindle.Session, others: dict[str, Any], expected: tuple[Any, Any]
 ) -> None:
@@ -160,7 +179,7 @@ def test_weights_that_do_not_fit_change_nothing(
     with pytest.raises(rekindle.ModelNotFound):
         session.update_weights_sync("/nowhere/at/all")
     wrong: Any = "later"
-    with pytest.raises(rekindle.InvalidRequest, match="in_flight must be 'finish' or 'fail', got 'later'"):
+    with pytest.raises(rekindle.InvalidRequest, match="in_flight must be 'finish', 'keep' or 'fail', got 'later'"):
         session.update_weights_sync(others, in_flight=wrong)
     after = session.generate_sync(**ASKED)
     assert (after.token_ids, after.cached_tokens) == (before.token_ids, 64)

@@ -4,13 +4,13 @@ Pages are cached, held, offloaded, archived, fetched and lost, requests are with
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rekindle.core.messages import NewWeights, SaveCache, Withdraw
+from rekindle.core.messages import InFlightPolicy, NewWeights, SaveCache, Withdraw
 from rekindle.core.policy import Candidate
 from rekindle.core.scheduler.requests import waiting
 from rekindle.testing import FAKE_MODEL, FAKE_STATE_MODEL, VOCAB_SIZE, ByHand, FakeDiskTier, expected_tokens
@@ -141,14 +141,15 @@ class CacheMachine(RuleBasedStateMachine):
         self.withdrawn.add(request_id)
         self.engine.say(Withdraw(request_id))
 
-    @rule(fail=st.booleans())
-    def change_weights(self, fail: bool) -> None:
+    @rule(in_flight=st.sampled_from(get_args(InFlightPolicy)))
+    def change_weights(self, in_flight: InFlightPolicy) -> None:
         """Use new weights; the fake device asserts that no page is read that other weights computed."""
         self.changes += 1
         self.all_went_well = False
         before = {request_id for request_id in range(len(self.asked)) if request_id not in self.engine.ends}
-        self.engine.say(NewWeights(self.changes, [], fail))
-        self.withdrawn |= {request_id for request_id in before if fail and request_id in self.engine.rejected}
+        self.engine.say(NewWeights(self.changes, [], in_flight))
+        if in_flight == "fail":
+            self.withdrawn |= {request_id for request_id in before if request_id in self.engine.rejected}
 
     @rule()
     def lose_device(self) -> None:

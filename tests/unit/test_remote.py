@@ -284,7 +284,7 @@ class LossMachine(RuleBasedStateMachine):
         ticket = next(self.tickets)
         self.asked.append(ticket)
         weights = [[f"weights {ticket}"] for _ in self.all.replicas]
-        self.all.say(SaveCache(ticket) if save else NewWeights(ticket, weights, False))
+        self.all.say(SaveCache(ticket) if save else NewWeights(ticket, weights))
 
     def teardown(self) -> None:
         if not hasattr(self, "all"):
@@ -360,7 +360,7 @@ def test_requests_with_tokens_fail_where_they_cannot_go_on_as_they_were() -> Non
     begun = lanes.admit(request(0, max_tokens=5))
     lanes.run(0, 2)
     fresh = lanes.admit(request(1, max_tokens=5))
-    lanes.say(NewWeights(0, [["a"], ["b"]], False))
+    lanes.say(NewWeights(0, [["a"], ["b"]]))
     for number in (0, 1):
         lanes.lose(number)
         lanes.find(number)
@@ -374,6 +374,15 @@ def test_requests_with_tokens_fail_where_they_cannot_go_on_as_they_were() -> Non
     lanes.run(0, 2)
     lanes.lose(0)
     assert begun.end == "ReplicaLost"
+
+
+def test_requests_that_new_weights_keep_go_on_elsewhere_when_their_replica_is_lost_meanwhile(two: Lanes) -> None:
+    begun = two.admit(request(0, max_tokens=5))
+    two.run(0, 2)
+    two.say(NewWeights(0, [["a"], ["b"]], "keep"))
+    two.lose(0)
+    two.run(1, 6)
+    assert (begun.end, begun.tokens) == ("length", [token(0, place) for place in range(5)])
 
 
 def test_a_request_that_loses_too_many_replicas_fails_and_says_why(two: Lanes) -> None:
@@ -446,7 +455,7 @@ def test_pages_of_an_output_are_cached_too_and_the_latest_ones_stay(two: Lanes) 
 def test_a_replica_that_comes_back_with_former_weights_is_given_up_until_it_has_the_new_ones(two: Lanes) -> None:
     two.lose(0)
     former = two.lanes[0].weights
-    two.say(NewWeights(0, [["a"], ["b"]], False))
+    two.say(NewWeights(0, [["a"], ["b"]]))
     two.replicas[0].up = True
     two.say(ToLane(0, Found(1, former)))
     assert two.replicas[0].detached

@@ -254,7 +254,7 @@ class TicketMachine(RuleBasedStateMachine):
         self.tickets += 1
         self.open[self.tickets] = "weights"
         names = [[f"{self.tickets}"] for _ in self.inbox]
-        self.say(NewWeights(self.tickets, names, fail=False))
+        self.say(NewWeights(self.tickets, names))
 
     @precondition(lambda self: any(what == "weights" for what in self.open.values()))
     @rule(data=st.data())

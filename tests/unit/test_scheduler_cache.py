@@ -445,7 +445,7 @@ def test_who_waits_for_new_weights_is_not_turned_away_for_one_that_outgrew_the_r
     engine.admit(1, [1] * 16, max_tokens=60)
     for _ in range(3):
         engine.settle()
-    engine.say(NewWeights(1, [], fail=False))
+    engine.say(NewWeights(1, []))
     for request_id in (2, 3):
         engine.admit(request_id, [request_id] * 16, max_tokens=2)
     engine.drain()
@@ -464,7 +464,7 @@ def test_what_comes_late_of_the_old_weights_is_not_taken_for_what_the_new_ones_c
     engine.settle()
     engine.settle()
     assert [fetch.request_id for fetch, _ in engine.fetching] == [0]
-    engine.say(NewWeights(1, [], fail=False))
+    engine.say(NewWeights(1, []))
     for request_id, prompt in ((1, [*SHARED, 201]), (2, [*OTHER, 202])):  # evicted before the fetch comes
         engine.admit(request_id, prompt, max_tokens=2)
     while engine.in_flight or engine.offloading:
@@ -512,7 +512,7 @@ def test_one_that_lost_its_pages_goes_on_before_new_weights_however_many_are_bef
     while engine.fetching:  # staged pages go before it
         engine.settle_fetch()
     assert [state.started for state in engine.scheduler.table.waiting] == [False] * 5 + [True]
-    engine.say(NewWeights(1, [], fail=False))
+    engine.say(NewWeights(1, []))
     engine.drain()
     assert len(engine.ends) == 7
     assert engine.weights_used == [1]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rekindle.core.errors import StepTimeout
-from rekindle.core.messages import Overdue, Plan, Withdraw
+from rekindle.core.messages import NewWeights, Overdue, Plan, Withdraw
 from rekindle.testing import VOCAB_SIZE, ByHand, FakeGrammar, expected_tokens
 from tests.unit.limits import WAYS
 from tests.unit.machines import run, run_deep
@@ -74,6 +74,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.withdrawn: set[int] = set()
         self.timed_out: set[int] = set()
         self.silences = Silences()
+        self.exchanges = 0
 
     def see(self, plans: list[Plan]) -> None:
         running = self.engine.scheduler.table.running
@@ -148,6 +149,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     def lose_device(self) -> None:
         self.engine.lose_device()
 
+    @precondition(lambda self: not self.engine.limits.one_shape)
+    @rule()
+    def keep_requests_over_new_weights(self) -> None:
+        """Go on with other weights; the fake device asserts that no page is read that the former ones computed."""
+        self.exchanges += 1
+        self.engine.say(NewWeights(self.exchanges, [], "keep"))
+
     @invariant()
     def the_device_is_never_idle_while_somebody_could_run(self) -> None:
         if len(self.engine.ends) < len(self.asked):
@@ -176,6 +184,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         stats = self.engine.scheduler.stats
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
         assert stats.ended == len(self.engine.ends) == len(self.asked)
+        assert self.engine.weights_used == list(range(1, self.exchanges + 1))
         for request_id, asked in enumerate(self.asked):
             tokens, end = self.engine.tokens[request_id], self.engine.ends[request_id]
             lost = self.engine.limits.one_shape and request_id in self.engine.rejected

@@ -132,7 +132,7 @@ def test_a_record_holds_none_of_what_a_message_carries() -> None:
         Gathered(1, (1,), (array,)),
         Fetched(1, (array,)),
         Write((), (array,), ()),
-        NewWeights(1, [array], False),
+        NewWeights(1, [array]),
         UseWeights(1, [array]),
         Plan(1, (), (), (Onload((array,), (1,)),)),
     ]

@@ -147,7 +147,7 @@ def test_records_that_the_store_lets_go_are_forgotten_and_written_again() -> Non
 
 def test_pages_of_other_weights_are_not_written() -> None:
     one = engine()
-    one.say(NewWeights(1, [], fail=False))
+    one.say(NewWeights(1, []))
     one.admit(0, PROMPT, max_tokens=1)
     one.say(SaveCache(2))
     one.drain()

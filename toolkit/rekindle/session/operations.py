@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal
+from typing import get_args
 
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.checkpoints.weights import Weights
@@ -15,14 +15,12 @@ from rekindle.core.engine.conductor import Command, Pause, TakeOne
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionError, StorageError
-from rekindle.core.messages import CacheSaved, CacheSaving, KeepWeights, NewWeights, SaveCache
+from rekindle.core.messages import CacheSaved, CacheSaving, InFlightPolicy, KeepWeights, NewWeights, SaveCache
 from rekindle.core.messages.record import MessageRecord
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 
 CLOSE_SECONDS = 3.0
 """Longest time for the writing of cached pages by a closing session, in seconds."""
-InFlightPolicy = Literal["finish", "fail"]
-"""Option of `update_weights` for requests in flight."""
 
 
 class Operations:
@@ -47,11 +45,15 @@ class Operations:
 
     def update_weights(self, weights: Weights, in_flight: InFlightPolicy) -> Waits[None]:
         """See `Session.update_weights`."""
-        if in_flight not in ("finish", "fail"):
-            raise InvalidRequest(f"in_flight must be 'finish' or 'fail', got {in_flight!r}")
+        if in_flight not in get_args(InFlightPolicy):
+            raise InvalidRequest(f"in_flight must be 'finish', 'keep' or 'fail', got {in_flight!r}")
+        if in_flight == "keep" and self._loaded_engine.limits.one_shape:
+            raise InvalidRequest(
+                "in_flight='keep' computes generated tokens again with another program, and deterministic=True rules "
+                "that out on these devices: use 'finish' or 'fail'"
+            )
         loaded = yield from in_a_thread(lambda: self._loaded_engine.load(weights), "weights")
-        fail = in_flight == "fail"
-        ticket, used = self._client.ask(lambda ticket: NewWeights(ticket, loaded, fail), self._engine.post)
+        ticket, used = self._client.ask(lambda ticket: NewWeights(ticket, loaded, in_flight), self._engine.post)
         try:
             yield Wait(used)
         except BaseException:

@@ -42,6 +42,7 @@ from rekindle.core.engine.replicas import LaneState
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionError, not_installed
 from rekindle.core.keywords import spelled_out
+from rekindle.core.messages import InFlightPolicy
 from rekindle.core.messages.record import MessageRecord, Observer, Pending
 from rekindle.core.request.checks import preview
 from rekindle.core.request.params import SamplingParams, check_keywords
@@ -59,7 +60,7 @@ from rekindle.session import prefix as prefixes
 from rekindle.session.about import About, Memory
 from rekindle.session.engine_view import EngineView
 from rekindle.session.metrics import metrics_text
-from rekindle.session.operations import InFlightPolicy, Operations
+from rekindle.session.operations import Operations
 from rekindle.tools.tool import AnyTool
 from rekindle.views.cache.view import CacheView, merge_lanes, view
 from rekindle.views.tick_log import TickLog
@@ -393,13 +394,15 @@ class Session:
         Args:
             weights: a model as in `open`, or arrays by their names in Hugging Face checkpoints. With several hosts, a
                 model that every process can open.
-            in_flight: "finish" completes running requests with the old weights while new requests wait; "fail" ends
-                running requests with WeightsChanged.
+            in_flight: "finish" completes running requests with the old weights while new requests wait. "keep"
+                continues them with the new weights: their prompts and tokens so far are computed again, and the tokens
+                stay. "fail" ends running requests with WeightsChanged.
 
         Raises:
             ModelError: the weights cannot be read or have another structure; the old weights stay in use.
             HostRefused: another process cannot read the weights or has different ones; the old weights stay in use.
-            InvalidRequest: `weights` or `in_flight` is invalid.
+            InvalidRequest: `weights` or `in_flight` is invalid, or `in_flight` is "keep" and `deterministic=True` rules
+                out other programs for a request on these devices.
             SessionError: the session is closed or its engine failed.
         """
         return self._operations.update_weights(weights, in_flight)

@@ -79,7 +79,14 @@ from rekindle.core.messages.ticks import (
     Summing,
     SumRow,
 )
-from rekindle.core.messages.weights import KeepWeights, NewWeights, UseWeights, WeightsKept, WeightsUsed
+from rekindle.core.messages.weights import (
+    InFlightPolicy,
+    KeepWeights,
+    NewWeights,
+    UseWeights,
+    WeightsKept,
+    WeightsUsed,
+)
 
 __all__ = [
     "NO_PREFIX",
@@ -103,6 +110,7 @@ __all__ = [
     "Found",
     "FromLane",
     "Gathered",
+    "InFlightPolicy",
     "KeepWeights",
     "LaneBack",
     "LaneLost",

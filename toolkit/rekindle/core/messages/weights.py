@@ -1,25 +1,28 @@
 """Exchange of weights."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message
 
+InFlightPolicy = Literal["finish", "keep", "fail"]
+"""What new weights mean for started requests: they finish on the old ones, go on with the new ones, or fail."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewWeights(Message):
-    """Use new weights for all requests not started yet. From the caller to the scheduler.
+    """Use new weights for all requests not started yet, or for all. From the caller to the scheduler.
 
     Attributes:
         ticket: the number shared by the request and its answer.
         weights: device arrays, in the argument order of programs; for a router, one list for each lane.
-        fail: end started requests with an error, rather than let each finish on the old weights.
+        in_flight: what happens to started requests.
     """
 
     ticket: int
     weights: list[Any]
-    fail: bool
+    in_flight: InFlightPolicy = "finish"
 
     def __str__(self) -> str:
         return f"NewWeights: {quantity(len(self.weights), 'array')}"

@@ -119,10 +119,10 @@ class Relay:
                 yield self._admit(request)
             case Withdraw(request_id) | Stopped(request_id):
                 yield from self._end(request_id, message)
-            case NewWeights(ticket, weights, fail):
+            case NewWeights(ticket, weights, in_flight):
                 self._exchanges[ticket] = _Exchange(message)
-                yield ToLane(PREFILL, NewWeights(ticket, weights[PREFILL], fail))
-                if fail:
+                yield ToLane(PREFILL, replace(message, weights=weights[PREFILL]))
+                if in_flight == "fail":
                     yield from self._fail(WeightsChanged("the request was ended by update_weights; submit it again"))
             case KeepWeights(ticket):
                 if ticket in self._exchanges:
@@ -201,6 +201,8 @@ class Relay:
             case WeightsUsed(ticket):
                 self._exchange_counts[lane] += 1
                 if lane == PREFILL:
+                    if self._exchanges[ticket].message.in_flight == "keep":
+                        self._restart_prompts()
                     self._exchanges[ticket].moving = {*self._staging, *filter(self._is_of_old_weights, self._transfers)}
                 else:
                     early, self._early = self._early, []
@@ -274,7 +276,13 @@ class Relay:
             if exchange.moving:
                 return
             del self._exchanges[ticket]
-            yield ToLane(DECODE, NewWeights(ticket, exchange.message.weights[DECODE], exchange.message.fail))
+            yield ToLane(DECODE, replace(exchange.message, weights=exchange.message.weights[DECODE]))
+
+    def _restart_prompts(self) -> None:
+        """Count the requests in the prefill lane as started on its new weights: it computes them again."""
+        for transfer in self._transfers.values():
+            if transfer.stage == "prefill":
+                transfer.exchanges = self._exchange_counts[PREFILL]
 
     def _is_moving(self, request_id: int) -> bool:
         transfer = self._transfers.get(request_id)

@@ -297,7 +297,7 @@ class RemoteLane:
 
     def _fail_started(self) -> Iterator[Message]:
         """Fail started requests whose continuation elsewhere would differ from a run without the loss."""
-        if self._exchanges:
+        if any(exchange.in_flight != "keep" for exchange in self._exchanges.values()):
             error: RekindleError = WeightsChanged("its replica was lost while weights were exchanged; submit it again")
         elif self._one_shape:
             error = ReplicaLost(f"its replica was lost, and {NOT_CONTINUED}")

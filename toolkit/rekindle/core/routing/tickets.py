@@ -1,7 +1,7 @@
 """Questions to all lanes at once, each with one merged answer."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rekindle.core.messages import (
@@ -31,7 +31,7 @@ class _Exchange:
 
     def of(self, lane: int) -> ToLane:
         """Return the question to a lane."""
-        return ToLane(lane, NewWeights(self.question.ticket, self.question.weights[lane], self.question.fail))
+        return ToLane(lane, replace(self.question, weights=self.question.weights[lane]))
 
 
 class Tickets:

@@ -193,11 +193,11 @@ class Scheduler:
         """Yield plans until the limit of ticks in flight, or until nothing is left to compute.
 
         Planning waits for the masks of constrained requests, except late ones: skipping a tick makes a request slower
-        by half. While new weights are pending, only started requests are admitted. No tick is planned behind an overdue
-        one.
+        by half. While new weights are pending, only started requests are admitted, or no tick is planned if the started
+        ones will use them too. No tick is planned behind an overdue one.
         """
         table = self.table
-        if self._overdue:
+        if self._overdue or self._drains:
             return
         while self._in_flight < self._limits.depth and not any(state.delays_plans for state in table.running):
             changes, builder = table.waiting.changes, self._planner.build(only_started=bool(self._new_weights))
@@ -358,14 +358,33 @@ class Scheduler:
         for group in self.table.groups:
             group.cache.lose_device()
 
+    @property
+    def _drains(self) -> bool:
+        """True if the next weights are for started requests too, so that only ticks in flight use the old ones.
+
+        Observed positions of one prompt are all of the same weights, so the rest of them is computed first.
+        """
+        if not self._new_weights or self._new_weights[0].in_flight != "keep":
+            return False
+        return not any(state.observed.is_divided for state in self.table)
+
+    @property
+    def _may_change_weights(self) -> bool:
+        """True if no request would compute one token with the old and the new weights."""
+        if not self._new_weights:
+            return False
+        return (self._drains and not self._in_flight) or not any(state.started for state in self.table)
+
     def _change_weights(self) -> Iterator[Message]:
-        """Use new weights once no request started on the old ones remains, and forget the cache."""
-        if any(new.fail for new in self._new_weights):
+        """Use new weights once the requests started on the old ones have ended or can go on, and forget the cache."""
+        if any(new.in_flight == "fail" for new in self._new_weights):
             for state in [state for state in self.table if state.started]:
                 error = WeightsChanged("the request was ended by update_weights; submit it again")
                 yield self.table.reject(state, error)
-        while self._new_weights and not any(state.started for state in self.table):
+        while self._may_change_weights:
             new = self._new_weights.popleft()
+            for state in self.table.running[::-1]:
+                self.table.preempt(state)
             self.table.waiting.forget_cache()
             for group in self.table.groups:
                 group.cache.forget()

@@ -37,6 +37,12 @@ class Observed:
         prompt = len(self.request.prompt)
         return min(self.next_score - 1 if self.next_score < prompt else prompt, self.next_sum)
 
+    @property
+    def is_divided(self) -> bool:
+        """True if some of its observed positions are in plans so far, and others are not."""
+        prompt, initial = len(self.request.prompt), Observed.of(self.request)
+        return initial.next_score < self.next_score < prompt or initial.next_sum < self.next_sum < prompt
+
     def scoring(self, start: int, end: int) -> Scoring | None:
         """Return the tokens to score in a chunk from `start` to `end`; each position scores the next token."""
         tokens = self.request.prompt[self.next_score : end + 1]

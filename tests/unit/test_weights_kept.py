@@ -1,0 +1,136 @@
+"""Requests go on with new weights: computed again from their tokens, none of which is drawn twice or lost."""
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+import rekindle
+from rekindle.core.messages import KeepWeights, NewWeights, Plan, Settled, Submit
+from rekindle.core.messages.record import MessageRecord
+from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_session
+
+SHARED = list(range(48))
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_requests_in_flight_are_computed_again_and_those_that_wait_start_with_the_new_weights(overlap: bool) -> None:
+    """The fake device asserts that no page is read that other weights computed."""
+    engine = ByHand(page_size=16, num_pages=40, max_running=3, overlap=overlap)
+    for request_id in range(4):
+        engine.admit(request_id, [request_id, *SHARED], max_tokens=20)
+    for _ in range(9):
+        engine.settle()
+    drawn = {request_id: len(engine.tokens[request_id]) for request_id in range(3)}
+    assert all(drawn.values())
+    in_flight = len(engine.in_flight)
+    plans = engine.say(NewWeights(1, [], "keep"))
+    assert (plans, engine.weights_used) == ([], []), "no token is drawn by two models"
+    for _ in range(in_flight):
+        plans = engine.settle()
+    assert engine.weights_used == [1]
+    assert [chunk.start for plan in plans for chunk in plan.chunks][:1] == [0]
+    engine.drain()
+    for request_id in range(4):
+        assert engine.tokens[request_id] == list(expected_tokens([request_id, *SHARED], 20))
+    assert (engine.scheduler.stats.preemptions, engine.started) == (3, [0, 1, 2, 3])
+
+
+def test_an_exchange_that_is_withdrawn_in_time_preempts_nobody() -> None:
+    engine = ByHand(page_size=16, num_pages=40, max_running=3)
+    engine.admit(0, SHARED, max_tokens=20)
+    for _ in range(4):
+        engine.settle()
+    engine.say(NewWeights(1, [], "keep"))
+    assert not engine.settle()
+    assert engine.say(KeepWeights(1)), "planning goes on"
+    engine.drain()
+    assert engine.tokens[0] == list(expected_tokens(SHARED, 20))
+    assert (engine.weights_used, engine.scheduler.stats.preemptions) == ([], 0)
+
+
+def test_what_was_to_finish_on_the_old_weights_finishes_before_others_are_kept() -> None:
+    engine = ByHand(page_size=16, num_pages=40, max_running=3)
+    engine.admit(0, SHARED, max_tokens=20)
+    for _ in range(4):
+        engine.settle()
+    engine.say(NewWeights(1, []))
+    engine.say(NewWeights(2, [], "keep"))
+    while not engine.weights_used:
+        engine.settle()
+    assert (engine.ends, engine.scheduler.stats.preemptions) == ({0: "length"}, 0)
+    engine.drain()
+    assert engine.weights_used == [1, 2]
+
+
+@pytest.mark.parametrize("settled", range(6))
+def test_a_prompt_is_observed_by_one_model_alone(settled: int) -> None:
+    """Sums of hidden states must not mix two models; each is told once."""
+    engine = ByHand(page_size=16, num_pages=40, max_running=2, max_prefill_tokens=16, prefill_chunk=16)
+    plans = engine.admit(0, SHARED, max_tokens=0, pooling="mean")
+    for _ in range(settled):
+        plans += engine.settle() if engine.in_flight else []
+    engine.say(NewWeights(1, [], "keep"))
+    while engine.in_flight:
+        used = bool(engine.weights_used)
+        plans += engine.settle()
+        assert used or not engine.weights_used or engine.ends or not engine.states[0]
+    assert sum(each.count for each in engine.states[0]) == len(SHARED)
+    assert engine.weights_used == [1]
+    assert sum(_summed(plan) for plan in plans) == len(SHARED)
+
+
+def _summed(plan: Plan) -> int:
+    return sum(chunk.summing.count for chunk in plan.chunks if chunk.summing is not None)
+
+
+def test_a_constrained_request_keeps_its_place_in_the_grammar() -> None:
+    engine = ByHand(page_size=16, num_pages=40, max_running=3)
+    grammar = FakeGrammar(7, 90)
+    engine.admit(0, SHARED, max_tokens=20, grammar=grammar)
+    for ticket in range(1, 5):
+        engine.settle()
+        engine.say(NewWeights(ticket, [], "keep"))
+        if engine.advancing:
+            engine.settle_advance()
+    engine.drain()
+    assert engine.tokens[0] == list(expected_tokens(SHARED, 20, grammar=grammar))
+    assert engine.weights_used == [1, 2, 3, 4]
+
+
+def test_a_held_prefix_is_dropped_and_its_holder_goes_on() -> None:
+    engine = ByHand(page_size=16, num_pages=40, max_running=2, max_prefill_tokens=16, prefill_chunk=16)
+    engine.admit(0, SHARED, hold=True)
+    engine.settle()
+    engine.say(NewWeights(1, [], "keep"))
+    engine.drain()
+    assert (engine.ends, engine.weights_used) == ({0: "held"}, [1])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("settled", range(8))
+async def test_each_log_probability_is_told_once(settled: int) -> None:
+    sizes: Any = {"page_size": 16, "num_pages": 40, "max_running": 2, "max_prefill_tokens": 16, "prefill_chunk": 16}
+    turns = count()
+    async with fake_session(**sizes) as session:
+
+        def exchange(handled: MessageRecord) -> None:
+            """Give new weights after so many ticks have settled, on the engine's thread, between two messages."""
+            if isinstance(handled.message, Submit | Settled) and next(turns) == settled:
+                session._client.ask(lambda ticket: NewWeights(ticket, [], "keep"), session._engine.post)
+
+        with session.watch(exchange):
+            answer = await session.generate(token_ids=SHARED, max_tokens=9, prompt_logprobs=1, logprobs=0)
+        assert answer.token_ids == expected_tokens(SHARED, 9)
+        assert answer.prompt_logprobs is not None
+        told = [None if each is None else each.token_id for each in answer.prompt_logprobs]
+        assert told == [None, *SHARED[1:]]
+        assert [each.token_id for each in answer.logprobs or ()] == list(answer.token_ids)
+
+
+@pytest.mark.anyio
+async def test_a_session_whose_programs_change_bits_refuses_to_keep_requests() -> None:
+    async with fake_session(deterministic=True) as session:
+        with pytest.raises(rekindle.InvalidRequest, match="deterministic=True rules that out"):
+            await session.update_weights({}, in_flight="keep")
+        await session.update_weights({})
