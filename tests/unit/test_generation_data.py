@@ -38,9 +38,10 @@ FULL = Generation(
         "né", "Hm.", (ToolCall("f", {"x": [1, None]}, "<f>", "a1"), ToolCall("", {}, "<", "b2", "no JSON")), FORM
     ),
     drawn_in=4,
+    weights_version=((0, 1), (2, 1)),
 )
 GOLDEN = """
-{"version": 3, "text": "n\\u00e9", "token_ids": [5, 6], "finish_reason": "stop", "stopped_by": 6, "logprobs":
+{"version": 4, "text": "n\\u00e9", "token_ids": [5, 6], "finish_reason": "stop", "stopped_by": 6, "logprobs":
 [{"token_id": 5, "text": "n", "logprob": -1.5, "rank": 2, "top": [{"token_id": 7, "text": "\\u00e9", "logprob": -0.1,
 "rank": 1, "top": [], "bytes": "w6k="}], "bytes": "bg=="}, {"token_id": 6, "text": "\\\\xc3", "logprob": "-inf",
 "rank": 9, "top": [], "bytes": "ww=="}], "prompt_logprobs": [null, {"token_id": 7, "text": "\\u00e9", "logprob": -0.1,
@@ -51,9 +52,9 @@ GOLDEN = """
 "begun": 1, "constraint": null, "response": {"content": "n\\u00e9", "reasoning": "Hm.", "tool_calls": [{"name": "f",
 "arguments": {"x": [1, null]}, "text": "<f>", "id": "a1", "error": null}, {"name": "", "arguments": {}, "text": "<",
 "id": "b2", "error": "no JSON"}], "form": {"reasoning_key": "thinking", "arguments_as_text": true, "null_content":
-false}}}
+false}}, "weights_version": [[0, 1], [2, 1]]}
 """
-"""FULL in version 3, which every Rekindle that knows version 3 reads."""
+"""FULL in version 4, which every Rekindle that knows version 4 reads."""
 
 counts, texts = st.integers(0, 2**63), st.text(max_size=5)
 floats = st.floats(allow_nan=False)
@@ -91,6 +92,7 @@ generations = st.builds(
             tuple
         ),
     ),
+    weights_version=st.lists(st.tuples(counts, counts), max_size=2).map(tuple),
 )
 
 
@@ -113,9 +115,12 @@ def test_the_form_is_pinned() -> None:
 
 
 def test_the_forms_before_are_read() -> None:
-    before = json.loads(GOLDEN) | {"version": 2}
+    before = json.loads(GOLDEN) | {"version": 3}
+    del before["weights_version"]
+    without = replace(FULL, weights_version=())
+    assert whole(Generation.from_dict(before)) == whole(without)
     del before["usage"]["reasoning_tokens"]
-    without = replace(FULL, usage=Usage(2, 2))
+    before, without = before | {"version": 2}, replace(without, usage=Usage(2, 2))
     assert whole(Generation.from_dict(before)) == whole(without)
     del before["constraint"], before["response"]
     assert whole(Generation.from_dict(before | {"version": 1})) == whole(replace(without, response=None))
@@ -178,7 +183,7 @@ def changed(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("written", "told"),
     [
-        (changed(version=4), "expected a generation of version 1 to 3, as returned by to_dict(), got version 4"),
+        (changed(version=5), "expected a generation of version 1 to 4, as returned by to_dict(), got version 5"),
         ({}, "got version None"),
         ([], "expected a dict"),
         ({"version": 2}, "got one with no text and no token_ids"),
@@ -187,6 +192,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(token_ids=[5, "6"]), "token_ids: item 1: expected int, got '6'"),
         (changed(finish_reason="eos"), "finish_reason: expected 'stop' or"),
         (changed(stopped_by=True), "stopped_by: expected str or int or null, got True"),
+        (changed(weights_version=[[0, 1], [1]]), "weights_version: item 1: expected two integers, got [1]"),
         (changed(cut="?"), "cut: expected bytes in base64, got '?'"),
         (changed(usage=None), "usage: expected an object with prompt_tokens, completion_tokens,"),
         (changed(timings={"queued": "0", "first_token": 0, "total": 0}), "timings: queued: expected a number"),

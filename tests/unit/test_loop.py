@@ -232,13 +232,13 @@ async def test_old_weights_are_freed_in_a_worker_thread() -> None:
     weights: list[Any] = [Weight(freed_by)]
     stepper = Stepper(cast(Executables, Programs()), DeviceState(weights, (), cast(Slots, None)), fake_limits())
     del weights
-    assert await stepper.handle(UseWeights(5, [])) == [WeightsUsed(5)]
+    assert await stepper.handle(UseWeights(5, [], 2)) == [WeightsUsed(5, 2)]
     assert len(freed_by) == 1
     assert freed_by != [threading.get_ident()]
 
 
 async def use_others(state: DeviceState) -> None:
-    await Stepper(cast(Executables, Programs()), state, fake_limits()).handle(UseWeights(5, []))
+    await Stepper(cast(Executables, Programs()), state, fake_limits()).handle(UseWeights(5, [], 1))
 
 
 async def delete(state: DeviceState) -> None:

@@ -312,7 +312,7 @@ class RelayMachine(RuleBasedStateMachine):
     def tell(self, number: int) -> None:
         """Have a stepper say which weights it uses, before it computes anything with them."""
         while self.lanes[number].used:
-            self.up.append(FromLane(number, WeightsUsed(self.lanes[number].used.pop(0))))
+            self.up.append(FromLane(number, WeightsUsed(self.lanes[number].used.pop(0), 1)))
 
     def end(self, number: int, request_id: int, end: Any, tokens: tuple[int, ...] = ()) -> None:
         lane = self.lanes[number]

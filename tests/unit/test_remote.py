@@ -82,6 +82,7 @@ class FakeReplica:
     up: bool = True
     open: bool = True
     life: int = 0
+    exchanges: int = 0
     detached: bool = False
 
     def send(self, message: Message) -> None:
@@ -121,8 +122,8 @@ class FakeReplica:
                 if self.requests.pop(request_id, None):
                     self.outbox.append(RemoteOutputs((RemoteOutput(request_id, (), "stop"),)))
             case NewWeights(ticket, weights):
-                self.weights = weights
-                self.outbox.append(WeightsUsed(ticket))
+                self.weights, self.exchanges = weights, self.exchanges + 1
+                self.outbox.append(WeightsUsed(ticket, self.exchanges))
             case SaveCache(ticket):
                 self.outbox.append(CacheSaved(ticket, 1, True))
 
@@ -493,4 +494,4 @@ def test_a_lane_that_is_found_says_so_and_takes_no_strangers(two: Lanes) -> None
     list(lane.handle(Lost(ReplicaLost("gone"))))
     assert list(lane.handle(Found(0))) == [LaneBack()]
     with pytest.raises(TypeError, match="a remote lane takes"):
-        list(lane.handle(WeightsUsed(0)))
+        list(lane.handle(WeightsUsed(0, 1)))

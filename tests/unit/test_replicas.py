@@ -186,12 +186,16 @@ def test_a_session_knows_its_replicas(ray: FakeRay, session: Session) -> None:
 def test_new_weights_are_those_of_all_replicas_also_of_one_that_dies(ray: FakeRay) -> None:
     with opened(2) as session:
         session.update_weights_sync({})
+        session.update_weights_sync({}, in_flight="keep")
         weights = [lane.weights for lane in session._loaded_engine.schedulers]  # type: ignore[attr-defined]
         assert all(weights)
         (first, second), loaded = actors(ray, session), weights[0][0].number
         ray.kill(first, no_restart=False)
         until_blocking(lambda: first._died is None, "it is there again")
-        session.generate_sync(token_ids=PROMPTS, max_tokens=3)
+        answers = session.generate_sync(token_ids=PROMPTS, max_tokens=3)
+        assert (
+            {run for answer in answers for run in answer.weights_version} == {(session.weights_version, 3)} == {(2, 3)}
+        )
         for actor in (first, second):
             until_blocking(lambda actor=actor: actor._life.made._weights_replaced, "it has the weights")  # type: ignore[misc]
             assert loaded not in actor._life.made._weights

@@ -297,7 +297,7 @@ class TicketMachine(RuleBasedStateMachine):
         new = self.waiting[lane].pop(0)
         self.weights[lane] = new.weights[0]
         self.used[lane].append(new.ticket)
-        self.say(FromLane(lane, WeightsUsed(new.ticket)))
+        self.say(FromLane(lane, WeightsUsed(new.ticket, len(self.used[lane]))))
 
     def teardown(self) -> None:
         if not hasattr(self, "router"):

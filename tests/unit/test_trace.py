@@ -133,7 +133,7 @@ def test_a_record_holds_none_of_what_a_message_carries() -> None:
         Fetched(1, (array,)),
         Write((), (array,), ()),
         NewWeights(1, [array]),
-        UseWeights(1, [array]),
+        UseWeights(1, [array], 1),
         Plan(1, (), (), (Onload((array,), (1,)),)),
     ]
     for message in messages:

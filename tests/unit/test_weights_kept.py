@@ -1,16 +1,23 @@
 """Requests go on with new weights: computed again from their tokens, none of which is drawn twice or lost."""
 
 from itertools import count
-from typing import Any
 
 import pytest
 
 import rekindle
-from rekindle.core.messages import KeepWeights, NewWeights, Plan, Settled, Submit
+from rekindle.core.config import SettingsOptions
+from rekindle.core.messages import KeepWeights, NewWeights, Plan, Settled, Submit, UseWeights
 from rekindle.core.messages.record import MessageRecord
 from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_session
 
 SHARED = list(range(48))
+SMALL: SettingsOptions = {
+    "page_size": 16,
+    "num_pages": 40,
+    "max_running": 2,
+    "max_prefill_tokens": 16,
+    "prefill_chunk": 16,
+}
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -110,9 +117,8 @@ def test_a_held_prefix_is_dropped_and_its_holder_goes_on() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("settled", range(8))
 async def test_each_log_probability_is_told_once(settled: int) -> None:
-    sizes: Any = {"page_size": 16, "num_pages": 40, "max_running": 2, "max_prefill_tokens": 16, "prefill_chunk": 16}
     turns = count()
-    async with fake_session(**sizes) as session:
+    async with fake_session(**SMALL) as session:
 
         def exchange(handled: MessageRecord) -> None:
             """Give new weights after so many ticks have settled, on the engine's thread, between two messages."""
@@ -126,6 +132,46 @@ async def test_each_log_probability_is_told_once(settled: int) -> None:
         told = [None if each is None else each.token_id for each in answer.prompt_logprobs]
         assert told == [None, *SHARED[1:]]
         assert [each.token_id for each in answer.logprobs or ()] == list(answer.token_ids)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("settings", [{}, {"replicas": 2}, {"prefill": "cpu:0", "decode": "cpu:0", "prefill_from": 16}])
+async def test_each_token_names_the_weights_that_drew_it(settings: SettingsOptions) -> None:
+    """Give new weights after every fourth token; each token is drawn by those in use when its tick was planned."""
+    drawn: list[tuple[int, int]] = []
+    used = [0, 0]
+    async with fake_session(**SMALL | settings) as session:
+
+        def see(handled: MessageRecord) -> None:
+            lane = handled.lane or 0
+            match handled.message:
+                case Settled(tokens=tokens):
+                    drawn.extend((used[lane], token) for _, token in tokens)
+                    if tokens and len(drawn) % 4 == 0:
+                        session._client.ask(lambda ticket: NewWeights(ticket, [[], []], "keep"), session._engine.post)
+                case UseWeights(version=version):
+                    used[lane] = version
+
+        with session.watch(see):
+            answer = await session.generate(token_ids=SHARED, max_tokens=30, ignore_eos=True)
+        assert answer.token_ids == expected_tokens(SHARED, 30) == tuple(token for _, token in drawn)[:30]
+        versions = [version for version, tokens in answer.weights_version for _ in range(tokens)]
+        assert versions == [version for version, _ in drawn[:30]] == sorted(versions)
+        assert len(answer.weights_version) > 3
+
+
+@pytest.mark.anyio
+async def test_a_branch_names_the_weights_that_drew_its_copied_tokens() -> None:
+    async with fake_session(**SMALL) as session:
+        assert session.weights_version == 0
+        first = await session.generate(token_ids=SHARED, max_tokens=9, ignore_eos=True)
+        assert first.weights_version == ((0, 9),)
+        await session.update_weights({})
+        assert session.weights_version == 1
+        second = await first.branch(4, 7)
+        await session.update_weights({}, in_flight="keep")
+        third = await second.branch(6, 9)
+        assert (second.weights_version, third.weights_version) == (((0, 4), (1, 5)), ((0, 4), (1, 2), (2, 3)))
 
 
 @pytest.mark.anyio

@@ -11,7 +11,7 @@ from rekindle.core.markup import quantity
 from rekindle.core.messages import OutputPrefix
 from rekindle.core.request import checks
 from rekindle.core.request.params import SamplingOptions, SamplingParams, check_keywords
-from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.request.tokens import TokenLogprob, first_runs
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.generation import Generation
 
@@ -64,7 +64,9 @@ class Branches:
             )
         logprobs = generation.logprobs or ()
         token_id = _token_id(token, logprobs[at : at + 1], requests)
-        output_prefix = OutputPrefix((*generation.token_ids[:at], token_id))
+        output_prefix = OutputPrefix(
+            (*generation.token_ids[:at], token_id), weights_version=first_runs(generation.weights_version, at)
+        )
         if params.logprobs is not None:
             output_prefix = replace(output_prefix, logprobs=(*logprobs[:at], _logprob(token_id, at, logprobs)))
         return requests.begin(generation.prompt_token_ids, params, call_options, output_prefix, self.tools)

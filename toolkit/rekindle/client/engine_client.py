@@ -38,6 +38,7 @@ class EngineClient:
     Attributes:
         first_tokens: (arrival by `time.perf_counter`, seconds since submission) of the most recent first tokens.
         latencies: latency histograms of all requests so far.
+        weights_version: the number of the weights in use; 0 for the initial ones.
     """
 
     def __init__(self, max_waiting: int):
@@ -48,6 +49,7 @@ class EngineClient:
         self._error: Exception | None = None
         self.first_tokens: deque[tuple[float, float]] = deque(maxlen=FIRST_TOKENS)
         self.latencies = Latencies()
+        self.weights_version = 0
 
     @property
     def under_way(self) -> dict[int, Handle]:
@@ -110,6 +112,8 @@ class EngineClient:
             case CacheSaving(ticket):
                 self._answers[ticket].put(message)
             case CacheSaved(ticket) | WeightsUsed(ticket) | WeightsKept(ticket):
+                if isinstance(message, WeightsUsed):  # before its caller wakes up
+                    self.weights_version = message.version
                 answers = self._answers.pop(ticket)
                 answers.put(message)
                 answers.close()

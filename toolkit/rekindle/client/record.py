@@ -14,7 +14,7 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import RequestCancelled
 from rekindle.core.messages import Rejected, Started, Text
 from rekindle.core.request.figures import CachedTokens, Standing, Timings, Usage
-from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob
+from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob, first_runs
 from rekindle.core.text.response import Reading
 from rekindle.results.generation import Generation, generation_html, ids_in_words, text_html
 from rekindle.results.parsing import parse
@@ -42,6 +42,7 @@ class Record:
         self.first_token: float | None = None
         self.last_token: float | None = None
         self._generated = 0
+        self._weights_version: tuple[tuple[int, int], ...] = ()
         self._prompt_logprobs: list[TokenLogprob | None] = [None] * max(1, submission.params.prompt_logprobs_from)
         self._states: tuple[int, np.ndarray[Any, np.dtype[np.float64]]] | None = None
         self._outcome: Generation | Exception | None = None
@@ -222,11 +223,23 @@ class Record:
             self.last_token = self.elapsed()
             self.first_token = self.first_token or self.last_token
         self._generated += len(more.token_ids)
+        known = first_runs(self._submission.output_prefix.weights_version, len(more.token_ids)) if is_prefix else ()
+        drawn = len(more.token_ids) - sum(count for _, count in known)
+        for version, count in (*known, (more.weights_version, drawn)):
+            self._add_run(version, count)
         logprobs = (
             (self._submission.output_prefix.logprobs or ())[: len(more.token_ids)] if is_prefix else more.logprobs
         )
         wants_logprobs = self._submission.params.logprobs is not None
         self.pieces.put(Piece(more.text, more.token_ids, logprobs if wants_logprobs else None))
+
+    def _add_run(self, version: int, count: int) -> None:
+        """Count tokens as drawn by the weights with a number."""
+        runs = self._weights_version
+        if runs and runs[-1][0] == version:
+            self._weights_version = (*runs[:-1], (version, runs[-1][1] + count))
+        elif count:
+            self._weights_version = (*runs, (version, count))
 
     def _finish(self, last: Text) -> None:
         assert last.end is not None
@@ -254,6 +267,7 @@ class Record:
             cached=started.cached,
             begun=min(len(self._submission.output_prefix.token_ids), len(token_ids)),
             origin=self._submission.origin,
+            weights_version=self._weights_version,
         )
 
     def _with_parsed(self, generation: Generation) -> Generation:

@@ -161,7 +161,8 @@ class Link:
             pass
         self._session, self._parcels = reply.number, 0
         if weights is not None:
-            self._box.put(_by_number(NewWeights(NO_TICKET, weights)))  # before any request
+            exchange = NewWeights(NO_TICKET, weights, version=lane.weights_version)
+            self._box.put(_by_number(exchange))  # before any request
         return weights
 
     async def _load(self, lane: RemoteLane) -> list[LoadedWeights] | None:

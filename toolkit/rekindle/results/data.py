@@ -13,11 +13,12 @@ from rekindle.core.request.figures import CachedTokens, Timings, Usage
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.response import MessageForm, Response, ToolCall
 
-VERSION = 3
+VERSION = 4
 """Version of the format. It changes if an older reader cannot read the new format."""
 SINCE: Mapping[int, Mapping[str, Any]] = {
     2: {"constraint": None, "response": None},
     3: {"usage": {"reasoning_tokens": 0}},
+    4: {"weights_version": ()},
 }
 """Attributes added by each version, with their values for older data; nested dicts are attributes of objects."""
 
@@ -153,6 +154,13 @@ def _token(value: Any) -> Any:
     return _TOKEN(value)
 
 
+def _run(value: Any) -> tuple[int, ...]:
+    run = _list(_INT, value)
+    if len(run) != 2:
+        raise _unlike("two integers", value)
+    return run
+
+
 _INT, _STR = _exactly(int), _exactly(str)
 _TOKENS = partial(_list, _token)
 _TOKEN = _record(TokenLogprob, token_id=_INT, text=_STR, logprob=_float, rank=_INT, top=_TOKENS, bytes=_bytes)
@@ -178,4 +186,5 @@ _ATTRIBUTES: Mapping[str, Reader] = {
     "begun": _INT,
     "constraint": partial(_or_none, _one_of(*get_args(Kind))),
     "response": partial(_or_none, _RESPONSE),
+    "weights_version": partial(_list, _run),
 }

@@ -59,7 +59,7 @@ class Generation:
     """Result of a finished request, or the partial result of an interrupted one.
 
     Generations can be pickled, copied and used as dict keys. Equality and hashes ignore `timings`, `cached`,
-    `end_token`, `drawn_in`, `parsed`, `unparsed` and `origin`.
+    `end_token`, `drawn_in`, `parsed`, `unparsed`, `weights_version` and `origin`.
 
     Attributes:
         text: the generated text, without special tokens unless the request included them; empty for a model without a
@@ -90,6 +90,9 @@ class Generation:
         response: the answer of a conversation, split into reasoning, content and tool calls; None for other requests,
             and for models with answers of plain text. `reasoning`, `content`, `tool_calls` and `message` work either
             way.
+        weights_version: the weights that drew the tokens, as runs: (`session.weights_version` at that time, number of
+            tokens) of each. Several runs mean that `update_weights` kept the request. A token set by `branch` or forced
+            by a constraint counts with the weights in use then. Empty without tokens, and from dicts of format 3.
         origin: the session used for branches; None after pickling, copying or `from_dict`.
     """
 
@@ -112,6 +115,7 @@ class Generation:
     parsed: Any = field(default=None, compare=False)
     unparsed: str | None = field(default=None, compare=False)
     response: Response | None = None
+    weights_version: tuple[tuple[int, int], ...] = field(default=(), compare=False)
     origin: "Origin | None" = field(default=None, compare=False, repr=False)
 
     @property
@@ -188,17 +192,17 @@ class Generation:
     def to_dict(self) -> dict[str, Any]:
         """Return the generation as a JSON-compatible dict of dicts, lists, strings, numbers and None, without loss.
 
-        The dict has the version of the format, 3, under "version", and each attribute by name, except `drawn_in` and
+        The dict has the version of the format, 4, under "version", and each attribute by name, except `drawn_in` and
         `origin`. It has no `parsed` and `unparsed` either, because `from_dict` parses the text again:
 
-            {"version": 3, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
+            {"version": 4, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
              "logprobs": [{"token_id": 7042, "text": " Paris", "logprob": -0.25, "rank": 1, "top": [],
                            "bytes": "IFBhcmlz"}],
              "prompt_logprobs": None, "prompt_token_ids": [504, 3575], "seed": None,
              "usage": {"prompt_tokens": 2, "completion_tokens": 1, "reasoning_tokens": 0},
              "timings": {"queued": 0.01, "first_token": 0.5, "total": 0.5},
              "cached": {"device": 0, "host": 0, "disk": 0}, "cut": "", "end_token": None, "begun": 0,
-             "constraint": None, "response": None}
+             "constraint": None, "response": None, "weights_version": [[0, 1]]}
 
         A response and its tool calls are dicts of their attributes. Bytes are in base64. A non-finite float is "inf",
         "-inf" or "nan". The items of `top` have the same fields as the items of `logprobs`. A `prompt_logprobs` list

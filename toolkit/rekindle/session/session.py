@@ -680,6 +680,11 @@ class Session:
         return Memory.of(self._loaded_engine)
 
     @property
+    def weights_version(self) -> int:
+        """Number of the weights in use: 0 for those of `open`, and one more after each `update_weights`."""
+        return self._client.weights_version
+
+    @property
     def stats(self) -> Stats:
         """Current counters of the engine."""
         return self._loaded_engine.stats()

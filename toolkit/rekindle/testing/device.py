@@ -92,9 +92,9 @@ class FakeStepper:
                 if losses == self._losses:
                     self._scatter(Onload(contents, pages))
                 return []
-            case UseWeights(ticket):
+            case UseWeights(ticket, _, version):
                 self._weights += 1  # pages are stamped with this number
-                return [WeightsUsed(ticket)]
+                return [WeightsUsed(ticket, version)]
         raise AssertionError(f"the stepper takes Plan, Offload, Collect, PutPages and UseWeights, got {message!r}")
 
     def _dispatch(self, plan: Plan) -> Dispatched:

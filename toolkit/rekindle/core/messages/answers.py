@@ -42,6 +42,7 @@ class Output:
         logprobs: the log-probabilities of `token_ids`, if requested.
         prompt_logprobs: the log-probabilities of the next prompt tokens, if requested.
         states: the sum of the hidden states of the next prompt tokens, if requested.
+        weights_version: the number of the weights in use for `token_ids`.
     """
 
     request: Request
@@ -50,6 +51,7 @@ class Output:
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     states: StateSum | None = None
+    weights_version: int = 0
 
     def __str__(self) -> str:
         return f"request {self.request.id}, tokens [{join_items(self.token_ids)}]{end_suffix(self.end)}"
@@ -104,6 +106,7 @@ class Text:
     cut: bytes = b""
     end_token: str | None = None
     states: StateSum | None = None
+    weights_version: int = 0
 
     def __str__(self) -> str:
         return f"request {self.request_id}, {quote(self.text)}{end_suffix(self.end)}"

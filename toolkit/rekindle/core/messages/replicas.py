@@ -22,15 +22,32 @@ class RemoteOutput:
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     states: StateSum | None = None
+    weights_version: int = 0
 
     @classmethod
     def of(cls, output: Output, request_id: int) -> "RemoteOutput":
         """Return the transferable form of an output."""
-        return cls(request_id, output.token_ids, output.end, output.logprobs, output.prompt_logprobs, output.states)
+        return cls(
+            request_id,
+            output.token_ids,
+            output.end,
+            output.logprobs,
+            output.prompt_logprobs,
+            output.states,
+            output.weights_version,
+        )
 
     def output(self, request: Request) -> Output:
         """Return the output, for its request."""
-        return Output(request, self.token_ids, self.end, self.logprobs, self.prompt_logprobs, self.states)
+        return Output(
+            request,
+            self.token_ids,
+            self.end,
+            self.logprobs,
+            self.prompt_logprobs,
+            self.states,
+            self.weights_version,
+        )
 
     def __str__(self) -> str:
         return f"request {self.request_id}, tokens [{join_items(self.token_ids)}]{end_suffix(self.end)}"

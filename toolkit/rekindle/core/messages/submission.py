@@ -65,10 +65,12 @@ class OutputPrefix:
     Attributes:
         token_ids: the tokens, the last one chosen by the caller.
         logprobs: the log-probabilities in the other output, one for each token; None if not requested.
+        weights_version: the weights that drew the tokens in the other output, as in `Generation`.
     """
 
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
+    weights_version: tuple[tuple[int, int], ...] = ()
 
 
 NO_PREFIX = OutputPrefix()

@@ -18,11 +18,13 @@ class NewWeights(Message):
         ticket: the number shared by the request and its answer.
         weights: device arrays, in the argument order of programs; for a router, one list for each lane.
         in_flight: what happens to started requests.
+        version: the number of these weights for tokens drawn by them; None for the next number.
     """
 
     ticket: int
     weights: list[Any]
     in_flight: InFlightPolicy = "finish"
+    version: int | None = None
 
     def __str__(self) -> str:
         return f"NewWeights: {quantity(len(self.weights), 'array')}"
@@ -48,6 +50,7 @@ class UseWeights(Message):
 
     ticket: int
     weights: list[Any]
+    version: int
 
     def __str__(self) -> str:
         return f"UseWeights: {quantity(len(self.weights), 'array')}"
@@ -58,3 +61,4 @@ class WeightsUsed(Message):
     """The new weights are in use. From the stepper to the caller."""
 
     ticket: int
+    version: int

@@ -1,6 +1,8 @@
 """Outcomes of a request, token by token."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -48,6 +50,13 @@ class Piece:
 
     def __str__(self) -> str:
         return self.text
+
+
+def first_runs(runs: Sequence[tuple[int, int]], tokens: int) -> tuple[tuple[int, int], ...]:
+    """Return the runs of the first tokens of an output: (version of the weights, number of tokens) of each."""
+    starts = accumulate((count for _, count in runs), initial=0)
+    pairs = ((version, min(count, tokens - start)) for (version, count), start in zip(runs, starts, strict=False))
+    return tuple((version, count) for version, count in pairs if count > 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -162,6 +162,7 @@ class RemoteLane:
     Attributes:
         status: the latest status.
         weights: the weights after the latest exchange; None for the initial ones.
+        weights_version: their number.
     """
 
     def __init__(self, link: Link, status: Status, pages: SentPages, limits: EngineLimits):
@@ -173,6 +174,7 @@ class RemoteLane:
         self._loss: Exception | None = None
         self.status = status
         self.weights: list[Any] | None = None
+        self.weights_version = 0
 
     # The view of the router and of the session
 
@@ -260,9 +262,9 @@ class RemoteLane:
                 if entry := self._requests.pop(request_id, None):
                     cancelled = isinstance(error, RequestCancelled)  # the intake there had not admitted it
                     yield Outputs((Output(entry.request, (), "cancelled"),)) if cancelled else message
-            case WeightsUsed(ticket):
+            case WeightsUsed(ticket, version):
                 if exchange := self._exchanges.pop(ticket, None):
-                    self.weights = exchange.weights
+                    self.weights, self.weights_version = exchange.weights, version
                     self._pages.clear()
                     yield message
             case WeightsKept(ticket):
@@ -317,8 +319,8 @@ class RemoteLane:
         """Answer all open questions of a lost lane: it will return with the new weights, and no pages are saved."""
         exchanges, self._exchanges = self._exchanges, {}
         for ticket, exchange in exchanges.items():
-            self.weights = exchange.weights
-            yield WeightsUsed(ticket)
+            self.weights, self.weights_version = exchange.weights, self.weights_version + 1
+            yield WeightsUsed(ticket, self.weights_version)
         saving, self._saving = self._saving, set()
         for ticket in saving:
             yield CacheSaved(ticket, 0, False)

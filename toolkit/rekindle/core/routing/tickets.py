@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from rekindle.core.messages import (
     CacheSaved,
@@ -23,11 +22,11 @@ class _Exchange:
 
     Attributes:
         question: the question; its weights are a list for each lane.
-        used: for each answer so far, whether the lane uses the new weights.
+        used: for each answer so far, the version of the new weights; None for a lane that keeps the old ones.
     """
 
     question: NewWeights
-    used: dict[int, bool] = field(default_factory=dict)
+    used: dict[int, int | None] = field(default_factory=dict)
 
     def of(self, lane: int) -> ToLane:
         """Return the question to a lane."""
@@ -69,31 +68,33 @@ class Tickets:
     def answer(self, lane: int, answer: WeightsUsed | WeightsKept | CacheSaving | CacheSaved) -> Iterator[Message]:
         """Record a lane's answer; yield the merged answer once it is complete, and further questions to lanes."""
         match answer:
-            case WeightsUsed(ticket) | WeightsKept(ticket):
-                yield from self._record_exchange(lane, ticket, used=isinstance(answer, WeightsUsed))
+            case WeightsUsed(ticket, version):
+                yield from self._record_exchange(lane, ticket, version)
+            case WeightsKept(ticket):
+                yield from self._record_exchange(lane, ticket, None)
             case CacheSaving(ticket) | CacheSaved(ticket):
                 self._saving[ticket][lane] = answer
                 yield from self._record_save(ticket)
 
-    def _record_exchange(self, lane: int, ticket: int, *, used: bool) -> Iterator[Message]:
-        """Record the answer of a lane: it uses the new weights, or keeps the old ones.
+    def _record_exchange(self, lane: int, ticket: int, version: int | None) -> Iterator[Message]:
+        """Record the answer of a lane: it uses the new weights, with this version, or keeps the old ones.
 
         If the exchange was withdrawn after some lanes had answered, lanes with the old weights are asked again: all
         lanes must serve the same model.
         """
         exchange = self._exchanges[ticket]
-        exchange.used[lane] = used
+        exchange.used[lane] = version
         if len(exchange.used) < self._lanes:
             return
-        keep = [lane for lane, used in exchange.used.items() if not used]
+        versions = [version for version in exchange.used.values() if version is not None]
+        keep = [lane for lane, version in exchange.used.items() if version is None]
         if 0 < len(keep) < self._lanes:
             for each in keep:
                 del exchange.used[each]
                 yield exchange.of(each)
             return
         del self._exchanges[ticket]
-        answer: Any = WeightsKept if keep else WeightsUsed
-        yield answer(ticket)
+        yield WeightsUsed(ticket, max(versions)) if versions else WeightsKept(ticket)
         yield from self._begin()
 
     def _record_save(self, ticket: int) -> Iterator[Message]:

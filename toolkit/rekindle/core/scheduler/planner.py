@@ -174,7 +174,7 @@ class Planner:
             builder.messages.append(Started(request.id, request.prompt, request.params.seed, cached, table.exchanges))
             if request.initial_output:
                 table.counts.add_forced(len(request.initial_output) - len(request.output_prefix))
-                table.outputs.append(Output(request, request.initial_output, None))
+                table.outputs.append(Output(request, request.initial_output, None, weights_version=table.exchanges))
         return True
 
     def _pages_for(self, state: RequestState) -> int:

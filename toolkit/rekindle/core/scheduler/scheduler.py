@@ -243,7 +243,10 @@ class Scheduler:
             return
         self.table.counts.add_forced(len(request.initial_output) - len(request.output_prefix))
         by_token = request.initial_output[-1] in request.end_ids
-        self.table.outputs.append(Output(request, request.initial_output, "stop" if by_token else None))
+        version = self.table.exchanges
+        self.table.outputs.append(
+            Output(request, request.initial_output, "stop" if by_token else None, weights_version=version)
+        )
         self.table.outputs += [] if by_token else [Output(request, (), "stop")]
         yield Started(request.id, request.prompt, request.params.seed, CachedTokens())
 
@@ -252,7 +255,7 @@ class Scheduler:
         forced = request.initial_output[len(request.output_prefix) :]
         if forced or end is not None:
             self.table.counts.add_forced(len(forced))
-            self.table.outputs.append(Output(request, forced, end))
+            self.table.outputs.append(Output(request, forced, end, weights_version=self.table.exchanges))
 
     def _settle(self, message: Settled) -> Iterator[Message]:
         """Apply the results of one tick; drop the surplus of ended requests."""
@@ -278,7 +281,8 @@ class Scheduler:
                 end = state.take(token)
                 logprob = next(logprobs[request_id]) if request_id in logprobs else None
                 table.counts.generated_tokens += 1
-                table.outputs.append(Output(state.request, (token,), end, (logprob,) if logprob else ()))
+                scores = (logprob,) if logprob else ()
+                table.outputs.append(Output(state.request, (token,), end, scores, weights_version=table.exchanges))
                 if state.masking.is_pending:
                     table.grammar_outbox.tokens.append((state.request, token))
                 if end is not None:
@@ -297,7 +301,7 @@ class Scheduler:
             return
         state.masking.allowed = outcome
         if outcome.forced:
-            self.table.outputs.append(Output(state.request, outcome.forced, None))
+            self.table.outputs.append(Output(state.request, outcome.forced, None, weights_version=self.table.exchanges))
             self.table.counts.add_forced(len(outcome.forced))
             changes_rope = not state.jump(outcome.forced)
         if outcome.complete or state.full:
@@ -389,5 +393,5 @@ class Scheduler:
             for group in self.table.groups:
                 group.cache.forget()
             self._writeback.stop()
-            self.table.exchanges += 1
-            yield UseWeights(new.ticket, new.weights)
+            self.table.exchanges = self.table.exchanges + 1 if new.version is None else new.version
+            yield UseWeights(new.ticket, new.weights, self.table.exchanges)

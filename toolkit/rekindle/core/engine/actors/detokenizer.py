@@ -148,6 +148,7 @@ class Detokenizer:
             cut,
             end_token or None,
             output.states,
+            output.weights_version,
         )
 
     def _text_of(self, token: int) -> str:

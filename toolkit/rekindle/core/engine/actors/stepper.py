@@ -85,12 +85,12 @@ class Stepper:
                 if losses == self._losses:
                     await self._put(Onload(contents, pages))
                 return []
-            case UseWeights(ticket, weights):
+            case UseWeights(ticket, weights, version):
                 if isinstance(weights, SharedWeights):
                     self._broadcast(Use(weights.number))
                 old, self._state.weights = [self._state.weights], list(weights)
                 await to_thread.run_sync(_forget, old)  # in a worker thread, as it may free gigabytes
-                return [WeightsUsed(ticket)]
+                return [WeightsUsed(ticket, version)]
         raise TypeError(f"the stepper takes Plan, Offload, Collect, PutPages and UseWeights, got {message!r}")
 
     async def _dispatch(self, plan: Plan) -> Dispatched:

@@ -31,7 +31,7 @@ class RequestTable:
         groups: the groups, with the running requests.
         waiting: the queued requests.
         counts: counters without a current state.
-        exchanges: the number of weight exchanges.
+        exchanges: the number of weight exchanges, and the version of the weights in use.
         outputs: outputs to send to the detokenizer.
         grammar_outbox: news for the grammars actor.
     """
