@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -187,7 +188,7 @@ def test_weights_that_do_not_fit_change_nothing(
 
 @pytest.mark.anyio
 async def test_it_can_be_awaited(session: rekindle.Session, others: dict[str, Any], expected: tuple[Any, Any]) -> None:
-    await session.update_weights(others)
+    await session.update_weights({name: jnp.asarray(array) for name, array in others.items()})
     assert (await session.generate(**ASKED)).token_ids == expected[0]
 
 

@@ -25,6 +25,8 @@ def has_separate_head(config: ModelConfig, tensors: Mapping[str, Any]) -> bool:
     if not config.tied_embeddings or head not in tensors or embedding not in tensors:
         return False
     head_rows, embedding_rows = tensors[head], tensors[embedding]
+    if head_rows is embedding_rows:
+        return False
     if np.shape(head_rows) != np.shape(embedding_rows):
         return True
     starts = range(0, np.shape(head_rows)[0], _ROWS)

@@ -5,6 +5,7 @@ from dataclasses import fields
 from os import PathLike
 from typing import Any
 
+import jax
 import numpy as np
 
 from rekindle.core.checkpoints.checkpoint import check_shapes
@@ -21,7 +22,7 @@ Weights = str | PathLike[str] | Mapping[str, Any]
 
 
 def tensors_of(weights: Weights, config: ModelConfig, family: Family | None = None) -> Mapping[str, Any]:
-    """Return the new weights by tensor name.
+    """Return the new weights by tensor name; arrays of JAX as they are.
 
     Args:
         weights: a model to read, or the arrays.
@@ -47,7 +48,8 @@ def tensors_of(weights: Weights, config: ModelConfig, family: Family | None = No
                 "update_weights needs a model of the same structure: the open model uses its embedding as its head, "
                 "and the given weights have a separate head. Open that model instead"
             )
-        return {name: np.asarray(weights[name]) for name in expected_shapes(config)}
+        chosen = {name: weights[name] for name in expected_shapes(config)}
+        return {name: each if isinstance(each, jax.Array) else np.asarray(each) for name, each in chosen.items()}
     checkpoint = open_checkpoint(weights, family=family)
     _check_same(config, checkpoint.config, checkpoint.source)
     return checkpoint.tensors

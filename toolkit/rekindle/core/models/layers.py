@@ -49,17 +49,24 @@ class JoinedTensors:
 
     def form(self, dtype: jnp.dtype, implementation: Implementation) -> jax.ShapeDtypeStruct:
         """Return the packed shape and dtype of the result. Groups form an additional first axis."""
+        if not self.matrix:
+            return jax.ShapeDtypeStruct(self.plain, jnp.float32)
+        *groups, outputs, inputs = self.plain
+        one = kernels.packed((outputs, inputs), dtype, implementation=implementation)
+        return jax.ShapeDtypeStruct((*groups, *one.shape), one.dtype)
+
+    @property
+    def plain(self) -> tuple[int, ...]:
+        """The shape of the result without packing: (out, in) of a matrix, after the number of groups if any."""
         shapes = list(self.shapes.values())
         if not self.matrix:
-            count = sum(math.prod(shape) for shape in shapes) if self.order is None else len(self.order)
-            return jax.ShapeDtypeStruct((count,), jnp.float32)
+            return (sum(math.prod(shape) for shape in shapes) if self.order is None else len(self.order),)
         rows, inputs = sum(math.prod(shape[:-1]) for shape in shapes) // max(1, self.groups), shapes[0][-1]
         outputs, inputs = (inputs, rows) if self.transposed else (rows, inputs)
         outputs = outputs if self.order is None else len(self.order)
         inputs = inputs if self.inputs is None else len(self.inputs)
-        one = kernels.packed((outputs, inputs), dtype, implementation=implementation)
         groups = self.groups if self.members is None else len(self.members)
-        return jax.ShapeDtypeStruct((groups, *one.shape), one.dtype) if self.groups else one
+        return (groups, outputs, inputs) if self.groups else (outputs, inputs)
 
 
 class WeightSource(Protocol):

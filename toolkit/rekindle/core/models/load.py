@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.quantized import Quantized, Turned
 
 Put = Callable[[Array], jax.Array]
+Join = Callable[[JoinedTensors, Sequence[jax.Array], jnp.dtype], jax.Array]
 
 _THREADS: Final = min(4, os.cpu_count() or 1)
 MAX_RUNS: Final = 64
@@ -49,6 +50,7 @@ def load_weights(
     put: Put = jax.device_put,
     implementation: Implementation = "xla",
     shard: Shard = WHOLE,
+    join: Join | None = None,
 ) -> list[jax.Array]:
     """Read each tensor once, in several threads, and return the weights in the programs' order.
 
@@ -63,6 +65,8 @@ def load_weights(
         put: puts an array on the device; called from several threads.
         implementation: the kernel implementation for the weights.
         shard: the device's shard of the model.
+        join: joins tensors that are arrays of JAX on their device, where the packed form is the plain one; None joins
+            all on the host.
 
     Raises:
         ModelError: the process is exiting.
@@ -71,7 +75,7 @@ def load_weights(
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
         try:
             budget = ByteBudget(max(size_of(request.form(dtype, implementation)) for request in abstract.requests))
-            reader = _Reader(tensors, dtype, put, implementation, budget)
+            reader = _Reader(tensors, dtype, put, implementation, budget, join)
             arrays = [_report(array, report_bytes) for array in pool.map(reader.read, abstract.requests)]
             return [arrays[place] for place in abstract.places]
         except BaseException as error:
@@ -95,6 +99,7 @@ class _Reader:
     put: Put
     implementation: Implementation
     budget: ByteBudget
+    join: Join | None
 
     def read(self, request: JoinedTensors) -> jax.Array:
         """Join tensors along their first axis, and put them on the device.
@@ -104,9 +109,12 @@ class _Reader:
         """
         form = request.form(self.dtype, self.implementation)
         with self.budget.reserve(size_of(form)):
-            parts = [self.tensors[name] for name in request.shapes]
-            whole = self._matrix(request, parts, form) if request.matrix else _vector(request, parts)
-            array = self.put(whole)
+            parts: list[Any] = [self.tensors[name] for name in request.shapes]
+            if self.join is not None and _may_join_on_device(request, parts, form):
+                array = self.join(request, [self.put(part) for part in parts], self.dtype)
+            else:
+                parts = [np.asarray(part) if isinstance(part, jax.Array) else part for part in parts]
+                array = self.put(self._matrix(request, parts, form) if request.matrix else _vector(request, parts))
             jax.block_until_ready(array)  # the host copy exists until the transfer ends
             return array
 
@@ -118,6 +126,12 @@ class _Reader:
             copy_into(_select(request, matrices), into, self.implementation)
             release(matrices)
         return whole
+
+
+def _may_join_on_device(request: JoinedTensors, parts: Sequence[Any], form: jax.ShapeDtypeStruct) -> bool:
+    """Return True if the parts are arrays of JAX in this process, and the packed form is a plain matrix or vector."""
+    on_device = all(isinstance(each, jax.Array) and each.is_fully_addressable for each in parts)
+    return on_device and form.shape == request.plain
 
 
 def size_of(form: jax.ShapeDtypeStruct) -> int:

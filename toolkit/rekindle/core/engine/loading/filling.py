@@ -19,6 +19,7 @@ from rekindle.core.device.place import WEIGHTS, Place
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.lowering import EMPTY
 from rekindle.core.engine.loading.blueprint import Blueprint
+from rekindle.core.engine.loading.joining import join
 from rekindle.core.errors import ConfigError
 from rekindle.core.markup import size_text
 from rekindle.core.models.config import ModelConfig
@@ -113,7 +114,8 @@ def place_weights(
             if key in by_shard:
                 arrays = [with_overrides(jax.device_put, array, device) for array in by_shard[key]]
             else:
-                arrays = load_weights(config, tensors, dtype, report_bytes, put_on(device), implementation, shard)
+                put, on_device = put_on(device), partial(with_overrides, join)
+                arrays = load_weights(config, tensors, dtype, report_bytes, put, implementation, shard, on_device)
                 by_shard[key] = arrays
             shards.append(arrays)
         joined[place] = [place.global_array(list(each), WEIGHTS) for each in zip(*shards, strict=True)]

@@ -1,0 +1,68 @@
+"""Joining of weights that are on a device already, without the host: what `load_weights` does with files."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle.core.models.layers import JoinedTensors
+
+
+def join(request: JoinedTensors, parts: Sequence[jax.Array], dtype: jnp.dtype) -> jax.Array:
+    """Join tensors on their device into a new array; a request's first one compiles a small program.
+
+    The result shares no memory with the parts, which may be donated or deleted by their owner.
+
+    Args:
+        request: the request for the weight.
+        parts: its tensors, all on one device.
+        dtype: the dtype of matrices; vectors are float32.
+
+    Returns:
+        The weight, with the shape `request.plain`.
+    """
+    if not request.matrix:
+        return _vector(tuple(parts), request.order, np.float32(request.offset))
+    members = None if request.members is None else tuple(int(member) for member in request.members)
+    return _matrix(
+        tuple(parts),
+        request.order,
+        request.inputs,
+        groups=request.groups,
+        members=members,
+        transposed=request.transposed,
+        dtype=dtype,
+    )
+
+
+@jax.jit
+def _vector(parts: tuple[jax.Array, ...], order: jax.Array | None, offset: jax.Array) -> jax.Array:
+    joined = jnp.concatenate([part.reshape(-1).astype(jnp.float32) for part in parts])
+    return (joined if order is None else joined[order]) + offset
+
+
+@partial(jax.jit, static_argnames=("groups", "members", "transposed", "dtype"))
+def _matrix(
+    parts: tuple[jax.Array, ...],
+    order: jax.Array | None,
+    inputs: jax.Array | None,
+    *,
+    groups: int,
+    members: tuple[int, ...] | None,
+    transposed: bool,
+    dtype: jnp.dtype,
+) -> jax.Array:
+    stacked = bool(groups) and parts[0].ndim == 3  # each part has the rows of every group
+    whole = jnp.concatenate(parts, axis=1 if stacked else 0).astype(dtype)
+    whole = whole.reshape(max(1, groups), -1, whole.shape[-1])
+    if members is not None:
+        whole = whole[np.array(members)]
+    if transposed:
+        whole = whole.swapaxes(1, 2)
+    if order is not None:
+        whole = whole[:, order]
+    if inputs is not None:
+        whole = jnp.where(inputs >= 0, whole[:, :, inputs], 0)
+    return jnp.copy(whole if groups else whole[0])
