@@ -59,7 +59,7 @@ def load_weights(
 
     Args:
         config: the model.
-        tensors: the checkpoint's tensors by Hugging Face name, looked up on demand.
+        tensors: the checkpoint's tensors by Hugging Face name, looked up on demand; or arrays of JAX.
         dtype: the dtype of the weights.
         report_bytes: called on this thread with the bytes loaded since the last call.
         put: puts an array on the device; called from several threads.

@@ -114,8 +114,8 @@ def place_weights(
             if key in by_shard:
                 arrays = [with_overrides(jax.device_put, array, device) for array in by_shard[key]]
             else:
-                put, on_device = put_on(device), partial(with_overrides, join)
-                arrays = load_weights(config, tensors, dtype, report_bytes, put, implementation, shard, on_device)
+                put = put_on(device)
+                arrays = load_weights(config, tensors, dtype, report_bytes, put, implementation, shard, join)
                 by_shard[key] = arrays
             shards.append(arrays)
         joined[place] = [place.global_array(list(each), WEIGHTS) for each in zip(*shards, strict=True)]

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.models.layers import JoinedTensors
 
 
@@ -23,18 +24,14 @@ def join(request: JoinedTensors, parts: Sequence[jax.Array], dtype: jnp.dtype) -
     Returns:
         The weight, with the shape `request.plain`.
     """
+    joined: jax.Array
     if not request.matrix:
-        return _vector(tuple(parts), request.order, np.float32(request.offset))
+        joined = with_overrides(_vector, tuple(parts), request.order, np.float32(request.offset))
+        return joined
     members = None if request.members is None else tuple(int(member) for member in request.members)
-    return _matrix(
-        tuple(parts),
-        request.order,
-        request.inputs,
-        groups=request.groups,
-        members=members,
-        transposed=request.transposed,
-        dtype=dtype,
-    )
+    form = {"groups": request.groups, "members": members, "transposed": request.transposed, "dtype": dtype}
+    joined = with_overrides(_matrix, tuple(parts), request.order, request.inputs, **form)
+    return joined
 
 
 @jax.jit
