@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -190,6 +191,30 @@ def test_weights_that_do_not_fit_change_nothing(
 async def test_it_can_be_awaited(session: rekindle.Session, others: dict[str, Any], expected: tuple[Any, Any]) -> None:
     await session.update_weights({name: jnp.asarray(array) for name, array in others.items()})
     assert (await session.generate(**ASKED)).token_ids == expected[0]
+
+
+def test_a_session_that_slept_has_freed_its_device_and_gives_the_same_tokens_without_a_compilation(
+    session: rekindle.Session, others: dict[str, Any], expected: tuple[Any, Any]
+) -> None:
+    before, compilations, memory = session.generate_sync(**ASKED), session.stats.compilations, session.memory
+    live = sum(array.nbytes for array in jax.live_arrays())
+    session.sleep_sync()
+    freed = live - sum(array.nbytes for array in jax.live_arrays())
+    assert freed >= memory.weights + memory.pool
+    assert (session.memory.weights, session.memory.pool) == (0, 0)
+    waiting = session.submit(**ASKED)
+    session.wake_sync()
+    assert waiting.result(timeout=PATIENCE).token_ids == before.token_ids
+    assert (session.memory.weights, session.memory.pool) == (memory.weights, memory.pool)
+    running = started(session)
+    sleeping = session.submit(**ASKED)
+    session.resume()
+    session.sleep_sync(in_flight="keep")
+    session.wake_sync(others)
+    assert sleeping.result(timeout=PATIENCE).token_ids == expected[0]
+    assert running.result(timeout=PATIENCE).weights_version[-1][0] == session.weights_version == 1
+    assert session.stats.compilations == compilations
+    assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
 
 
 def test_a_closed_session_says_so(session: rekindle.Session, others: dict[str, Any]) -> None:

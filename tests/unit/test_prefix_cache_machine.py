@@ -123,7 +123,7 @@ class CacheMachine(RuleBasedStateMachine):
             if self.asked[request_id].hold:
                 self.withdrawn.add(request_id)
                 self.engine.say(Withdraw(request_id))
-        self.engine.drain()
+        self.settle_all()
 
     @precondition(lambda self: self.asked and not self.changes)
     @rule(idle=st.booleans())
@@ -151,6 +151,29 @@ class CacheMachine(RuleBasedStateMachine):
         if in_flight == "fail":
             self.withdrawn |= {request_id for request_id in before if request_id in self.engine.rejected}
 
+    @rule(in_flight=st.sampled_from(get_args(InFlightPolicy)))
+    def sleep(self, in_flight: InFlightPolicy) -> None:
+        """Free the device; a wake with the same weights may read their copies, as stamped pages prove."""
+        self.changes += 1
+        self.all_went_well = False
+        before = {request_id for request_id in range(len(self.asked)) if request_id not in self.engine.ends}
+        self.engine.say(NewWeights(self.changes, [], in_flight, asleep=True))
+        if in_flight == "fail":
+            self.withdrawn |= {request_id for request_id in before if request_id in self.engine.rejected}
+
+    @precondition(lambda self: self.engine.asleep)
+    @rule()
+    def wake(self) -> None:
+        self.changes += 1
+        self.engine.say(NewWeights(self.changes, [], version=self.engine.scheduler.table.exchanges))
+
+    def settle_all(self) -> None:
+        """Settle everything, and wake the engine whenever it has gone to sleep."""
+        self.engine.drain()
+        while self.engine.asleep:
+            self.wake()
+            self.engine.drain()
+
     @rule()
     def lose_device(self) -> None:
         self.all_went_well = False
@@ -159,7 +182,7 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def something_goes_on_while_somebody_waits(self) -> None:
         engine = self.engine
-        if len(engine.ends) < len(self.asked):
+        if len(engine.ends) < len(self.asked) and not engine.asleep:
             assert engine.in_flight or engine.fetching or engine.offloading
         if len(engine.cache_saved) < self.cache_saves:
             assert engine.offloading or engine.writing
@@ -181,7 +204,7 @@ class CacheMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
             return
-        self.engine.drain()
+        self.settle_all()
         for request_id, asked in enumerate(self.asked):
             end = self.engine.ends[request_id]
             if request_id in self.engine.rejected and request_id not in self.withdrawn:

@@ -179,7 +179,7 @@ class Lane:
     staging: list[StagePages] = field(default_factory=list)
     weights: str = "old"
     exchanges: int = 0
-    used: list[int] = field(default_factory=list)
+    used: list[WeightsUsed] = field(default_factory=list)
 
     def uncached(self, request: Request) -> int:
         return len(request.initial_tokens)
@@ -306,13 +306,13 @@ class RelayMachine(RuleBasedStateMachine):
         ):
             new = lane.waiting.pop(0)
             lane.weights, lane.exchanges = new.weights[0], lane.exchanges + 1
-            lane.used.append(new.ticket)
+            lane.used.append(WeightsUsed(new.ticket, lane.exchanges))
 
     @rule(number=st.integers(0, 1))
     def tell(self, number: int) -> None:
         """Have a stepper say which weights it uses, before it computes anything with them."""
         while self.lanes[number].used:
-            self.up.append(FromLane(number, WeightsUsed(self.lanes[number].used.pop(0), 1)))
+            self.up.append(FromLane(number, self.lanes[number].used.pop(0)))
 
     def end(self, number: int, request_id: int, end: Any, tokens: tuple[int, ...] = ()) -> None:
         lane = self.lanes[number]

@@ -39,6 +39,7 @@ class EngineClient:
         first_tokens: (arrival by `time.perf_counter`, seconds since submission) of the most recent first tokens.
         latencies: latency histograms of all requests so far.
         weights_version: the number of the weights in use; 0 for the initial ones.
+        asleep: whether the device has neither weights nor pages.
     """
 
     def __init__(self, max_waiting: int):
@@ -50,6 +51,7 @@ class EngineClient:
         self.first_tokens: deque[tuple[float, float]] = deque(maxlen=FIRST_TOKENS)
         self.latencies = Latencies()
         self.weights_version = 0
+        self.asleep = False
 
     @property
     def under_way(self) -> dict[int, Handle]:
@@ -113,7 +115,7 @@ class EngineClient:
                 self._answers[ticket].put(message)
             case CacheSaved(ticket) | WeightsUsed(ticket) | WeightsKept(ticket):
                 if isinstance(message, WeightsUsed):  # before its caller wakes up
-                    self.weights_version = message.version
+                    self.weights_version, self.asleep = message.version, message.asleep
                 answers = self._answers.pop(ticket)
                 answers.put(message)
                 answers.close()

@@ -1,11 +1,15 @@
 """Display of a session: its device, sizes, memory and current state."""
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 from rekindle.core import markup
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.models.wire import Wire
 from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix, prompt_shares
+
+ASLEEP: Final = "asleep"
+"""The state of an engine without weights and pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +42,15 @@ class Memory:
     states: int = 0
 
     @classmethod
-    def of(cls, loaded_engine: LoadedEngine) -> "Memory":
-        """Return the current memory of an engine."""
+    def of(cls, loaded_engine: LoadedEngine, *, asleep: bool) -> "Memory":
+        """Return the current memory of an engine; one that is asleep has nothing on its devices."""
         limits, counts, deployment = loaded_engine.limits, loaded_engine.stats().scheduler, loaded_engine.deployment
         page, state, groups = limits.pool.page_bytes, limits.pool.state_bytes, limits.groups
+        awake = int(not asleep)
         return cls(
-            weights=deployment.copies * deployment.weight_bytes,
+            weights=awake * deployment.copies * deployment.weight_bytes,
             workspace=loaded_engine.programs.workspace(deployment.devices),
-            pool=groups * limits.pool.num_pages * page,
+            pool=awake * groups * limits.pool.num_pages * page,
             devices=deployment.devices,
             token=page // limits.pool.page_size,
             tokens=groups * limits.pool.tokens,
@@ -53,7 +58,7 @@ class Memory:
             host_limit=groups * limits.pool.host_pages * page,
             disk=counts.disk_pages * page + counts.disk_states * state,
             disk_limit=loaded_engine.settings.disk_cache_bytes if limits.pool.snapshots else 0,
-            states=groups * (limits.max_running + 1) * state,
+            states=awake * groups * (limits.max_running + 1) * state,
         )
 
     def facts(self) -> dict[str, str | None]:
@@ -93,7 +98,7 @@ class About:
         name: the name of the model, as passed to `open`.
         loaded_engine: the engine of the session.
         error: the error that ended the session; None while it is open.
-        state: "paused" or a description of a stuck tick; None while the engine runs.
+        state: "paused", "asleep" or a description of a stuck tick; None while the engine runs.
     """
 
     name: str
@@ -118,7 +123,7 @@ class About:
         """Return the session as text: its line, the model and the memory."""
         if self.error is not None:
             return self.line()
-        rows = {"model": self._model(), "memory": Memory.of(self.loaded_engine).facts()}
+        rows = {"model": self._model(), "memory": Memory.of(self.loaded_engine, asleep=self.state == ASLEEP).facts()}
         return "\n".join([self.line(), *(f"  {name:8}{_joined(facts)}" for name, facts in rows.items())])
 
     def html(self) -> str:
@@ -134,7 +139,7 @@ class About:
             "generated": markup.quantity(counts.generated_tokens, "token"),
             "meanwhile": self.loaded_engine.programs.readiness().summary or None,
         }
-        memory = Memory.of(self.loaded_engine).facts()
+        memory = Memory.of(self.loaded_engine, asleep=self.state == ASLEEP).facts()
         parts = (*map(markup.facts, (self._model(), memory, now)), prompt_shares(counts))
         return markup.card("Session", self.name, *parts)
 

@@ -1,8 +1,8 @@
 """Operations on a session: replace weights, save the cache, wait for programs, pause, step and close."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import get_args
+from typing import Any, get_args
 
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.checkpoints.weights import Weights
@@ -29,6 +29,8 @@ class Operations:
     def __init__(self, engine: EngineThread, loaded_engine: LoadedEngine, client: EngineClient):
         self._engine, self._loaded_engine, self._client = engine, loaded_engine, client
         self._followers: dict[Feed[None], Callable[[], None]] = {}
+        self._source: Weights | None = None  # of the weights in use; None for those of the opened model
+        self._is_source_kept = True
         engine.stopped.when_closed(self._stop_followers)
 
     def followed_by(self, stop: Callable[[], None], closed: Feed[None]) -> None:
@@ -45,6 +47,39 @@ class Operations:
 
     def update_weights(self, weights: Weights, in_flight: InFlightPolicy) -> Waits[None]:
         """See `Session.update_weights`."""
+        self._check_in_flight(in_flight)
+        read = self._loaded_engine.reload if self._client.asleep else self._loaded_engine.load
+        loaded = yield from in_a_thread(lambda: read(weights), "weights")
+        yield from self._exchange(lambda ticket: NewWeights(ticket, loaded, in_flight))
+        self._is_source_kept = not isinstance(weights, Mapping)  # arrays would take the memory that sleep() frees
+        self._source = None if isinstance(weights, Mapping) else weights
+
+    def sleep(self, in_flight: InFlightPolicy) -> Waits[None]:
+        """See `Session.sleep`."""
+        self._check_in_flight(in_flight)
+        if self._loaded_engine.replicas is not None or self._loaded_engine.followers is not None:
+            raise InvalidRequest("sleep() frees the devices of this process, and this session has devices of others")
+        lanes: list[list[Any]] = [[] for _ in self._loaded_engine.lanes]
+        empty = lanes if len(lanes) > 1 else lanes[0]
+        yield from self._exchange(lambda ticket: NewWeights(ticket, empty, in_flight, asleep=True))
+
+    def wake(self, weights: Weights | None) -> Waits[None]:
+        """See `Session.wake`."""
+        if weights is not None:
+            yield from self.update_weights(weights, "finish")
+            return
+        if not self._client.asleep:
+            return
+        if not self._is_source_kept:
+            raise InvalidRequest(
+                "wake() reads the weights again from files, and those in use came as arrays, which are not kept: pass "
+                "them, wake(weights)"
+            )
+        loaded = yield from in_a_thread(lambda: self._loaded_engine.reload(self._source), "weights")
+        version = self._client.weights_version
+        yield from self._exchange(lambda ticket: NewWeights(ticket, loaded, version=version))
+
+    def _check_in_flight(self, in_flight: InFlightPolicy) -> None:
         if in_flight not in get_args(InFlightPolicy):
             raise InvalidRequest(f"in_flight must be 'finish', 'keep' or 'fail', got {in_flight!r}")
         if in_flight == "keep" and self._loaded_engine.limits.one_shape:
@@ -52,8 +87,10 @@ class Operations:
                 "in_flight='keep' computes generated tokens again with another program, and deterministic=True rules "
                 "that out on these devices: use 'finish' or 'fail'"
             )
-        loaded = yield from in_a_thread(lambda: self._loaded_engine.load(weights), "weights")
-        ticket, used = self._client.ask(lambda ticket: NewWeights(ticket, loaded, in_flight), self._engine.post)
+
+    def _exchange(self, question: Callable[[int], NewWeights]) -> Waits[None]:
+        """Ask for other weights or none, and wait until all lanes have them; withdraw if the wait is left early."""
+        ticket, used = self._client.ask(question, self._engine.post)
         try:
             yield Wait(used)
         except BaseException:

@@ -57,7 +57,7 @@ from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 from rekindle.scoring import embedding, judging, likelihood
 from rekindle.session import prefix as prefixes
-from rekindle.session.about import About, Memory
+from rekindle.session.about import ASLEEP, About, Memory
 from rekindle.session.engine_view import EngineView
 from rekindle.session.metrics import metrics_text
 from rekindle.session.operations import Operations
@@ -409,6 +409,48 @@ class Session:
 
     update_weights_sync = blocking(update_weights)
 
+    @awaitable("await session.sleep()")
+    def sleep(self, *, in_flight: InFlightPolicy = "finish") -> Waits[None]:
+        """Free the weights and all pages on the device for other users of it, and wait until this is done.
+
+        Programs, tokenizer and settings stay, so that `wake` compiles nothing. Requests can still be submitted; they
+        wait until the session wakes. Cached pages on the device are lost. Copies in host memory and on disk stay, and
+        are found after `wake()` with the same weights. Leaving the wait early keeps the session awake, unless it is
+        asleep already.
+
+        Args:
+            in_flight: "finish" completes running requests first, while new ones wait; "keep" continues them when the
+                session wakes, computed again from their tokens; "fail" ends them with WeightsChanged.
+
+        Raises:
+            InvalidRequest: `in_flight` is invalid, or as in `update_weights`; or devices of the session belong to other
+                processes.
+            SessionError: the session is closed or its engine failed.
+        """
+        return self._operations.sleep(in_flight)
+
+    sleep_sync = blocking(sleep)
+
+    @awaitable("await session.wake()")
+    def wake(self, weights: Weights | None = None) -> Waits[None]:
+        """Read the weights again after `sleep`, allocate all pages, and wait until requests are served again.
+
+        Nothing is compiled. An awake session stays as it is, unless it gets other weights. `update_weights` wakes a
+        session too.
+
+        Args:
+            weights: new weights, as in `update_weights`. The default reads those in use before from their files.
+
+        Raises:
+            InvalidRequest: the weights in use before were given as arrays; pass them.
+            ModelTooLarge: the device has no room for weights and pages at the moment; the session stays asleep.
+            ModelError: the weights cannot be read; the session stays asleep.
+            SessionError: the session is closed or its engine failed.
+        """
+        return self._operations.wake(weights)
+
+    wake_sync = blocking(wake)
+
     @awaitable("await session.save()")
     def save(self, *, progress: bool = True) -> Waits[int]:
         """Write all cached prefixes to disk for later sessions, and wait until they are on disk.
@@ -677,7 +719,12 @@ class Session:
     @property
     def memory(self) -> Memory:
         """Current memory use of weights, workspace and pages."""
-        return Memory.of(self._loaded_engine)
+        return Memory.of(self._loaded_engine, asleep=self.asleep)
+
+    @property
+    def asleep(self) -> bool:
+        """True between `sleep` and `wake`, while the device has neither weights nor pages of the session."""
+        return self._client.asleep
 
     @property
     def weights_version(self) -> int:
@@ -762,10 +809,12 @@ class Session:
     def __exit__(self, *raised: object) -> None:
         self.close_sync()
 
+    def _rest(self) -> str | None:
+        """Return why the engine computes nothing, or None."""
+        return "paused" if self.paused else ASLEEP if self.asleep else None
+
     def _about(self) -> About:
-        return About(
-            self._name, self._loaded_engine, self._engine.error, self.stuck or ("paused" if self.paused else None)
-        )
+        return About(self._name, self._loaded_engine, self._engine.error, self.stuck or self._rest())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         about = self._about()

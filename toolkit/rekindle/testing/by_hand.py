@@ -118,6 +118,11 @@ class ByHand:
         return [each.ticket for each in self.told if isinstance(each, WeightsUsed)]
 
     @property
+    def asleep(self) -> bool:
+        """True if the device has neither weights nor pages."""
+        return next((each.asleep for each in reversed(self.told) if isinstance(each, WeightsUsed)), False)
+
+    @property
     def cache_saved(self) -> list[CacheSaved]:
         """The replies to callers of a save of the cache to disk."""
         return [each for each in self.told if isinstance(each, CacheSaved)]

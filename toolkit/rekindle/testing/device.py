@@ -68,6 +68,7 @@ class FakeStepper:
         self._slots = _slots(limits)
         self._weights = 0
         self._losses = 0
+        self._asleep = False
 
     def lose(self) -> None:
         """Lose the pages and the slots, as after a failed program; the reply to the next plan reports the loss."""
@@ -92,13 +93,17 @@ class FakeStepper:
                 if losses == self._losses:
                     self._scatter(Onload(contents, pages))
                 return []
-            case UseWeights(ticket, _, version):
-                self._weights += 1  # pages are stamped with this number
-                return [WeightsUsed(ticket, version)]
+            case UseWeights(ticket, _, version, asleep):
+                self._weights = version  # pages are stamped with this number
+                self._asleep = asleep
+                if asleep:
+                    self.lose()
+                return [WeightsUsed(ticket, version, asleep)]
         raise AssertionError(f"the stepper takes Plan, Offload, Collect, PutPages and UseWeights, got {message!r}")
 
     def _dispatch(self, plan: Plan) -> Dispatched:
         """Write all pages of a tick before reading any, as the device does."""
+        assert not self._asleep, "a plan for a device without weights"
         self._check(plan)
         if plan.losses < self._losses:
             return Dispatched(plan.tick, (), (), None, self._losses)

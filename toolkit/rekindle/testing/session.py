@@ -40,6 +40,10 @@ class _FakeLoadedEngine(LoadedEngine):
         """Return empty weights, since the fake device has none."""
         return [[] for _ in self.lanes] if len(self.lanes) > 1 else []
 
+    def reload(self, weights: Weights | None) -> list[Any]:
+        """Return empty weights."""
+        return self.load(weights or {})
+
 
 def fake_loaded_engine(
     limits: EngineLimits,

@@ -105,6 +105,14 @@ class SharedWeights(list[jax.Array]):
         self.number = number
 
 
+class AwakeWeights(list[jax.Array]):
+    """Weights for a device state that was freed, with its new pages and slots, of an idle engine."""
+
+    def __init__(self, arrays: Iterable[jax.Array], pages: Pages, slots: Slots):
+        super().__init__(arrays)
+        self.pages, self.slots = pages, slots
+
+
 @dataclass(slots=True)
 class DeviceState:
     """The arrays on the devices. Processes running the same sequence of orders have the same state.

@@ -13,8 +13,10 @@ from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.checkpoints.weights import Weights, tensors_of
 from rekindle.core.config import Settings
 from rekindle.core.device.jax_settings import overrides
+from rekindle.core.device.orders import AwakeWeights
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
+from rekindle.core.device.programs.lowering import EMPTY
 from rekindle.core.engine.actor import Actor
 from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.engine import Engine
@@ -24,6 +26,7 @@ from rekindle.core.engine.preparing import Preparer
 from rekindle.core.engine.replicas import LaneState, ProgramsView, Replicas
 from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.engine.wiring import Actors, Compose, Deliver, composed
+from rekindle.core.errors import ModelTooLarge
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.reading import Family
 from rekindle.core.routing.relay import Relay
@@ -156,8 +159,38 @@ class LoadedEngine:
                 return lanes[0] if len(lanes) == 1 else lanes
             return self.followers.load_weights(weights, lambda: self._read(weights)[0])
 
-    def _read(self, weights: Weights) -> list[list[jax.Array]]:
-        tensors, deployment = tensors_of(weights, self.model, self.family), self.deployment
+    def reload(self, weights: Weights | None) -> list[Any]:
+        """Read weights for an engine that is asleep, and allocate its pages and slots.
+
+        Args:
+            weights: as in `load`; None for those of the opened model.
+
+        Returns:
+            `AwakeWeights`; one for each lane if there are several lanes.
+
+        Raises:
+            ModelTooLarge: the device has no room at the moment.
+            Others: as in `load`.
+        """
+        with overrides():
+            try:
+                states = [lane.executables.run(EMPTY) for lane in self.lanes if lane.executables is not None]
+                lanes = [
+                    AwakeWeights(arrays, *state) for arrays, state in zip(self._read(weights), states, strict=True)
+                ]
+                jax.block_until_ready([(each.pages, each.slots) for each in lanes])
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
+                raise ModelTooLarge(
+                    f"out of memory: {self.deployment} has no room for the weights and the pages at the moment; close "
+                    "other users of the device, and wake the session again"
+                ) from error
+        return lanes[0] if len(lanes) == 1 else lanes
+
+    def _read(self, weights: Weights | None) -> list[list[jax.Array]]:
+        tensors = self.checkpoint.tensors if weights is None else tensors_of(weights, self.model, self.family)
+        deployment = self.deployment
         dtype = jnp.dtype(deployment.dtype)
         places = [lane.place for lane in self.lanes if lane.place is not None]
         return place_new_weights(self.model, tensors, dtype, deployment.implementation, places)

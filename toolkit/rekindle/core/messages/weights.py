@@ -19,12 +19,14 @@ class NewWeights(Message):
         weights: device arrays, in the argument order of programs; for a router, one list for each lane.
         in_flight: what happens to started requests.
         version: the number of these weights for tokens drawn by them; None for the next number.
+        asleep: whether to have no weights and no pages on the device, and to plan nothing until the next message.
     """
 
     ticket: int
     weights: list[Any]
     in_flight: InFlightPolicy = "finish"
     version: int | None = None
+    asleep: bool = False
 
     def __str__(self) -> str:
         return f"NewWeights: {quantity(len(self.weights), 'array')}"
@@ -46,11 +48,15 @@ class WeightsKept(Message):
 
 @dataclass(frozen=True, slots=True)
 class UseWeights(Message):
-    """Use these weights for every later plan. From the scheduler to the stepper."""
+    """Use these weights for every later plan; asleep, free weights and pages. From the scheduler to the stepper.
+
+    Attributes as in `NewWeights`.
+    """
 
     ticket: int
     weights: list[Any]
     version: int
+    asleep: bool = False
 
     def __str__(self) -> str:
         return f"UseWeights: {quantity(len(self.weights), 'array')}"
@@ -58,7 +64,8 @@ class UseWeights(Message):
 
 @dataclass(frozen=True, slots=True)
 class WeightsUsed(Message):
-    """The new weights are in use. From the stepper to the caller."""
+    """The new weights are in use, or none are if the engine is asleep. From the stepper to the caller."""
 
     ticket: int
     version: int
+    asleep: bool = False

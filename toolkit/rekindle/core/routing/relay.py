@@ -198,8 +198,8 @@ class Relay:
                 self._staging.remove(request_id)
                 if transfer := self._transfers.get(request_id):
                     yield self._hand_over(transfer)
-            case WeightsUsed(ticket):
-                self._exchange_counts[lane] += 1
+            case WeightsUsed(ticket, version):
+                self._exchange_counts[lane] = version
                 if lane == PREFILL:
                     if self._exchanges[ticket].message.in_flight == "keep":
                         self._restart_prompts()

@@ -94,7 +94,8 @@ class Tickets:
                 yield exchange.of(each)
             return
         del self._exchanges[ticket]
-        yield WeightsUsed(ticket, max(versions)) if versions else WeightsKept(ticket)
+        asleep = exchange.question.asleep
+        yield WeightsUsed(ticket, max(versions), asleep) if versions else WeightsKept(ticket)
         yield from self._begin()
 
     def _record_save(self, ticket: int) -> Iterator[Message]:

@@ -70,6 +70,7 @@ class Scheduler:
         self._in_flight = 0
         self._last_settled = 0  # the last settled tick
         self._overdue = False
+        self._asleep = False
         self._waiting_at_overdue: Collection[int] = ()  # the requests queued at the last overdue report
         self._new_weights: deque[NewWeights] = deque()
         self._outbox = HostTierOutbox()
@@ -194,10 +195,10 @@ class Scheduler:
 
         Planning waits for the masks of constrained requests, except late ones: skipping a tick makes a request slower
         by half. While new weights are pending, only started requests are admitted, or no tick is planned if the started
-        ones will use them too. No tick is planned behind an overdue one.
+        ones will use them too. No tick is planned behind an overdue one, or while the device has no weights.
         """
         table = self.table
-        if self._overdue or self._drains:
+        if self._overdue or self._asleep or self._drains:
             return
         while self._in_flight < self._limits.depth and not any(state.delays_plans for state in table.running):
             changes, builder = table.waiting.changes, self._planner.build(only_started=bool(self._new_weights))
@@ -224,7 +225,7 @@ class Scheduler:
 
     def _unblock(self) -> Iterator[Message]:
         """Make room for the first queued request if nothing runs and only staged or held pages block it."""
-        while not self._in_flight and not self.table.running:
+        while not self._in_flight and not self.table.running and not self._asleep:
             first = self.table.waiting.blocked(only_started=bool(self._new_weights))
             if first is None:
                 return
@@ -377,6 +378,10 @@ class Scheduler:
         """True if no request would compute one token with the old and the new weights."""
         if not self._new_weights:
             return False
+        if self._asleep:  # requests kept meanwhile go on with any weights
+            return True
+        if self._new_weights[0].asleep and self._in_flight:
+            return False
         return (self._drains and not self._in_flight) or not any(state.started for state in self.table)
 
     def _change_weights(self) -> Iterator[Message]:
@@ -390,8 +395,18 @@ class Scheduler:
             for state in self.table.running[::-1]:
                 self.table.preempt(state)
             self.table.waiting.forget_cache()
-            for group in self.table.groups:
+            self._forget_pages(new)
+            self._asleep = new.asleep
+            yield UseWeights(new.ticket, new.weights, self.table.exchanges, new.asleep)
+
+    def _forget_pages(self, new: NewWeights) -> None:
+        """Forget the pages on the device of an engine that goes to sleep, and all pages of other weights."""
+        version = self.table.exchanges + (not new.asleep) if new.version is None else new.version
+        for group in self.table.groups:
+            if new.asleep:
+                group.cache.lose_device()
+            elif version != self.table.exchanges:
                 group.cache.forget()
+        if version != self.table.exchanges:
             self._writeback.stop()
-            self.table.exchanges = self.table.exchanges + 1 if new.version is None else new.version
-            yield UseWeights(new.ticket, new.weights, self.table.exchanges)
+        self.table.exchanges = version

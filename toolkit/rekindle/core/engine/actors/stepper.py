@@ -12,6 +12,7 @@ from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.orders import (
     Allow,
+    AwakeWeights,
     DeviceState,
     Enter,
     Gather,
@@ -71,6 +72,7 @@ class Stepper:
         self._limits = limits
         self._send = send
         self._losses = 0  # number of losses of the device state
+        self._asleep = False
 
     async def handle(self, message: Message) -> list[Message]:
         """Turn Plan into Dispatched, Offload into Gathered, Collect into Collected, UseWeights into WeightsUsed."""
@@ -85,12 +87,18 @@ class Stepper:
                 if losses == self._losses:
                     await self._put(Onload(contents, pages))
                 return []
-            case UseWeights(ticket, weights, version):
+            case UseWeights(ticket, weights, version, asleep):
                 if isinstance(weights, SharedWeights):
                     self._broadcast(Use(weights.number))
                 old, self._state.weights = [self._state.weights], list(weights)
+                if asleep:
+                    self._losses += 1
+                    self._state.delete_state()
+                elif self._asleep:
+                    await self._wake(weights)
+                self._asleep = asleep
                 await to_thread.run_sync(_forget, old)  # in a worker thread, as it may free gigabytes
-                return [WeightsUsed(ticket, version)]
+                return [WeightsUsed(ticket, version, asleep)]
         raise TypeError(f"the stepper takes Plan, Offload, Collect, PutPages and UseWeights, got {message!r}")
 
     async def _dispatch(self, plan: Plan) -> Dispatched:
@@ -106,6 +114,17 @@ class Stepper:
         """Replace a lost device state by the state of an idle engine."""
         self._losses += 1
         self._state.delete_state()
+        await self._allocate()
+
+    async def _wake(self, weights: list[jax.Array]) -> None:
+        """Have pages and slots again: those that came with the weights."""
+        if isinstance(weights, AwakeWeights):
+            self._state.pages, self._state.slots = weights.pages, weights.slots
+        else:  # the weights were read before the engine went to sleep
+            await self._allocate()
+
+    async def _allocate(self) -> None:
+        """Allocate the pages and slots of an idle engine."""
         await self._programs.ready(EMPTY)
         empty = await to_thread.run_sync(with_overrides, self._programs.run, EMPTY)
         self._state.pages, self._state.slots = empty

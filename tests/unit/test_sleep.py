@@ -1,0 +1,105 @@
+"""A session that sleeps has nothing on its device, loses no request, and wakes as it was."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+import rekindle
+from rekindle.core.config import SettingsOptions
+from rekindle.core.messages import NewWeights
+from rekindle.session.session import Session
+from rekindle.testing import ByHand, expected_tokens, fake_session
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+SHARED = list(range(48))
+PROMPTS = [[number, *SHARED] for number in range(6)]
+SMALL: SettingsOptions = {"page_size": 16, "num_pages": 40, "max_running": 2}
+WAYS: list[SettingsOptions] = [{}, {"replicas": 2}, {"prefill": "cpu:0", "decode": "cpu:0", "prefill_from": 16}]
+
+
+@pytest.fixture(params=WAYS, ids=["one", "lanes", "apart"])
+async def session(request: pytest.FixtureRequest) -> AsyncIterator[Session]:
+    async with fake_session(**SMALL | request.param) as session:
+        yield session
+
+
+async def test_requests_wait_while_a_session_sleeps(session: Session) -> None:
+    """The fake device asserts that nothing is planned meanwhile."""
+    await session.generate(token_ids=PROMPTS, max_tokens=3)
+    await session.sleep()
+    assert session.asleep
+    assert "asleep" in repr(session)
+    assert session.stats.scheduler.cached_pages == 0
+    handles = [session.submit(token_ids=prompt, max_tokens=9) for prompt in PROMPTS]
+    await until(lambda: session.stats.scheduler.waiting == len(PROMPTS), "all wait")
+    assert not any(handle.done for handle in handles)
+    await session.wake()
+    assert not session.asleep
+    answers = [await handle for handle in handles]
+    assert [answer.token_ids for answer in answers] == [expected_tokens(prompt, 9) for prompt in PROMPTS]
+    assert {answer.weights_version for answer in answers} == {((0, 9),)}, "the weights are the same"
+
+
+async def test_what_runs_is_kept_over_a_sleep_or_fails(session: Session) -> None:
+    kept = [session.submit(token_ids=prompt, max_tokens=500, ignore_eos=True) for prompt in PROMPTS]
+    await until(lambda: session.stats.scheduler.generated_tokens > 9, "they run")
+    await session.sleep(in_flight="keep")
+    tokens = session.stats.scheduler.generated_tokens
+    assert not any(handle.done for handle in kept)
+    await session.wake({})
+    assert session.weights_version == 1
+    answers = [await handle for handle in kept]
+    assert [answer.token_ids for answer in answers] == [expected_tokens(prompt, 500) for prompt in PROMPTS]
+    runs = [run for answer in answers for run in answer.weights_version]
+    assert sum(count for version, count in runs if version == 0) == tokens, "each before the sleep"
+    failing = session.submit(token_ids=SHARED, max_tokens=500, ignore_eos=True)
+    await until(lambda: session.stats.scheduler.running > 0, "it runs")
+    await session.sleep(in_flight="fail")
+    with pytest.raises(rekindle.WeightsChanged):
+        await failing
+    await session.update_weights({}, in_flight="keep")
+    assert not session.asleep, "new weights wake it too"
+    assert (await session.generate(token_ids=SHARED, max_tokens=4)).token_ids == expected_tokens(SHARED, 4)
+
+
+async def test_a_session_that_is_awake_has_no_need_to_wake_and_one_asleep_may_sleep_again(session: Session) -> None:
+    await session.wake()
+    for _ in range(2):
+        await session.sleep()
+    await session.wake()
+    assert (await session.generate(token_ids=SHARED, max_tokens=4)).token_ids == expected_tokens(SHARED, 4)
+
+
+async def test_weights_that_came_as_arrays_are_to_be_given_again(session: Session) -> None:
+    await session.update_weights({})
+    await session.sleep()
+    with pytest.raises(rekindle.InvalidRequest, match="pass them, wake"):
+        await session.wake()
+    assert session.asleep
+    await session.wake({})
+    assert session.weights_version == 2
+
+
+async def test_a_held_prefix_is_computed_anew_after_a_sleep(session: Session) -> None:
+    async with session.prefix(token_ids=SHARED[:32]) as held:
+        await session.sleep()
+        await session.wake()
+        assert (await held.generate(token_ids=[7], max_tokens=4)).token_ids == expected_tokens([*SHARED[:32], 7], 4)
+
+
+def test_copies_in_host_memory_are_found_after_a_sleep_with_the_same_weights() -> None:
+    engine = ByHand(page_size=16, num_pages=7, max_running=2, host_cache_bytes=8 * 128, disk_cache_bytes=0)
+    engine.admit(0, SHARED, max_tokens=1)
+    engine.drain()
+    engine.admit(1, list(range(100, 148)), max_tokens=40)  # which evicts what came before
+    engine.drain()
+    for ticket, version, found in ((1, 0, 48), (3, 1, 0)):
+        before = engine.scheduler.stats.host_hit_tokens
+        engine.say(NewWeights(ticket, [], asleep=True))
+        assert engine.asleep
+        engine.say(NewWeights(ticket + 1, [], version=version))
+        engine.admit(ticket + 1, [*SHARED, 7], max_tokens=2)
+        engine.drain()
+        assert engine.scheduler.stats.host_hit_tokens - before == found
+        assert engine.tokens[ticket + 1] == list(expected_tokens([*SHARED, 7], 2))
