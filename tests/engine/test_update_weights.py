@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import rekindle
+from rekindle.core.engine.loading import filling
 from rekindle.core.errors import LogitsNotFinite
 from rekindle.core.messages import NewWeights
 from tests.engine.small import SMALL
@@ -231,3 +232,26 @@ def test_a_wait_that_is_left_keeps_the_old_weights(session: rekindle.Session, ot
     session.resume()
     assert len(running.result(timeout=PATIENCE).token_ids) == 150
     assert session.generate_sync(**ASKED) == before
+
+
+def test_a_session_of_shapes_alone_compiles_and_serves_once_it_has_all_tensors(
+    model: Path, others: dict[str, Any], expected: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(filling, "load")  # which reads the model's weights
+    with rekindle.open_sync(model, progress=False, precompile="all", weights=None, **SMALL) as session:
+        session.precompiled_sync(progress=False)
+        compilations = session.stats.compilations
+        assert "without weights" in repr(session)
+        for ask in (session.submit, session.generate_sync):
+            with pytest.raises(rekindle.NoWeights, match="has no weights yet: give it all tensors"):
+                ask(**ASKED)
+        with pytest.raises(rekindle.CheckpointError, match="Give all"):
+            session.update_weights_sync({"lm_head.weight": others["lm_head.weight"]})
+        session.sleep_sync()
+        with pytest.raises(rekindle.InvalidRequest, match="or there were none"):
+            session.wake_sync()
+        with pytest.raises(rekindle.NoWeights):
+            session.submit(**ASKED)
+        session.wake_sync(others)
+        assert session.generate_sync(**ASKED).token_ids == expected[0]
+        assert (session.stats.compilations, session.weights_version) == (compilations, 1)

@@ -16,9 +16,9 @@ PUBLIC = """
 Answers BatchFailed CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification ConfigError
 ConstraintFailed EngineFailed Family Generation Handle HostLost HostRefused Hosts InvalidBatch InvalidData
 InvalidRequest LaneLoad LogitsNotFinite LogitsRow MapResults MessageRecord ModelError ModelNotFound ModelTooLarge
-NotRestored ParametersIgnored Part Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray RekindleError
-ReplicaLost RequestCancelled SamplingParams Scores Session SessionClosed SessionError Settings Stats StepTimeout
-StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage
+NoWeights NotRestored ParametersIgnored Part Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray
+RekindleError ReplicaLost RequestCancelled SamplingParams Scores Session SessionClosed SessionError Settings Stats
+StepTimeout StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage
 WeightsChanged open open_sync
 """
 

@@ -25,7 +25,7 @@ async def session(request: pytest.FixtureRequest) -> AsyncIterator[Session]:
 
 
 async def test_requests_wait_while_a_session_sleeps(session: Session) -> None:
-    """The fake device asserts that nothing is planned meanwhile."""
+    """Submit requests to a device that asserts that nothing is planned meanwhile."""
     await session.generate(token_ids=PROMPTS, max_tokens=3)
     await session.sleep()
     assert session.asleep
@@ -42,7 +42,7 @@ async def test_requests_wait_while_a_session_sleeps(session: Session) -> None:
 
 
 async def test_what_runs_is_kept_over_a_sleep_or_fails(session: Session) -> None:
-    kept = [session.submit(token_ids=prompt, max_tokens=500, ignore_eos=True) for prompt in PROMPTS]
+    kept = [session.submit(token_ids=prompt, max_tokens=200, ignore_eos=True) for prompt in PROMPTS]
     await until(lambda: session.stats.scheduler.generated_tokens > 9, "they run")
     await session.sleep(in_flight="keep")
     tokens = session.stats.scheduler.generated_tokens
@@ -50,10 +50,10 @@ async def test_what_runs_is_kept_over_a_sleep_or_fails(session: Session) -> None
     await session.wake({})
     assert session.weights_version == 1
     answers = [await handle for handle in kept]
-    assert [answer.token_ids for answer in answers] == [expected_tokens(prompt, 500) for prompt in PROMPTS]
+    assert [answer.token_ids for answer in answers] == [expected_tokens(prompt, 200) for prompt in PROMPTS]
     runs = [run for answer in answers for run in answer.weights_version]
     assert sum(count for version, count in runs if version == 0) == tokens, "each before the sleep"
-    failing = session.submit(token_ids=SHARED, max_tokens=500, ignore_eos=True)
+    failing = session.submit(token_ids=SHARED, max_tokens=200, ignore_eos=True)
     await until(lambda: session.stats.scheduler.running > 0, "it runs")
     await session.sleep(in_flight="fail")
     with pytest.raises(rekindle.WeightsChanged):

@@ -22,7 +22,7 @@ SMALL: SettingsOptions = {
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_requests_in_flight_are_computed_again_and_those_that_wait_start_with_the_new_weights(overlap: bool) -> None:
-    """The fake device asserts that no page is read that other weights computed."""
+    """Have the fake device assert that no page is read that other weights computed."""
     engine = ByHand(page_size=16, num_pages=40, max_running=3, overlap=overlap)
     for request_id in range(4):
         engine.admit(request_id, [request_id, *SHARED], max_tokens=20)
@@ -72,7 +72,7 @@ def test_what_was_to_finish_on_the_old_weights_finishes_before_others_are_kept()
 
 @pytest.mark.parametrize("settled", range(6))
 def test_a_prompt_is_observed_by_one_model_alone(settled: int) -> None:
-    """Sums of hidden states must not mix two models; each is told once."""
+    """Sum hidden states, which must not mix two models, and are told once."""
     engine = ByHand(page_size=16, num_pages=40, max_running=2, max_prefill_tokens=16, prefill_chunk=16)
     plans = engine.admit(0, SHARED, max_tokens=0, pooling="mean")
     for _ in range(settled):

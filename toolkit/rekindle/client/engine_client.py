@@ -12,7 +12,7 @@ from rekindle.client.latencies import Latencies
 from rekindle.client.queue_gate import QueueGate
 from rekindle.client.submission import Submission
 from rekindle.core.concurrency.feed import Feed
-from rekindle.core.errors import QueueFull
+from rekindle.core.errors import NoWeights, QueueFull
 from rekindle.core.messages import (
     CacheSaved,
     CacheSaving,
@@ -34,15 +34,17 @@ class EngineClient:
 
     Args:
         max_waiting: the capacity of the waiting queue.
+        has_weights: whether the engine opens with weights; without, requests are refused until it gets some.
 
     Attributes:
         first_tokens: (arrival by `time.perf_counter`, seconds since submission) of the most recent first tokens.
         latencies: latency histograms of all requests so far.
         weights_version: the number of the weights in use; 0 for the initial ones.
         asleep: whether the device has neither weights nor pages.
+        has_weights: whether the engine has had weights.
     """
 
-    def __init__(self, max_waiting: int):
+    def __init__(self, max_waiting: int, *, has_weights: bool = True):
         self._ids = itertools.count()
         self._gate = QueueGate(max_waiting)
         self._handles: dict[int, Handle] = {}
@@ -52,6 +54,7 @@ class EngineClient:
         self.latencies = Latencies()
         self.weights_version = 0
         self.asleep = False
+        self.has_weights = has_weights
 
     @property
     def under_way(self) -> dict[int, Handle]:
@@ -67,7 +70,13 @@ class EngineClient:
 
         Raises:
             QueueFull: the engine's queue is full and `wait` is False.
+            NoWeights: the engine has had no weights yet.
         """
+        if not self.has_weights:
+            raise NoWeights(
+                "the session was opened with weights=None and has no weights yet: give it all tensors by "
+                "session.update_weights, and then submit requests"
+            )
         request_id = next(self._ids)
         handle = self._handles[request_id] = Handle(request_id, submission, post)
         try:
@@ -116,6 +125,7 @@ class EngineClient:
             case CacheSaved(ticket) | WeightsUsed(ticket) | WeightsKept(ticket):
                 if isinstance(message, WeightsUsed):  # before its caller wakes up
                     self.weights_version, self.asleep = message.version, message.asleep
+                    self.has_weights |= not message.asleep
                 answers = self._answers.pop(ticket)
                 answers.put(message)
                 answers.close()

@@ -223,9 +223,9 @@ class Record:
             self.last_token = self.elapsed()
             self.first_token = self.first_token or self.last_token
         self._generated += len(more.token_ids)
-        known = first_runs(self._submission.output_prefix.weights_version, len(more.token_ids)) if is_prefix else ()
-        drawn = len(more.token_ids) - sum(count for _, count in known)
-        for version, count in (*known, (more.weights_version, drawn)):
+        runs = first_runs(self._submission.output_prefix.weights_version, len(more.token_ids)) if is_prefix else ()
+        rest = len(more.token_ids) - sum(count for _, count in runs)
+        for version, count in (*runs, (more.weights_version, rest)):
             self._add_run(version, count)
         logprobs = (
             (self._submission.output_prefix.logprobs or ())[: len(more.token_ids)] if is_prefix else more.logprobs

@@ -24,6 +24,7 @@
     ├── NotRestored                      `open(restore="require")` would have had to compile
     ├── HostRefused                      a process has another secret, version or model than its leader
     └── SessionError
+        ├── NoWeights                    `open(weights=None)` has no weights until `update_weights` gives some
         ├── SessionClosed                the session is closed, or was closed during the call
         └── EngineFailed                 the engine stopped; the cause is chained
             └── HostLost                 another process of this session is gone
@@ -200,6 +201,10 @@ class HostRefused(RekindleError):
 
 class SessionError(RekindleError):
     """The session cannot serve requests."""
+
+
+class NoWeights(SessionError):
+    """The session was opened with `weights=None`, and `update_weights` has not given it weights yet."""
 
 
 class SessionClosed(SessionError):

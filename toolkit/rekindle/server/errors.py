@@ -10,6 +10,7 @@ from rekindle.core.errors import (
     InvalidBatch,
     InvalidRequest,
     LogitsNotFinite,
+    NoWeights,
     PromptTooLong,
     QueueFull,
     RequestCancelled,
@@ -91,6 +92,8 @@ def api_error_of(error: Exception, fields: Mapping[str, str]) -> ApiError:
             return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, message, "internal_server_error")
         case StepTimeout():
             return _unavailable("the device that runs the model does not respond; retry later")
+        case NoWeights():
+            return _unavailable("the model has no weights yet; retry later")
         case SessionClosed():
             return _unavailable("the model is being shut down")
         case SessionError():

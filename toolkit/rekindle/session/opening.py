@@ -1,11 +1,11 @@
 """Opening of models: `open` and `open_sync`."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import partial
 from os import PathLike
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.concurrency.eventual import Eventual
@@ -42,6 +42,7 @@ def open(
     revision: str | None = None,
     chat_template: str | None = None,
     hosts: Hosts | None = None,
+    weights: Literal["model"] | None = "model",
     **settings: Unpack[SettingsOptions],
 ) -> "Opening":
     """Open a model: `session = await rekindle.open(model)`, or `async with rekindle.open(model) as session`.
@@ -63,6 +64,8 @@ def open(
             this template.
         hosts: other processes that serve the session together with this one. Each contributes an equal part of the
             `tensor` devices.
+        weights: "model" reads the model's weights. None reads only their shapes: the session compiles its programs and
+            refuses requests with NoWeights, until `update_weights` has given all tensors.
         **settings: see `rekindle.Settings`.
 
     Returns:
@@ -81,17 +84,19 @@ def open(
     _check_names(settings)
     _check_arguments(model, compose, family, revision, chat_template, hosts)
     checked = Settings(**settings)
+    _check_weights(weights, in_one_process=hosts is None and not isinstance(checked.replicas, Ray))
     if isinstance(checked.replicas, Ray):
         _check_remote(checked, compose, hosts)
         from rekindle.replicas.opening import build_over
 
         builder: Any = partial(build_over, checked.replicas)
     else:
-        builder = partial(build, compose=compose, hosts=hosts)
+        builder = partial(build, compose=compose, hosts=hosts, reads_weights=weights is not None)
     build_engine: Build = partial(
         builder, model, checked, family=family, revision=revision, chat_template=chat_template
     )
-    return Opening(str(model), build_engine, checked.max_waiting, progress)
+    new_client = partial(EngineClient, checked.max_waiting, has_weights=weights is not None)
+    return Opening(str(model), build_engine, new_client, progress)
 
 
 open_sync = blocking(open)
@@ -128,6 +133,14 @@ def _check_arguments(
         raise ConfigError(f"hosts must be a rekindle.Hosts, got {hosts!r:.80}")
 
 
+def _check_weights(weights: object, *, in_one_process: bool) -> None:
+    """Raise ConfigError for an invalid `weights`, or for engines in several processes without weights."""
+    if weights not in ("model", None):
+        raise ConfigError(f"weights must be 'model' or None; update_weights takes others; got {weights!r:.80}")
+    if weights is None and not in_one_process:
+        raise ConfigError("weights=None is for a session in one process: leave it out, or leave out hosts and Ray")
+
+
 def _check_remote(settings: Settings, compose: object, hosts: object) -> None:
     """Raise ConfigError for arguments that replicas in other processes do not support."""
     local_only = {"compose": compose, "hosts": hosts, "mesh": settings.mesh}
@@ -156,9 +169,9 @@ class Opening(Eventual[Session]):
     _gives = Session
     _hint = "it is not open yet; session = await rekindle.open(...)"
 
-    def __init__(self, name: str, build: Build, max_waiting: int, progress: bool):
+    def __init__(self, name: str, build: Build, new_client: Callable[[], EngineClient], progress: bool):
         super().__init__()
-        self._name, self._build, self._max_waiting, self._progress = name, build, max_waiting, progress
+        self._name, self._build, self._new_client, self._progress = name, build, new_client, progress
 
     def __repr__(self) -> str:
         return f"<rekindle.Opening of {self._name!r}: await it, or enter it with 'async with'>"
@@ -167,7 +180,7 @@ class Opening(Eventual[Session]):
         too_late = ModelError(f"{self._name}: {TOO_LATE}")
         if ending():
             raise too_late
-        client = EngineClient(self._max_waiting)
+        client = self._new_client()
         try:
             engine = EngineThread(self._build, client.deliver, client.fail_all)
         except RuntimeError as error:

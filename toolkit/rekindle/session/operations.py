@@ -30,7 +30,7 @@ class Operations:
         self._engine, self._loaded_engine, self._client = engine, loaded_engine, client
         self._followers: dict[Feed[None], Callable[[], None]] = {}
         self._source: Weights | None = None  # of the weights in use; None for those of the opened model
-        self._is_source_kept = True
+        self._is_source_kept = client.has_weights
         engine.stopped.when_closed(self._stop_followers)
 
     def followed_by(self, stop: Callable[[], None], closed: Feed[None]) -> None:
@@ -48,8 +48,8 @@ class Operations:
     def update_weights(self, weights: Weights, in_flight: InFlightPolicy) -> Waits[None]:
         """See `Session.update_weights`."""
         self._check_in_flight(in_flight)
-        read = self._loaded_engine.reload if self._client.asleep else self._loaded_engine.load
-        loaded = yield from in_a_thread(lambda: read(weights), "weights")
+        load = self._loaded_engine.reload if self._client.asleep else self._loaded_engine.load
+        loaded = yield from in_a_thread(lambda: load(weights), "weights")
         yield from self._exchange(lambda ticket: NewWeights(ticket, loaded, in_flight))
         self._is_source_kept = not isinstance(weights, Mapping)  # arrays would take the memory that sleep() frees
         self._source = None if isinstance(weights, Mapping) else weights
@@ -72,8 +72,8 @@ class Operations:
             return
         if not self._is_source_kept:
             raise InvalidRequest(
-                "wake() reads the weights again from files, and those in use came as arrays, which are not kept: pass "
-                "them, wake(weights)"
+                "wake() reads the weights again from files, and the last ones came as arrays, which are not kept, or "
+                "there were none: pass them, wake(weights)"
             )
         loaded = yield from in_a_thread(lambda: self._loaded_engine.reload(self._source), "weights")
         version = self._client.weights_version

@@ -810,8 +810,10 @@ class Session:
         self.close_sync()
 
     def _rest(self) -> str | None:
-        """Return why the engine computes nothing, or None."""
-        return "paused" if self.paused else ASLEEP if self.asleep else None
+        """Return the reason for an engine at rest, in a word; None if it serves."""
+        if self.paused:
+            return "paused"
+        return ASLEEP if self.asleep else None if self._client.has_weights else "without weights"
 
     def _about(self) -> About:
         return About(self._name, self._loaded_engine, self._engine.error, self.stuck or self._rest())

@@ -48,8 +48,8 @@ def tensors_of(weights: Weights, config: ModelConfig, family: Family | None = No
                 "update_weights needs a model of the same structure: the open model uses its embedding as its head, "
                 "and the given weights have a separate head. Open that model instead"
             )
-        chosen = {name: weights[name] for name in expected_shapes(config)}
-        return {name: each if isinstance(each, jax.Array) else np.asarray(each) for name, each in chosen.items()}
+        arrays = {name: weights[name] for name in expected_shapes(config)}
+        return {name: each if isinstance(each, jax.Array) else np.asarray(each) for name, each in arrays.items()}
     checkpoint = open_checkpoint(weights, family=family)
     _check_same(config, checkpoint.config, checkpoint.source)
     return checkpoint.tensors

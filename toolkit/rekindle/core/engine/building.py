@@ -57,6 +57,7 @@ def build(
     revision: str | None = None,
     chat_template: str | None = None,
     hosts: FollowerHosts | None = None,
+    reads_weights: bool = True,
 ) -> LoadedEngine:
     """Load a model, allocate its pages, and prepare programs as `settings.precompile` asks.
 
@@ -64,6 +65,7 @@ def build(
 
     Args:
         compose, family, revision, chat_template, hosts: see `rekindle.open`.
+        reads_weights: whether to read the model's weights, or only their shapes.
 
     Raises:
         ModelError: the model cannot be opened.
@@ -92,7 +94,8 @@ def build(
             followers.open_model(model, revision, blueprint.resolve(settings), blueprint)
         executables = _executables(lanes, stores, settings, resources)
         preparing = [ready for each in executables.values() for ready in each.prepare(first)]
-        states = fill([(executables[lane.place], lane) for lane in lanes], report)
+        places = [(executables[lane.place], lane) for lane in lanes]
+        states = fill(places, report, reads_weights=reads_weights)
         steppers = _steppers(lanes, executables, states, followers, resources)
         if wait:
             wait_for(preparing, report)
@@ -110,7 +113,7 @@ def build(
             family=family,
             settings=blueprint.resolve(settings),
             limits=limits,
-            deployment=_deployment(lanes, settings, states[0], spread),
+            deployment=_deployment(lanes, settings, spread),
             defaults=defaults,
             unserved=unserved,
             preparer=preparer,
@@ -211,13 +214,13 @@ def _programs(
     return EnginePrograms(tuple(executables.values()), preparing, report, workspace)
 
 
-def _deployment(lanes: Sequence[Blueprint], settings: Settings, state: DeviceState, spread: str) -> Deployment:
-    """Return the deployment, given the state of one lane and the `spread` from `_lanes`."""
+def _deployment(lanes: Sequence[Blueprint], settings: Settings, spread: str) -> Deployment:
+    """Return the deployment, given the `spread` from `_lanes`."""
     blueprint = lanes[0]
     form = Deployment(
         dtype=blueprint.dtype.name,
         implementation=blueprint.programs.implementation,
-        weight_bytes=sum(array.nbytes for array in state.weights),
+        weight_bytes=blueprint.programs.weight_bytes,
         spread=spread,
         kernels=blueprint.kernels(settings.implementation),
         apart=settings.prefill is not None,

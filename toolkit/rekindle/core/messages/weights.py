@@ -7,7 +7,7 @@ from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message
 
 InFlightPolicy = Literal["finish", "keep", "fail"]
-"""What new weights mean for started requests: they finish on the old ones, go on with the new ones, or fail."""
+"""Option for started requests: finish with the old weights, continue with the new ones, or fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,8 @@ class NewWeights(Message):
     Attributes:
         ticket: the number shared by the request and its answer.
         weights: device arrays, in the argument order of programs; for a router, one list for each lane.
-        in_flight: what happens to started requests.
-        version: the number of these weights for tokens drawn by them; None for the next number.
+        in_flight: the option for started requests.
+        version: the number of the weights; None for the next number.
         asleep: whether to have no weights and no pages on the device, and to plan nothing until the next message.
     """
 
@@ -48,7 +48,7 @@ class WeightsKept(Message):
 
 @dataclass(frozen=True, slots=True)
 class UseWeights(Message):
-    """Use these weights for every later plan; asleep, free weights and pages. From the scheduler to the stepper.
+    """Use these weights for every later plan. From the scheduler to the stepper.
 
     Attributes as in `NewWeights`.
     """

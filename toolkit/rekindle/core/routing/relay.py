@@ -201,9 +201,11 @@ class Relay:
             case WeightsUsed(ticket, version):
                 self._exchange_counts[lane] = version
                 if lane == PREFILL:
-                    if self._exchanges[ticket].message.in_flight == "keep":
+                    exchange = self._exchanges[ticket]
+                    if exchange.message.in_flight == "keep":
                         self._restart_prompts()
-                    self._exchanges[ticket].moving = {*self._staging, *filter(self._is_of_old_weights, self._transfers)}
+                    waits = self._is_moving if exchange.message.asleep else self._is_of_old_weights
+                    exchange.moving = {*self._staging, *filter(waits, self._transfers)}
                 else:
                     early, self._early = self._early, []
                     for transfer in [self._transfers[each] for each in early if each in self._transfers]:

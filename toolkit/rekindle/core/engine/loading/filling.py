@@ -27,15 +27,21 @@ from rekindle.core.models.load import load_weights
 from rekindle_kernels.api import Implementation
 
 
-def fill(lanes: Sequence[tuple[Executables, Blueprint]], report: Report) -> list[DeviceState]:
+def fill(
+    lanes: Sequence[tuple[Executables, Blueprint]], report: Report, *, reads_weights: bool = True
+) -> list[DeviceState]:
     """Read the weights while the pages and slots of each idle lane are allocated.
+
+    Args:
+        reads_weights: whether there are weights to read; each lane has none otherwise.
 
     Raises:
         ModelError: the process is ending.
         ConfigError: the device has no room for the pages.
     """
     states = [soon(partial(with_overrides, empty_state, *lane), "device-state") for lane in lanes]
-    weights = load([blueprint for _, blueprint in lanes], report)
+    blueprints = [blueprint for _, blueprint in lanes]
+    weights: list[list[jax.Array]] = load(blueprints, report) if reads_weights else [[] for _ in lanes]
     return [DeviceState(list(arrays), *state.result()) for arrays, state in zip(weights, states, strict=True)]
 
 

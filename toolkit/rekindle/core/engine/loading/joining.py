@@ -1,4 +1,4 @@
-"""Joining of weights that are on a device already, without the host: what `load_weights` does with files."""
+"""Joining of weights already on a device, without the host, to the same bits as by `load_weights` from files."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,13 +12,13 @@ from rekindle.core.models.layers import JoinedTensors
 
 
 def join(request: JoinedTensors, parts: Sequence[jax.Array], dtype: jnp.dtype) -> jax.Array:
-    """Join tensors on their device into a new array; a request's first one compiles a small program.
+    """Join tensors on a device into a new array. The first call for a request compiles a small program.
 
-    The result shares no memory with the parts, which may be donated or deleted by their owner.
+    The result shares no memory with the parts, which the caller may donate or delete.
 
     Args:
         request: the request for the weight.
-        parts: its tensors, all on one device.
+        parts: the tensors of the request, all on one device.
         dtype: the dtype of matrices; vectors are float32.
 
     Returns:
