@@ -18,8 +18,8 @@ ConstraintFailed EngineFailed Family Generation Handle HostLost HostRefused Host
 InvalidRequest LaneLoad LogitsNotFinite LogitsRow MapResults MessageRecord ModelError ModelNotFound ModelTooLarge
 NoWeights NotRestored ParametersIgnored Part Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray
 RekindleError ReplicaLost RequestCancelled SamplingParams Scores Session SessionClosed SessionError Settings Stats
-StepTimeout StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage
-WeightsChanged open open_sync
+StepTimeout StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage
+UnsupportedModel Usage WeightsChanged open open_sync
 """
 
 

@@ -179,6 +179,7 @@ class Lane:
     staging: list[StagePages] = field(default_factory=list)
     weights: str = "old"
     exchanges: int = 0
+    asleep: bool = False
     used: list[WeightsUsed] = field(default_factory=list)
 
     def uncached(self, request: Request) -> int:
@@ -282,7 +283,8 @@ class RelayMachine(RuleBasedStateMachine):
                 for _ in kept:
                     self.up.append(FromLane(number, WeightsKept(ticket)))
             case SendPages(request, first, exchanges):
-                there = len(request.initial_tokens) // 16 - first if exchanges == lane.exchanges else 0
+                has_pages = exchanges == lane.exchanges and not lane.asleep
+                there = len(request.initial_tokens) // 16 - first if has_pages else 0
                 pages = (lane.weights,) * there
                 self.up.append(FromLane(number, Collected(request.id, pages)))
             case StagePages():
@@ -302,11 +304,15 @@ class RelayMachine(RuleBasedStateMachine):
     def use(self, number: int) -> None:
         lane = self.lanes[number]
         while lane.waiting and (
-            lane.waiting[0].in_flight == "keep" or not any(each in lane.started for each in lane.serves)
+            lane.asleep or lane.waiting[0].in_flight == "keep" or not any(each in lane.started for each in lane.serves)
         ):
             new = lane.waiting.pop(0)
-            lane.weights, lane.exchanges = new.weights[0], lane.exchanges + 1
-            lane.used.append(WeightsUsed(new.ticket, lane.exchanges))
+            if lane.asleep:  # requests that were kept over the sleep go on with any weights
+                self.ways[new.ticket] = "keep"
+            lane.asleep = new.asleep
+            if not new.asleep:
+                lane.weights, lane.exchanges = new.weights[0], lane.exchanges + 1
+            lane.used.append(WeightsUsed(new.ticket, lane.exchanges, new.asleep))
 
     @rule(number=st.integers(0, 1))
     def tell(self, number: int) -> None:
@@ -333,6 +339,8 @@ class RelayMachine(RuleBasedStateMachine):
     def computed(self, number: int, request_id: int) -> None:
         """Give a request its next token; it starts first, unless its lane waits for new weights."""
         lane, request = self.lanes[number], self.lanes[number].serves[request_id]
+        if lane.asleep:
+            return
         if request_id not in lane.started:
             if lane.waiting:
                 return
@@ -379,6 +387,12 @@ class RelayMachine(RuleBasedStateMachine):
         self.ways[ticket] = in_flight
         self.say(NewWeights(ticket, [[f"{ticket}"], [f"{ticket}"]], in_flight))
 
+    @rule(in_flight=st.sampled_from(get_args(InFlightPolicy)))
+    def sleep(self, in_flight: InFlightPolicy) -> None:
+        ticket = 1000 + len(self.tickets)
+        self.tickets[ticket] = None
+        self.say(NewWeights(ticket, [[], []], in_flight, asleep=True))
+
     @precondition(lambda self: any(answer is None for answer in self.tickets.values()))
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
@@ -400,11 +414,11 @@ class RelayMachine(RuleBasedStateMachine):
             for number, request_id in self.running:
                 if request_id in self.lanes[number].serves:
                     self.computed(number, request_id)
-            if (
-                not self.running
-                and not any(lane.inbox or lane.staging or lane.used for lane in self.lanes)
-                and not self.up
-            ):
+            if any(lane.inbox or lane.staging or lane.used for lane in self.lanes) or self.up:
+                continue
+            if all(lane.asleep for lane in self.lanes):
+                self.exchange("keep")
+            elif not self.running:
                 break
         assert set(self.ends) == set(self.asked), "a request never ends"
         assert all(self.tickets.values()), "a caller waits for ever"
