@@ -468,3 +468,18 @@ def test_what_waits_for_a_stuck_tick_fails_with_it() -> None:
     stuck = StepTimeout("stuck", tick=1, prompt_tokens=1, rows=0, requests=(), seconds=1.0, stacks="")
     said = list(relay.handle(FromLane(PREFILL, Rejected(7, stuck))))
     assert said == [Rejected(7, stuck), Rejected(0, stuck)]
+
+
+def test_the_decode_lane_sleeps_after_the_requests_that_the_prefill_lane_had_begun() -> None:
+    relay = Relay(Lane(), 32, 16)
+    asked = Request(0, (1,) * 40, SamplingParams(max_tokens=9), frozenset(), 4096)
+    (to,) = relay.handle(Admit(asked))
+    assert isinstance(to, ToLane)
+    assert isinstance(to.message, Admit)
+    list(relay.handle(NewWeights(5, [[], []], "finish", asleep=True)))
+    list(relay.handle(FromLane(PREFILL, Outputs((Output(to.message.request, (5,), "length"),)))))
+    assert list(relay.handle(FromLane(PREFILL, WeightsUsed(5, 0, asleep=True)))) == []
+    admit, sleep = relay.handle(FromLane(PREFILL, Collected(0, ())))
+    assert isinstance(admit, ToLane)
+    assert isinstance(admit.message, Admit)
+    assert sleep == ToLane(DECODE, NewWeights(5, [], "finish", asleep=True))
