@@ -56,7 +56,7 @@ async def test_what_runs_is_kept_over_a_sleep_or_fails(session: Session) -> None
     failing = session.submit(token_ids=SHARED, max_tokens=200, ignore_eos=True)
     await until(lambda: session.stats.scheduler.running > 0, "it runs")
     await session.sleep(in_flight="fail")
-    with pytest.raises(rekindle.WeightsChanged):
+    with pytest.raises(rekindle.WeightsChanged, match="ended by sleep"):
         await failing
     await session.update_weights({}, in_flight="keep")
     assert not session.asleep, "new weights wake it too"

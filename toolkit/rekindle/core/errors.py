@@ -18,7 +18,7 @@
     ├── LogitsNotFinite                  the model computed NaN or infinity for the request
     ├── StepTimeout                      the device did not finish a tick of the request in time
     ├── ReplicaLost                      the processes that computed the request are gone
-    ├── WeightsChanged                   `update_weights` ended the request
+    ├── WeightsChanged                   `update_weights` or `sleep` ended the request
     ├── StorageError                     the cache directory cannot be used
     │   └── UnsafeStorage                another user could have written its content
     ├── NotRestored                      `open(restore="require")` would have had to compile
@@ -180,7 +180,7 @@ class ReplicaLost(RekindleError):
 
 
 class WeightsChanged(RekindleError):
-    """`update_weights` ended the request."""
+    """`update_weights` or `sleep` ended the request."""
 
 
 class StorageError(RekindleError):

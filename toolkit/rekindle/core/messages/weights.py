@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rekindle.core.errors import WeightsChanged
 from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message
 
@@ -27,6 +28,13 @@ class NewWeights(Message):
     in_flight: InFlightPolicy = "finish"
     version: int | None = None
     asleep: bool = False
+
+    @property
+    def failure(self) -> WeightsChanged:
+        """The error of a request ended by the message."""
+        return WeightsChanged(
+            f"the request was ended by {'sleep' if self.asleep else 'update_weights'}; submit it again"
+        )
 
     def __str__(self) -> str:
         return f"NewWeights: {quantity(len(self.weights), 'array')}"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
-from rekindle.core.errors import StepTimeout, WeightsChanged
+from rekindle.core.errors import StepTimeout
 from rekindle.core.messages import (
     Admit,
     CacheSaved,
@@ -123,7 +123,7 @@ class Relay:
                 self._exchanges[ticket] = _Exchange(message)
                 yield ToLane(PREFILL, replace(message, weights=weights[PREFILL]))
                 if in_flight == "fail":
-                    yield from self._fail(WeightsChanged("the request was ended by update_weights; submit it again"))
+                    yield from self._fail(message.failure)
             case KeepWeights(ticket):
                 if ticket in self._exchanges:
                     yield ToLane(PREFILL, message)

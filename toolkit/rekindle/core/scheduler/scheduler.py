@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from rekindle.core.errors import RekindleError, RequestCancelled, WeightsChanged
+from rekindle.core.errors import RekindleError, RequestCancelled
 from rekindle.core.messages import (
     Admit,
     Advanced,
@@ -386,10 +386,9 @@ class Scheduler:
 
     def _change_weights(self) -> Iterator[Message]:
         """Use new weights once the requests started on the old ones have ended or can go on, and forget the cache."""
-        if any(new.in_flight == "fail" for new in self._new_weights):
+        for new in [new for new in self._new_weights if new.in_flight == "fail"]:
             for state in [state for state in self.table if state.started]:
-                error = WeightsChanged("the request was ended by update_weights; submit it again")
-                yield self.table.reject(state, error)
+                yield self.table.reject(state, new.failure)
         while self._may_change_weights:
             new = self._new_weights.popleft()
             for state in self.table.running[::-1]:
