@@ -30,6 +30,7 @@ class Planner:
         self._table = table
         self._writeback = writeback
         self._last_had_rows = False
+        self._blocked: tuple[int, int] | None = None  # the last request to make room for, and the ticks before
 
     def build(self, *, only_started: bool) -> PlanBuilder:
         """Return the parts of the next tick; the builder is empty if there is nothing to compute now.
@@ -55,7 +56,10 @@ class Planner:
         Returns:
             None after a change that may unblock the request, otherwise the error to reject it with.
         """
-        if self._table.waiting.release_staged(first) or self._move_to_roomiest(first):
+        blocked, self._blocked = self._blocked, (first.request.id, self._table.counts.ticks)
+        if self._table.waiting.release_staged(first) and blocked != self._blocked:
+            return None  # if it is still blocked without a tick since then, the copies only come and go
+        if self._move_to_roomiest(first):
             return None
         assert self._table.group_of(first).cache.held_nodes, "a request has no room though no prefix is held"
         return PromptTooLong.of("prompt", self._no_room_message(first))
