@@ -247,3 +247,27 @@ def test_no_order_of_messages_breaks_the_cache(machine: type[CacheMachine]) -> N
 @pytest.mark.parametrize("machine", [CacheMachine, StateMachine])
 def test_no_order_of_very_many_messages_breaks_the_cache(machine: type[CacheMachine]) -> None:
     run_deep(machine, stories=400, steps=60)
+
+
+def test_a_blocked_request_is_told_so_although_copies_for_another_come_and_go() -> None:
+    """Tell a story in which the copies of one request were staged, released for another and fetched without end."""
+    engine = ByHand(
+        ticks="alternate", overlap=False, data=2, policy=newest_first, max_context=5 * PAGE, max_running=3, num_pages=10,
+        host_cache_bytes=128_000, page_size=PAGE,
+    )  # fmt: skip
+    stories: list[tuple[int, bool, int, str, int, list[int], int]] = [
+        (0, False, 1, "", 5, [0, 0], 1),
+        (1, True, 1, "", 32, [1], 3),
+        (0, False, 1, "other", 64, [2, 1, 1, 0, 0, 1, 0, 1], 1),
+        (0, False, 20, "", 48, [1, 2, 2, 2], 3),
+        (2, True, 3, "", 64, [], 3),
+        (0, False, 50, "other", 64, [2, 0, 2], 3),
+    ]
+    asked = 0
+    for family, hold, most, namespace, shared, tail, times in stories:
+        prompt = [*FAMILIES[family][:shared], *tail]
+        for _ in range(times):
+            engine.admit(asked, prompt, min(most, 5 * PAGE - len(prompt)), namespace=namespace, hold=hold)
+            asked += 1
+    engine.drain()
+    assert len(engine.ends) == asked
