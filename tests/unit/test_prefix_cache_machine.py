@@ -252,8 +252,8 @@ def test_no_order_of_very_many_messages_breaks_the_cache(machine: type[CacheMach
 def test_a_blocked_request_is_told_so_although_copies_for_another_come_and_go() -> None:
     """Tell a story in which the copies of one request were staged, released for another and fetched without end."""
     engine = ByHand(
-        ticks="alternate", overlap=False, data=2, policy=newest_first, max_context=5 * PAGE, max_running=3, num_pages=10,
-        host_cache_bytes=128_000, page_size=PAGE,
+        ticks="alternate", overlap=False, data=2, policy=newest_first, max_context=5 * PAGE, max_running=3,
+        num_pages=10, host_cache_bytes=128_000, page_size=PAGE,
     )  # fmt: skip
     stories: list[tuple[int, bool, int, str, int, list[int], int]] = [
         (0, False, 1, "", 5, [0, 0], 1),
