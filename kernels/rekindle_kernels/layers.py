@@ -11,54 +11,63 @@ import jax.numpy as jnp
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.inputs import Gated, Input, Normed, shape_of
+from rekindle_kernels.storage import Storage, Stored, Weight
 
 
-def packed(shape: tuple[int, int], dtype: jnp.dtype, *, implementation: Implementation) -> jax.ShapeDtypeStruct:
+def packed(
+    shape: tuple[int, int], dtype: jnp.dtype | Storage, *, implementation: Implementation
+) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of a weight in an implementation's packed form.
 
     Args:
         shape: (out, in) of the weight.
-        dtype: float32 or bfloat16.
+        dtype: float32 or bfloat16, or a storage for quantized blocks, whose form is (bytes,) uint8.
         implementation: by name.
 
     Raises:
-        ValueError: the implementation is unknown.
+        ValueError: the storage does not fit the shape, or the implementation is unknown.
     """
+    if isinstance(dtype, Storage):
+        dtype.check(shape)
+        return operations_of(implementation).packed(shape, dtype)
     return operations_of(implementation).packed(shape, jnp.dtype(dtype))
 
 
-def pack(parts: Sequence[Tensor], into: Array, *, implementation: Implementation) -> None:
+def pack(
+    parts: Sequence[Tensor], into: Array, *, implementation: Implementation, storage: Storage | None = None
+) -> None:
     """Join matrices along their outputs, and write them in an implementation's packed form.
 
     Args:
         parts: (out, in) each, of any floating dtype or in blocks.
         into: a zeroed array with the shape and dtype of `packed` for the joined matrix.
         implementation: by name.
+        storage: to keep the blocks of the parts; None to convert their numbers to the dtype of `into`.
 
     Raises:
-        ValueError: the arrays do not fit together, or the implementation is unknown.
+        ValueError: the arrays do not fit together or to the storage, or the implementation is unknown.
     """
     outputs, inputs = sum(len(part) for part in parts), {part.shape[1] for part in parts}
-    form = packed((outputs, max(inputs)), into.dtype, implementation=implementation)
-    if len(inputs) > 1 or into.shape != form.shape:
+    form = packed((outputs, max(inputs)), storage or into.dtype, implementation=implementation)
+    if len(inputs) > 1 or into.shape != form.shape or into.dtype != form.dtype:
         shapes = ", ".join(str(part.shape) for part in parts)
         raise ValueError(f"weights {shapes} together have the form {form.shape}, but `into` is {into.shape}")
-    operations_of(implementation).pack(parts, into)
+    operations_of(implementation).pack(parts, into, storage)
 
 
 def linear(
     x: Input,
-    weight: jax.Array,
+    weight: Weight,
     outputs: int,
     *,
     implementation: Implementation,
     onto: jax.Array | None = None,
 ) -> jax.Array:
-    """Compute `x @ weight.T` with float32 sums; x is rounded to the weight's dtype first.
+    """Compute `x @ weight.T` with float32 sums; x is rounded first, to the weight's dtype or as its storage says.
 
     Args:
         x: (rows, in) float32, or a deferred input.
-        weight: in the form of `packed`.
+        weight: in the form of `packed`; with its storage if it is in quantized blocks.
         outputs: the number of outputs of the weight.
         implementation: the implementation of the packed form.
         onto: (rows, outputs) float32 to add to the product; None for nothing.
@@ -88,7 +97,7 @@ def materialize(x: Input, *, implementation: Implementation) -> jax.Array:
     return gate(x.x, implementation=implementation) if isinstance(x, Gated) else x
 
 
-def linear_columns(x: jax.Array, weight: jax.Array, outputs: int, *, implementation: Implementation) -> jax.Array:
+def linear_columns(x: jax.Array, weight: Weight, outputs: int, *, implementation: Implementation) -> jax.Array:
     """Compute `weight @ x.T`: the transposed `linear`, in the order for fast access by output.
 
     Args and errors are those of `linear`, without `onto`.
@@ -101,7 +110,7 @@ def linear_columns(x: jax.Array, weight: jax.Array, outputs: int, *, implementat
 
 
 def grouped_linear(
-    x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int, *, implementation: Implementation
+    x: jax.Array, counts: jax.Array | None, weight: Weight, outputs: int, *, implementation: Implementation
 ) -> jax.Array:
     """Compute `x @ weight.T` with the weight of each row's group. Only weights of groups with rows are read.
 
@@ -118,14 +127,15 @@ def grouped_linear(
     Raises:
         ValueError: the arguments do not fit together, or the implementation is unknown.
     """
-    form = packed((outputs, x.shape[1]), weight.dtype, implementation=implementation)
+    array, dtype = _parts(weight)
+    form = packed((outputs, x.shape[1]), dtype, implementation=implementation)
     groups = len(weight) if counts is None else len(counts)
-    if weight.shape != (groups, *form.shape) or (counts is None and len(x) % groups):
-        raise ValueError(f"{groups} weights have the form {form.shape} each, got {weight.shape} for {x.shape}")
+    if array.shape != (groups, *form.shape) or (counts is None and len(x) % groups):
+        raise ValueError(f"{groups} weights have the form {form.shape} each, got {array.shape} for {x.shape}")
     return operations_of(implementation).grouped_linear(x, counts, weight, outputs)
 
 
-def look_up(weight: jax.Array, ids: jax.Array, shape: tuple[int, int], *, implementation: Implementation) -> jax.Array:
+def look_up(weight: Weight, ids: jax.Array, shape: tuple[int, int], *, implementation: Implementation) -> jax.Array:
     """Return rows of a weight, such as the embeddings of tokens.
 
     Args:
@@ -222,9 +232,16 @@ def _check_gate(x: jax.Array) -> None:
         raise ValueError(f"a gate has two halves of features, got {x.shape}")
 
 
-def _check(weight: jax.Array, shape: tuple[int, int], implementation: Implementation) -> None:
-    form = packed(shape, weight.dtype, implementation=implementation)
-    if weight.shape != form.shape:
+def _check(weight: Weight, shape: tuple[int, int], implementation: Implementation) -> None:
+    array, dtype = _parts(weight)
+    form = packed(shape, dtype, implementation=implementation)
+    if array.shape != form.shape or array.dtype != form.dtype:
         raise ValueError(
-            f'a weight {shape} has the form {form.shape} for implementation "{implementation}", got {weight.shape}'
+            f'a weight {shape} has the form {form.shape} for implementation "{implementation}", got {array.shape}'
+            f" {array.dtype}"
         )
+
+
+def _parts(weight: Weight) -> tuple[jax.Array, jnp.dtype | Storage]:
+    """Return the array of a weight, and what determines its form."""
+    return (weight.data, weight.storage) if isinstance(weight, Stored) else (weight, weight.dtype)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.inputs import Input
 from rekindle_kernels.penalties import Penalties
+from rekindle_kernels.storage import Storage, Weight
 
 
 class Operations(Protocol):
@@ -60,22 +61,22 @@ class Operations(Protocol):
     ) -> jax.Array:
         """See `api.attend_blocks`."""
 
-    def packed(self, shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
+    def packed(self, shape: tuple[int, int], dtype: jnp.dtype | Storage) -> jax.ShapeDtypeStruct:
         """See `layers.packed`."""
 
-    def pack(self, parts: Sequence[Tensor], into: Array) -> None:
+    def pack(self, parts: Sequence[Tensor], into: Array, storage: Storage | None = None) -> None:
         """See `layers.pack`."""
 
-    def linear(self, x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
+    def linear(self, x: Input, weight: Weight, outputs: int, onto: jax.Array | None = None) -> jax.Array:
         """See `layers.linear`."""
 
-    def linear_columns(self, x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+    def linear_columns(self, x: jax.Array, weight: Weight, outputs: int) -> jax.Array:
         """See `layers.linear_columns`."""
 
-    def grouped_linear(self, x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int) -> jax.Array:
+    def grouped_linear(self, x: jax.Array, counts: jax.Array | None, weight: Weight, outputs: int) -> jax.Array:
         """See `layers.grouped_linear`."""
 
-    def look_up(self, weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
+    def look_up(self, weight: Weight, ids: jax.Array, features: int) -> jax.Array:
         """See `layers.look_up`."""
 
     def rms_norm(self, x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:

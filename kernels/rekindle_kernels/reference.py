@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from rekindle_kernels.inputs import Input
+from rekindle_kernels.storage import Weight
 from rekindle_kernels.xla.gate import gate
-from rekindle_kernels.xla.linear import materialize, pack, packed
+from rekindle_kernels.xla.linear import look_up, materialize, pack, packed, widened
 from rekindle_kernels.xla.norm import rms_norm
 from rekindle_kernels.xla.rotary import rotate
 from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest
@@ -119,29 +120,25 @@ def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.
     return pages.at[page_id].set(content)
 
 
-def linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
+def linear(x: Input, weight: Weight, outputs: int, onto: jax.Array | None = None) -> jax.Array:
     """See `layers.linear`."""
-    x = materialize(x)
+    x, weight = widened(materialize(x), weight)
     dtype = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     y = x.astype(weight.dtype).astype(dtype) @ weight.astype(dtype).T
     return y if onto is None else onto + y
 
 
-def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+def linear_columns(x: jax.Array, weight: Weight, outputs: int) -> jax.Array:
     """See `layers.linear_columns`."""
     return linear(x, weight, outputs).T
 
 
-def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int) -> jax.Array:
+def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: Weight, outputs: int) -> jax.Array:
     """See `layers.grouped_linear`."""
+    x, weight = widened(x, weight)
     counts = jnp.full(len(weight), len(x) // len(weight)) if counts is None else counts
     group = jnp.repeat(jnp.arange(len(counts)), counts, total_repeat_length=len(x))
     return jax.vmap(lambda row, of: linear(row[None], weight[of], outputs)[0])(x, group)
-
-
-def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
-    """See `layers.look_up`."""
-    return weight[ids].astype(jnp.float32)
 
 
 def convolve_blocks(

@@ -29,7 +29,7 @@ COMPILERS: Final = ("c++", "g++", "clang++")
 
 _AVX512: Final = ("-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 INSTRUCTION_SETS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
-    "x86_64": {"avx2": ("-mavx2", "-mfma"), "avx512": _AVX512, "avx512_bf16": (*_AVX512, "-mavx512bf16")},
+    "x86_64": {"avx2": ("-mavx2", "-mfma", "-mf16c"), "avx512": _AVX512, "avx512_bf16": (*_AVX512, "-mavx512bf16", "-mavx512vnni")},
     "aarch64": {"neon": ()},
 }
 """Compiler flags for each instruction set of an architecture; a later set includes the earlier ones."""
@@ -185,7 +185,7 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
     flags_of = {name: flags for name, flags in sets.items() if name not in NEW or _compiles([*command, *flags], folder)}
     have = [f"-DREKINDLE_HAVE_{name}" for name in flags_of]
     jobs = [(source, source.stem, have) for source in (*_sources("dispatch.cc"), *_sources("handlers_*.cc"))]
-    jobs += [(source, source.stem, [EXACT]) for source in _sources("pack.cc")]
+    jobs += [(source, source.stem, [EXACT]) for source in (*_sources("pack.cc"), *_sources("stored.cc"))]
     for name, flags in flags_of.items():
         jobs.append((SOURCES / "isa.cc", name, [f"-DREKINDLE_ISA={name}", *flags]))
         jobs.append((SOURCES / "codes.cc", f"codes_{name}", [f"-DREKINDLE_ISA={name}", *flags, EXACT]))

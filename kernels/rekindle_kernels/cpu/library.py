@@ -30,6 +30,9 @@ TARGETS: Final = (
     "rekindle_recur",
     "rekindle_rms_norm",
     "rekindle_rotate",
+    "rekindle_stored_grouped_linear",
+    "rekindle_stored_linear",
+    "rekindle_stored_look_up",
     "rekindle_write",
     "rekindle_write_page",
 )

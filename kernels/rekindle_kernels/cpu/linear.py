@@ -9,23 +9,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle_kernels.blocks import Array, Blocks, Tensor
+from rekindle_kernels.cpu import stored
 from rekindle_kernels.cpu.gate import gate
 from rekindle_kernels.cpu.library import load
 from rekindle_kernels.cpu.norm import rms_norm
 from rekindle_kernels.inputs import Gated, Input, Normed
+from rekindle_kernels.cpu.stored import PANEL
 from rekindle_kernels.quantized import Codes, Quantized
+from rekindle_kernels.storage import Storage, Stored, Weight
 
-PANEL: Final = 32
-"""Outputs in a panel of a packed weight."""
 ALONE: Final = 32_768
 """Input size below which a single thread is fastest: waking another thread would take longer."""
 
 
-def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
+def packed(shape: tuple[int, int], dtype: jnp.dtype | Storage) -> jax.ShapeDtypeStruct:
     """See `layers.packed`: panels of 32 outputs, input by input, with inputs in pairs for bfloat16.
 
     The dtype stays bfloat16, since only our native calls use the weights.
     """
+    if isinstance(dtype, Storage):
+        return stored.packed(shape, dtype)
     outputs, inputs = shape
     panels = -(-outputs // PANEL)
     if dtype == jnp.bfloat16:
@@ -46,8 +49,10 @@ class _Codes(ctypes.Structure):
 _ROUNDINGS: Final = {"float32": 0, "bfloat16": 1, "float16": 2}
 
 
-def pack(parts: Sequence[Tensor], into: Array) -> None:
+def pack(parts: Sequence[Tensor], into: Array, storage: Storage | None = None) -> None:
     """See `layers.pack`. The library widens codes and blocks of common kinds; numpy widens the others first."""
+    if storage is not None:
+        return stored.pack(parts, into, storage)
     native = load()
     narrow = into.dtype == jnp.bfloat16
     write = native.rekindle_pack_bf16 if narrow else native.rekindle_pack_f32
@@ -81,7 +86,7 @@ def _pack_codes(write: Any, codes: Codes, into: ctypes.c_void_p, first: ctypes.c
     write(ctypes.byref(whole), into, first, ctypes.c_int64(len(data)))
 
 
-def linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
+def linear(x: Input, weight: Weight, outputs: int, onto: jax.Array | None = None) -> jax.Array:
     """See `layers.linear`. The order of each row's sums is independent of other rows.
 
     Deferred inputs of few rows are computed within the call: for one row, a separate call costs more than the
@@ -94,16 +99,19 @@ def linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = N
     return _linear(x, weight, outputs, onto, columns=False)
 
 
-def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+def linear_columns(x: jax.Array, weight: Weight, outputs: int) -> jax.Array:
     """See `layers.linear_columns`. The sums are equal to `linear`."""
     return _linear(x, weight, outputs, None, columns=True)
 
 
-def _linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None, columns: bool) -> jax.Array:
+def _linear(x: Input, weight: Weight, outputs: int, onto: jax.Array | None, columns: bool) -> jax.Array:
     load()
     numbers, norm, eps = x if isinstance(x, jax.Array) else x.x, jnp.zeros(0, jnp.float32), 0.0
     if isinstance(x, Normed):
         norm, eps = x.weight.astype(jnp.float32), x.eps
+    if isinstance(weight, Stored):
+        gated = isinstance(x, Gated)
+        return stored.linear(numbers, weight, outputs, onto, (norm, eps), columns=columns, gated=gated)
     shape = (outputs, len(numbers)) if columns else (len(numbers), outputs)
     call = jax.ffi.ffi_call("rekindle_linear", jax.ShapeDtypeStruct(shape, jnp.float32))
     base = jnp.zeros((0, 0), jnp.float32) if onto is None else onto
@@ -112,17 +120,21 @@ def _linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None, c
     return y
 
 
-def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int) -> jax.Array:
+def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: Weight, outputs: int) -> jax.Array:
     """See `layers.grouped_linear`. The sums are equal to `linear`."""
     load()
     counts = jnp.full(len(weight), len(x) // len(weight), jnp.int32) if counts is None else counts
+    if isinstance(weight, Stored):
+        return stored.grouped_linear(x, counts, weight, outputs)
     call = jax.ffi.ffi_call("rekindle_grouped_linear", jax.ShapeDtypeStruct((len(x), outputs), jnp.float32))
     y: jax.Array = call(x.astype(jnp.float32), counts, weight)
     return y
 
 
-def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
+def look_up(weight: Weight, ids: jax.Array, features: int) -> jax.Array:
     """See `layers.look_up`."""
+    if isinstance(weight, Stored):
+        return stored.look_up(weight, ids, features)
     load()
     result = jax.ShapeDtypeStruct((len(ids), features), jnp.float32)
     return jax.ffi.ffi_call("rekindle_look_up", result)(weight, ids.astype(jnp.int32))

@@ -9,6 +9,8 @@ from jax import lax
 
 from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.inputs import Gated, Input, Normed
+from rekindle_kernels.storage import Storage, Stored, Weight
+from rekindle_kernels.xla import stored
 from rekindle_kernels.xla.gate import gate
 from rekindle_kernels.xla.norm import rms_norm
 
@@ -18,20 +20,31 @@ MANY_ROWS = 128
 """Maximum number of rows of a group in one product."""
 
 
-def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
-    """See `layers.packed`. The form is the unchanged shape."""
+def packed(shape: tuple[int, int], dtype: jnp.dtype | Storage) -> jax.ShapeDtypeStruct:
+    """See `layers.packed`. The form of a dtype is the unchanged shape."""
+    if isinstance(dtype, Storage):
+        return stored.packed(shape, dtype)
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def pack(parts: Sequence[Tensor], into: Array) -> None:
+def pack(parts: Sequence[Tensor], into: Array, storage: Storage | None = None) -> None:
     """See `layers.pack`."""
+    if storage is not None:
+        return stored.pack(parts, into, storage)
     np.concatenate([np.asarray(part) for part in parts], out=into, casting="unsafe")
 
 
-def linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
+def linear(x: Input, weight: Weight, outputs: int, onto: jax.Array | None = None) -> jax.Array:
     """See `layers.linear`."""
-    y = _product(materialize(x), weight)
+    y = _product(*widened(materialize(x), weight))
     return y if onto is None else onto + y
+
+
+def widened(x: jax.Array, weight: Weight) -> tuple[jax.Array, jax.Array]:
+    """Return the numbers of a product in blocks: rounded inputs and float32 weights. Others are returned unchanged."""
+    if isinstance(weight, Stored):
+        return stored.rounded(x, weight.storage.activations), stored.widen(weight, x.shape[1])
+    return x, weight
 
 
 def materialize(x: Input) -> jax.Array:
@@ -57,18 +70,19 @@ def _product(x: jax.Array, weight: jax.Array) -> jax.Array:
     return lax.dot_general(x, weight, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)[:rows]
 
 
-def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+def linear_columns(x: jax.Array, weight: Weight, outputs: int) -> jax.Array:
     """See `layers.linear_columns`. XLA chooses the layout of the product by its use."""
     return linear(x, weight, outputs).T
 
 
-def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int) -> jax.Array:
+def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: Weight, outputs: int) -> jax.Array:
     """See `layers.grouped_linear`. Without counts it is one batched product.
 
     With counts, blocks of rows of one group are multiplied one after the other. This reads only the required weights,
     and copies none. In contrast, `lax.ragged_dot` computes every group for a few rows, and for many rows it transposes
     all weights first (in the program for a v6e; tests/kernels/test_tpu_compiles.py).
     """
+    x, weight = widened(x, weight)
     rows, groups = len(x), len(weight)
     if counts is None:
         each = x.astype(weight.dtype).reshape(groups, -1, x.shape[1])
@@ -94,6 +108,8 @@ def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: jax.Array, ou
     return out
 
 
-def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
+def look_up(weight: Weight, ids: jax.Array, features: int) -> jax.Array:
     """See `layers.look_up`."""
+    if isinstance(weight, Stored):
+        return stored.look_up(weight, ids, features)
     return weight[ids].astype(jnp.float32)

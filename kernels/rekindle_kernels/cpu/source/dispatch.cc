@@ -22,7 +22,8 @@ const Kernels* kernels() {
                                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 // A library may lack some sets: compilers before 2020 do not support avx512_bf16, and tests try each set alone.
 #if defined(REKINDLE_HAVE_avx512_bf16)
-    if (avx512 && __builtin_cpu_supports("avx512bf16")) return &avx512_bf16::kernels;
+    if (avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni"))
+      return &avx512_bf16::kernels;
 #endif
 #if defined(REKINDLE_HAVE_avx512)
     if (avx512) return &avx512::kernels;

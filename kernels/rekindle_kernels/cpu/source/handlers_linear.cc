@@ -1,63 +1,22 @@
 // XLA handlers of the linear layer.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <memory>
 #include <utility>
 #include <vector>
 
 #include "kernels.h"
-#include "later.h"
+#include "row_parts.h"
 
 namespace rekindle {
 namespace {
 
-constexpr int64_t kPartsAThread = 3;  // more than one, so that a late thread takes fewer
-
-// The scratch of a thread, and the rows left in it by a part of a linear layer.
-struct Scratch {
-  int64_t rows = -1;
-  std::vector<char> bytes;
-
-  // Makes room for the rows of a part, identified by a number, and returns whether they are present already.
-  bool holds(int64_t number, int64_t size) {
-    const bool found = rows == number;
-    rows = number;
-    if (static_cast<int64_t>(bytes.size()) < size) bytes.resize(size);
-    return found;
-  }
-};
-
-using Numbers = std::shared_ptr<float[]>;
-
-// Computes linear layers of equal shapes except for their rows, in parts taken by threads one after the other. Inputs
-// outside XLA's buffers are kept alive until the end.
+// Computes linear layers over dense weights, of equal shapes except for their rows.
 ffi::Future compute(ffi::ThreadPool& pool, bool wide, const Linear* layers, int64_t count, Numbers inputs = nullptr) {
   if (count == 0) return done();
   const auto run = wide ? kernels()->linear_f32 : kernels()->linear_bf16;
   const int64_t in = layers[0].in, panels = (layers[0].out + kPanel - 1) / kPanel;
-  struct Rows {
-    Linear all;
-    int64_t first, rows;
-  };
-  std::vector<Rows> blocks;
-  for (const Linear* all = layers; all < layers + count; ++all)
-    for (int64_t block = 0, cut = (all->rows + kRows - 1) / kRows; block < cut; ++block) {
-      const int64_t first = all->rows * block / cut;
-      blocks.push_back({*all, first, all->rows * (block + 1) / cut - first});
-    }
-  const int64_t many = blocks.size(), wanted = kPartsAThread * std::max<int64_t>(1, pool.num_threads());
-  const int64_t groups = std::min(panels, (wanted + many - 1) / many);
-  static std::atomic<int64_t> calls{0};
-  const int64_t call = calls += many;
-  return in_parts(pool, many * groups, [=, blocks = std::move(blocks), inputs = std::move(inputs)](int64_t part) {
-    static thread_local Scratch scratch;
-    const int64_t block = part / groups, group = part % groups;
-    const Rows& rows = blocks[block];
-    const int64_t first_panel = panels * group / groups, part_panels = panels * (group + 1) / groups - first_panel;
-    const bool there = scratch.holds(call - block, linear_scratch(rows.rows, in));
-    run(rows.all, {rows.first, rows.rows, first_panel, part_panels, scratch.bytes.data(), there});
-  });
+  const auto size = [in](int64_t rows) { return linear_scratch(rows, in); };
+  return in_row_parts(pool, std::vector<Linear>(layers, layers + count), panels, size, run, std::move(inputs));
 }
 
 // An empty `norm` or `onto` stands for none.

@@ -8,6 +8,7 @@
 #include "linear.h"
 #include "mass.h"
 #include "norm.h"
+#include "quantized.h"
 #include "recur.h"
 #include "rotary.h"
 
@@ -26,6 +27,7 @@ const Kernels kernels = {
     REKINDLE_QUOTED(REKINDLE_ISA),
     linear<Float32>,
     linear<BFloat16>,
+    linear_stored,
     rms_norm,
     rotate,
     gate,

@@ -31,6 +31,29 @@ struct LinearPart {
 // Returns the bytes of scratch for a part of a linear layer.
 static inline int64_t linear_scratch(int64_t rows, int64_t in) { return (rows * (in + 1) + 32) * 4; }
 
+// Rows of a weight in quantized blocks of one kind, a number below `kStoredKinds` (stored.h).
+struct Run {
+  int64_t kind;
+  int64_t groups;  // groups of 32 inputs in a block
+  int64_t first_output, outputs;
+  int64_t first_panel, panels;  // panels are counted over all runs
+  int64_t offset;               // in bytes
+};
+
+// A linear layer over a weight in quantized blocks. `x` is rounded to integers up to `most` by row and group of 32
+// inputs, or not at all if it is 0. Sums of products of integers are exact, and groups are added in order.
+struct StoredLinear {
+  Linear all;
+  const Run* runs;
+  int64_t count;
+  int64_t most;
+};
+
+// Returns the bytes of scratch for a part of a linear layer over quantized blocks.
+static inline int64_t stored_scratch(int64_t rows, int64_t in) {
+  return linear_scratch(rows, in) + (in + rows) * kPanel * 4 + 65536;
+}
+
 // Attention sums over positions in an order given by the positions alone: tiles of 64 one after the other, and sums of
 // segments of 512 in order. So a query's bits are independent of other queries, and a long context can be divided over
 // threads.
@@ -174,6 +197,8 @@ struct Kernels {
   const char* name;
   void (*linear_f32)(const Linear&, const LinearPart&);
   void (*linear_bf16)(const Linear&, const LinearPart&);
+  // The scratch has `stored_scratch` bytes.
+  void (*linear_stored)(const StoredLinear&, const LinearPart&);
   void (*rms_norm)(const Norm&, int64_t first, int64_t rows);
   void (*rotate)(const Rotation&, int64_t first, int64_t tokens);
   void (*gate)(const Gate&, int64_t first, int64_t rows);

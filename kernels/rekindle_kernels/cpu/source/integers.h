@@ -1,0 +1,71 @@
+// Vectors of integers, for products of quantized numbers.
+#pragma once
+
+#include "vector.h"
+
+namespace {
+
+typedef int32_t Signed __attribute__((vector_size(kLanes * 4)));
+typedef int16_t Shorts __attribute__((vector_size(kLanes * 4)));
+
+inline Bits load_bits(const void* from) {
+  Bits x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
+
+inline Bits spread_bits(uint32_t x) { return x - Bits{}; }
+
+// Adds the products of pairs of 16-bit integers to each lane.
+inline Signed add_pairs(Signed sum, Bits a, Bits b) {
+#if defined(__AVX512VNNI__)
+  return (Signed)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#elif defined(__AVX512BW__)
+  return sum + (Signed)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  return sum + (Signed)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__aarch64__)
+  const int16x8_t x = (int16x8_t)a, y = (int16x8_t)b;
+  return sum + (Signed)vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
+#else
+  return sum + ((Signed)(a << 16) >> 16) * ((Signed)(b << 16) >> 16) + ((Signed)a >> 16) * ((Signed)b >> 16);
+#endif
+}
+
+// Loads float16 numbers, which must be finite.
+inline Vec load_halves(const uint8_t* from) {
+#if defined(__AVX512BW__)
+  return (Vec)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif defined(__F16C__) && !defined(__AVX512F__)
+  return (Vec)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#elif defined(__aarch64__)
+  return (Vec)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from)));
+#else
+  Halves halves;
+  std::memcpy(&halves, from, sizeof halves);
+  const Bits wide = __builtin_convertvector(halves, Bits);
+  const Vec size = (Vec)((wide & 0x7fff) << 13) * splat(0x1p112f);
+  return (Vec)((Bits)size | (wide & 0x8000) << 16);
+#endif
+}
+
+// Loads bytes as floats.
+template <typename Byte>
+inline Vec load_small(const uint8_t* from) {
+  constexpr bool kSigned = Byte(-1) < 0;
+#if defined(__AVX512BW__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  const __m512i wide = kSigned ? _mm512_maskz_cvtepi8_epi32(0xffff, bytes) : _mm512_maskz_cvtepu8_epi32(0xffff, bytes);
+  return __builtin_convertvector((Signed)wide, Vec);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return __builtin_convertvector((Signed)(kSigned ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes)), Vec);
+#else
+  typedef Byte Bytes __attribute__((vector_size(kLanes)));
+  Bytes bytes;
+  std::memcpy(&bytes, from, sizeof bytes);
+  return __builtin_convertvector(bytes, Vec);
+#endif
+}
+
+}  // namespace

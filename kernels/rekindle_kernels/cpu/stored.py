@@ -1,0 +1,102 @@
+"""Linear layers over quantized blocks, in C++."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle_kernels.blocks import Array, Tensor
+from rekindle_kernels.cpu.library import load
+from rekindle_kernels.storage import GROUP, MOST, Storage, Stored, layout_of, runs_of
+
+PANEL: Final = 32
+"""Outputs in a panel."""
+
+
+def packed(shape: tuple[int, int], storage: Storage) -> jax.ShapeDtypeStruct:
+    """See `layers.packed`: panels of 32 outputs for each run, described in `source/stored.h`."""
+    size = sum(_run_bytes(kind, rows, shape[1]) for kind, rows in storage.runs)
+    return jax.ShapeDtypeStruct((size,), jnp.dtype(jnp.uint8))
+
+
+def _run_bytes(kind: str, rows: int, inputs: int) -> int:
+    layout = layout_of(kind)
+    # A byte for each of the 8 scales and minima, which have 6 bits in files.
+    block = layout.size + (4 if kind in ("Q4_K", "Q5_K") else 0)
+    return -(-rows // PANEL) * PANEL * (inputs // layout.numbers) * block
+
+
+def pack(parts: Sequence[Tensor], into: Array, storage: Storage) -> None:
+    """See `layers.pack`."""
+    write, inputs, offset = load().rekindle_pack_stored, parts[0].shape[1], 0
+    for (kind, blocks), (_, rows) in zip(runs_of(parts, storage, inputs), storage.runs, strict=True):
+        layout, first = layout_of(kind), 0
+        for each in blocks:
+            data = np.ascontiguousarray(each)
+            sizes = [*map(ctypes.c_int64, (layout.number, layout.numbers // GROUP))]
+            place = (ctypes.c_void_p(into.ctypes.data + offset), ctypes.c_int64(first))
+            write(*sizes, *place, ctypes.c_void_p(data.ctypes.data), ctypes.c_int64(len(data)), ctypes.c_int64(inputs))
+            first += len(data)
+        offset += _run_bytes(kind, rows, inputs)
+
+
+def linear(
+    x: jax.Array,
+    weight: Stored,
+    outputs: int,
+    onto: jax.Array | None,
+    norm: tuple[jax.Array, float],
+    *,
+    columns: bool,
+    gated: bool,
+) -> jax.Array:
+    """Compute `layers.linear`, or its transpose, of an input to be normalised or gated first.
+
+    A row's sums are independent of other rows.
+
+    Args:
+        x: (rows, features) float32, of an input to be gated twice the inputs.
+        weight, outputs, onto: see `layers.linear`.
+        norm: the weight and the eps of a norm; an empty weight for none.
+        columns: whether the result is (outputs, rows).
+        gated: whether the input is gated.
+    """
+    load()
+    shape = (outputs, len(x)) if columns else (len(x), outputs)
+    call = jax.ffi.ffi_call("rekindle_stored_linear", jax.ShapeDtypeStruct(shape, jnp.float32))
+    base = jnp.zeros((0, 0), jnp.float32) if onto is None else onto
+    options = {"columns": columns, "gated": gated, "eps": np.float32(norm[1])}
+    most = np.int64(MOST[weight.storage.activations])
+    y: jax.Array = call(x.astype(jnp.float32), weight.data, norm[0], base, **_runs(weight), most=most, **options)
+    return y
+
+
+def grouped_linear(x: jax.Array, counts: jax.Array, weight: Stored, outputs: int) -> jax.Array:
+    """See `layers.grouped_linear`. The sums are equal to `linear`."""
+    load()
+    call = jax.ffi.ffi_call("rekindle_stored_grouped_linear", jax.ShapeDtypeStruct((len(x), outputs), jnp.float32))
+    most = np.int64(MOST[weight.storage.activations])
+    y: jax.Array = call(x.astype(jnp.float32), counts, weight.data, **_runs(weight), most=most)
+    return y
+
+
+def look_up(weight: Stored, ids: jax.Array, features: int) -> jax.Array:
+    """See `layers.look_up`."""
+    load()
+    result = jax.ShapeDtypeStruct((len(ids), features), jnp.float32)
+    call = jax.ffi.ffi_call("rekindle_stored_look_up", result)
+    y: jax.Array = call(weight.data, ids.astype(jnp.int32), **_runs(weight))
+    return y
+
+
+def _runs(weight: Stored) -> dict[str, Any]:
+    """Return the runs of a weight as attributes of a call."""
+    layouts = [layout_of(kind) for kind, _ in weight.storage.runs]
+    return {
+        "kinds": np.array([layout.number for layout in layouts], np.int64),
+        "groups": np.array([layout.numbers // GROUP for layout in layouts], np.int64),
+        "rows": np.array([rows for _, rows in weight.storage.runs], np.int64),
+    }

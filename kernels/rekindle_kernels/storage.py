@@ -1,0 +1,215 @@
+"""Weights that stay in quantized blocks in memory: their kinds, as a static description beside the bytes.
+
+A *kind* is a name of ggml, such as "Q4_K", or codes of safetensors files with float32 scales: "int4:128" has 4 bits and
+a scale for each 128 numbers of a row. ":zero" and ":least" after it stand for zero points and least numbers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+import jax
+import numpy as np
+
+from rekindle_kernels.blocks import Blocks, Bytes, Tensor
+from rekindle_kernels.quantized import Codes, Quantized
+
+Activations = Literal["int16", "int8", "exact"]
+"""The numbers multiplied with packed codes: integers by row and group of 32 inputs, or float32.
+
+Of "int16" the products are within 1e-4 of "exact", relative to the largest. Of "int8" they are within a hundredth.
+"exact" is `linear` over the weights widened to float32, bit for bit on CPUs, and slow.
+"""
+MOST: Final[dict[Activations, int]] = {"int16": 32767, "int8": 127, "exact": 0}
+"""The largest integer of a group; 0 for no integers."""
+GROUP: Final = 32
+"""Inputs with one scale of their integers."""
+_GGML: Final = {
+    "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34),
+    "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
+}  # fmt: skip
+"""The numbers and bytes of a block."""
+_CODES: Final = ("int4", "int4:zero", "int4:least", "int8", "int8:zero", "int8:least")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A kind of blocks.
+
+    Attributes:
+        number: its number in the C++ library.
+        numbers: the numbers of a block.
+        size: the bytes of a block, as in a file.
+    """
+
+    number: int
+    numbers: int
+    size: int
+
+
+def layout_of(kind: str) -> Layout:
+    """Return the layout of a kind.
+
+    Raises:
+        ValueError: the kind is unknown.
+    """
+    if kind in _GGML:
+        return Layout(list(_GGML).index(kind), *_GGML[kind])
+    name, _, rest = kind.partition(":")
+    group, _, offset = rest.partition(":")
+    whole = f"{name}:{offset}" if offset else name
+    if whole not in _CODES or not group.isdecimal() or not int(group) or int(group) % GROUP:
+        known = ", ".join(_GGML)
+        raise ValueError(
+            f'the kind of a packed weight is one of {known}, or like "int4:128", "int8:32:zero", not "{kind}"'
+        )
+    header = 8 if offset else 4
+    return Layout(len(_GGML) + _CODES.index(whole), int(group), header + int(group) * int(name[3:]) // 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A static description of a packed weight in quantized blocks, for use in place of a dtype.
+
+    Attributes:
+        runs: the kind and the number of rows of each run of rows, since joined weights may be of several kinds.
+        activations: the numbers that are multiplied with the codes.
+    """
+
+    runs: tuple[tuple[str, int], ...]
+    activations: Activations = "int16"
+
+    def __post_init__(self) -> None:
+        if not self.runs or any(rows < 1 for _, rows in self.runs):
+            raise ValueError(f"a packed weight has at least one row of each of its kinds, got {self.runs}")
+        if self.activations not in get_args(Activations):
+            raise ValueError(f'activations are one of {get_args(Activations)}, not "{self.activations}"')
+        for kind, _ in self.runs:
+            layout_of(kind)
+
+    @property
+    def outputs(self) -> int:
+        """The number of rows."""
+        return sum(rows for _, rows in self.runs)
+
+    def check(self, shape: tuple[int, int]) -> None:
+        """Check that a weight (out, in) can be stored so.
+
+        Raises:
+            ValueError: the numbers of rows differ, or a row is not whole blocks.
+        """
+        if shape[0] != self.outputs:
+            raise ValueError(f"a weight {shape} has {shape[0]} rows, but its storage has {self.outputs}: {self.runs}")
+        for kind, _ in self.runs:
+            if shape[1] % layout_of(kind).numbers:
+                raise ValueError(f"rows of {kind} are blocks of {layout_of(kind).numbers} numbers, not {shape[1]}")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A packed weight in quantized blocks, for use in place of an array. A pytree with a static storage.
+
+    Attributes:
+        data: (bytes,) uint8 in the form of `layers.packed`, or (groups, bytes).
+        storage: its description.
+    """
+
+    data: jax.Array
+    storage: Storage = field(metadata={"static": True})
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+Weight = jax.Array | Stored
+"""A packed weight."""
+
+
+def storage_of(parts: Sequence[Tensor], activations: Activations = "int16") -> Storage:
+    """Return the storage of joined matrices in their own blocks.
+
+    Args:
+        parts: (out, in) each, at least one, as read from files.
+        activations: see `Storage`.
+
+    Raises:
+        ValueError: a part is not in blocks of a supported kind, or is incomplete.
+    """
+    runs: list[tuple[str, int]] = []
+    for part in parts:
+        kind, _ = blocks_in(part[:1])
+        before = runs.pop()[1] if runs and runs[-1][0] == kind else 0
+        runs.append((kind, before + len(part)))
+    return Storage(tuple(runs), activations)
+
+
+def runs_of(parts: Sequence[Tensor], storage: Storage, inputs: int) -> list[tuple[str, list[Bytes]]]:
+    """Return the kind and the blocks of each run of a storage, (rows, bytes) each, from parts of the joined matrix.
+
+    Raises:
+        ValueError: the parts are not stored so.
+    """
+    left = [(kind, rows, list[Bytes]()) for kind, rows in storage.runs]
+    place, missing = 0, storage.runs[0][1]
+    for part in parts:
+        kind, data = blocks_in(part)
+        if not missing and place + 1 < len(left):
+            place += 1
+            missing = left[place][1]
+        if kind != left[place][0] or len(data) > missing:
+            raise ValueError(
+                f"the storage has {missing} rows of {left[place][0]} at this place, but the part has {len(data)} of"
+                f" {kind}"
+            )
+        if part.shape[1] != inputs:
+            raise ValueError(f"a part has {part.shape[1]} inputs, others {inputs}")
+        left[place][2].append(data)
+        missing -= len(data)
+    if missing or place + 1 < len(left):
+        raise ValueError(f"the parts have fewer rows than the storage, {storage.outputs}")
+    return [(kind, blocks) for kind, _, blocks in left]
+
+
+def blocks_in(part: Tensor) -> tuple[str, Bytes]:
+    """Return the kind of a matrix and its blocks, (rows, bytes), or raise `ValueError` if it is not in such blocks."""
+    if isinstance(part, Blocks):
+        layout = layout_of(part.kind.name)
+        if part.data.ndim != 2 or part.data.shape[1] % layout.size:
+            raise ValueError(
+                f"rows of {part.kind.name} have a multiple of {layout.size} bytes, got {part.data.shape}: truncated?"
+            )
+        return part.kind.name, part.data
+    codes = part.codes() if isinstance(part, Quantized) else None
+    if not isinstance(codes, Codes):
+        raise ValueError("the numbers of a part are not in quantized blocks: convert it to a dtype instead")
+    return _blocks_of_codes(codes)
+
+
+def _blocks_of_codes(codes: Codes) -> tuple[str, Bytes]:
+    """Return codes as blocks: float32 scale, float32 zero point or least number if any, and the codes."""
+    first, bits = float(codes.table[0]), 4 if len(codes.table) == 16 else 8
+    rows, group = len(codes.data), codes.group
+    is_signed = bits == 8 and np.array_equal(codes.table, np.arange(256).astype(np.int8).astype(np.float32))
+    integers = np.arange(len(codes.table), dtype=np.float32)
+    if not is_signed and not np.array_equal(codes.table, integers + np.float32(first)):
+        raise ValueError("codes are packed only if their numbers are consecutive integers")
+    if codes.inputs % group or group % GROUP:
+        raise ValueError(f"codes are packed in whole groups of {GROUP} or a multiple, not {group} of {codes.inputs}")
+    if codes.biases is not None and (codes.zeros is not None or first or is_signed):
+        raise ValueError("codes with least numbers are packed if they count from 0, without zero points")
+    data, zeros = codes.data[:, : codes.inputs * bits // 8], codes.zeros
+    # What a stored code has less than its number: codes of 8 bits are signed, and 8 is 0 in 4 bits without zero points.
+    less = np.float32(0 if is_signed else first + 128 if bits == 8 else first)
+    if codes.biases is None and bits == 8 and not is_signed:
+        data = data ^ np.uint8(128)
+    if zeros is not None:
+        zeros = zeros - less
+    elif codes.biases is None and less != (-8 if bits == 4 else 0):
+        zeros = np.full_like(codes.scales, -less)
+    offset = codes.biases if codes.biases is not None else zeros
+    numbers = [codes.scales] if offset is None else [codes.scales, offset]
+    header = np.stack(numbers, axis=-1).astype(np.float32).view(np.uint8)
+    body = data.reshape(rows, codes.inputs // group, -1)
+    name = f"int{bits}:{group}" + ("" if offset is None else ":zero" if codes.biases is None else ":least")
+    return name, np.concatenate([header.reshape(*body.shape[:2], -1), body], axis=-1).reshape(rows, -1)
