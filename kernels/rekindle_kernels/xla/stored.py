@@ -110,7 +110,7 @@ def _widen_k(blocks: jax.Array, kind: str) -> jax.Array:
     minima = jnp.concatenate([high & 63, mixed >> 4 | high >> 6 << 4], axis=-1).astype(jnp.float32)
     codes = _nibbles(blocks[..., -128:], 4).reshape(*blocks.shape[:-1], 8, 32)
     if kind == "Q5_K":
-        fifths = blocks[..., 16:48][..., None, :] >> jnp.arange(8, dtype=jnp.uint8)[:, None] & 1
+        fifths = jnp.stack([blocks[..., 16:48] >> group & 1 for group in range(8)], axis=-2)
         codes = codes | fifths << 4
     scale = (_floats(blocks, 0, jnp.float16) * scales)[..., None]
     return _sum(codes.astype(jnp.float32) * scale, -(_floats(blocks, 2, jnp.float16) * minima)[..., None])
@@ -118,8 +118,8 @@ def _widen_k(blocks: jax.Array, kind: str) -> jax.Array:
 
 def _widen_q6_k(blocks: jax.Array) -> jax.Array:
     low = _nibbles(blocks[..., :128], 2)
-    pairs = blocks[..., 128:192].reshape(*blocks.shape[:-1], 2, 1, 32)
-    high = pairs >> jnp.array([0, 2, 4, 6], jnp.uint8)[:, None] & 3
+    pairs = blocks[..., 128:192].reshape(*blocks.shape[:-1], 2, 32)
+    high = jnp.stack([pairs >> 2 * quarter & 3 for quarter in range(4)], axis=-2)
     codes = low | high.reshape(low.shape) << 4
     factors = lax.bitcast_convert_type(blocks[..., 192:208], jnp.int8).astype(jnp.float32)
     scale = (_floats(blocks, 208, jnp.float16) * factors)[..., None]

@@ -1,0 +1,231 @@
+"""Weights that stay in quantized blocks have the numbers of their files, and products close to those of the numbers."""
+
+from collections.abc import Sequence
+
+import gguf
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rekindle_kernels import layers
+from rekindle_kernels.api import Implementation, operations_of
+from rekindle_kernels.blocks import Array, Blocks, Tensor
+from rekindle_kernels.inputs import Gated, Normed
+from rekindle_kernels.quantized import Codes, Quantized
+from rekindle_kernels.storage import Activations, Storage, Stored, storage_of
+from tests.kernels.test_blocks import KINDS, blocks_of
+from tests.kernels.test_layers import packed_form, random
+
+INPUTS = 512
+MIXED = ("Q4_K", "Q6_K", "Q5_1", "Q8_0")
+
+
+def blocks(kind: str, rows: int, inputs: int = INPUTS) -> Blocks:
+    """Return random blocks with scales of similar size."""
+    of = blocks_of(kind, rows, inputs // gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][0])
+    return of
+
+
+def numbers_of(parts: Sequence[Tensor]) -> Array:
+    """Return the joined numbers, those of blocks by the gguf library."""
+    return np.concatenate([
+        gguf.dequantize(part.data, gguf.GGMLQuantizationType[part.kind.name]) if isinstance(part, Blocks)
+        else np.asarray(part) for part in parts
+    ])  # fmt: skip
+
+
+def stored(parts: Sequence[Tensor], implementation: Implementation, activations: Activations = "int16") -> Stored:
+    """Return joined matrices in their own blocks."""
+    storage, shape = storage_of(parts, activations), (sum(map(len, parts)), parts[0].shape[1])
+    into = np.zeros(layers.packed(shape, storage, implementation=implementation).shape, np.uint8)
+    layers.pack(parts, into, implementation=implementation, storage=storage)
+    return Stored(jnp.asarray(into), storage)
+
+
+def codes_of(name: str, rows: int, inputs: int = INPUTS) -> Quantized:
+    """Return random codes: "bits:group:first number", and zero points or biases."""
+    bits, group, first, offset = name.split(":")
+    count, rng = 1 << int(bits), np.random.default_rng(rows)
+    data = rng.integers(0, 256, (rows, inputs * int(bits) // 8), np.uint8)
+    table = np.arange(count, dtype=np.float32) + np.float32(first or 0)
+    table = table if first else np.arange(256).astype(np.int8).astype(np.float32)
+    scales = rng.standard_normal((rows, inputs // int(group))).astype(np.float32)
+    zeros = rng.integers(0, count, scales.shape).astype(np.float32) if offset == "zeros" else None
+    biases = scales[::-1].copy() if offset == "biases" else None
+    codes = Codes(data, inputs, table, int(group), scales, np.dtype(np.float32), zeros, biases)
+    return Quantized(inputs, range(rows), lambda some: _some(codes, some), rows)
+
+
+def _some(codes: Codes, rows: slice) -> Codes:
+    zeros, biases = (None if a is None else a[rows] for a in (codes.zeros, codes.biases))
+    return Codes(
+        codes.data[rows], codes.inputs, codes.table, codes.group, codes.scales[rows], codes.dtype, zeros, biases
+    )
+
+
+CODES = (
+    "4:64:-8:", "4:128:0:", "4:32:0:zeros", "4:64:-8:zeros", "4:64:0:biases",
+    "8:512::", "8:32:-128:", "8:64:0:", "8:128::zeros", "8:64:0:zeros", "8:32:0:biases",
+)  # fmt: skip
+
+
+def all_parts() -> dict[str, list[Tensor]]:
+    """Return a weight of each kind, and one of several."""
+    single: dict[str, list[Tensor]] = {kind: [blocks(kind, 45)] for kind in KINDS}
+    coded: dict[str, list[Tensor]] = {name: [codes_of(name, 45)] for name in CODES}
+    return single | coded | {"mixed": [blocks(kind, rows) for kind, rows in zip(MIXED, (33, 64, 7, 40), strict=True)]}
+
+
+PARTS = all_parts()
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_rows_have_the_numbers_of_the_file(implementation: Implementation, name: str) -> None:
+    parts = PARTS[name]
+    numbers = numbers_of(parts)
+    ids = np.arange(len(numbers))[::-1].astype(np.int32)
+    look_up = jax.jit(lambda weight: layers.look_up(weight, jnp.asarray(ids), numbers.shape, implementation=implementation))
+    rows = look_up(stored(parts, implementation))
+    np.testing.assert_array_equal(np.asarray(rows).view(np.int32), numbers[ids].astype(np.float32).view(np.int32))
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("rows", [1, 3, 21])
+def test_products_are_those_of_the_numbers(implementation: Implementation, name: str, rows: int) -> None:
+    parts, x = PARTS[name], random(rows, INPUTS)
+    numbers = numbers_of(parts).astype(np.float64)
+    wanted = x.astype(np.float64) @ numbers.T
+    scale = np.abs(wanted).max()
+    limits: dict[Activations, float] = {"int16": 1e-4, "int8": 2e-2, "exact": 1e-5}
+    for activations, limit in limits.items():
+        weight = stored(parts, implementation, activations)
+        y = layers.linear(jnp.asarray(x), weight, len(numbers), implementation=implementation)
+        assert np.abs(np.asarray(y) - wanted).max() < limit * scale
+        columns = layers.linear_columns(jnp.asarray(x), weight, len(numbers), implementation=implementation)
+        np.testing.assert_array_equal(np.asarray(columns).T, np.asarray(y))
+        onto = random(rows, len(numbers))
+        added = layers.linear(
+            jnp.asarray(x), weight, len(numbers), implementation=implementation, onto=jnp.asarray(onto)
+        )
+        np.testing.assert_array_equal(np.asarray(added), onto + np.asarray(y))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 100])
+def test_exact_products_are_those_of_float32_weights(implementation: Implementation, rows: int) -> None:
+    parts, x = PARTS["mixed"], jnp.asarray(random(rows, INPUTS))
+    outputs = sum(map(len, parts))
+    y = layers.linear(x, stored(parts, implementation, "exact"), outputs, implementation=implementation)
+    wide = packed_form([numbers_of(parts)], "float32", implementation)
+    wanted = layers.linear(x, wide, outputs, implementation=implementation)
+    np.testing.assert_array_equal(np.asarray(y).view(np.int32), np.asarray(wanted).view(np.int32))
+
+
+@pytest.mark.parametrize("activations", ["int16", "int8", "exact"])
+def test_rows_of_native_products_do_not_depend_on_the_rows_beside_them(activations: Activations) -> None:
+    if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
+        pytest.skip(reason)
+    x = jnp.asarray(random(99, INPUTS))
+    for name in ("mixed", "Q4_0", "Q4_1", "4:64:-8:zeros"):
+        weight, outputs = stored(PARTS[name], "cpu", activations), sum(map(len, PARTS[name]))
+        alone = np.concatenate([
+            np.asarray(layers.linear(x[row : row + 1], weight, outputs, implementation="cpu")) for row in range(99)
+        ])  # fmt: skip
+        for rows in (*range(2, 12), 17, 31, 96, 99):
+            y = layers.linear(x[:rows], weight, outputs, implementation="cpu")
+            np.testing.assert_array_equal(np.asarray(y).view(np.int32), alone[:rows].view(np.int32))
+
+
+def test_rows_are_multiplied_with_the_blocks_of_their_group(implementation: Implementation) -> None:
+    counts = np.array([0, 3, 1, 50], np.int32)
+    parts = [[blocks("Q4_K", 40 + group), blocks("Q6_K", 24 - group)] for group in range(4)]
+    parts = [[first[:40], second[:20]] for first, second in parts]
+    each = [stored(group, implementation) for group in parts]
+    weight = Stored(jnp.stack([one.data for one in each]), each[0].storage)
+    x = random(54, INPUTS)
+    y = layers.grouped_linear(jnp.asarray(x), jnp.asarray(counts), weight, 60, implementation=implementation)
+    numbers = np.stack([numbers_of(group) for group in parts]).astype(np.float64)
+    wanted = np.einsum("ri,roi->ro", x.astype(np.float64), numbers[np.repeat(np.arange(4), counts)])
+    assert np.abs(np.asarray(y) - wanted).max() < 1e-4 * np.abs(wanted).max()
+    even = layers.grouped_linear(jnp.asarray(x[:8]), None, weight, 60, implementation=implementation)
+    wanted = np.einsum("ri,roi->ro", x[:8].astype(np.float64), numbers[np.repeat(np.arange(4), 2)])
+    assert np.abs(np.asarray(even) - wanted).max() < 1e-4 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("rows", [1, 100])
+def test_products_read_what_stands_for_their_input(implementation: Implementation, rows: int) -> None:
+    weight = stored(PARTS["Q4_1"], implementation)
+    inputs = (
+        Normed(jnp.asarray(random(rows, INPUTS)), jnp.asarray(random(INPUTS)), 1e-5),
+        Gated(jnp.asarray(random(rows, 2 * INPUTS))),
+    )
+    for x in inputs:
+        array = layers.materialize(x, implementation=implementation)
+        wanted = layers.linear(array, weight, 45, implementation=implementation)
+        y = layers.linear(x, weight, 45, implementation=implementation)
+        np.testing.assert_array_equal(np.asarray(y), np.asarray(wanted))
+
+
+def test_parts_are_packed_in_pieces_as_whole() -> None:
+    if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
+        pytest.skip(reason)
+    whole, parts = PARTS["mixed"], PARTS["mixed"]
+    pieces = [piece for part in parts for piece in (part[:5], part[5:])]
+    assert storage_of(pieces) == storage_of(whole)
+    np.testing.assert_array_equal(np.asarray(stored(pieces, "cpu").data), np.asarray(stored(whole, "cpu").data))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_numbers_that_are_none_reach_the_product(bad: float) -> None:
+    if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
+        pytest.skip(reason)
+    x = random(2, INPUTS)
+    x[1, 77] = bad
+    y = np.asarray(layers.linear(jnp.asarray(x), stored(PARTS["Q8_0"], "cpu"), 45, implementation="cpu"))
+    assert np.isfinite(y[0]).all()
+    assert np.isnan(y[1]).all()
+
+
+def test_a_row_of_zeros_and_tiny_numbers_gives_zeros(implementation: Implementation) -> None:
+    x = np.zeros((2, INPUTS), np.float32)
+    x[1] = 1e-40
+    y = layers.linear(jnp.asarray(x), stored(PARTS["Q4_1"], implementation), 45, implementation=implementation)
+    assert np.abs(np.asarray(y)).max() < 1e-30
+
+
+def test_arrays_that_do_not_fit_a_storage_are_refused(implementation: Implementation) -> None:
+    weight = stored(PARTS["Q4_1"], implementation)
+    x = jnp.zeros((2, INPUTS))
+    with pytest.raises(ValueError, match=r"a weight \(45, 512\) has the form \(\d+,\) .* got \(\d+,\) uint8"):
+        layers.linear(x, Stored(weight.data[:-64], weight.storage), 45, implementation=implementation)
+    with pytest.raises(ValueError, match=r"a weight \(45, 512\) has the form \(\d+,\) .* got \(\d+,\) uint8"):
+        layers.linear(x, Stored(weight.data, Storage((("Q4_0", 45),))), 45, implementation=implementation)
+    with pytest.raises(ValueError, match=r"a weight \(44, 512\) has 44 rows, but its storage has 45"):
+        layers.linear(x, weight, 44, implementation=implementation)
+    with pytest.raises(ValueError, match=r"rows of Q6_K are blocks of 256 numbers, not 320"):
+        layers.packed((8, 320), Storage((("Q6_K", 8),)), implementation=implementation)
+    into, parts = np.zeros(weight.data.shape, np.uint8), PARTS["Q4_1"]
+    with pytest.raises(ValueError, match=r"the storage has 45 rows of Q5_1 at this place, but the part has 45 of Q4_1"):
+        other = Storage((("Q5_1", 45),))
+        wide = np.zeros(layers.packed((45, INPUTS), other, implementation=implementation).shape, np.uint8)
+        layers.pack(parts, wide, implementation=implementation, storage=other)
+    with pytest.raises(ValueError, match=r"weights \(44, 512\) together have the form|has 44 rows, but its storage has 45"):
+        layers.pack([parts[0][:44]], into, implementation=implementation, storage=weight.storage)
+
+
+def test_only_whole_blocks_of_known_kinds_are_stored() -> None:
+    cut = Blocks(blocks("Q4_1", 4).data[:, :-1], blocks("Q4_1", 4).kind)
+    with pytest.raises(ValueError, match=r"rows of Q4_1 have a multiple of 20 bytes, got \(1, 319\): truncated"):
+        storage_of([cut])
+    with pytest.raises(ValueError, match=r'one of Q4_0, .*, or like "int4:128", .* not "IQ4_NL"'):
+        Storage((("IQ4_NL", 4),))
+    with pytest.raises(ValueError, match="not in quantized blocks"):
+        storage_of([random(4, 64)])
+    with pytest.raises(ValueError, match="activations are one of"):
+        Storage((("Q4_0", 4),), "float16")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least one row"):
+        Storage(())
+    with pytest.raises(ValueError, match="whole groups of 32 or a multiple, not 16 of 64"):
+        storage_of([codes_of("4:16:-8:", 4, 64)])
+    with pytest.raises(ValueError, match="if they count from 0"):
+        storage_of([codes_of("4:32:-8:biases", 4, 64)])
