@@ -1,4 +1,4 @@
-"""Weights that stay in quantized blocks in memory: their kinds, as a static description beside the bytes.
+"""Static descriptions of weights kept in quantized blocks in memory.
 
 A *kind* is a name of ggml, such as "Q4_K", or codes of safetensors files with float32 scales: "int4:128" has 4 bits and
 a scale for each 128 numbers of a row. ":zero" and ":least" after it stand for zero points and least numbers.
@@ -59,9 +59,9 @@ def layout_of(kind: str) -> Layout:
     group, _, offset = rest.partition(":")
     whole = f"{name}:{offset}" if offset else name
     if whole not in _CODES or not group.isdecimal() or not int(group) or int(group) % GROUP:
-        known = ", ".join(_GGML)
         raise ValueError(
-            f'the kind of a packed weight is one of {known}, or like "int4:128", "int8:32:zero", not "{kind}"'
+            f"the kind of a packed weight is one of {', '.join(_GGML)}, or like "
+            f'"int4:128", "int8:32:zero", not "{kind}"'
         )
     header = 8 if offset else 4
     return Layout(len(_GGML) + _CODES.index(whole), int(group), header + int(group) * int(name[3:]) // 8)
@@ -93,7 +93,7 @@ class Storage:
         return sum(rows for _, rows in self.runs)
 
     def check(self, shape: tuple[int, int]) -> None:
-        """Check that a weight (out, in) can be stored so.
+        """Check the shape (out, in) of a weight.
 
         Raises:
             ValueError: the numbers of rows differ, or a row is not whole blocks.
@@ -150,25 +150,25 @@ def runs_of(parts: Sequence[Tensor], storage: Storage, inputs: int) -> list[tupl
     Raises:
         ValueError: the parts are not stored so.
     """
-    left = [(kind, rows, list[Bytes]()) for kind, rows in storage.runs]
+    blocks = [list[Bytes]() for _ in storage.runs]
     place, missing = 0, storage.runs[0][1]
     for part in parts:
         kind, data = blocks_in(part)
-        if not missing and place + 1 < len(left):
+        if not missing and place + 1 < len(blocks):
             place += 1
-            missing = left[place][1]
-        if kind != left[place][0] or len(data) > missing:
+            missing = storage.runs[place][1]
+        expected = storage.runs[place][0]
+        if kind != expected or len(data) > missing:
             raise ValueError(
-                f"the storage has {missing} rows of {left[place][0]} at this place, but the part has {len(data)} of"
-                f" {kind}"
+                f"the storage has {missing} rows of {expected} at this place, but the part has {len(data)} of {kind}"
             )
         if part.shape[1] != inputs:
             raise ValueError(f"a part has {part.shape[1]} inputs, others {inputs}")
-        left[place][2].append(data)
+        blocks[place].append(data)
         missing -= len(data)
-    if missing or place + 1 < len(left):
+    if missing or place + 1 < len(blocks):
         raise ValueError(f"the parts have fewer rows than the storage, {storage.outputs}")
-    return [(kind, blocks) for kind, _, blocks in left]
+    return [(kind, each) for (kind, _), each in zip(storage.runs, blocks, strict=True)]
 
 
 def blocks_in(part: Tensor) -> tuple[str, Bytes]:

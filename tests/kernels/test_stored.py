@@ -1,4 +1,4 @@
-"""Weights that stay in quantized blocks have the numbers of their files, and products close to those of the numbers."""
+"""Weights kept in quantized blocks have the numbers of their files, and close products."""
 
 from collections.abc import Sequence
 
@@ -23,8 +23,7 @@ MIXED = ("Q4_K", "Q6_K", "Q5_1", "Q8_0")
 
 def blocks(kind: str, rows: int, inputs: int = INPUTS) -> Blocks:
     """Return random blocks with scales of similar size."""
-    of = blocks_of(kind, rows, inputs // gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][0])
-    return of
+    return blocks_of(kind, rows, inputs // gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][0])
 
 
 def numbers_of(parts: Sequence[Tensor]) -> Array:
@@ -85,7 +84,9 @@ def test_rows_have_the_numbers_of_the_file(implementation: Implementation, name:
     parts = PARTS[name]
     numbers = numbers_of(parts)
     ids = np.arange(len(numbers))[::-1].astype(np.int32)
-    look_up = jax.jit(lambda weight: layers.look_up(weight, jnp.asarray(ids), numbers.shape, implementation=implementation))
+    look_up = jax.jit(
+        lambda weight: layers.look_up(weight, jnp.asarray(ids), numbers.shape, implementation=implementation)
+    )
     rows = look_up(stored(parts, implementation))
     np.testing.assert_array_equal(np.asarray(rows).view(np.int32), numbers[ids].astype(np.float32).view(np.int32))
 
@@ -95,13 +96,13 @@ def test_rows_have_the_numbers_of_the_file(implementation: Implementation, name:
 def test_products_are_those_of_the_numbers(implementation: Implementation, name: str, rows: int) -> None:
     parts, x = PARTS[name], random(rows, INPUTS)
     numbers = numbers_of(parts).astype(np.float64)
-    wanted = x.astype(np.float64) @ numbers.T
-    scale = np.abs(wanted).max()
+    expected = x.astype(np.float64) @ numbers.T
+    scale = np.abs(expected).max()
     limits: dict[Activations, float] = {"int16": 1e-4, "int8": 2e-2, "exact": 1e-5}
     for activations, limit in limits.items():
         weight = stored(parts, implementation, activations)
         y = layers.linear(jnp.asarray(x), weight, len(numbers), implementation=implementation)
-        assert np.abs(np.asarray(y) - wanted).max() < limit * scale
+        assert np.abs(np.asarray(y) - expected).max() < limit * scale
         columns = layers.linear_columns(jnp.asarray(x), weight, len(numbers), implementation=implementation)
         np.testing.assert_array_equal(np.asarray(columns).T, np.asarray(y))
         onto = random(rows, len(numbers))
@@ -117,8 +118,8 @@ def test_exact_products_are_those_of_float32_weights(implementation: Implementat
     outputs = sum(map(len, parts))
     y = layers.linear(x, stored(parts, implementation, "exact"), outputs, implementation=implementation)
     wide = packed_form([numbers_of(parts)], "float32", implementation)
-    wanted = layers.linear(x, wide, outputs, implementation=implementation)
-    np.testing.assert_array_equal(np.asarray(y).view(np.int32), np.asarray(wanted).view(np.int32))
+    expected = layers.linear(x, wide, outputs, implementation=implementation)
+    np.testing.assert_array_equal(np.asarray(y).view(np.int32), np.asarray(expected).view(np.int32))
 
 
 @pytest.mark.parametrize("activations", ["int16", "int8", "exact"])
@@ -145,11 +146,11 @@ def test_rows_are_multiplied_with_the_blocks_of_their_group(implementation: Impl
     x = random(54, INPUTS)
     y = layers.grouped_linear(jnp.asarray(x), jnp.asarray(counts), weight, 60, implementation=implementation)
     numbers = np.stack([numbers_of(group) for group in parts]).astype(np.float64)
-    wanted = np.einsum("ri,roi->ro", x.astype(np.float64), numbers[np.repeat(np.arange(4), counts)])
-    assert np.abs(np.asarray(y) - wanted).max() < 1e-4 * np.abs(wanted).max()
+    expected = np.einsum("ri,roi->ro", x.astype(np.float64), numbers[np.repeat(np.arange(4), counts)])
+    assert np.abs(np.asarray(y) - expected).max() < 1e-4 * np.abs(expected).max()
     even = layers.grouped_linear(jnp.asarray(x[:8]), None, weight, 60, implementation=implementation)
-    wanted = np.einsum("ri,roi->ro", x[:8].astype(np.float64), numbers[np.repeat(np.arange(4), 2)])
-    assert np.abs(np.asarray(even) - wanted).max() < 1e-4 * np.abs(wanted).max()
+    expected = np.einsum("ri,roi->ro", x[:8].astype(np.float64), numbers[np.repeat(np.arange(4), 2)])
+    assert np.abs(np.asarray(even) - expected).max() < 1e-4 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("rows", [1, 100])
@@ -161,9 +162,9 @@ def test_products_read_what_stands_for_their_input(implementation: Implementatio
     )
     for x in inputs:
         array = layers.materialize(x, implementation=implementation)
-        wanted = layers.linear(array, weight, 45, implementation=implementation)
+        expected = layers.linear(array, weight, 45, implementation=implementation)
         y = layers.linear(x, weight, 45, implementation=implementation)
-        np.testing.assert_array_equal(np.asarray(y), np.asarray(wanted))
+        np.testing.assert_array_equal(np.asarray(y), np.asarray(expected))
 
 
 def test_parts_are_packed_in_pieces_as_whole() -> None:
@@ -204,12 +205,14 @@ def test_arrays_that_do_not_fit_a_storage_are_refused(implementation: Implementa
         layers.linear(x, weight, 44, implementation=implementation)
     with pytest.raises(ValueError, match=r"rows of Q6_K are blocks of 256 numbers, not 320"):
         layers.packed((8, 320), Storage((("Q6_K", 8),)), implementation=implementation)
+    other = Storage((("Q5_1", 45),))
+    wide = np.zeros(layers.packed((45, INPUTS), other, implementation=implementation).shape, np.uint8)
     into, parts = np.zeros(weight.data.shape, np.uint8), PARTS["Q4_1"]
     with pytest.raises(ValueError, match=r"the storage has 45 rows of Q5_1 at this place, but the part has 45 of Q4_1"):
-        other = Storage((("Q5_1", 45),))
-        wide = np.zeros(layers.packed((45, INPUTS), other, implementation=implementation).shape, np.uint8)
         layers.pack(parts, wide, implementation=implementation, storage=other)
-    with pytest.raises(ValueError, match=r"weights \(44, 512\) together have the form|has 44 rows, but its storage has 45"):
+    with pytest.raises(
+        ValueError, match=r"weights \(44, 512\) together have the form|has 44 rows, but its storage has 45"
+    ):
         layers.pack([parts[0][:44]], into, implementation=implementation, storage=weight.storage)
 
 

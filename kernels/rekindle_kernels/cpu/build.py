@@ -29,7 +29,11 @@ COMPILERS: Final = ("c++", "g++", "clang++")
 
 _AVX512: Final = ("-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 INSTRUCTION_SETS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
-    "x86_64": {"avx2": ("-mavx2", "-mfma", "-mf16c"), "avx512": _AVX512, "avx512_bf16": (*_AVX512, "-mavx512bf16", "-mavx512vnni")},
+    "x86_64": {
+        "avx2": ("-mavx2", "-mfma", "-mf16c"),
+        "avx512": _AVX512,
+        "avx512_bf16": (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
+    },
     "aarch64": {"neon": ()},
 }
 """Compiler flags for each instruction set of an architecture; a later set includes the earlier ones."""

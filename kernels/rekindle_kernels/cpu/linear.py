@@ -13,8 +13,8 @@ from rekindle_kernels.cpu import stored
 from rekindle_kernels.cpu.gate import gate
 from rekindle_kernels.cpu.library import load
 from rekindle_kernels.cpu.norm import rms_norm
-from rekindle_kernels.inputs import Gated, Input, Normed
 from rekindle_kernels.cpu.stored import PANEL
+from rekindle_kernels.inputs import Gated, Input, Normed
 from rekindle_kernels.quantized import Codes, Quantized
 from rekindle_kernels.storage import Storage, Stored, Weight
 
@@ -52,7 +52,8 @@ _ROUNDINGS: Final = {"float32": 0, "bfloat16": 1, "float16": 2}
 def pack(parts: Sequence[Tensor], into: Array, storage: Storage | None = None) -> None:
     """See `layers.pack`. The library widens codes and blocks of common kinds; numpy widens the others first."""
     if storage is not None:
-        return stored.pack(parts, into, storage)
+        stored.pack(parts, into, storage)
+        return
     native = load()
     narrow = into.dtype == jnp.bfloat16
     write = native.rekindle_pack_bf16 if narrow else native.rekindle_pack_f32

@@ -30,7 +30,8 @@ def packed(shape: tuple[int, int], dtype: jnp.dtype | Storage) -> jax.ShapeDtype
 def pack(parts: Sequence[Tensor], into: Array, storage: Storage | None = None) -> None:
     """See `layers.pack`."""
     if storage is not None:
-        return stored.pack(parts, into, storage)
+        stored.pack(parts, into, storage)
+        return
     np.concatenate([np.asarray(part) for part in parts], out=into, casting="unsafe")
 
 

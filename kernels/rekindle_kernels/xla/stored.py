@@ -127,7 +127,7 @@ def _widen_q6_k(blocks: jax.Array) -> jax.Array:
 
 
 def _widen_codes(blocks: jax.Array, kind: str) -> jax.Array:
-    name, _, offset = kind.split(":")[0], *kind.split(":")[1:], *([""] if kind.count(":") == 1 else [])
+    name, _, offset = f"{kind}:".split(":")[:3]
     scale, data = _floats(blocks, 0, jnp.float32), blocks[..., 8 if offset else 4 :]
     if name == "int4":
         codes = jnp.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1).astype(jnp.float32)
@@ -141,4 +141,5 @@ def _widen_codes(blocks: jax.Array, kind: str) -> jax.Array:
 
 def _sum(product: jax.Array, summand: jax.Array) -> jax.Array:
     """Add to a rounded product: the barrier keeps XLA from fusing the two operations into one rounding."""
-    return lax.optimization_barrier(product) + summand
+    rounded_product: jax.Array = lax.optimization_barrier(product)
+    return rounded_product + summand

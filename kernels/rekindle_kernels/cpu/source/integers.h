@@ -52,7 +52,7 @@ inline Vec load_halves(const uint8_t* from) {
 // Loads bytes as floats.
 template <typename Byte>
 inline Vec load_small(const uint8_t* from) {
-  constexpr bool kSigned = Byte(-1) < 0;
+  [[maybe_unused]] constexpr bool kSigned = Byte(-1) < 0;
 #if defined(__AVX512BW__)
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   const __m512i wide = kSigned ? _mm512_maskz_cvtepi8_epi32(0xffff, bytes) : _mm512_maskz_cvtepu8_epi32(0xffff, bytes);

@@ -1,0 +1,272 @@
+// Products of a panel of quantized blocks with quantized rows.
+//
+// Integer products are exact, and each output adds the same floats in the same order in any tile. So a panel may be
+// read for a few rows at a time, or be unpacked to 16 bits once for many.
+#pragma once
+
+#include "integers.h"
+#include "linear.h"
+#include "stored.h"
+
+namespace {
+
+using rekindle::kPanel;
+using rekindle::kStored;
+using rekindle::Scales;
+using rekindle::StoredKind;
+
+constexpr int kPairs = 16;                   // pairs of a group's inputs
+constexpr int kFew = 4;                      // the most rows in a tile that reads blocks
+constexpr int kMany = kLanes == 16 ? 8 : 4;  // the most rows in a tile that reads unpacked numbers
+constexpr int64_t kChunk = 16;               // groups unpacked at a time
+constexpr int64_t kAhead = 2048;             // prefetch distance, in bytes
+
+// The vectors of outputs computed at a time.
+template <int Rows>
+constexpr int kAcrossOf = kLanes == 16              ? 2
+                          : kLanes == 8 && Rows > 2 ? 2
+                                                    : 4;
+
+// Returns the groups in a block: a constant, except for codes with float32 scales.
+constexpr int64_t groups_of(StoredKind kind, int64_t given) {
+  if (kind.scales == Scales::kHalf || kind.scales == Scales::kHalfLeast) return 1;
+  return kind.scales == Scales::kGroups || kind.scales == Scales::kSixteenths ? 8 : given;
+}
+
+constexpr int halves_of(StoredKind kind) { return kind.scales == Scales::kSixteenths ? 2 : 1; }
+
+constexpr bool adds_of(StoredKind kind) {
+  return kind.scales != Scales::kHalf && kind.scales != Scales::kFloat && kind.scales != Scales::kSixteenths;
+}
+
+// The quantized inputs of a tile's rows, for some groups.
+struct Quantized {
+  const uint32_t* pairs;  // [group][pair][rows], two 16-bit numbers: inputs 4 q and 4 q + 2, then 4 q + 1 and 4 q + 3
+  const float* scales;    // [group][rows]
+  const int32_t* sums;    // [group][half][rows], of the first 16 integers and of the others
+
+  Quantized from(int64_t group, int64_t rows) const {
+    return {pairs + group * kPairs * rows, scales + group * rows, sums + group * 2 * rows};
+  }
+};
+
+// The scales of a group for some vectors of outputs, and the numbers to add for each unit of the inputs' sum.
+template <int Across>
+struct Factors {
+  Vec scale[2][Across], added[Across];
+};
+
+// A place in a panel of blocks, with the numbers of the current header.
+template <int kKind, int Across>
+struct Cursor {
+  static constexpr StoredKind kOf = kStored[kKind];
+  const uint8_t* at;
+  int64_t groups, left;  // in a block, and in this one
+  int part;              // the first vector of outputs
+  Vec scale[Across], other[Across];
+
+  Cursor(const uint8_t* panel, int64_t groups, int part) : at(panel), groups(groups), left(0), part(part) {}
+
+  // Reads the header before the first group of a block.
+  void enter() {
+    if (left-- > 0) return;
+    left = groups_of(kOf, groups) - 1;
+    constexpr bool kSingle =
+        kOf.scales == Scales::kFloat || kOf.scales == Scales::kFloatZero || kOf.scales == Scales::kFloatLeast;
+#pragma GCC unroll 8
+    for (int p = 0; p < Across; ++p) {
+      const uint8_t* from = at + (part + p) * kLanes * (kSingle ? 4 : 2);
+      if constexpr (kSingle) {
+        scale[p] = (Vec)load_bits(from);
+        if constexpr (adds_of(kOf)) other[p] = (Vec)load_bits(from + 4 * kPanel);
+        if constexpr (kOf.scales == Scales::kFloatZero) other[p] = -(other[p] * scale[p]);
+      } else {
+        scale[p] = load_halves(from);
+        if constexpr (adds_of(kOf)) other[p] = load_halves(from + 2 * kPanel);
+      }
+    }
+    at += rekindle::header_bytes(kOf);
+  }
+
+  void read_factors(Factors<Across>& factors) const {
+#pragma GCC unroll 8
+    for (int p = 0; p < Across; ++p) {
+      const uint8_t* from = at + (part + p) * kLanes;
+      factors.scale[0][p] = scale[p];
+      if constexpr (adds_of(kOf)) factors.added[p] = other[p];
+      if constexpr (kOf.scales == Scales::kGroups) {
+        factors.scale[0][p] = scale[p] * load_small<uint8_t>(from);
+        factors.added[p] = -(other[p] * load_small<uint8_t>(from + kPanel));
+      }
+      if constexpr (kOf.scales == Scales::kSixteenths) {
+        factors.scale[0][p] = scale[p] * load_small<int8_t>(from);
+        factors.scale[1][p] = scale[p] * load_small<int8_t>(from + kPanel);
+      }
+    }
+  }
+
+  // Returns a pair of codes for each output of a vector, as 16-bit integers.
+  Bits pair(int p, int place) const {
+    const int quad = place / 2, odd = place % 2;
+    const int64_t own = (part + p) * kLanes * 4, step = 4 * kPanel;
+    const uint8_t* codes = at + rekindle::before_codes(kOf) + own;
+    if constexpr (kOf.bits == 8) {
+      const Bits both = load_bits(codes + quad * step);
+      return (Bits)(odd ? (Shorts)both >> 8 : (Shorts)(both << 8) >> 8);
+    }
+    const Bits low = load_bits(codes + quad % 4 * step) >> (quad / 4 * 4 + odd * 8) & 0x000f000f;
+    const uint8_t* high = at + rekindle::factor_bytes(kOf) + own;
+    if constexpr (kOf.bits == 5) {
+      const Bits bits = load_bits(high);
+      const int shift = quad + odd * 8 - 4;
+      return low | ((shift < 0 ? bits << -shift : bits >> shift) & 0x00100010);
+    }
+    if constexpr (kOf.bits == 6) {
+      const Bits bits = load_bits(high + quad / 4 * step);
+      const int shift = quad % 4 * 2 + odd * 8 - 4;
+      return low | ((shift < 0 ? bits << -shift : bits >> shift) & 0x00300030);
+    }
+    return low;
+  }
+
+  void next() { at += rekindle::group_bytes(kOf); }
+};
+
+// Adds a group to some rows and vectors of outputs. `pair(p, place)` returns the codes, and `offset` is added to them.
+template <int kHalves, bool kAdds, int Rows, int Across, typename Pair>
+inline __attribute__((always_inline)) void add_group(const Pair& pair, const Factors<Across>& factors, int offset,
+                                                     const Quantized& x, Vec (&sums)[Rows][Across]) {
+  Signed products[Rows][Across];
+#pragma GCC unroll 2
+  for (int half = 0; half < kHalves; ++half) {
+#pragma GCC unroll 8
+    for (int row = 0; row < Rows; ++row)
+#pragma GCC unroll 8
+      for (int p = 0; p < Across; ++p) products[row][p] = Signed{};
+#pragma GCC unroll 16
+    for (int i = 0; i < kPairs / kHalves; ++i) {
+      const int place = half * (kPairs / kHalves) + i;
+      Bits codes[Across];
+#pragma GCC unroll 8
+      for (int p = 0; p < Across; ++p) codes[p] = pair(p, place);
+#pragma GCC unroll 8
+      for (int row = 0; row < Rows; ++row) {
+        const Bits both = spread_bits(x.pairs[place * Rows + row]);
+#pragma GCC unroll 8
+        for (int p = 0; p < Across; ++p) products[row][p] = add_pairs(products[row][p], codes[p], both);
+      }
+    }
+#pragma GCC unroll 8
+    for (int row = 0; row < Rows; ++row) {
+      const int32_t sum = kHalves == 2 ? x.sums[half * Rows + row] : x.sums[row] + x.sums[Rows + row];
+      const Vec scale = splat(x.scales[row]), total = splat(x.scales[row] * static_cast<float>(sum));
+#pragma GCC unroll 8
+      for (int p = 0; p < Across; ++p) {
+        const Vec exact = __builtin_convertvector(products[row][p] + offset * sum, Vec);
+        sums[row][p] = fused(exact, factors.scale[half][p] * scale, sums[row][p]);
+        if constexpr (kAdds) sums[row][p] = fused(factors.added[p], total, sums[row][p]);
+      }
+    }
+  }
+}
+
+// Adds up all groups of a panel for a few rows, reading blocks.
+template <int kKind, int Rows>
+void few_rows(const uint8_t* panel, int64_t groups, int64_t of_block, const Quantized& x, float* y) {
+  constexpr int kAcross = kAcrossOf<Rows>;
+  constexpr StoredKind kOf = kStored[kKind];
+  for (int part = 0; part < kParts; part += kAcross) {
+    Cursor<kKind, kAcross> cursor(panel, of_block, part);
+    Vec sums[Rows][kAcross] = {};
+    for (int64_t group = 0; group < groups; ++group) {
+      cursor.enter();
+      if (part == 0)
+        for (int64_t line = 0; line < rekindle::group_bytes(kOf); line += 64)
+          __builtin_prefetch(cursor.at + kAhead + line);
+      Factors<kAcross> factors;
+      cursor.read_factors(factors);
+      add_group<halves_of(kOf), adds_of(kOf), Rows, kAcross>([&](int p, int place) { return cursor.pair(p, place); },
+                                                             factors, kOf.offset, x.from(group, Rows), sums);
+      cursor.next();
+    }
+#pragma GCC unroll 8
+    for (int row = 0; row < Rows; ++row)
+#pragma GCC unroll 8
+      for (int p = 0; p < kAcross; ++p) store(y + row * kPanel + (part + p) * kLanes, sums[row][p]);
+  }
+}
+
+// Some groups of a panel in 16 bits, with their scales.
+struct Unpacked {
+  uint32_t* pairs;  // [group][pair][32]
+  float* factors;   // [group][scale of the first half, of the second, number to add][32]
+};
+
+template <int kKind>
+void unpack_groups(Cursor<kKind, kParts>& cursor, int64_t groups, const Unpacked& to) {
+  constexpr StoredKind kOf = kStored[kKind];
+  for (int64_t group = 0; group < groups; ++group) {
+    cursor.enter();
+    Factors<kParts> factors;
+    cursor.read_factors(factors);
+    uint32_t* pairs = to.pairs + group * kPairs * kPanel;
+    float* numbers = to.factors + group * 3 * kPanel;
+#pragma GCC unroll 8
+    for (int p = 0; p < kParts; ++p) {
+#pragma GCC unroll 16
+      for (int place = 0; place < kPairs; ++place) {
+        const Bits codes = (Bits)((Shorts)cursor.pair(p, place) + static_cast<int16_t>(kOf.offset));
+        std::memcpy(pairs + place * kPanel + p * kLanes, &codes, sizeof codes);
+      }
+      store(numbers + p * kLanes, factors.scale[0][p]);
+      if constexpr (halves_of(kOf) == 2) store(numbers + kPanel + p * kLanes, factors.scale[1][p]);
+      if constexpr (adds_of(kOf)) store(numbers + 2 * kPanel + p * kLanes, factors.added[p]);
+    }
+    cursor.next();
+  }
+}
+
+// Adds some unpacked groups to a tile of rows.
+template <int kHalves, bool kAdds, int Rows>
+void many_rows(const Unpacked& panel, int64_t groups, const Quantized& x, float* y) {
+  constexpr int kAcross = kAcrossOf<Rows>;
+  for (int part = 0; part < kParts; part += kAcross) {
+    Vec sums[Rows][kAcross];
+#pragma GCC unroll 8
+    for (int row = 0; row < Rows; ++row)
+#pragma GCC unroll 8
+      for (int p = 0; p < kAcross; ++p) sums[row][p] = load(y + row * kPanel + (part + p) * kLanes);
+    for (int64_t group = 0; group < groups; ++group) {
+      const uint32_t* pairs = panel.pairs + group * kPairs * kPanel + part * kLanes;
+      const float* numbers = panel.factors + group * 3 * kPanel + part * kLanes;
+      Factors<kAcross> factors;
+#pragma GCC unroll 8
+      for (int p = 0; p < kAcross; ++p) {
+        factors.scale[0][p] = load(numbers + p * kLanes);
+        if constexpr (kHalves == 2) factors.scale[1][p] = load(numbers + kPanel + p * kLanes);
+        if constexpr (kAdds) factors.added[p] = load(numbers + 2 * kPanel + p * kLanes);
+      }
+      add_group<kHalves, kAdds, Rows, kAcross>(
+          [&](int p, int place) { return load_bits(pairs + place * kPanel + p * kLanes); }, factors, 0,
+          x.from(group, Rows), sums);
+    }
+#pragma GCC unroll 8
+    for (int row = 0; row < Rows; ++row)
+#pragma GCC unroll 8
+      for (int p = 0; p < kAcross; ++p) store(y + row * kPanel + (part + p) * kLanes, sums[row][p]);
+  }
+}
+
+template <int kHalves, bool kAdds, int Rows = kMany>
+void many_rows_of(int64_t rows, const Unpacked& panel, int64_t groups, const Quantized& x, float* y) {
+  if (rows == Rows) return many_rows<kHalves, kAdds, Rows>(panel, groups, x, y);
+  if constexpr (Rows > 1) many_rows_of<kHalves, kAdds, Rows - 1>(rows, panel, groups, x, y);
+}
+
+template <int kKind, int Rows = kFew>
+void few_rows_of(int64_t rows, const uint8_t* panel, int64_t groups, int64_t of_block, const Quantized& x, float* y) {
+  if (rows == Rows) return few_rows<kKind, Rows>(panel, groups, of_block, x, y);
+  if constexpr (Rows > 1) few_rows_of<kKind, Rows - 1>(rows, panel, groups, of_block, x, y);
+}
+
+}  // namespace
