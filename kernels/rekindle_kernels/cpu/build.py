@@ -189,7 +189,7 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
     flags_of = {name: flags for name, flags in sets.items() if name not in NEW or _compiles([*command, *flags], folder)}
     have = [f"-DREKINDLE_HAVE_{name}" for name in flags_of]
     jobs = [(source, source.stem, have) for source in (*_sources("dispatch.cc"), *_sources("handlers_*.cc"))]
-    jobs += [(source, source.stem, [EXACT]) for source in (*_sources("pack.cc"), *_sources("stored.cc"))]
+    jobs += [(source, source.stem, [EXACT]) for source in _sources("pack*.cc")]
     for name, flags in flags_of.items():
         jobs.append((SOURCES / "isa.cc", name, [f"-DREKINDLE_ISA={name}", *flags]))
         jobs.append((SOURCES / "codes.cc", f"codes_{name}", [f"-DREKINDLE_ISA={name}", *flags, EXACT]))
