@@ -17,7 +17,7 @@ from rekindle_kernels.quantized import Codes, Quantized
 Activations = Literal["int16", "int8", "exact"]
 """The numbers multiplied with packed codes: integers by row and group of 32 inputs, or float32.
 
-Of "int16" the products are within 1e-4 of "exact", relative to the largest. Of "int8" they are within a hundredth.
+Of "int16" the products are within 1e-4 of "exact", relative to the largest. Of "int8" they are within a fiftieth.
 "exact" is `linear` over the weights widened to float32, bit for bit on CPUs, and slow.
 """
 MOST: Final[dict[Activations, int]] = {"int16": 32767, "int8": 127, "exact": 0}

@@ -1,11 +1,10 @@
 // Writes quantized blocks in the packed form, and reads numbers out of it, without fused operations.
-#include "stored.h"
-
 #include <algorithm>
 #include <cstring>
 
 #include "blocks.h"
 #include "pack.h"
+#include "stored.h"
 
 namespace rekindle {
 namespace {
