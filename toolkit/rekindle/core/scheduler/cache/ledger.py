@@ -51,7 +51,7 @@ class Ledger:
             self.place(node)
 
     def add(self, node: Node) -> None:
-        """Count a new node. A new node is locked or only on disk, so it belongs to no queue."""
+        """Count a new node. A new page is locked or only on disk, so it belongs to no queue; a state needs `place`."""
         self._add(node, 1)
 
     def move(self, node: Node, page: int | None, host: int | None) -> None:

@@ -282,8 +282,8 @@ class RequestState:
 
     def keep_state(self, slot: int, *, decoded: bool) -> None:
         """Copy its state after a tick with a chunk or a decode row of it, where this is of use."""
-        if self.keeping is None or self.lease is None:
-            return
+        assert self.keeping is not None
+        assert self.lease is not None
         if not decoded:
             self.keeping.reach(self.computed, self.lease, slot)
         elif self.computed <= self.publishable:

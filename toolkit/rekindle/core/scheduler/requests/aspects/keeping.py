@@ -24,7 +24,7 @@ class Keeping:
             and whole chunks end there anyway.
         cuts: the positions in the prompt still ahead, ascending; whole pages.
         copies: (position, entry) of copies made while decoding, whose tokens are not settled yet.
-        newest: the last state in the cache from such a copy; provisional, because the next one replaces it.
+        newest: the last state put into the cache while decoding, perhaps gone since; the next one replaces it.
     """
 
     page_size: int
