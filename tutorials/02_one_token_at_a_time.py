@@ -22,7 +22,7 @@ from IPython.display import HTML
 import rekindle
 from rekindle.core import markup
 from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.models.load import load_decoder
+from rekindle.core.models.loading.load import load_decoder
 from rekindle.core.models.mixing import Memory
 
 # %% [markdown]

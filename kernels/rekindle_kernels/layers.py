@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.inputs import Gated, Input, Normed, shape_of
-from rekindle_kernels.storage import Storage, Stored, Weight
+from rekindle_kernels.storage import BlockRows, Storage, Stored, Weight, runs_of
 
 
 def packed(
@@ -33,26 +33,42 @@ def packed(
     return operations_of(implementation).packed(shape, jnp.dtype(dtype))
 
 
-def pack(
-    parts: Sequence[Tensor], into: Array, *, implementation: Implementation, storage: Storage | None = None
-) -> None:
-    """Join matrices along their outputs, and write them in an implementation's packed form.
+def pack(parts: Sequence[Tensor], into: Array, *, implementation: Implementation) -> None:
+    """Join matrices along their outputs, and write their numbers in an implementation's packed form.
 
     Args:
-        parts: (out, in) each, of any floating dtype or in blocks.
+        parts: (out, in) each, of any floating dtype or in blocks; converted to the dtype of `into`.
         into: a zeroed array with the shape and dtype of `packed` for the joined matrix.
         implementation: by name.
-        storage: to keep the blocks of the parts; None to convert their numbers to the dtype of `into`.
+
+    Raises:
+        ValueError: the arrays do not fit together, or the implementation is unknown.
+    """
+    outputs, inputs = sum(len(part) for part in parts), {part.shape[1] for part in parts}
+    form = packed((outputs, max(inputs)), into.dtype, implementation=implementation)
+    if len(inputs) > 1 or into.shape != form.shape or into.dtype != form.dtype:
+        shapes = ", ".join(str(part.shape) for part in parts)
+        raise ValueError(f"weights {shapes} together have the form {form.shape}, but `into` is {into.shape}")
+    operations_of(implementation).pack(parts, into)
+
+
+def pack_blocks(parts: Sequence[BlockRows], into: Array, storage: Storage, *, implementation: Implementation) -> None:
+    """Join matrices along their outputs, and write their blocks in an implementation's packed form.
+
+    Args:
+        parts: the matrices, at least one.
+        into: a zeroed array with the shape and dtype of `packed` for the joined matrix.
+        storage: the storage of the joined matrix.
+        implementation: by name.
 
     Raises:
         ValueError: the arrays do not fit together or to the storage, or the implementation is unknown.
     """
-    outputs, inputs = sum(len(part) for part in parts), {part.shape[1] for part in parts}
-    form = packed((outputs, max(inputs)), storage or into.dtype, implementation=implementation)
-    if len(inputs) > 1 or into.shape != form.shape or into.dtype != form.dtype:
-        shapes = ", ".join(str(part.shape) for part in parts)
-        raise ValueError(f"weights {shapes} together have the form {form.shape}, but `into` is {into.shape}")
-    operations_of(implementation).pack(parts, into, storage)
+    shape = (sum(map(len, parts)), parts[0].inputs)
+    form = packed(shape, storage, implementation=implementation)
+    if into.shape != form.shape or into.dtype != form.dtype:
+        raise ValueError(f"a weight {shape} has the form {form.shape}, but `into` is {into.shape} {into.dtype}")
+    operations_of(implementation).pack_blocks(runs_of(parts, storage), into)
 
 
 def linear(

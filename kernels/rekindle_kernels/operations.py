@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.inputs import Input
 from rekindle_kernels.penalties import Penalties
-from rekindle_kernels.storage import Storage, Weight
+from rekindle_kernels.storage import Run, Storage, Weight
 
 
 class Operations(Protocol):
@@ -64,8 +64,11 @@ class Operations(Protocol):
     def packed(self, shape: tuple[int, int], dtype: jnp.dtype | Storage) -> jax.ShapeDtypeStruct:
         """See `layers.packed`."""
 
-    def pack(self, parts: Sequence[Tensor], into: Array, storage: Storage | None = None) -> None:
+    def pack(self, parts: Sequence[Tensor], into: Array) -> None:
         """See `layers.pack`."""
+
+    def pack_blocks(self, runs: Sequence[Run], into: Array) -> None:
+        """Write runs of rows, in the order of a storage; see `layers.pack_blocks`."""
 
     def linear(self, x: Input, weight: Weight, outputs: int, onto: jax.Array | None = None) -> jax.Array:
         """See `layers.linear`."""

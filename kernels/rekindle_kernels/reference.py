@@ -17,6 +17,7 @@ from rekindle_kernels.xla.linear import look_up, materialize, pack, packed, wide
 from rekindle_kernels.xla.norm import rms_norm
 from rekindle_kernels.xla.rotary import rotate
 from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest
+from rekindle_kernels.xla.stored import pack_blocks
 
 
 def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:

@@ -6,7 +6,7 @@ a scale for each 128 numbers of a row. ":zero" and ":least" after it stand for z
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import jax
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from rekindle_kernels.blocks import Blocks, Bytes, Tensor
 from rekindle_kernels.quantized import Codes, Quantized
 
+Indices = np.ndarray[Any, np.dtype[np.int_]]
 Activations = Literal["int16", "int8", "exact"]
 """The numbers multiplied with packed codes: integers by row and group of 32 inputs, or float32.
 
@@ -126,26 +127,88 @@ Weight = jax.Array | Stored
 """A packed weight."""
 
 
-def storage_of(parts: Sequence[Tensor], activations: Activations = "int16") -> Storage:
-    """Return the storage of joined matrices in their own blocks.
+@dataclass(frozen=True, slots=True)
+class BlockRows:
+    """Rows of a matrix in quantized blocks of one kind.
 
-    Args:
-        parts: (out, in) each, at least one, as read from files.
-        activations: see `Storage`.
-
-    Raises:
-        ValueError: a part is not in blocks of a supported kind, or is incomplete.
+    Attributes:
+        kind: the kind of the blocks.
+        data: (rows, bytes) uint8, as in a file.
     """
+
+    kind: str
+    data: Bytes
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> "BlockRows":
+        """Return the blocks of a matrix, as a view of a file if it has them so.
+
+        Raises:
+            ValueError: the matrix is not in blocks of a supported kind, or is incomplete.
+        """
+        if isinstance(matrix, Blocks):
+            layout = layout_of(matrix.kind.name)
+            if matrix.data.ndim != 2 or matrix.data.shape[1] % layout.size:
+                raise ValueError(
+                    f"rows of {matrix.kind.name} have a multiple of {layout.size} bytes, got {matrix.data.shape}: "
+                    "truncated?"
+                )
+            return cls(matrix.kind.name, matrix.data)
+        codes = matrix.codes() if isinstance(matrix, Quantized) else None
+        if not isinstance(codes, Codes):
+            raise ValueError("the numbers of a part are not in quantized blocks: convert it to a dtype instead")
+        return _blocks_of_codes(codes)
+
+    @property
+    def inputs(self) -> int:
+        """The numbers of a row."""
+        layout, size = layout_of(self.kind), int(self.data.shape[1])
+        return size // layout.size * layout.numbers
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def rows(self, indices: Indices | slice) -> "BlockRows":
+        """Return some rows: a view for a slice, else a copy."""
+        return BlockRows(self.kind, self.data[indices])
+
+    def columns(self, indices: Indices) -> "BlockRows":
+        """Return some inputs in whole blocks, as a copy; blocks of zeros for -1. See `in_blocks`."""
+        blocks = in_blocks(indices, self.kind)
+        assert blocks is not None, "the inputs are whole blocks"
+        each = self.data.reshape(len(self), -1, layout_of(self.kind).size)
+        chosen = each[:, blocks]
+        chosen[:, blocks < 0] = 0
+        return BlockRows(self.kind, chosen.reshape(len(self), -1))
+
+
+def in_blocks(indices: Indices, kind: str) -> Indices | None:
+    """Return the indices of the blocks with these inputs, -1 for blocks of -1; None if they are not whole blocks."""
+    numbers = layout_of(kind).numbers
+    if len(indices) % numbers:
+        return None
+    each = indices.reshape(-1, numbers)
+    first = each[:, :1]
+    is_whole = (each == first + np.arange(numbers)) & (first % numbers == 0)
+    blocks: Indices = np.where(first < 0, -1, first // numbers)[:, 0]
+    return blocks if np.where(first < 0, each < 0, is_whole).all() else None
+
+
+def storage_of(kinds: Sequence[tuple[str, int]], activations: Activations = "int16") -> Storage:
+    """Return the storage of joined matrices, given the kind and the rows of each, at least one."""
     runs: list[tuple[str, int]] = []
-    for part in parts:
-        kind, _ = blocks_in(part[:1])
+    for kind, rows in kinds:
         before = runs.pop()[1] if runs and runs[-1][0] == kind else 0
-        runs.append((kind, before + len(part)))
+        runs.append((kind, before + rows))
     return Storage(tuple(runs), activations)
 
 
-def runs_of(parts: Sequence[Tensor], storage: Storage, inputs: int) -> list[tuple[str, list[Bytes]]]:
-    """Return the kind and the blocks of each run of a storage, (rows, bytes) each, from parts of the joined matrix.
+Run = tuple[str, list[Bytes]]
+"""The kind of a run of rows, and its blocks, (rows, bytes) each."""
+
+
+def runs_of(parts: Sequence[BlockRows], storage: Storage) -> list[Run]:
+    """Return the runs of a storage from parts of the joined matrix.
 
     Raises:
         ValueError: the parts are not stored so.
@@ -153,40 +216,25 @@ def runs_of(parts: Sequence[Tensor], storage: Storage, inputs: int) -> list[tupl
     blocks = [list[Bytes]() for _ in storage.runs]
     place, missing = 0, storage.runs[0][1]
     for part in parts:
-        kind, data = blocks_in(part)
         if not missing and place + 1 < len(blocks):
             place += 1
             missing = storage.runs[place][1]
         expected = storage.runs[place][0]
-        if kind != expected or len(data) > missing:
+        if part.kind != expected or len(part) > missing:
             raise ValueError(
-                f"the storage has {missing} rows of {expected} at this place, but the part has {len(data)} of {kind}"
+                f"the storage has {missing} rows of {expected} at this place, but the part has {len(part)} of "
+                f"{part.kind}"
             )
-        if part.shape[1] != inputs:
-            raise ValueError(f"a part has {part.shape[1]} inputs, others {inputs}")
-        blocks[place].append(data)
-        missing -= len(data)
+        if part.inputs != parts[0].inputs:
+            raise ValueError(f"a part has {part.inputs} inputs, others {parts[0].inputs}")
+        blocks[place].append(part.data)
+        missing -= len(part)
     if missing or place + 1 < len(blocks):
         raise ValueError(f"the parts have fewer rows than the storage, {storage.outputs}")
     return [(kind, each) for (kind, _), each in zip(storage.runs, blocks, strict=True)]
 
 
-def blocks_in(part: Tensor) -> tuple[str, Bytes]:
-    """Return the kind of a matrix and its blocks, (rows, bytes), or raise `ValueError` if it is not in such blocks."""
-    if isinstance(part, Blocks):
-        layout = layout_of(part.kind.name)
-        if part.data.ndim != 2 or part.data.shape[1] % layout.size:
-            raise ValueError(
-                f"rows of {part.kind.name} have a multiple of {layout.size} bytes, got {part.data.shape}: truncated?"
-            )
-        return part.kind.name, part.data
-    codes = part.codes() if isinstance(part, Quantized) else None
-    if not isinstance(codes, Codes):
-        raise ValueError("the numbers of a part are not in quantized blocks: convert it to a dtype instead")
-    return _blocks_of_codes(codes)
-
-
-def _blocks_of_codes(codes: Codes) -> tuple[str, Bytes]:
+def _blocks_of_codes(codes: Codes) -> BlockRows:
     """Return codes as blocks: float32 scale, float32 zero point or least number if any, and the codes."""
     first, bits = float(codes.table[0]), 4 if len(codes.table) == 16 else 8
     rows, group = len(codes.data), codes.group
@@ -212,4 +260,5 @@ def _blocks_of_codes(codes: Codes) -> tuple[str, Bytes]:
     header = np.stack(numbers, axis=-1).astype(np.float32).view(np.uint8)
     body = data.reshape(rows, codes.inputs // group, -1)
     name = f"int{bits}:{group}" + ("" if offset is None else ":zero" if codes.biases is None else ":least")
-    return name, np.concatenate([header.reshape(*body.shape[:2], -1), body], axis=-1).reshape(rows, -1)
+    blocks = np.concatenate([header.reshape(*body.shape[:2], -1), body], axis=-1)
+    return BlockRows(name, blocks.reshape(rows, -1))

@@ -25,8 +25,9 @@ from rekindle.core.device.step import TickOutputs, step
 from rekindle.core.models.config import ModelConfig, Rope
 from rekindle.core.models.config.scaling import Llama3Scaling
 from rekindle.core.models.decoder import Decoder, expected_shapes
-from rekindle.core.models.layers import JoinedTensors
 from rekindle.core.models.shard import WHOLE
+from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.kernels_gpu import copy_rate
@@ -61,12 +62,12 @@ class RandomWeights:
     shard = WHOLE
 
     def __init__(self, dtype: jnp.dtype):
-        self._dtype = dtype
+        self.form = WeightForm(dtype)
 
     def get(self, asked: JoinedTensors) -> jax.Array:
         """See `WeightSource`."""
         name, (_, *rest) = next(iter(asked.shapes.items()))
-        rows, dtype = sum(shape[0] for shape in asked.shapes.values()), self._dtype if asked.matrix else jnp.float32
+        rows, dtype = sum(shape[0] for shape in asked.shapes.values()), self.form.dtype if asked.matrix else jnp.float32
         key = jax.random.key(len(name))
         make = jax.jit(lambda: (0.02 * jax.random.normal(key, (rows, *rest), jnp.float32)).astype(dtype))
         weight: jax.Array = make()

@@ -19,7 +19,8 @@ from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.device.sampling.rows import COLUMNS
 from rekindle.core.device.state import Sizes, empty_pages, empty_slots
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.load import load_weights
+from rekindle.core.models.loading.load import load_weights
+from rekindle.core.models.weights.form import WeightForm
 from rekindle_kernels.blocks import Tensor
 from tests.bench import costs
 from tests.bench.workload import MODEL
@@ -85,9 +86,9 @@ class BareStep:
             page_table=jnp.pad(jnp.asarray(tables), ((0, 1), (0, 0))),
         )
         sizes = Sizes(1 + tables.size, PAGE_SIZE, per_row, rows, Settings().max_logprobs)
-        programs = Programs(checkpoint.config, sizes, jnp.dtype(dtype), Place((jax.devices()[0],)))
+        programs = Programs(checkpoint.config, sizes, WeightForm(jnp.dtype(dtype)), Place((jax.devices()[0],)))
         self._weights = load_weights(
-            checkpoint.config, checkpoint.tensors, jnp.dtype(dtype), implementation=programs.implementation
+            checkpoint.config, checkpoint.tensors, WeightForm(jnp.dtype(dtype)), implementation=programs.implementation
         )
         collapse(spans_of(self._weights))
         self._program = programs.compile(bucket)

@@ -20,7 +20,7 @@ from rekindle.core.checkpoints.gguf.kinds import kind_of
 from rekindle_kernels import layers
 from rekindle_kernels.blocks import Blocks
 from rekindle_kernels.cpu import library
-from rekindle_kernels.storage import Activations, Stored, Weight, layout_of, storage_of
+from rekindle_kernels.storage import Activations, BlockRows, Stored, Weight, layout_of, storage_of
 
 SHAPES: Final = ((3072, 576), (1024, 2048), (2048, 8192))
 ROWS: Final = (1, 4, 8, 32)
@@ -41,10 +41,10 @@ def weights_of(name: str, shape: tuple[int, int], activations: Activations) -> l
         form = layers.packed(shape, jnp.dtype(name), implementation="cpu")
         one = np.full(form.shape, 0.25, form.dtype)
         return [jnp.asarray(one.copy()) for _ in range(max(2, BYTES // one.nbytes))]
-    parts = [blocks_of(name, shape)]
-    storage = storage_of(parts, activations)
+    matrix = BlockRows.of(blocks_of(name, shape))
+    storage = storage_of([(matrix.kind, len(matrix))], activations)
     one = np.zeros(layers.packed(shape, storage, implementation="cpu").shape, np.uint8)
-    layers.pack(parts, one, implementation="cpu", storage=storage)
+    layers.pack_blocks([matrix], one, storage, implementation="cpu")
     return [Stored(jnp.asarray(one.copy()), storage) for _ in range(max(2, BYTES // one.nbytes))]
 
 

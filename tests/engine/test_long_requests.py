@@ -11,7 +11,7 @@ import pytest
 import rekindle
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.config import SettingsOptions
-from rekindle.core.models.load import load_decoder
+from rekindle.core.models.loading.load import load_decoder
 from rekindle.core.models.mixing import Memory, ScoreOptions
 
 pytestmark = pytest.mark.wide

@@ -19,6 +19,7 @@ from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.device.programs.targets import devices_of
 from rekindle.core.device.state import Sizes
 from rekindle.core.models.config import ModelConfig, Rope
+from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.models.wire import Wire
 
 without_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler, libtpu, is not installed")
@@ -52,7 +53,7 @@ def eight(target: str) -> Place:
 )
 def test_a_step_of_eight_devices_compiles_and_sums_twice_a_layer(target: str, bucket: Bucket) -> None:
     place = eight(target)
-    programs = Programs(CONFIG, SIZES, jnp.dtype("bfloat16"), place)
+    programs = Programs(CONFIG, SIZES, WeightForm(jnp.dtype("bfloat16")), place)
     assert programs.implementation == place.first.platform
     lowered = programs.lower(bucket)
     check_collectives(lowered.as_text(), bucket)

@@ -19,6 +19,7 @@ from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.step import step
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import abstract_decoder
+from rekindle.core.models.weights.form import WeightForm
 from rekindle_kernels import api
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.engine_gpu import LLAMA_3_8B
@@ -164,7 +165,7 @@ def _check_step(config: ModelConfig, bucket: Bucket) -> None:
     """Compile the step of a bucket; what these kernels do not serve, XLA serves, as in a session."""
     dtype = jnp.dtype(jnp.bfloat16)
     implementation = api.choose_for_all("gpu", config.pools(2049, 16), dtype)
-    abstract = abstract_decoder(config, dtype, implementation)
+    abstract = abstract_decoder(config, WeightForm(dtype), implementation)
     pages = jax.eval_shape(lambda: empty_pages(config, 2049, 16, dtype, implementation))
     slots = jax.eval_shape(lambda: empty_slots(32, 512, config.vocab_size))
     packed = InputLayout.of(bucket, slots).padding()

@@ -13,7 +13,7 @@ from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.blocks import Array, Blocks, Tensor
 from rekindle_kernels.inputs import Gated, Normed
 from rekindle_kernels.quantized import Codes, Quantized
-from rekindle_kernels.storage import Activations, Storage, Stored, storage_of
+from rekindle_kernels.storage import Activations, BlockRows, Storage, Stored, in_blocks, storage_of
 from tests.kernels.test_blocks import KINDS, blocks_of
 from tests.kernels.test_layers import packed_form, random
 
@@ -36,9 +36,11 @@ def numbers_of(parts: Sequence[Tensor]) -> Array:
 
 def stored(parts: Sequence[Tensor], implementation: Implementation, activations: Activations = "int16") -> Stored:
     """Return joined matrices in their own blocks."""
-    storage, shape = storage_of(parts, activations), (sum(map(len, parts)), parts[0].shape[1])
+    matrices = [BlockRows.of(part) for part in parts]
+    storage = storage_of([(matrix.kind, len(matrix)) for matrix in matrices], activations)
+    shape = (storage.outputs, matrices[0].inputs)
     into = np.zeros(layers.packed(shape, storage, implementation=implementation).shape, np.uint8)
-    layers.pack(parts, into, implementation=implementation, storage=storage)
+    layers.pack_blocks(matrices, into, storage, implementation=implementation)
     return Stored(jnp.asarray(into), storage)
 
 
@@ -180,8 +182,19 @@ def test_parts_are_packed_in_pieces_as_whole() -> None:
         pytest.skip(reason)
     whole, parts = PARTS["mixed"], PARTS["mixed"]
     pieces = [piece for part in parts for piece in (part[:5], part[5:])]
-    assert storage_of(pieces) == storage_of(whole)
+    assert stored(pieces, "cpu").storage == stored(whole, "cpu").storage
     np.testing.assert_array_equal(np.asarray(stored(pieces, "cpu").data), np.asarray(stored(whole, "cpu").data))
+
+
+def test_rows_and_inputs_are_taken_in_whole_blocks() -> None:
+    matrix = blocks("Q4_1", 9)
+    numbers, order = numbers_of([matrix]), np.array([8, 0, 0, 5])
+    columns = np.concatenate([np.arange(64, 96), np.full(32, -1), np.arange(0, 32)])
+    some = BlockRows.of(matrix).rows(order).columns(columns)
+    taken = np.where(columns < 0, 0, numbers[order][:, columns])
+    np.testing.assert_array_equal(numbers_of([Blocks(some.data, matrix.kind)]), taken)
+    for indices in (columns[:-1], columns[::-1], columns + 1, np.where(columns == 0, -1, columns)):
+        assert in_blocks(indices, "Q4_1") is None
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -215,28 +228,26 @@ def test_arrays_that_do_not_fit_a_storage_are_refused(implementation: Implementa
         layers.packed((8, 320), Storage((("Q6_K", 8),)), implementation=implementation)
     other = Storage((("Q5_1", 45),))
     wide = np.zeros(layers.packed((45, INPUTS), other, implementation=implementation).shape, np.uint8)
-    into, parts = np.zeros(weight.data.shape, np.uint8), PARTS["Q4_1"]
+    into, parts = np.zeros(weight.data.shape, np.uint8), [BlockRows.of(PARTS["Q4_1"][0])]
     with pytest.raises(ValueError, match=r"the storage has 45 rows of Q5_1 at this place, but the part has 45 of Q4_1"):
-        layers.pack(parts, wide, implementation=implementation, storage=other)
-    with pytest.raises(
-        ValueError, match=r"weights \(44, 512\) together have the form|has 44 rows, but its storage has 45"
-    ):
-        layers.pack([parts[0][:44]], into, implementation=implementation, storage=weight.storage)
+        layers.pack_blocks(parts, wide, other, implementation=implementation)
+    with pytest.raises(ValueError, match="has 44 rows, but its storage has 45"):
+        layers.pack_blocks([parts[0].rows(slice(44))], into, weight.storage, implementation=implementation)
 
 
 def test_only_whole_blocks_of_known_kinds_are_stored() -> None:
     cut = Blocks(blocks("Q4_1", 4).data[:, :-1], blocks("Q4_1", 4).kind)
-    with pytest.raises(ValueError, match=r"rows of Q4_1 have a multiple of 20 bytes, got \(1, 319\): truncated"):
-        storage_of([cut])
+    with pytest.raises(ValueError, match=r"rows of Q4_1 have a multiple of 20 bytes, got \(4, 319\): truncated"):
+        BlockRows.of(cut)
     with pytest.raises(ValueError, match=r'one of Q4_0, .*, or like "int4:128", .* not "IQ4_NL"'):
         Storage((("IQ4_NL", 4),))
     with pytest.raises(ValueError, match="not in quantized blocks"):
-        storage_of([random(4, 64)])
+        BlockRows.of(random(4, 64))
     with pytest.raises(ValueError, match="activations are one of"):
         Storage((("Q4_0", 4),), "float16")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one row"):
         Storage(())
     with pytest.raises(ValueError, match="whole groups of 32 or a multiple, not 16 of 64"):
-        storage_of([codes_of("4:16:-8:", 4, 64)])
+        BlockRows.of(codes_of("4:16:-8:", 4, 64))
     with pytest.raises(ValueError, match="if they count from 0"):
-        storage_of([codes_of("4:32:-8:biases", 4, 64)])
+        BlockRows.of(codes_of("4:32:-8:biases", 4, 64))

@@ -16,6 +16,7 @@ from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.step import step
 from rekindle.core.models.config import ModelConfig, Rope
 from rekindle.core.models.decoder import abstract_decoder
+from rekindle.core.models.weights.form import WeightForm
 from rekindle_kernels import api
 from rekindle_kernels.tpu import blocks, form, rows, tuning
 from tests.kernels import state_programs
@@ -168,7 +169,7 @@ def test_the_stated_cost_of_prefill_attention_is_the_program_s(topology: str) ->
 
 def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket) -> tuple[Any, int]:
     """Return the lowered step with abstract weights, and the bytes of its pools."""
-    abstract = abstract_decoder(config, BFLOAT16, "tpu")
+    abstract = abstract_decoder(config, WeightForm(BFLOAT16), "tpu")
     pages = jax.eval_shape(lambda: empty_pages(config, 1025, 64, BFLOAT16, "tpu"))
     slots = jax.eval_shape(lambda: empty_slots(32, 32, config.vocab_size))
     packed = InputLayout.of(bucket, slots).padding()

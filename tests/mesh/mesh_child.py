@@ -35,6 +35,7 @@ from rekindle.core.device.programs.lowering import Programs  # noqa: E402
 from rekindle.core.device.state import Sizes  # noqa: E402
 from rekindle.core.engine.loading import budget, planning  # noqa: E402
 from rekindle.core.engine.loading.blueprint import Blueprint  # noqa: E402
+from rekindle.core.models.weights.form import WeightForm  # noqa: E402
 from rekindle.core.models.wire import Wire  # noqa: E402
 from rekindle.session.about import About  # noqa: E402
 from tests.engine.reports import report_of  # noqa: E402
@@ -173,7 +174,7 @@ def program(model: Path, tensor: int, implementation: Implementation, data: int 
 
 def programs_of(model: Path, tensor: int, implementation: Implementation, data: int = 1) -> Programs:
     place = Place(tuple(jax.devices()[: data * tensor]), data)
-    return Programs(open_checkpoint(model).config, SIZES, jnp.dtype("float32"), place, implementation)
+    return Programs(open_checkpoint(model).config, SIZES, WeightForm(jnp.dtype("float32")), place, implementation)
 
 
 def sent(model: Path, tensor: int) -> list[int]:
@@ -185,7 +186,7 @@ def sent(model: Path, tensor: int) -> list[int]:
 def elsewhere(model: Path, tensor: int) -> list[Any]:
     """Call a program with pages on other devices, and return the error, and what was compiled for that."""
     programs, others = programs_of(model, tensor, "xla"), Place(tuple(jax.devices()[tensor : 2 * tensor]))
-    there = Programs(open_checkpoint(model).config, SIZES, jnp.dtype("float32"), others, "xla")
+    there = Programs(open_checkpoint(model).config, SIZES, WeightForm(jnp.dtype("float32")), others, "xla")
     executables = Executables(programs, 4)
     pages, _ = there.compile("empty")()
     program = executables.obtain("gather").result()

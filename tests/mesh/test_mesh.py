@@ -20,6 +20,7 @@ from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.device.state import Sizes
 from rekindle.core.device.step import step
 from rekindle.core.models.decoder import abstract_decoder
+from rekindle.core.models.weights.form import WeightForm
 from tests.families import MODELS
 from tests.waiting import PATIENCE
 
@@ -162,8 +163,8 @@ def test_a_step_reduces_twice_a_layer_and_one_device_not_at_all(families: Path) 
 
 def test_the_program_of_one_device_is_that_of_the_step_alone(families: Path) -> None:
     config, float32, bucket = open_checkpoint(families / "llama-tied").config, jnp.dtype("float32"), Bucket(0, 4)
-    programs = Programs(config, Sizes(9, 16, 8, 4, 5), float32, Place((jax.devices()[0],)), "xla")
-    abstract = abstract_decoder(config, float32, "xla")
+    programs = Programs(config, Sizes(9, 16, 8, 4, 5), WeightForm(float32), Place((jax.devices()[0],)), "xla")
+    abstract = abstract_decoder(config, WeightForm(float32), "xla")
 
     def alone(weights: list[jax.Array], pages: Any, slots: Any, packed: jax.Array) -> Any:
         return step(abstract.with_weights(weights), pages, slots, packed, bucket, 5)

@@ -21,7 +21,7 @@ from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.engine.loading.planning import plan
 from rekindle.core.errors import ConfigError, ModelTooLarge, NotRestored
 from rekindle.core.markup import size_text
-from rekindle.core.models.load import load_weights
+from rekindle.core.models.loading.load import load_weights
 from rekindle.core.store.directory import cache_dir
 from tests.compilations import programs_of
 
@@ -88,7 +88,7 @@ def test_the_weights_are_known_before_they_are_loaded(family: str, dtype: Any, f
     checkpoint = open_checkpoint(families / family)
     blueprint = Blueprint.of(checkpoint, Settings(dtype=dtype), HERE)
     weights = load_weights(
-        checkpoint.config, checkpoint.tensors, blueprint.dtype, implementation=blueprint.programs.implementation
+        checkpoint.config, checkpoint.tensors, blueprint.form, implementation=blueprint.programs.implementation
     )
     assert blueprint.budget.weights == sum(array.nbytes for array in weights)
 

@@ -18,7 +18,7 @@ from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.models.families.keys import Keys
 from rekindle.core.models.families.registry import FAMILIES
-from rekindle.core.models.load import load_decoder
+from rekindle.core.models.loading.load import load_decoder
 from rekindle.core.models.rope import rope_frequencies
 from tests.gguf_files import NAMES, UNSAID, WRITTEN, Change, said_directory, write_model
 from tests.unit.test_models import paged_logits, tolerance

@@ -17,9 +17,10 @@ from rekindle.core.checkpoints.huggingface.quantized.formats import with_quantiz
 from rekindle.core.checkpoints.huggingface.safetensors_file import SafetensorsFile, open_safetensors
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.core.models.layers import JoinedTensors
-from rekindle.core.models.load import _select, load_decoder, load_weights
+from rekindle.core.models.loading.load import _select, load_decoder, load_weights
 from rekindle.core.models.shard import Shard
+from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Tensor
@@ -100,11 +101,11 @@ def test_a_device_of_a_mesh_has_its_part_of_the_numbers(
 ) -> None:
     checkpoint = open_checkpoint(GOLDENS / model)
     plain = {name: np.asarray(tensor) for name, tensor in checkpoint.tensors.items()}
-    expected = load_weights(checkpoint.config, plain, jnp.dtype("float32"), shard=shard)
-    monkeypatch.setattr("rekindle.core.models.load.MAX_RUNS", 1)  # rows one by one
-    monkeypatch.setattr("rekindle.core.models.copying.PIECE_ROWS", 8)
-    monkeypatch.setattr("rekindle.core.models.copying.PIECE_BYTES", 1)
-    weights = load_weights(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"), shard=shard)
+    expected = load_weights(checkpoint.config, plain, WeightForm(jnp.dtype("float32")), shard=shard)
+    monkeypatch.setattr("rekindle.core.models.loading.load.MAX_RUNS", 1)  # rows one by one
+    monkeypatch.setattr("rekindle.core.models.loading.copying.PIECE_ROWS", 8)
+    monkeypatch.setattr("rekindle.core.models.loading.copying.PIECE_BYTES", 1)
+    weights = load_weights(checkpoint.config, checkpoint.tensors, WeightForm(jnp.dtype("float32")), shard=shard)
     for number, (one, other) in enumerate(zip(weights, expected, strict=True)):
         np.testing.assert_array_equal(one, other, err_msg=str(number))
 

@@ -25,6 +25,7 @@ from rekindle.core.device.programs.store import ProgramStore, Serialized
 from rekindle.core.device.programs.workers import WORKERS
 from rekindle.core.device.state import Sizes
 from rekindle.core.errors import SessionClosed, UnsafeStorage
+from rekindle.core.models.weights.form import WeightForm
 from rekindle.testing import FAKE_MODEL
 from tests.waiting import PATIENCE, until, until_blocking
 
@@ -418,7 +419,7 @@ def test_a_compilation_for_other_arguments_says_which_property_differs(arguments
 def test_a_real_program_that_is_called_with_another_dtype_raises_before_it_takes_anything() -> None:
     """Check this because the stepper relies on it when it compiles for the arguments that came."""
     sizes = Sizes(num_pages=4, page_size=16, pages_per_request=2, max_running=2, max_logprobs=0)
-    programs = Programs(FAKE_MODEL, sizes, jnp.dtype("float32"), Place((jax.devices()[0],)))
+    programs = Programs(FAKE_MODEL, sizes, WeightForm(jnp.dtype("float32")), Place((jax.devices()[0],)))
     page = programs.compile(SCATTER)
     pages, _ = programs.compile("empty")()
     content = np.zeros(programs.page.shape, np.float16)
@@ -432,7 +433,8 @@ def test_a_real_program_that_is_called_with_another_dtype_raises_before_it_takes
 def test_no_program_has_the_name_of_another() -> None:
     """Check this because what JAX's own cache has under a name is without its code."""
     sizes = Sizes(num_pages=5, page_size=16, pages_per_request=4, max_running=2, max_logprobs=0)
-    programs = [Programs(FAKE_MODEL, sizes, jnp.dtype("float32"), Place((jax.devices()[0],))) for _ in range(2)]
+    form, place = WeightForm(jnp.dtype("float32")), Place((jax.devices()[0],))
+    programs = [Programs(FAKE_MODEL, sizes, form, place) for _ in range(2)]
     texts = [each.lower(EMPTY).as_text() for each in (*programs, *programs)]
     names = [text.partition("module @")[2].split()[0] for text in texts]
     assert len({*names}) == 4

@@ -15,7 +15,7 @@ from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.models.config import DeltaNet, FeedForwardConfig, Mamba2, ModelConfig, ShortConvolution
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.families.registry import parse_config
-from rekindle.core.models.load import load_decoder
+from rekindle.core.models.loading.load import load_decoder
 
 COMMON: dict[str, Any] = {
     "hidden_size": 64,

@@ -14,9 +14,10 @@ from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.checkpoints.weights import tensors_of
 from rekindle.core.engine.loading.joining import join
 from rekindle.core.models.decoder import abstract_decoder
-from rekindle.core.models.layers import JoinedTensors
-from rekindle.core.models.load import load_weights
+from rekindle.core.models.loading.load import load_weights
 from rekindle.core.models.shard import Shard
+from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.models.weights.requests import JoinedTensors
 
 FAMILIES = ["gpt2", "phi3", "qwen2", "mixtral", "gpt-oss", "granitemoe", "llama4", "deepseek-v3"]
 """Families with joined, transposed, biased and grouped tensors, and those of experts one by one or together."""
@@ -33,13 +34,14 @@ def test_weights_of_a_device_are_joined_there_to_the_same_bits(family: str, dtyp
         joined.append(request)
         return join(request, parts, dtype)
 
+    form = WeightForm(jnp.dtype(dtype))
     for shard in (Shard(), Shard(1, 2)):
-        load = partial(load_weights, checkpoint.config, dtype=jnp.dtype(dtype), implementation="xla", shard=shard)
+        load = partial(load_weights, checkpoint.config, form=form, implementation="xla", shard=shard)
         joined.clear()
         for ours, theirs in zip(load(given, join=counted), load(checkpoint.tensors), strict=True):
             assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
             assert np.asarray(ours).tobytes() == np.asarray(theirs).tobytes()
-        assert len(joined) == len(abstract_decoder(checkpoint.config, jnp.dtype(dtype), "xla", shard).requests)
+        assert len(joined) == len(abstract_decoder(checkpoint.config, form, "xla", shard).requests)
 
 
 def test_weights_share_no_memory_with_arrays_that_their_owner_may_donate(families: Path) -> None:
@@ -47,9 +49,10 @@ def test_weights_share_no_memory_with_arrays_that_their_owner_may_donate(familie
     given: dict[str, Any] = {name: jnp.asarray(np.asarray(tensor)) for name, tensor in checkpoint.tensors.items()}
     given = {name: jnp.copy(array) for name, array in given.items()}
     places = {array.unsafe_buffer_pointer() for array in given.values()}
-    chosen = tensors_of(given, checkpoint.config)
+    form = WeightForm(jnp.dtype("float32"))
+    chosen = tensors_of(given, checkpoint.config, form)
     assert all(chosen[name] is given[name] for name in chosen), "they are not copied to the host"
-    weights = load_weights(checkpoint.config, chosen, jnp.dtype("float32"), join=join)
+    weights = load_weights(checkpoint.config, chosen, form, join=join)
     assert not places & {array.unsafe_buffer_pointer() for array in weights}
     before = [np.asarray(array).copy() for array in weights]
     for array in given.values():
@@ -61,7 +64,7 @@ def test_weights_share_no_memory_with_arrays_that_their_owner_may_donate(familie
 def test_a_second_update_compiles_nothing(families: Path, compilations: list[str]) -> None:
     checkpoint = open_checkpoint(families / "llama-tied")
     given: dict[str, Any] = {name: jnp.asarray(np.asarray(tensor)) for name, tensor in checkpoint.tensors.items()}
-    load = partial(load_weights, checkpoint.config, given, jnp.dtype("float32"), join=join)
+    load = partial(load_weights, checkpoint.config, given, WeightForm(jnp.dtype("float32")), join=join)
     load()
     compilations.clear()
     load()

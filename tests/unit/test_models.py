@@ -20,7 +20,7 @@ from rekindle.core.device.state import Pages, empty_pages, empty_slots
 from rekindle.core.device.tick_mixer import TickMixer
 from rekindle.core.models.config import DeltaNet, ModelConfig
 from rekindle.core.models.decoder import Decoder
-from rekindle.core.models.load import load_decoder
+from rekindle.core.models.loading.load import load_decoder
 from rekindle.core.models.mixing import Memory
 from rekindle_kernels.api import choose_for_all
 from tests.families import COVERING, MODELS

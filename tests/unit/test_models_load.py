@@ -20,13 +20,14 @@ from rekindle.core.checkpoints.checkpoint import Checkpoint, LazyTensors
 from rekindle.core.checkpoints.huggingface.safetensors_file import open_safetensors
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError
-from rekindle.core.models import copying, load
+from rekindle.core.models.loading import copying, load
 from rekindle.core.models.attention import Attention
 from rekindle.core.models.decoder import abstract_decoder
 from rekindle.core.models.feed_forward.dense import FeedForward
 from rekindle.core.models.layer import Layer
-from rekindle.core.models.load import load_decoder, load_weights
+from rekindle.core.models.loading.load import load_decoder, load_weights
 from rekindle.core.models.shard import Shard
+from rekindle.core.models.weights.form import WeightForm
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Tensor
@@ -68,13 +69,13 @@ def test_weights_are_the_tensors_to_the_bit(
     assert isinstance(layer.mlp, FeedForward)
     attention = [f"{prefix}.self_attn.{part}_proj" for part in "qkv"]
     cases: list[tuple[Any, list[str]]] = [
-        (decoder.embedding.weight, ["model.embed_tokens.weight"]),
+        (decoder.embedding.weight.data, ["model.embed_tokens.weight"]),
         (decoder.norm.weight, ["model.norm.weight"]),
         (layer.before_attention.weight, [f"{prefix}.input_layernorm.weight"]),
-        (layer.attention.qkv.weight, [f"{name}.weight" for name in attention]),
-        (layer.attention.out.weight, [f"{prefix}.self_attn.o_proj.weight"]),
-        (layer.mlp.gate_up.weight, [f"{prefix}.mlp.gate_proj.weight", f"{prefix}.mlp.up_proj.weight"]),
-        (layer.mlp.down.weight, [f"{prefix}.mlp.down_proj.weight"]),
+        (layer.attention.qkv.weight.data, [f"{name}.weight" for name in attention]),
+        (layer.attention.out.weight.data, [f"{prefix}.self_attn.o_proj.weight"]),
+        (layer.mlp.gate_up.weight.data, [f"{prefix}.mlp.gate_proj.weight", f"{prefix}.mlp.up_proj.weight"]),
+        (layer.mlp.down.weight.data, [f"{prefix}.mlp.down_proj.weight"]),
     ]
     if opened.config.attentions[0].qkv_bias:
         cases.append((layer.attention.qkv.bias, [f"{name}.bias" for name in attention]))
@@ -110,7 +111,7 @@ def test_the_calling_thread_is_told_of_every_byte(families: Path) -> None:
     def loaded(size: int) -> None:
         told.append((size, threading.get_ident()))
 
-    weights = load_weights(checkpoint.config, checkpoint.tensors, FLOAT32, loaded)
+    weights = load_weights(checkpoint.config, checkpoint.tensors, WeightForm(FLOAT32), loaded)
     assert sum(size for size, _ in told) == sum(array.nbytes for array in weights)
     assert {thread for _, thread in told} == {threading.get_ident()}
 
@@ -154,7 +155,7 @@ def test_what_is_read_at_once_is_no_larger_than_the_largest_group(family: str, f
     checkpoint = open_checkpoint(families / family)
     counted = Counted(checkpoint.tensors)
     tensors = LazyTensors({name: partial(counted.read, name) for name in checkpoint.tensors})
-    weights = load_weights(checkpoint.config, tensors, FLOAT32, put=counted.put)
+    weights = load_weights(checkpoint.config, tensors, WeightForm(FLOAT32), put=counted.put)
     sizes = [array.nbytes for array in weights]
     assert 0 < counted.most <= max(sizes) < sum(sizes) / 2
 
@@ -211,7 +212,7 @@ def resident(view: Array) -> int:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_device_copies_its_share_alone(family: str, families: Path) -> None:
     config, half = open_checkpoint(families / family).config, Shard(1, 2)
-    matrices = [asked for asked in abstract_decoder(config, FLOAT32, "xla", half).requests if asked.matrix]
+    matrices = [asked for asked in abstract_decoder(config, WeightForm(FLOAT32), "xla", half).requests if asked.matrix]
     assert len(matrices) > 8
     for asked in matrices:
         stored = [np.zeros(shape, np.float32) for shape in asked.shapes.values()]
@@ -247,7 +248,7 @@ def test_room_is_given_back_when_reading_fails() -> None:
 def test_loading_that_is_left_reads_no_more(families: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave it at its first weight, while the only thread that reads is at the second."""
     checkpoint, looked_up = open_checkpoint(families / "qwen3"), list[str]()
-    first, second, *_ = abstract_decoder(checkpoint.config, FLOAT32, "xla").requests
+    first, second, *_ = abstract_decoder(checkpoint.config, WeightForm(FLOAT32), "xla").requests
     called_off = threading.Event()
 
     class Pool(ThreadPoolExecutor):
@@ -269,7 +270,7 @@ def test_loading_that_is_left_reads_no_more(families: Path, monkeypatch: pytest.
 
     tensors = LazyTensors({name: partial(read, name) for name in checkpoint.tensors})
     with pytest.raises(KeyboardInterrupt):
-        load_weights(checkpoint.config, tensors, FLOAT32, leave)
+        load_weights(checkpoint.config, tensors, WeightForm(FLOAT32), leave)
     assert set(looked_up) <= {*first.shapes, *second.shapes}
 
 
@@ -283,7 +284,7 @@ def test_gates_of_attention_may_be_stored_behind_the_query_of_each_head(shard: S
         query = name.replace("gate_proj", "q_proj")
         heads = (each.reshape(4, 12, -1) for each in (tensors[query], together.pop(name)))
         together[query] = np.concatenate([*heads], axis=1).reshape(96, -1)
-    expected = load_weights(checkpoint.config, tensors, FLOAT32, shard=shard)
-    weights = load_weights(replace(checkpoint.config, names=names), together, FLOAT32, shard=shard)
+    expected = load_weights(checkpoint.config, tensors, WeightForm(FLOAT32), shard=shard)
+    weights = load_weights(replace(checkpoint.config, names=names), together, WeightForm(FLOAT32), shard=shard)
     for ours, theirs in zip(weights, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)

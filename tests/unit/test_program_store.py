@@ -32,7 +32,7 @@ from rekindle.core.device.programs.store import ProgramCatalog, ProgramStore, Se
 from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.step import step
 from rekindle.core.errors import StorageError
-from rekindle.core.models.load import load_decoder
+from rekindle.core.models.loading.load import load_decoder
 from rekindle.core.store import entries as store_entries
 from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
 from tests.unit.flushes import watched

@@ -19,10 +19,11 @@ from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.tick_mixer import TickMixer
 from rekindle.core.models.config import DeltaNet, Mamba2, Norm, ShortConvolution
 from rekindle.core.models.decoder import abstract_decoder
-from rekindle.core.models.load import load_weights
+from rekindle.core.models.loading.load import load_weights
 from rekindle.core.models.mixing import Memory
 from rekindle.core.models.shard import TENSOR, Shard
 from rekindle.core.models.states.group_norm import members_of
+from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.models.wire import Wire
 from tests.unit.test_models import tolerance
 
@@ -35,8 +36,8 @@ def logits_of_devices(directory: Path, devices: int, ids: Array) -> Array:
     checkpoint = open_checkpoint(directory)
     config = checkpoint.config
     shards = [Shard(rank, devices) for rank in range(devices)]
-    weights = [load_weights(config, checkpoint.tensors, FLOAT32, shard=shard) for shard in shards]
-    abstract = abstract_decoder(config, FLOAT32, "xla", shards[0])
+    weights = [load_weights(config, checkpoint.tensors, WeightForm(FLOAT32), shard=shard) for shard in shards]
+    abstract = abstract_decoder(config, WeightForm(FLOAT32), "xla", shards[0])
     blocks = -(-len(ids) // QUERY_BLOCK)
     bucket = Bucket(blocks * QUERY_BLOCK, 0)
     layout = InputLayout(bucket, 1, blocks)

@@ -17,6 +17,7 @@ from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.device.state import Sizes
+from rekindle.core.models.weights.form import WeightForm
 from tests.families import COVERING, MODELS
 
 RECORD: Final = Path(__file__).parents[1] / "goldens" / "steps.json"
@@ -34,7 +35,7 @@ def work(family: str, families: Path) -> dict[str, int]:
         warnings.simplefilter("ignore")  # of a head that contradicts the config
         config = open_checkpoint(families / family).config
     place = Place((jax.devices()[0],))
-    programs = Programs(config, Sizes(9, 16, 8, 4, 3), jnp.dtype("float32"), place, "xla")
+    programs = Programs(config, Sizes(9, 16, 8, 4, 3), WeightForm(jnp.dtype("float32")), place, "xla")
     found = Counter(re.findall(r"stablehlo\.(\w+)", programs.lower(Bucket(32, 4)).as_text()))
     return {name: found[name] for name in COSTLY if found[name]}
 

@@ -49,11 +49,8 @@ class _Codes(ctypes.Structure):
 _ROUNDINGS: Final = {"float32": 0, "bfloat16": 1, "float16": 2}
 
 
-def pack(parts: Sequence[Tensor], into: Array, storage: Storage | None = None) -> None:
+def pack(parts: Sequence[Tensor], into: Array) -> None:
     """See `layers.pack`. The library widens codes and blocks of common kinds; numpy widens the others first."""
-    if storage is not None:
-        stored.pack(parts, into, storage)
-        return
     native = load()
     narrow = into.dtype == jnp.bfloat16
     write = native.rekindle_pack_bf16 if narrow else native.rekindle_pack_f32

@@ -11,6 +11,7 @@ from rekindle_kernels.cpu.pages import empty, read_page, write, write_page
 from rekindle_kernels.cpu.rotary import rotate
 from rekindle_kernels.cpu.sampling import adjust, argmax, count_above, draw, mass, nth_largest
 from rekindle_kernels.cpu.states import convolve_blocks, convolve_rows, recur_blocks, recur_rows
+from rekindle_kernels.cpu.stored import pack_blocks
 
 
 def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle_kernels.blocks import Array, Tensor
+from rekindle_kernels.blocks import Array
 from rekindle_kernels.cpu.library import load
-from rekindle_kernels.storage import GROUP, MOST, Storage, Stored, layout_of, runs_of
+from rekindle_kernels.storage import GROUP, MOST, Run, Storage, Stored, layout_of
 
 PANEL: Final = 32
 """Outputs in a panel."""
@@ -29,18 +29,19 @@ def _run_bytes(kind: str, rows: int, inputs: int) -> int:
     return -(-rows // PANEL) * PANEL * (inputs // layout.numbers) * block
 
 
-def pack(parts: Sequence[Tensor], into: Array, storage: Storage) -> None:
-    """See `layers.pack`."""
-    write, inputs, offset = load().rekindle_pack_stored, parts[0].shape[1], 0
-    for (kind, blocks), (_, rows) in zip(runs_of(parts, storage, inputs), storage.runs, strict=True):
+def pack_blocks(runs: Sequence[Run], into: Array) -> None:
+    """See `layers.pack_blocks`."""
+    write, offset = load().rekindle_pack_stored, 0
+    for kind, blocks in runs:
         layout, first = layout_of(kind), 0
+        inputs = blocks[0].shape[1] // layout.size * layout.numbers
         for each in blocks:
             data = np.ascontiguousarray(each)
             sizes = [*map(ctypes.c_int64, (layout.number, layout.numbers // GROUP))]
             place = (ctypes.c_void_p(into.ctypes.data + offset), ctypes.c_int64(first))
             write(*sizes, *place, ctypes.c_void_p(data.ctypes.data), ctypes.c_int64(len(data)), ctypes.c_int64(inputs))
             first += len(data)
-        offset += _run_bytes(kind, rows, inputs)
+        offset += _run_bytes(kind, first, inputs)
 
 
 def linear(

@@ -12,6 +12,7 @@ from rekindle_kernels.xla.pages import read_page, write_page  # XLA copies a pag
 from rekindle_kernels.xla.rotary import rotate
 from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest
 from rekindle_kernels.xla.states import convolve_blocks, convolve_rows, recur_blocks, recur_rows
+from rekindle_kernels.xla.stored import pack_blocks
 
 
 def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:

@@ -27,11 +27,8 @@ def packed(shape: tuple[int, int], dtype: jnp.dtype | Storage) -> jax.ShapeDtype
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def pack(parts: Sequence[Tensor], into: Array, storage: Storage | None = None) -> None:
+def pack(parts: Sequence[Tensor], into: Array) -> None:
     """See `layers.pack`."""
-    if storage is not None:
-        stored.pack(parts, into, storage)
-        return
     np.concatenate([np.asarray(part) for part in parts], out=into, casting="unsafe")
 
 

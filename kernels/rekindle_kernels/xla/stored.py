@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rekindle_kernels.blocks import Array, Tensor
-from rekindle_kernels.storage import GROUP, MOST, Activations, Storage, Stored, layout_of, runs_of
+from rekindle_kernels.blocks import Array
+from rekindle_kernels.storage import GROUP, MOST, Activations, Run, Storage, Stored, layout_of
 
 
 def packed(shape: tuple[int, int], storage: Storage) -> jax.ShapeDtypeStruct:
@@ -20,13 +20,12 @@ def packed(shape: tuple[int, int], storage: Storage) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((size,), jnp.dtype(jnp.uint8))
 
 
-def pack(parts: Sequence[Tensor], into: Array, storage: Storage) -> None:
-    """See `layers.pack`."""
+def pack_blocks(runs: Sequence[Run], into: Array) -> None:
+    """See `layers.pack_blocks`."""
     first = 0
-    for _, blocks in runs_of(parts, storage, parts[0].shape[1]):
-        for data in blocks:
-            into[first : first + data.size].reshape(data.shape)[:] = data
-            first += data.size
+    for data in (each for _, blocks in runs for each in blocks):
+        into[first : first + data.size].reshape(data.shape)[:] = data
+        first += data.size
 
 
 def rounded(x: jax.Array, activations: Activations) -> jax.Array:

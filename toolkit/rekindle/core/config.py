@@ -18,6 +18,8 @@ Route = Literal["prefix", "round-robin", "shortest-queue"] | Choose
 Precompile = Literal["all", "background", "lazy"]
 Restore = Literal["auto", "require", "off"]
 SamplingDefaults = Literal["model", "neutral"]
+WeightsChoice = Literal["auto", "packed", "dequantized"]
+Activations = Literal["int16", "int8", "exact"]
 AXES: Final = ("data", "tensor")
 """Axis names of a device mesh."""
 
@@ -62,6 +64,12 @@ class Settings:
         implementation: kernels to use. "xla" runs everywhere; "cpu", "tpu" and "gpu" are written for their platform;
             "reference" is the slow definition of the results of all kernels. None takes the best for the device.
         dtype: data type of weights and pages, "float32" or "bfloat16". None is float32 on CPUs, bfloat16 elsewhere.
+        weights: form of the weights in memory. "packed" keeps the quantized blocks of a file, such as Q4_K of a GGUF
+            file, where the kernels support them. "dequantized" converts all numbers to `dtype`. "auto" (default)
+            chooses "dequantized". None reads no weights, only their shapes: the session compiles its programs and
+            refuses requests with NoWeights, until `update_weights` has given all tensors.
+        activations: numbers multiplied with packed weights: integers by token and group of 32, "int16" (default) or
+            "int8", which is less exact and faster for many tokens, or float32 with "exact", which is slow.
         page_size: tokens per page, a multiple of 16. Default 64.
         num_pages: number of pages in the pool, including one for padding. None fits the pool to `pool_bytes`.
         pool_bytes: bytes of memory for the page pool, as an alternative to `num_pages`. None takes the device memory
@@ -140,6 +148,8 @@ class Settings:
     prefill_from: int = 64
     implementation: Implementation | None = None
     dtype: Dtype | None = None
+    weights: WeightsChoice | None = "auto"
+    activations: Activations = "int16"
     page_size: int = 64
     num_pages: int | None = None
     pool_bytes: int | None = None
@@ -201,6 +211,8 @@ class Settings:
             raise ConfigError("num_pages and pool_bytes both say how large the pool of pages is: give one of them")
         _one_of("implementation", self.implementation, (None, *get_args(Implementation)))
         _one_of("dtype", self.dtype, (None, *get_args(Dtype)))
+        _one_of("weights", self.weights, (*get_args(WeightsChoice), None), "; update_weights takes others")
+        _one_of("activations", self.activations, get_args(Activations))
         _one_of("ticks", self.ticks, get_args(Ticks))
         if not callable(self.policy):
             _one_of("policy", self.policy, tuple(POLICIES), "or a function of a rekindle.Candidate")
@@ -294,6 +306,8 @@ class SettingsOptions(TypedDict, total=False):
     prefill_from: int
     implementation: Implementation | None
     dtype: Dtype | None
+    weights: WeightsChoice | None
+    activations: Activations
     page_size: int
     num_pages: int | None
     pool_bytes: int | None

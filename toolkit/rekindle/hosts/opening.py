@@ -166,9 +166,9 @@ class ModelShard:
         if content_fingerprint(open_checkpoint(request["model"]).files) != request["weights"]:
             raise HostRefused(f"the leader has other weights in {request['model']} than this process")
         with overrides():
-            tensors = tensors_of(request["model"], blueprint.checkpoint.config)
+            tensors = tensors_of(request["model"], blueprint.checkpoint.config, blueprint.form)
             (weights,) = place_new_weights(
-                blueprint.checkpoint.config, tensors, blueprint.dtype, programs.implementation, [blueprint.place]
+                blueprint.checkpoint.config, tensors, blueprint.form, programs.implementation, [blueprint.place]
             )
             return weights
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import partial
 from os import PathLike
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.concurrency.eventual import Eventual
@@ -42,7 +42,6 @@ def open(
     revision: str | None = None,
     chat_template: str | None = None,
     hosts: Hosts | None = None,
-    weights: Literal["model"] | None = "model",
     **settings: Unpack[SettingsOptions],
 ) -> "Opening":
     """Open a model: `session = await rekindle.open(model)`, or `async with rekindle.open(model) as session`.
@@ -64,8 +63,6 @@ def open(
             this template.
         hosts: other processes that serve the session together with this one. Each contributes an equal part of the
             `tensor` devices.
-        weights: "model" reads the model's weights. None reads only their shapes: the session compiles its programs and
-            refuses requests with NoWeights, until `update_weights` has given all tensors.
         **settings: see `rekindle.Settings`.
 
     Returns:
@@ -84,18 +81,19 @@ def open(
     _check_names(settings)
     _check_arguments(model, compose, family, revision, chat_template, hosts)
     checked = Settings(**settings)
-    _check_weights(weights, in_one_process=hosts is None and not isinstance(checked.replicas, Ray))
+    if checked.weights is None and (hosts is not None or isinstance(checked.replicas, Ray)):
+        raise ConfigError("weights=None is for a session in one process: leave it out, or leave out hosts and Ray")
     if isinstance(checked.replicas, Ray):
         _check_remote(checked, compose, hosts)
         from rekindle.replicas.opening import build_over
 
         builder: Any = partial(build_over, checked.replicas)
     else:
-        builder = partial(build, compose=compose, hosts=hosts, reads_weights=weights is not None)
+        builder = partial(build, compose=compose, hosts=hosts)
     build_engine: Build = partial(
         builder, model, checked, family=family, revision=revision, chat_template=chat_template
     )
-    new_client = partial(EngineClient, checked.max_waiting, has_weights=weights is not None)
+    new_client = partial(EngineClient, checked.max_waiting, has_weights=checked.weights is not None)
     return Opening(str(model), build_engine, new_client, progress)
 
 
@@ -131,14 +129,6 @@ def _check_arguments(
         _check_template(chat_template)
     if hosts is not None and not isinstance(hosts, Hosts):
         raise ConfigError(f"hosts must be a rekindle.Hosts, got {hosts!r:.80}")
-
-
-def _check_weights(weights: object, *, in_one_process: bool) -> None:
-    """Raise ConfigError for an invalid `weights`, or for engines in several processes without weights."""
-    if weights not in ("model", None):
-        raise ConfigError(f"weights must be 'model' or None; update_weights takes others; got {weights!r:.80}")
-    if weights is None and not in_one_process:
-        raise ConfigError("weights=None is for a session in one process: leave it out, or leave out hosts and Ray")
 
 
 def _check_remote(settings: Settings, compose: object, hosts: object) -> None:

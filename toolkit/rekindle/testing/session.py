@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Unpack, cast
 
 import jax
+import numpy as np
 
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.checkpoints.checkpoint import Checkpoint
@@ -24,6 +25,7 @@ from rekindle.core.engine.loaded_engine import Lane, LoadedEngine
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.engine.wiring import Actors
+from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.text.masks import SerialMasks
@@ -62,6 +64,7 @@ def fake_loaded_engine(
     # The fake device runs no programs.
     executables = Executables(cast(Programs, None), 0)
     lanes = tuple(_fake_lane(limits, preparer, settler, executables) for _ in range(limits.lanes))
+    places = [lane.place for lane in lanes if lane.place is not None]
     resources = ExitStack()
     resources.callback(free)
     return _FakeLoadedEngine(
@@ -69,7 +72,7 @@ def fake_loaded_engine(
         family=None,
         settings=replace(limits.resolve(Settings()), device="cpu:0"),
         limits=limits,
-        deployment=Deployment("int", "xla", 0).over([lane.place for lane in lanes if lane.place is not None]),
+        deployment=Deployment("int", WeightForm(np.dtype(np.float32)), "xla", 0).over(places),
         defaults={"processor_args": ()} if limits.processes_logits else {},
         unserved=(),
         preparer=preparer,

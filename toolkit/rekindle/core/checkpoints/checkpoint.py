@@ -9,7 +9,7 @@ from rekindle.core.checkpoints.uses import Uses
 from rekindle.core.errors import CheckpointError, ConfigError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
-from rekindle.core.models.layers import Shapes
+from rekindle.core.models.weights.requests import Shapes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle_kernels.blocks import Tensor
 

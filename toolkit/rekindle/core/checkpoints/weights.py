@@ -16,22 +16,26 @@ from rekindle.core.errors import InvalidRequest, UnsupportedModel
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.families.reading import Family
+from rekindle.core.models.weights.form import WeightForm, kinds_in
 
 Weights = str | PathLike[str] | Mapping[str, Any]
 """A model as accepted by `open`, or arrays by Hugging Face name, with projections (out, in)."""
 
 
-def tensors_of(weights: Weights, config: ModelConfig, family: Family | None = None) -> Mapping[str, Any]:
+def tensors_of(
+    weights: Weights, config: ModelConfig, form: WeightForm, family: Family | None = None
+) -> Mapping[str, Any]:
     """Return the new weights by tensor name; arrays of JAX as they are.
 
     Args:
         weights: a model to read, or the arrays.
         config: config of the open model.
+        form: form of the open model's weights.
         family: reader of the model, as in `rekindle.open`.
 
     Raises:
         InvalidRequest: `weights` is neither a model nor a mapping.
-        UnsupportedModel: the model has another structure.
+        UnsupportedModel: the model has another structure, or is not in the quantized blocks of the open model.
         CheckpointError: a tensor is missing or has a wrong shape.
         ModelNotFound: the model does not exist.
     """
@@ -49,10 +53,22 @@ def tensors_of(weights: Weights, config: ModelConfig, family: Family | None = No
                 "and the given weights have a separate head. Open that model instead"
             )
         arrays = {name: weights[name] for name in expected_shapes(config)}
+        _check_kinds(arrays, form, "the given weights")
         return {name: each if isinstance(each, jax.Array) else np.asarray(each) for name, each in arrays.items()}
     checkpoint = open_checkpoint(weights, family=family)
     _check_same(config, checkpoint.config, checkpoint.source)
+    _check_kinds(checkpoint.tensors, form, checkpoint.source)
     return checkpoint.tensors
+
+
+def _check_kinds(tensors: Mapping[str, Any], form: WeightForm, source: str) -> None:
+    kinds = dict(kinds_in(tensors, form.kind_of))
+    for name, kind in form.kinds:
+        if kinds.get(name) != kind:
+            raise UnsupportedModel(
+                f"the open model keeps {name} packed as {kind}, and in {source} it is {kinds.get(name, 'not packed')}: "
+                'open the model with weights="dequantized" to give it other numbers'
+            )
 
 
 def _check_same(config: ModelConfig, other: ModelConfig, source: str) -> None:

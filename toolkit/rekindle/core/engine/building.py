@@ -57,7 +57,6 @@ def build(
     revision: str | None = None,
     chat_template: str | None = None,
     hosts: FollowerHosts | None = None,
-    reads_weights: bool = True,
 ) -> LoadedEngine:
     """Load a model, allocate its pages, and prepare programs as `settings.precompile` asks.
 
@@ -65,7 +64,6 @@ def build(
 
     Args:
         compose, family, revision, chat_template, hosts: see `rekindle.open`.
-        reads_weights: whether to read the model's weights, or only their shapes.
 
     Raises:
         ModelError: the model cannot be opened.
@@ -95,7 +93,7 @@ def build(
         executables = _executables(lanes, stores, settings, resources)
         preparing = [ready for each in executables.values() for ready in each.prepare(first)]
         places = [(executables[lane.place], lane) for lane in lanes]
-        states = fill(places, report, reads_weights=reads_weights)
+        states = fill(places, report, reads_weights=settings.weights is not None)
         steppers = _steppers(lanes, executables, states, followers, resources)
         if wait:
             wait_for(preparing, report)
@@ -219,6 +217,7 @@ def _deployment(lanes: Sequence[Blueprint], settings: Settings, spread: str) -> 
     blueprint = lanes[0]
     form = Deployment(
         dtype=blueprint.dtype.name,
+        form=blueprint.form,
         implementation=blueprint.programs.implementation,
         weight_bytes=blueprint.programs.weight_bytes,
         spread=spread,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from rekindle.core.device.place import Place
 from rekindle.core.markup import quantity
+from rekindle.core.models.weights.form import WeightForm
 from rekindle_kernels.api import Implementation
 
 
@@ -14,6 +15,7 @@ class Deployment:
 
     Attributes:
         dtype: data type of weights and pages, by name.
+        form: form of the weights.
         implementation: implementation of the kernels.
         weight_bytes: size of the weights on one group of devices.
         where: devices of all lanes, as text.
@@ -27,6 +29,7 @@ class Deployment:
     """
 
     dtype: str
+    form: WeightForm
     implementation: Implementation
     weight_bytes: int
     where: str = ""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.checkpoints.weights import Weights, tensors_of
@@ -189,11 +188,11 @@ class LoadedEngine:
         return lanes[0] if len(lanes) == 1 else lanes
 
     def _read(self, weights: Weights | None) -> list[list[jax.Array]]:
-        tensors = self.checkpoint.tensors if weights is None else tensors_of(weights, self.model, self.family)
-        deployment = self.deployment
-        dtype = jnp.dtype(deployment.dtype)
+        form, tensors = self.deployment.form, self.checkpoint.tensors
+        if weights is not None:
+            tensors = tensors_of(weights, self.model, form, self.family)
         places = [lane.place for lane in self.lanes if lane.place is not None]
-        return place_new_weights(self.model, tensors, dtype, deployment.implementation, places)
+        return place_new_weights(self.model, tensors, form, self.deployment.implementation, places)
 
     def composed(self, compose: Compose | None) -> "LoadedEngine":
         """Return the loaded engine with its actors replaced by `compose`; raises as `wiring.composed` does."""

@@ -9,10 +9,11 @@ from flax import nnx
 
 from rekindle.core.models.config import AttentionConfig, HeadNorm, LayerConfig, ModelConfig, Names
 from rekindle.core.models.config.partition import Order
-from rekindle.core.models.layers import JoinedTensors, Linear, Normalise, WeightSource, halves_first
+from rekindle.core.models.layers import Linear, Normalise, halves_first
 from rekindle.core.models.mixing import Mixer, ScoreOptions
 from rekindle.core.models.rope import Positions, rotate_start
 from rekindle.core.models.shard import HeadShares, compose, rows_of, spread
+from rekindle.core.models.weights.requests import JoinedTensors, WeightSource
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
 

@@ -18,13 +18,16 @@ from flax import nnx
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.features import FeatureTable
 from rekindle.core.models.layer import layer_of
-from rekindle.core.models.layers import JoinedTensors, Linear, Shapes, Table, WeightSource, norm_of
+from rekindle.core.models.layers import Linear, Table, norm_of
 from rekindle.core.models.mixing import Memory, Mixer
 from rekindle.core.models.rope import position_key, positions_of
 from rekindle.core.models.shard import WHOLE, Shard, rows_of
 from rekindle.core.models.streams.altup import Streams
+from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.models.weights.requests import JoinedTensors, Shapes, WeightSource
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
+from rekindle_kernels.storage import Weight
 
 
 class Decoder(nnx.Module, pytree=False):
@@ -134,22 +137,21 @@ class Decoder(nnx.Module, pytree=False):
         cap = self.config.logit_cap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
-    def _head(self) -> tuple[jax.Array, int]:
+    def _head(self) -> tuple[Weight, int]:
         weight = self.embedding.weight if self.head is None else self.head.weight
-        return weight[...], self.embedding.rows
+        return weight(), self.embedding.rows
 
 
 class _Abstract:
     """Weight source of shapes and dtypes alone, with a record of requests and results."""
 
-    def __init__(self, dtype: jnp.dtype, implementation: Implementation, shard: Shard):
-        self.implementation, self.shard = implementation, shard
+    def __init__(self, form: WeightForm, implementation: Implementation, shard: Shard):
+        self.form, self.implementation, self.shard = form, implementation, shard
         self.requests: list[JoinedTensors] = []
         self.forms: list[jax.ShapeDtypeStruct] = []
-        self._dtype = dtype
 
     def get(self, request: JoinedTensors) -> Any:
-        form = request.form(self._dtype, self.implementation)
+        form = request.form(self.form, self.implementation)
         self.requests.append(request)
         self.forms.append(form)
         return form
@@ -180,16 +182,16 @@ class AbstractDecoder:
 
 @lru_cache(maxsize=4)  # building thirty layers takes flax 50 ms
 def abstract_decoder(
-    config: ModelConfig, dtype: jnp.dtype, implementation: Implementation, shard: Shard = WHOLE
+    config: ModelConfig, form: WeightForm, implementation: Implementation, shard: Shard = WHOLE
 ) -> AbstractDecoder:
     """Build a decoder with shapes in place of weights.
 
     Args:
-        dtype: the dtype of the weights.
+        form: the form of the weights.
         implementation: the kernel implementation for the weights.
         shard: the device's shard of the model.
     """
-    weights = _Abstract(dtype, implementation, shard)
+    weights = _Abstract(form, implementation, shard)
     graph, state = nnx.split(Decoder(config, weights))
     forms, structure = jax.tree.flatten(state)
     index_of = {id(form): index for index, form in enumerate(weights.forms)}
@@ -200,6 +202,6 @@ def abstract_decoder(
 @lru_cache(maxsize=4)
 def expected_shapes(config: ModelConfig) -> Shapes:
     """Return the shape of every tensor of a model with this config, by its name in the checkpoint."""
-    weights = _Abstract(jnp.dtype(jnp.float32), "xla", WHOLE)
+    weights = _Abstract(WeightForm(jnp.dtype(jnp.float32)), "xla", WHOLE)
     Decoder(config, weights)
     return MappingProxyType({name: shape for request in weights.requests for name, shape in request.shapes.items()})

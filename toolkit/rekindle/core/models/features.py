@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.core.models.config import ModelConfig, TokenFeatures
-from rekindle.core.models.layers import ACTIVATIONS, Linear, Table, WeightSource, norm_of
+from rekindle.core.models.layers import ACTIVATIONS, Linear, Table, norm_of
+from rekindle.core.models.weights.requests import WeightSource
 
 
 class FeatureTable(nnx.Module, pytree=False):

@@ -7,12 +7,14 @@ from flax import nnx
 
 from rekindle.core.models.config import AttentionConfig, LatentConfig, ModelConfig
 from rekindle.core.models.config.partition import Order
-from rekindle.core.models.layers import JoinedTensors, Linear, WeightSource, halves_first, norm_of
+from rekindle.core.models.layers import Linear, halves_first, norm_of
 from rekindle.core.models.mixing import Mixer, ScoreOptions
 from rekindle.core.models.rope import Positions, rotate
 from rekindle.core.models.shard import compose, rows_of, spread
+from rekindle.core.models.weights.requests import JoinedTensors, Matrix, WeightSource
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
+from rekindle_kernels.storage import Weight
 
 
 class LatentAttention(nnx.Module, pytree=False):
@@ -47,9 +49,9 @@ class LatentAttention(nnx.Module, pytree=False):
         keys = JoinedTensors(
             shapes, True, groups=heads, transposed=True, inputs=np.arange(config.plain), members=members
         )
-        self.keys = nnx.Param(weights.get(keys))
+        self.keys = Matrix(weights, keys)
         value_rows = np.arange(config.plain, config.plain + config.value)
-        self.values = nnx.Param(weights.get(JoinedTensors(shapes, True, value_rows, groups=heads, members=members)))
+        self.values = Matrix(weights, JoinedTensors(shapes, True, value_rows, groups=heads, members=members))
         part = None if shard.of == 1 else spread(own, config.value)
         self.out = Linear(weights, heads * config.value, {f"{prefix}.{names.out}": hidden}, config.bias, part=part)
 
@@ -62,14 +64,14 @@ class LatentAttention(nnx.Module, pytree=False):
         q = self.q(x if self.q_latent is None or self.q_norm is None else self.q_norm.input(self.q_latent(x)))
         plain, rotary = jnp.split(q.reshape(len(x), self.heads, -1), [config.plain], axis=-1)
         latent, key = jnp.split(self.latent(x), [config.rank], axis=-1)
-        q = jnp.concatenate([self._per_head(plain, self.keys[...], config.rank), rotate(rotary, *cos_sin)], axis=-1)
+        q = jnp.concatenate([self._per_head(plain, self.keys(), config.rank), rotate(rotary, *cos_sin)], axis=-1)
         q = q if positions.growth is None else q * positions.growth[:, None, None]
         entry = jnp.concatenate([self.latent_norm(latent), rotate(key[:, None], *cos_sin)[:, 0]], axis=-1)
         mixed, pages = mixer.attend(q, entry[:, None, None], pages, self.scores)
-        values = self._per_head(mixed[..., : config.rank], self.values[...], config.value)
+        values = self._per_head(mixed[..., : config.rank], self.values(), config.value)
         return self.out(values.reshape(len(x), -1), onto), pages
 
-    def _per_head(self, x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+    def _per_head(self, x: jax.Array, weight: Weight, outputs: int) -> jax.Array:
         """Map (token, heads, in) to (token, heads, outputs) by one matrix per head."""
         rows = x.swapaxes(0, 1).reshape(-1, x.shape[-1])
         y = kernels.grouped_linear(rows, None, weight, outputs, implementation=self.out.implementation)

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import jax
 import jax.numpy as jnp
@@ -12,76 +11,10 @@ from flax import nnx
 
 from rekindle.core.models.config import Activation, FeedForwardConfig, Norm
 from rekindle.core.models.config.partition import Order
-from rekindle.core.models.shard import TENSOR, WHOLE, HeadShares, Shard, rows_of
+from rekindle.core.models.shard import TENSOR, WHOLE, HeadShares, rows_of
+from rekindle.core.models.weights.requests import JoinedTensors, Matrix, Shapes, WeightSource
 from rekindle_kernels import layers as kernels
-from rekindle_kernels.api import Implementation
 from rekindle_kernels.inputs import Gated, Input, Normed
-
-Shapes = Mapping[str, tuple[int, ...]]
-"""The required shapes of checkpoint tensors, by name."""
-
-
-@dataclass(frozen=True)
-class JoinedTensors:
-    """A decoder's request for one weight: checkpoint tensors, joined along their first axis.
-
-    Attributes:
-        shapes: the shapes of the tensors, by name.
-        matrix: whether the tensors are matrices (out, in), to be packed for the kernels; else they are joined as
-            float32 vectors.
-        order: for each row (or element) of the result, its index among the joined rows; None for the same order.
-        offset: a number added to the elements of vectors.
-        groups: the number of equal matrices to split the joined rows into; 0 for a single matrix. `order` applies
-            within each group.
-        transposed: whether each matrix is stored as (in, out); there is only one tensor then.
-        inputs: the indices of the inputs to keep, with -1 for zeros; None for all.
-        members: the indices of the groups to keep; None for all.
-    """
-
-    shapes: Shapes
-    matrix: bool
-    order: Order | None = None
-    offset: float = 0.0
-    groups: int = 0
-    transposed: bool = False
-    inputs: Order | None = None
-    members: Order | None = None
-
-    def form(self, dtype: jnp.dtype, implementation: Implementation) -> jax.ShapeDtypeStruct:
-        """Return the packed shape and dtype of the result. Groups form an additional first axis."""
-        if not self.matrix:
-            return jax.ShapeDtypeStruct(self.plain, jnp.float32)
-        *groups, outputs, inputs = self.plain
-        one = kernels.packed((outputs, inputs), dtype, implementation=implementation)
-        return jax.ShapeDtypeStruct((*groups, *one.shape), one.dtype)
-
-    @property
-    def plain(self) -> tuple[int, ...]:
-        """The shape of the result without packing: (out, in) of a matrix, after the number of groups if any."""
-        shapes = list(self.shapes.values())
-        if not self.matrix:
-            return (sum(math.prod(shape) for shape in shapes) if self.order is None else len(self.order),)
-        rows, inputs = sum(math.prod(shape[:-1]) for shape in shapes) // max(1, self.groups), shapes[0][-1]
-        outputs, inputs = (inputs, rows) if self.transposed else (rows, inputs)
-        outputs = outputs if self.order is None else len(self.order)
-        inputs = inputs if self.inputs is None else len(self.inputs)
-        groups = self.groups if self.members is None else len(self.members)
-        return (groups, outputs, inputs) if self.groups else (outputs, inputs)
-
-
-class WeightSource(Protocol):
-    """Source of the weights of a decoder under construction, either arrays or only shapes and dtypes.
-
-    Attributes:
-        implementation: the kernel implementation for the matrices.
-        shard: the device's shard of the model.
-    """
-
-    implementation: Implementation
-    shard: Shard
-
-    def get(self, request: JoinedTensors) -> jax.Array:
-        """Return matrices in the form of `kernels.packed`, and vectors as (elements,) float32."""
 
 
 class Linear(nnx.Module, pytree=False):
@@ -98,7 +31,7 @@ class Linear(nnx.Module, pytree=False):
         transposed: whether the only projection is stored as (in, out).
 
     Attributes:
-        weight: (out, in), float32 or bfloat16, in the kernels' packed form.
+        weight: (out, in).
         bias: (out,) float32, or None.
     """
 
@@ -122,14 +55,14 @@ class Linear(nnx.Module, pytree=False):
             transposed=transposed,
             inputs=part,
         )
-        self.weight = nnx.Param(weights.get(matrices))
+        self.weight = Matrix(weights, matrices)
         biases = {f"{name}.bias": (size,) for name, size in outputs.items()}
         self.bias = nnx.Param(weights.get(JoinedTensors(biases, False, order))) if bias else None
 
     def __call__(self, x: Input, onto: jax.Array | None = None) -> jax.Array:
         """Map (tokens, in) float32 to (tokens, out) float32, added to `onto`, the residual stream for example."""
         if self.shard.of == 1:
-            y = kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation, onto=onto)
+            y = kernels.linear(x, self.weight(), self.outputs, implementation=self.implementation, onto=onto)
         else:
             y = self.shard.sum(self.product(x))
             y = y if onto is None else onto + y
@@ -137,7 +70,7 @@ class Linear(nnx.Module, pytree=False):
 
     def product(self, x: Input) -> jax.Array:
         """Return this device's summand of the product, without the bias."""
-        return kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation)
+        return kernels.linear(x, self.weight(), self.outputs, implementation=self.implementation)
 
 
 class Table(nnx.Module, pytree=False):
@@ -149,25 +82,21 @@ class Table(nnx.Module, pytree=False):
         shape: (rows, features).
 
     Attributes:
-        weight: the rows of this device, in the kernels' packed form.
+        weight: the rows of this device.
         rows: the number of rows on each device.
+        dtype: the dtype of the rows, unless they are packed.
     """
 
     def __init__(self, weights: WeightSource, name: str, shape: tuple[int, int]):
         self.features, self.implementation, self.shard = shape[1], weights.implementation, weights.shard
         own = self.shard.units(shape[0])
         self.rows, order = len(own), None if self.shard.of == 1 else rows_of((own, 1, 0))
-        self.weight = nnx.Param(weights.get(JoinedTensors({f"{name}.weight": shape}, True, order)))
-
-    @property
-    def dtype(self) -> jnp.dtype:
-        """The dtype of the rows."""
-        dtype: jnp.dtype = self.weight[...].dtype
-        return dtype
+        self.weight = Matrix(weights, JoinedTensors({f"{name}.weight": shape}, True, order))
+        self.dtype = weights.form.dtype
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Return the rows of (token,) int32, (token, features) float32."""
-        table, shape = self.weight[...], (self.rows, self.features)
+        table, shape = self.weight(), (self.rows, self.features)
         if self.shard.of == 1:
             return kernels.look_up(table, tokens, shape, implementation=self.implementation)
         rows = tokens - jax.lax.axis_index(TENSOR) * self.rows

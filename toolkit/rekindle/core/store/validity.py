@@ -36,6 +36,7 @@ SOURCES: Final = (
     "rekindle/core/models/shard.py",
     "rekindle/core/models/states",
     "rekindle/core/models/streams",
+    "rekindle/core/models/weights",
     "rekindle/core/page.py",
     "rekindle_kernels",
 )

@@ -28,7 +28,7 @@ from rekindle.core.models.families.quantization import method_of
 from rekindle.core.models.families.reading import Family
 from rekindle.core.models.families.registry import parse_config
 from rekindle.core.models.families.wrapped import end_tokens, may_be_tied, text_config_of, tie_flags
-from rekindle.core.models.layers import Shapes
+from rekindle.core.models.weights.requests import Shapes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle_kernels.blocks import Tensor
 from rekindle_kernels.quantized import Quantized, Stack

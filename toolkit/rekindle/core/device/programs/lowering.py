@@ -9,7 +9,6 @@ from functools import partial, wraps
 from typing import Any, Final, Literal, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 from jax.tree_util import keystr
@@ -34,6 +33,7 @@ from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.state import Sizes, empty_state
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import abstract_decoder
+from rekindle.core.models.weights.form import WeightForm
 from rekindle_kernels.api import Implementation, choose_for_all
 
 Program = Callable[..., Any]
@@ -81,7 +81,7 @@ class Programs:
     """Compiler of one model's programs, under the JAX settings of the constructing thread.
 
     Args:
-        dtype: the dtype of weights and pages.
+        form: the form of the weights; its dtype is that of the pages.
         place: the devices of the programs and of all arguments; they need not be attached.
         implementation: the kernel implementation; None is the best for the device.
         logits_processor: a function for `LogitsProcessor.trace`, compiled into each step; None for no processor.
@@ -100,15 +100,16 @@ class Programs:
         self,
         config: ModelConfig,
         sizes: Sizes,
-        dtype: jnp.dtype,
+        form: WeightForm,
         place: Place,
         implementation: Implementation | None = None,
         logits_processor: Callable[[Any, Any], Any] | None = None,
     ):
         self.jax_settings = JaxSettings.here()
         pools = config.pools(sizes.num_pages, sizes.page_size, place.tensor)
+        dtype = form.dtype
         self.implementation = kernels = choose_for_all(place.first.platform, pools, dtype, implementation)
-        abstract = abstract_decoder(config, dtype, kernels, place.shards[0])
+        abstract = abstract_decoder(config, form, kernels, place.shards[0])
         self._weights = [place.global_shape(form, WEIGHTS) for form in abstract.forms]
         self._place = place
         self.statics: dict[str, int | str] = asdict(sizes) | {
@@ -117,6 +118,8 @@ class Programs:
             "tensor": place.tensor,
             "data": place.data,
         }
+        if form.kinds:
+            self.statics["packed"] = f"{form} ({form.digest})"
         processor = self._trace(logits_processor, config.vocab_size)
         if processor is not None:
             self.statics["logits_processor"] = processor.name
@@ -126,13 +129,13 @@ class Programs:
         self._group_slots = slots
         self._slots = _with_specs(place.global_shape, slots, SLOTS)
         self._pages = tuple(place.global_shape(layer, PAGES) for layer in pages)
-        self._page_form = form = PageForm.of(config, self._pages, place)
+        self._page_form = page_form = PageForm.of(config, self._pages, place)
         self._state_form = StateForm.of(config, place)
         # Of several processes, one keeps all copies: it needs whole pages, and sends them to the others.
-        is_divided = form.has_head_axis and self._state_form.copy.shape[-1] % place.tensor == 0
+        is_divided = page_form.has_head_axis and self._state_form.copy.shape[-1] % place.tensor == 0
         page = PAGE if is_divided and place.processes == 1 else SAME
         self.page_sharding = place.sharding(page)
-        gather_page, scatter_page = copy_functions(place, form, kernels, sizes.num_pages, page)
+        gather_page, scatter_page = copy_functions(place, page_form, kernels, sizes.num_pages, page)
         self._functions: dict[Any, Function] = {
             Bucket: step_function(place, abstract, sizes, processor),
             EMPTY: Function(place.on_each_device(empty, (), (PAGES, SLOTS)), (), (PAGES, SLOTS)),

@@ -30,6 +30,8 @@ from rekindle.core.engine.loading.budget import Budget
 from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.decoder import expected_shapes
+from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.core.store.validity import code_digest
@@ -46,7 +48,7 @@ class Blueprint:
     Attributes:
         checkpoint: the model; its weights are not read.
         place: devices of the engine; they need not be attached.
-        dtype: data type of weights and pages.
+        form: form of the weights; its dtype is that of the pages.
         limits: resolved settings.
         programs: lowering of each program.
         budget: memory of the devices used in addition to the pages.
@@ -54,7 +56,7 @@ class Blueprint:
 
     checkpoint: Checkpoint
     place: Place
-    dtype: jnp.dtype
+    form: WeightForm
     limits: EngineLimits
     programs: Programs
     budget: Budget
@@ -72,7 +74,8 @@ class Blueprint:
         config = checkpoint.config
         dtype = jnp.dtype(settings.dtype or ("float32" if place.first.platform == "cpu" else "bfloat16"))
         limits = EngineLimits.of(settings, config, dtype.itemsize)
-        programs = _programs(config, replace(settings, logits_processor=None), limits, dtype, place)
+        form = weight_form(checkpoint, settings, dtype)
+        programs = _programs(config, replace(settings, logits_processor=None), limits, form, place)
         budget = Budget.of(programs, config, limits, place, workspace)
         limits = EngineLimits.of(
             settings,
@@ -83,12 +86,17 @@ class Blueprint:
             state_bytes=programs.state_bytes,
             pool_bytes=budget.pool(settings.prefix_cache),
         )
-        return cls(checkpoint, place, dtype, limits, _programs(config, settings, limits, dtype, place), budget)
+        return cls(checkpoint, place, form, limits, _programs(config, settings, limits, form, place), budget)
 
     def at(self, place: Place, settings: Settings) -> "Blueprint":
         """Return the blueprint for other devices of the same kind, with the original `settings`."""
-        programs = _programs(self.checkpoint.config, settings, self.limits, self.dtype, place)
+        programs = _programs(self.checkpoint.config, settings, self.limits, self.form, place)
         return replace(self, place=place, programs=programs, budget=replace(self.budget, place=place))
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The data type of pages and of weights that are not packed."""
+        return self.form.dtype
 
     @property
     def largest_step(self) -> Bucket:
@@ -106,6 +114,7 @@ class Blueprint:
             **({} if settings.mesh is not None or settings.prefill is not None else devices),
             implementation=self.programs.implementation,
             dtype=cast(Dtype, self.dtype.name),
+            weights=settings.weights and ("packed" if self.form.kinds else "dequantized"),
             watchdog_timeout=timeout_of(settings.watchdog_timeout, self.place.first.platform),
         )
 
@@ -178,21 +187,41 @@ class Blueprint:
         """Return an identifier of the numerics that decide the bits of pages.
 
         It names the native library if its rows are independent, else the prefill program if there is only one, else the
-        precision of matrix products.
+        precision of matrix products; and the form of packed weights.
         """
         if is_batch_invariant(self.programs.implementation):
-            return library_of(self.programs.implementation)
-        if self.limits.one_shape:
-            return self.program_keys()(Bucket(self.limits.prefill_buckets[-1], 0)).digest
-        return f"products of {self.programs.jax_settings.values['jax_default_matmul_precision'] or 'default'} precision"
+            rows = library_of(self.programs.implementation)
+        elif self.limits.one_shape:
+            rows = self.program_keys()(Bucket(self.limits.prefill_buckets[-1], 0)).digest
+        else:
+            precision = self.programs.jax_settings.values["jax_default_matmul_precision"] or "default"
+            rows = f"products of {precision} precision"
+        return f"{rows}, {self.form} ({self.form.digest})" if self.form.kinds else rows
+
+
+def weight_form(checkpoint: Checkpoint, settings: Settings, dtype: jnp.dtype) -> WeightForm:
+    """Return the form of a model's weights, as `Settings.weights` describes.
+
+    Raises:
+        ConfigError: packed weights are asked for, and the model has none in quantized blocks.
+    """
+    if settings.weights != "packed":
+        return WeightForm(dtype)
+    kinds = kinds_in(checkpoint.tensors, expected_shapes(checkpoint.config))
+    if not kinds:
+        raise ConfigError(
+            f'weights="packed" keeps the quantized blocks of a file, and {checkpoint.source} has none of a supported '
+            "kind: leave it out"
+        )
+    return WeightForm(dtype, kinds, settings.activations)
 
 
 def _programs(
-    config: ModelConfig, settings: Settings, limits: EngineLimits, dtype: jnp.dtype, place: Place
+    config: ModelConfig, settings: Settings, limits: EngineLimits, form: WeightForm, place: Place
 ) -> Programs:
     pool = limits.pool
     sizes = Sizes(pool.num_pages, pool.page_size, pool.pages_per_request, limits.max_running, limits.max_logprobs)
     try:
-        return Programs(config, sizes, dtype, place, settings.implementation, settings.logits_processor)
+        return Programs(config, sizes, form, place, settings.implementation, settings.logits_processor)
     except ValueError as error:
         raise ConfigError(str(error)) from error

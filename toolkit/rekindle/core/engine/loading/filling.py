@@ -7,7 +7,6 @@ from threading import Event
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work, soon
@@ -23,7 +22,8 @@ from rekindle.core.engine.loading.joining import join
 from rekindle.core.errors import ConfigError
 from rekindle.core.markup import size_text
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.load import load_weights
+from rekindle.core.models.loading.load import load_weights
+from rekindle.core.models.weights.form import WeightForm
 from rekindle_kernels.api import Implementation
 
 
@@ -85,7 +85,7 @@ def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
     return place_weights(
         checkpoint.config,
         checkpoint.tensors,
-        blueprint.dtype,
+        blueprint.form,
         blueprint.programs.implementation,
         [lane.place for lane in lanes],
         report_bytes,
@@ -95,7 +95,7 @@ def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
 def place_weights(
     config: ModelConfig,
     tensors: Mapping[str, Any],
-    dtype: jnp.dtype,
+    form: WeightForm,
     implementation: Implementation,
     places: Sequence[Place],
     report_bytes: Callable[[int], None] = lambda _: None,
@@ -121,7 +121,7 @@ def place_weights(
                 arrays = [with_overrides(jax.device_put, array, device) for array in by_shard[key]]
             else:
                 put = put_on(device)
-                arrays = load_weights(config, tensors, dtype, report_bytes, put, implementation, shard, join)
+                arrays = load_weights(config, tensors, form, report_bytes, put, implementation, shard, join)
                 by_shard[key] = arrays
             shards.append(arrays)
         joined[place] = [place.global_array(list(each), WEIGHTS) for each in zip(*shards, strict=True)]
@@ -131,12 +131,12 @@ def place_weights(
 def place_new_weights(
     config: ModelConfig,
     tensors: Mapping[str, Any],
-    dtype: jnp.dtype,
+    form: WeightForm,
     implementation: Implementation,
     places: Sequence[Place],
 ) -> list[list[jax.Array]]:
     """Read weights like `place_weights` while a session serves with others; on CPUs, into huge pages."""
-    weights = place_weights(config, tensors, dtype, implementation, places)
+    weights = place_weights(config, tensors, form, implementation, places)
     collapse(spans_of(distinct(weights)))
     return weights
 

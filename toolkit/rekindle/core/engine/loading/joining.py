@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle.core.device.jax_settings import with_overrides
-from rekindle.core.models.layers import JoinedTensors
+from rekindle.core.models.weights.requests import JoinedTensors
 
 
 def join(request: JoinedTensors, parts: Sequence[jax.Array], dtype: jnp.dtype) -> jax.Array:

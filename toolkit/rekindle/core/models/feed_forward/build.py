@@ -4,7 +4,7 @@ from rekindle.core.models.config import DualConfig, ExpertsConfig, FeedForwardCo
 from rekindle.core.models.feed_forward.dense import FeedForward, dense_of
 from rekindle.core.models.feed_forward.dual import DualFeedForward
 from rekindle.core.models.feed_forward.experts import Experts
-from rekindle.core.models.layers import WeightSource
+from rekindle.core.models.weights.requests import WeightSource
 
 AnyFeedForward = FeedForward | Experts | DualFeedForward
 

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.core.models.config import FeedForwardConfig, ModelConfig
-from rekindle.core.models.layers import XIELU_NUMBERS, JoinedTensors, Linear, WeightSource, activate, xielu
+from rekindle.core.models.layers import XIELU_NUMBERS, Linear, activate, xielu
 from rekindle.core.models.shard import TENSOR, Shard, rows_of
+from rekindle.core.models.weights.requests import JoinedTensors, WeightSource
 from rekindle_kernels.inputs import Input
 
 

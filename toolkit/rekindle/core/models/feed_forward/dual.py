@@ -6,7 +6,8 @@ from flax import nnx
 from rekindle.core.models.config import DualConfig, ModelConfig
 from rekindle.core.models.feed_forward.dense import dense_of
 from rekindle.core.models.feed_forward.experts import Experts
-from rekindle.core.models.layers import WeightSource, norm_of
+from rekindle.core.models.layers import norm_of
+from rekindle.core.models.weights.requests import WeightSource
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
 

@@ -11,8 +11,9 @@ from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, ModelC
 from rekindle.core.models.config.partition import Order
 from rekindle.core.models.feed_forward.dense import FeedForward
 from rekindle.core.models.feed_forward.router import Router
-from rekindle.core.models.layers import JoinedTensors, Linear, WeightSource, activate
+from rekindle.core.models.layers import Linear, activate
 from rekindle.core.models.shard import compose, rows_of
+from rekindle.core.models.weights.requests import JoinedTensors, Matrix, WeightSource
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
 
@@ -83,12 +84,12 @@ class ExpertLinear(nnx.Module, pytree=False):
 
     def __init__(self, weights: WeightSource, outputs: int, request: JoinedTensors, bias: JoinedTensors | None):
         self.outputs, self.implementation = outputs, weights.implementation
-        self.weight = nnx.Param(weights.get(request))
+        self.weight = Matrix(weights, request)
         self.bias = None if bias is None else nnx.Param(weights.get(bias))
 
     def product(self, rows: jax.Array, counts: jax.Array) -> jax.Array:
         """Return the products of rows sorted by expert, (rows, outputs), without the bias; see `grouped_linear`."""
-        return kernels.grouped_linear(rows, counts, self.weight[...], self.outputs, implementation=self.implementation)
+        return kernels.grouped_linear(rows, counts, self.weight(), self.outputs, implementation=self.implementation)
 
     def bias_of(self, experts: jax.Array) -> jax.Array:
         """Return the bias of each of some experts, (..., outputs)."""

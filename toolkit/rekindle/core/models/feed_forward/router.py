@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.core.models.config import ExpertsConfig, ModelConfig, RouterConfig
-from rekindle.core.models.layers import JoinedTensors, Linear, WeightSource
+from rekindle.core.models.layers import Linear
+from rekindle.core.models.weights.requests import JoinedTensors, WeightSource
 from rekindle_kernels.inputs import Input, Normed
 
 

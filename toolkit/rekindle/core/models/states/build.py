@@ -1,10 +1,10 @@
 """Choice of the mixer with a state of a config."""
 
 from rekindle.core.models.config import DeltaNet, Mamba2, ModelConfig, StateConfig
-from rekindle.core.models.layers import WeightSource
 from rekindle.core.models.states.delta_net import DeltaNetMixer
 from rekindle.core.models.states.mamba2 import Mamba2Mixer
 from rekindle.core.models.states.short_convolution import ShortConvolutionMixer
+from rekindle.core.models.weights.requests import WeightSource
 
 AnyStateMixer = ShortConvolutionMixer | DeltaNetMixer | Mamba2Mixer
 

@@ -7,10 +7,11 @@ from flax import nnx
 
 from rekindle.core.models.config import DeltaNet, ModelConfig
 from rekindle.core.models.config.partition import Order
-from rekindle.core.models.layers import Linear, Normalise, WeightSource
+from rekindle.core.models.layers import Linear, Normalise
 from rekindle.core.models.mixing import Mixer, State
 from rekindle.core.models.shard import compose, rows_of, spread
 from rekindle.core.models.states.parts import Convolution, Decay
+from rekindle.core.models.weights.requests import WeightSource
 from rekindle_kernels.inputs import Input
 
 _EPS = 1e-6

@@ -9,9 +9,9 @@ from flax import nnx
 from jax import lax
 
 from rekindle.core.models.config import Mamba2, Norm
-from rekindle.core.models.layers import WeightSource
 from rekindle.core.models.shard import TENSOR, Shard, rows_of
 from rekindle.core.models.states.parts import vector
+from rekindle.core.models.weights.requests import WeightSource
 
 
 class GroupNorm(nnx.Module, pytree=False):

@@ -6,11 +6,12 @@ import numpy as np
 from flax import nnx
 
 from rekindle.core.models.config import Mamba2, ModelConfig
-from rekindle.core.models.layers import Linear, WeightSource
+from rekindle.core.models.layers import Linear
 from rekindle.core.models.mixing import Mixer, State
 from rekindle.core.models.shard import rows_of, spread
 from rekindle.core.models.states.group_norm import GroupNorm
 from rekindle.core.models.states.parts import Convolution, Decay, vector
+from rekindle.core.models.weights.requests import WeightSource
 from rekindle_kernels.inputs import Input
 
 

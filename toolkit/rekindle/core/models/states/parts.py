@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.core.models.config.partition import Order
-from rekindle.core.models.layers import JoinedTensors, WeightSource
 from rekindle.core.models.mixing import Mixer
 from rekindle.core.models.shard import spread
+from rekindle.core.models.weights.requests import JoinedTensors, WeightSource
 
 
 def vector(weights: WeightSource, name: str, shape: tuple[int, ...], order: Order | None) -> nnx.Param[jax.Array]:

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.core.models.config import ModelConfig, ShortConvolution
-from rekindle.core.models.layers import Linear, WeightSource
+from rekindle.core.models.layers import Linear
 from rekindle.core.models.mixing import Mixer, State
 from rekindle.core.models.shard import rows_of
 from rekindle.core.models.states.parts import Convolution
+from rekindle.core.models.weights.requests import WeightSource
 from rekindle_kernels.inputs import Input
 
 

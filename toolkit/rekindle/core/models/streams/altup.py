@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.core.models.config import ModelConfig, StreamsConfig
-from rekindle.core.models.layers import JoinedTensors, Linear, WeightSource, norm_of
+from rekindle.core.models.layers import Linear, norm_of
+from rekindle.core.models.weights.requests import JoinedTensors, WeightSource
 
 SMALLEST = 1e-5
 """Lower bound of a mean square in a divisor."""

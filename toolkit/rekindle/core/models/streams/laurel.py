@@ -4,7 +4,8 @@ import jax
 from flax import nnx
 
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.layers import Linear, WeightSource, norm_of
+from rekindle.core.models.layers import Linear, norm_of
+from rekindle.core.models.weights.requests import WeightSource
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Input
 

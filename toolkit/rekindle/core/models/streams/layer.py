@@ -8,10 +8,10 @@ from flax import nnx
 
 from rekindle.core.models.config import ModelConfig, StreamsConfig
 from rekindle.core.models.features import FeatureBranch
-from rekindle.core.models.layers import WeightSource
 from rekindle.core.models.mixing import Memory, Mixer
 from rekindle.core.models.rope import Positions
 from rekindle.core.models.streams.altup import AltUp
+from rekindle.core.models.weights.requests import WeightSource
 
 
 class StreamsLayer(nnx.Module, pytree=False):

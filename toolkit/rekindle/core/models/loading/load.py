@@ -4,7 +4,7 @@ import math
 import mmap
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,13 +18,16 @@ from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.errors import ModelError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.config.partition import Order
-from rekindle.core.models.copying import ByteBudget, between, copy_into, release
 from rekindle.core.models.decoder import Decoder, abstract_decoder
-from rekindle.core.models.layers import JoinedTensors
+from rekindle.core.models.loading.copying import ByteBudget, between, copy_into, release
 from rekindle.core.models.shard import WHOLE, Shard
+from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Tensor
+from rekindle_kernels.layers import pack_blocks
 from rekindle_kernels.quantized import Quantized, Turned
+from rekindle_kernels.storage import BlockRows
 
 Put = Callable[[Array], jax.Array]
 Join = Callable[[JoinedTensors, Sequence[jax.Array], jnp.dtype], jax.Array]
@@ -35,17 +38,26 @@ MAX_RUNS: Final = 64
 
 
 def load_decoder(
-    config: ModelConfig, tensors: Mapping[str, Tensor], dtype: jnp.dtype, implementation: Implementation = "xla"
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    form: jnp.dtype | WeightForm,
+    implementation: Implementation = "xla",
 ) -> Decoder:
-    """Build the whole decoder with weights from `load_weights`. Nothing is traced or compiled."""
-    weights = load_weights(config, tensors, dtype, implementation=implementation)
-    return abstract_decoder(config, dtype, implementation, WHOLE).with_weights(weights)
+    """Build the whole decoder with weights from `load_weights`. Nothing is traced or compiled.
+
+    Args:
+        config, tensors, implementation: see `load_weights`.
+        form: the form of the weights, or the dtype of all matrices.
+    """
+    form = form if isinstance(form, WeightForm) else WeightForm(jnp.dtype(form))
+    weights = load_weights(config, tensors, form, implementation=implementation)
+    return abstract_decoder(config, form, implementation, WHOLE).with_weights(weights)
 
 
 def load_weights(
     config: ModelConfig,
     tensors: Mapping[str, Tensor],
-    dtype: jnp.dtype,
+    form: WeightForm,
     report_bytes: Callable[[int], None] = lambda _: None,
     put: Put = jax.device_put,
     implementation: Implementation = "xla",
@@ -60,7 +72,7 @@ def load_weights(
     Args:
         config: the model.
         tensors: the checkpoint's tensors by Hugging Face name, looked up on demand; or arrays of JAX.
-        dtype: the dtype of the weights.
+        form: the form of the weights.
         report_bytes: called on this thread with the bytes loaded since the last call.
         put: puts an array on the device; called from several threads.
         implementation: the kernel implementation for the weights.
@@ -71,11 +83,11 @@ def load_weights(
     Raises:
         ModelError: the process is exiting.
     """
-    abstract = abstract_decoder(config, dtype, implementation, shard)
+    abstract = abstract_decoder(config, form, implementation, shard)
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
         try:
-            budget = ByteBudget(max(size_of(request.form(dtype, implementation)) for request in abstract.requests))
-            reader = _Reader(tensors, dtype, put, implementation, budget, join)
+            budget = ByteBudget(max(size_of(request.form(form, implementation)) for request in abstract.requests))
+            reader = _Reader(tensors, form, put, implementation, budget, join)
             arrays = [_report(array, report_bytes) for array in pool.map(reader.read, abstract.requests)]
             return [arrays[place] for place in abstract.places]
         except BaseException as error:
@@ -95,7 +107,7 @@ class _Reader:
     """Reader of joined tensors, with the arguments of `load_weights` and a budget of device bytes."""
 
     tensors: Mapping[str, Tensor]
-    dtype: jnp.dtype
+    form: WeightForm
     put: Put
     implementation: Implementation
     budget: ByteBudget
@@ -107,11 +119,11 @@ class _Reader:
         They are always copied, because they may be views of a file or belong to the caller. Nothing else refers to the
         copy, so the CPU backend can use its memory instead of copying again.
         """
-        form = request.form(self.dtype, self.implementation)
+        form = request.form(self.form, self.implementation)
         with self.budget.reserve(size_of(form)):
             parts: list[Any] = [self.tensors[name] for name in request.shapes]
             if self.join is not None and _may_join_on_device(request, parts, form):
-                array = self.join(request, [self.put(part) for part in parts], self.dtype)
+                array = self.join(request, [self.put(part) for part in parts], self.form.dtype)
             else:
                 parts = [np.asarray(part) if isinstance(part, jax.Array) else part for part in parts]
                 array = self.put(self._matrix(request, parts, form) if request.matrix else _vector(request, parts))
@@ -119,11 +131,14 @@ class _Reader:
             return array
 
     def _matrix(self, request: JoinedTensors, parts: list[Tensor], form: jax.ShapeDtypeStruct) -> Array:
-        whole = _empty(form.shape, self.dtype)
+        whole, storage = _empty(form.shape, form.dtype), request.storage(self.form)
         groups = range(max(1, request.groups)) if request.members is None else request.members
         for group, into in zip(groups, whole if request.groups else [whole], strict=True):
             matrices = _of_group(parts, group, request.groups)
-            copy_into(_select(request, matrices), into, self.implementation)
+            if storage is None:
+                copy_into(_select(request, matrices), into, self.implementation)
+            else:
+                pack_blocks(_select_blocks(request, matrices), into, storage, implementation=self.implementation)
             release(matrices)
         return whole
 
@@ -156,6 +171,25 @@ def _select(request: JoinedTensors, matrices: Sequence[Tensor]) -> list[Tensor]:
     if request.inputs is None:
         return list(matrices)
     return [_some_inputs(matrix, request.inputs) for matrix in matrices]
+
+
+def _select_blocks(request: JoinedTensors, matrices: Sequence[Tensor]) -> list[BlockRows]:
+    """Return the matrices of one group in their quantized blocks, with the requested rows and inputs."""
+    parts = [BlockRows.of(matrix) for matrix in matrices]
+    if request.order is not None:
+        parts = list(_chosen_blocks(parts, request.order))
+    return parts if request.inputs is None else [part.columns(request.inputs) for part in parts]
+
+
+def _chosen_blocks(parts: Sequence[BlockRows], order: Order) -> Iterator[BlockRows]:
+    """Yield the rows of concatenated matrices with these indices, for each run of rows of one matrix."""
+    starts = np.cumsum([0, *map(len, parts)])
+    owners = np.searchsorted(starts, order, side="right") - 1
+    for run in np.split(np.arange(len(order)), np.flatnonzero(np.diff(owners)) + 1):
+        owner = owners[run[0]]
+        rows = order[run] - starts[owner]
+        is_consecutive = (np.diff(rows) == 1).all()
+        yield parts[owner].rows(slice(rows[0], rows[-1] + 1) if is_consecutive else rows)
 
 
 def _rows(matrices: Sequence[Tensor], indices: Order) -> list[Tensor]:

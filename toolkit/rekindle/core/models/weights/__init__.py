@@ -1,0 +1,1 @@
+"""Requests of a decoder for its weights, and their forms in memory."""

@@ -1,0 +1,61 @@
+"""Forms of a model's weights in memory: a dtype, or the quantized blocks of the checkpoint."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+
+import jax.numpy as jnp
+
+from rekindle_kernels.blocks import Tensor
+from rekindle_kernels.storage import Activations, BlockRows
+
+Kinds = tuple[tuple[str, str], ...]
+"""Pairs of a tensor's name and its kind of quantized blocks, in ascending order."""
+
+
+@dataclass(frozen=True)
+class WeightForm:
+    """The form of all weights of a model.
+
+    Attributes:
+        dtype: the dtype of matrices that are not packed, float32 or bfloat16.
+        kinds: the tensors to keep in their quantized blocks.
+        activations: the numbers multiplied with packed codes.
+    """
+
+    dtype: jnp.dtype
+    kinds: Kinds = ()
+    activations: Activations = "int16"
+
+    @cached_property
+    def kind_of(self) -> Mapping[str, str]:
+        """The kind of each packed tensor, by name."""
+        return dict(self.kinds)
+
+    def __str__(self) -> str:
+        if not self.kinds:
+            return self.dtype.name
+        counts = Counter(kind for _, kind in self.kinds).most_common()
+        return f"{', '.join(kind for kind, _ in counts)} with {self.activations} activations"
+
+    @property
+    def digest(self) -> str:
+        """A digest of all that programs take from the form."""
+        return sha256(repr((self.dtype.name, self.kinds, self.activations)).encode()).hexdigest()[:16]
+
+
+def kinds_in(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Kinds:
+    """Return the kinds of the tensors in quantized blocks that the kernels support, read from the first rows."""
+    found = ((name, _kind(tensors[name])) for name in sorted(names))
+    return tuple((name, kind) for name, kind in found if kind is not None)
+
+
+def _kind(tensor: Tensor) -> str | None:
+    if tensor.ndim not in (2, 3):
+        return None
+    try:
+        return BlockRows.of((tensor[0] if tensor.ndim == 3 else tensor)[:1]).kind
+    except (TypeError, ValueError):
+        return None

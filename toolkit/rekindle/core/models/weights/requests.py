@@ -1,0 +1,133 @@
+"""Requests of a decoder for its weights."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from rekindle.core.models.config.partition import Order
+from rekindle.core.models.shard import Shard
+from rekindle.core.models.weights.form import WeightForm
+from rekindle_kernels import layers as kernels
+from rekindle_kernels.api import Implementation
+from rekindle_kernels.storage import Storage, Stored, Weight, in_blocks, layout_of, storage_of
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""The required shapes of checkpoint tensors, by name."""
+
+
+MOST_RUNS: Final = 8
+"""Runs of rows of one kind in a packed matrix; kernels pad each to whole panels of rows."""
+
+
+@dataclass(frozen=True)
+class JoinedTensors:
+    """A decoder's request for one weight: checkpoint tensors, joined along their first axis.
+
+    Attributes:
+        shapes: the shapes of the tensors, by name.
+        matrix: whether the tensors are matrices (out, in), to be packed for the kernels; else they are joined as
+            float32 vectors.
+        order: for each row (or element) of the result, its index among the joined rows; None for the same order.
+        offset: a number added to the elements of vectors.
+        groups: the number of equal matrices to split the joined rows into; 0 for a single matrix. `order` applies
+            within each group.
+        transposed: whether each matrix is stored as (in, out); there is only one tensor then.
+        inputs: the indices of the inputs to keep, with -1 for zeros; None for all.
+        members: the indices of the groups to keep; None for all.
+    """
+
+    shapes: Shapes
+    matrix: bool
+    order: Order | None = None
+    offset: float = 0.0
+    groups: int = 0
+    transposed: bool = False
+    inputs: Order | None = None
+    members: Order | None = None
+
+    def form(self, form: WeightForm, implementation: Implementation) -> jax.ShapeDtypeStruct:
+        """Return the packed shape and dtype of the result. Groups form an additional first axis."""
+        if not self.matrix:
+            return jax.ShapeDtypeStruct(self.plain, jnp.float32)
+        *groups, outputs, inputs = self.plain
+        one = kernels.packed((outputs, inputs), self.storage(form) or form.dtype, implementation=implementation)
+        return jax.ShapeDtypeStruct((*groups, *one.shape), one.dtype)
+
+    def storage(self, form: WeightForm) -> Storage | None:
+        """Return the storage of each matrix if all its rows and inputs keep their quantized blocks, else None."""
+        if not self.matrix or self.transposed or any(name not in form.kind_of for name in self.shapes):
+            return None
+        kinds = self._kinds_of_rows(form.kind_of)
+        if kinds is None or (self.inputs is not None and any(in_blocks(self.inputs, kind) is None for kind in kinds)):
+            return None
+        if self.plain[-1] % math.lcm(*(layout_of(kind).numbers for kind in kinds)):
+            return None
+        ends = [0, *(np.flatnonzero(kinds[1:] != kinds[:-1]) + 1), len(kinds)]
+        runs = [(str(kinds[first]), int(last - first)) for first, last in pairwise(ends)]
+        return storage_of(runs, form.activations) if len(runs) <= MOST_RUNS else None
+
+    def _kinds_of_rows(self, kind_of: Mapping[str, str]) -> np.ndarray[Any, np.dtype[np.str_]] | None:
+        """Return the kind of each row of a matrix; None if the matrices of several groups differ."""
+        parts = [(kind_of[name], shape) for name, shape in self.shapes.items()]
+        if self.groups and len(parts[0][1]) == 2:  # the rows of all groups, one after the other
+            each = len(parts) // self.groups
+            several = [parts[first : first + each] for first in range(0, len(parts), each)] if each else []
+            if any([kind for kind, _ in one] != [kind for kind, _ in several[0]] for one in several):
+                return None
+            parts = several[0] if each else [(kind, (shape[0] // self.groups, shape[1])) for kind, shape in parts]
+        rows = np.concatenate([np.full(shape[-2], kind) for kind, shape in parts])
+        return rows if self.order is None else rows[self.order]
+
+    @property
+    def plain(self) -> tuple[int, ...]:
+        """The shape of the result without packing: (out, in) of a matrix, after the number of groups if any."""
+        shapes = list(self.shapes.values())
+        if not self.matrix:
+            return (sum(math.prod(shape) for shape in shapes) if self.order is None else len(self.order),)
+        rows, inputs = sum(math.prod(shape[:-1]) for shape in shapes) // max(1, self.groups), shapes[0][-1]
+        outputs, inputs = (inputs, rows) if self.transposed else (rows, inputs)
+        outputs = outputs if self.order is None else len(self.order)
+        inputs = inputs if self.inputs is None else len(self.inputs)
+        groups = self.groups if self.members is None else len(self.members)
+        return (groups, outputs, inputs) if self.groups else (outputs, inputs)
+
+
+class WeightSource(Protocol):
+    """Source of the weights of a decoder under construction, either arrays or only shapes and dtypes.
+
+    Attributes:
+        implementation: the kernel implementation for the matrices.
+        shard: the device's shard of the model.
+        form: the form of the weights.
+    """
+
+    implementation: Implementation
+    shard: Shard
+    form: WeightForm
+
+    def get(self, request: JoinedTensors) -> jax.Array:
+        """Return matrices in the form of `kernels.packed`, and vectors as (elements,) float32."""
+
+
+class Matrix(nnx.Module, pytree=False):
+    """A matrix, or several equal ones, in the kernels' packed form.
+
+    Attributes:
+        data: the numbers, or the blocks.
+        storage: the storage of each matrix in quantized blocks; None for numbers.
+    """
+
+    def __init__(self, weights: WeightSource, request: JoinedTensors):
+        self.data, self.storage = nnx.Param(weights.get(request)), request.storage(weights.form)
+
+    def __call__(self) -> Weight:
+        """Return the weight for the kernels."""
+        data: jax.Array = self.data[...]
+        return data if self.storage is None else Stored(data, self.storage)
