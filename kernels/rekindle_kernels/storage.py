@@ -177,9 +177,9 @@ class BlockRows:
         blocks = in_blocks(indices, self.kind)
         assert blocks is not None, "the inputs are whole blocks"
         each = self.data.reshape(len(self), -1, layout_of(self.kind).size)
-        chosen = each[:, blocks]
-        chosen[:, blocks < 0] = 0
-        return BlockRows(self.kind, chosen.reshape(len(self), -1))
+        some = each[:, blocks]
+        some[:, blocks < 0] = 0
+        return BlockRows(self.kind, some.reshape(len(self), -1))
 
 
 def in_blocks(indices: Indices, kind: str) -> Indices | None:

@@ -211,7 +211,10 @@ def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
     yield "dtype", blueprint.dtype.name + ("" if arguments.dtype else f", the default on {place.first.platform}")
     yield "weights", size_text(budget.weights)
     if formats := blueprint.checkpoint.formats:
-        yield "files", f"{', '.join(formats)}, read as {blueprint.dtype.name}"
+        is_packed = bool(blueprint.form.kinds)
+        yield "files", f"{', '.join(formats)}, {'kept packed' if is_packed else f'read as {blueprint.dtype.name}'}"
+        if is_packed:
+            yield "packed", str(blueprint.form)
     how = "measured" if budget.measured else "estimated from shapes"
     yield "a step", f"{size_text(budget.workspace)} for the largest, {how}; {size_text(budget.slots)} between steps"
     yield "keys, values", f"{size_text(token)} a token of context"

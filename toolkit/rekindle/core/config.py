@@ -66,7 +66,8 @@ class Settings:
         dtype: data type of weights and pages, "float32" or "bfloat16". None is float32 on CPUs, bfloat16 elsewhere.
         weights: form of the weights in memory. "packed" keeps the quantized blocks of a file, such as Q4_K of a GGUF
             file, where the kernels support them. "dequantized" converts all numbers to `dtype`. "auto" (default)
-            chooses "dequantized". None reads no weights, only their shapes: the session compiles its programs and
+            keeps the blocks of GGUF files with the native kernels of CPUs: a fourth of the memory or less, and faster
+            than float32. None reads no weights, only their shapes: the session compiles its programs and
             refuses requests with NoWeights, until `update_weights` has given all tensors.
         activations: numbers multiplied with packed weights: integers by token and group of 32, "int16" (default) or
             "int8", which is less exact and faster for many tokens, or float32 with "exact", which is slow.

@@ -164,7 +164,7 @@ class About:
             "on": ", ".join(filter(None, [str(loaded_engine.deployment), loaded_engine.deployment.spread])),
             "sending": None if wire.devices == 1 else f"{wire_bytes} from each device to decode a token",
             "with": loaded_engine.deployment.kernels or None,
-            "computes in": loaded_engine.deployment.dtype,
+            "computes in": loaded_engine.deployment.numbers,
             "context": markup.quantity(limits.max_context, "token"),
             "serves": f"{markup.quantity(limits.groups * limits.max_running, 'request')} at once",
             "programs": f"{programs.ready} of {programs.total} ready"

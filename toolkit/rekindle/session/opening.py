@@ -205,4 +205,11 @@ def _session(engine: EngineThread, client: EngineClient, name: str, progress: bo
             "recommendations are followed",
             stacklevel=2,
         )
+    deployment = engine.loaded_engine.deployment
+    if deployment.form.kinds and deployment.implementation != "cpu":
+        warnings.warn(
+            f"{name}: the kernels here ({deployment.implementation}) convert packed weights again in every step, which "
+            'is slow: weights="dequantized" needs more memory and less time',
+            stacklevel=2,
+        )
     return Session(engine, engine.loaded_engine, client, name, progress=progress)

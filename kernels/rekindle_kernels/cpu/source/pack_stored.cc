@@ -15,50 +15,63 @@ float float_at(const uint8_t* stored) {
   return number;
 }
 
-// One block of a file, with the scales of each group: the header for one output, and factors of each group.
+uint32_t word_at(const uint8_t* bytes) {
+  uint32_t word;
+  std::memcpy(&word, bytes, sizeof word);
+  return word;
+}
+
+constexpr uint32_t kNibbles = 0x0f0f0f0f;
+
+// Returns four codes of 4 bits as bytes, from two bytes with low bits first.
+uint32_t spread_nibbles(const uint8_t* bytes) {
+  const uint32_t both = bytes[0] | static_cast<uint32_t>(bytes[1]) << 16;
+  return (both | both << 4) & kNibbles;
+}
+
+// Returns four bits as the low bits of bytes.
+uint32_t spread_bits(uint32_t bits) { return (bits * 0x00204081) & 0x01010101; }
+
+// One block of a file of a kind, for one output.
+template <int kKind>
 struct FileBlock {
+  static constexpr StoredKind kOf = kStored[kKind];
   const uint8_t* bytes;
-  int kind;
   int64_t groups;
 
-  // Returns the bytes before the codes: [header of the output].
-  int header() const { return static_cast<int>(header_bytes(kStored[kind]) / kPanel); }
+  // Returns the bytes of the scales before all groups.
+  static constexpr int header() { return static_cast<int>(header_bytes(kOf) / kPanel); }
 
-  const uint8_t* header_at() const { return kind == 7 ? bytes + 208 : bytes; }
+  const uint8_t* header_at() const { return kKind == 7 ? bytes + 208 : bytes; }
 
-  // Returns the code of an input of a group.
-  int code(int64_t group, int i) const {
+  // Returns four codes of a group as bytes.
+  uint32_t codes(int64_t group, int quad) const {
     const uint8_t* after = bytes + header();
-    const auto nibble = [i](const uint8_t* from) { return i < 16 ? from[i] & 15 : from[i - 16] >> 4; };
-    const auto fifth = [after, i] { return (after[i / 8] >> i % 8 & 1) << 4; };
-    switch (kind) {
-      case 0:
-      case 1:
-        return nibble(after);
-      case 2:
-      case 3:
-        return nibble(after + 4) | fifth();
-      case 4:
-        return after[i];
-      case 5:
-        return bytes[16 + group / 2 * 32 + i] >> group % 2 * 4 & 15;
-      case 6:
-        return (bytes[48 + group / 2 * 32 + i] >> group % 2 * 4 & 15) | (bytes[16 + i] >> group & 1) << 4;
-      case 7: {
-        const int64_t half = group / 4, quarter = group % 4;
-        const int low = bytes[half * 64 + quarter % 2 * 32 + i] >> quarter / 2 * 4 & 15;
-        return low | (bytes[128 + half * 32 + i] >> quarter * 2 & 3) << 4;
-      }
-      default: {
-        const int64_t place = group * kGroup + i;
-        return kStored[kind].bits == 8 ? after[place] : after[place / 2] >> place % 2 * 4 & 15;
-      }
+    if constexpr (kKind < 4) {
+      const uint32_t low = word_at(after + (kKind < 2 ? 0 : 4) + quad % 4 * 4) >> quad / 4 * 4 & kNibbles;
+      if constexpr (kKind < 2) return low;
+      return low | spread_bits(after[quad / 2] >> quad % 2 * 4 & 15) << 4;
+    } else if constexpr (kKind == 4) {
+      return word_at(after + quad * 4);
+    } else if constexpr (kKind == 5 || kKind == 6) {
+      const uint8_t* pairs = bytes + (kKind == 5 ? 16 : 48) + group / 2 * 32;
+      const uint32_t low = word_at(pairs + quad * 4) >> group % 2 * 4 & kNibbles;
+      if constexpr (kKind == 5) return low;
+      return low | (word_at(bytes + 16 + quad * 4) >> group & 0x01010101) << 4;
+    } else if constexpr (kKind == 7) {
+      const int64_t half = group / 4, quarter = group % 4;
+      const uint32_t low = word_at(bytes + half * 64 + quarter % 2 * 32 + quad * 4) >> quarter / 2 * 4 & kNibbles;
+      return low | (word_at(bytes + 128 + half * 32 + quad * 4) >> quarter * 2 & 0x03030303) << 4;
+    } else {
+      const int64_t place = group * kGroup + quad * 4;
+      if constexpr (kOf.bits == 4) return spread_nibbles(after + place / 2);
+      return word_at(after + place) ^ (kKind == kStoredKinds - 1 ? 0x80808080 : 0);
     }
   }
 
   // Writes the two factors of a group, if it has any.
   void factors(int64_t group, uint8_t* first, uint8_t* second) const {
-    if (kind == 7) {
+    if (kKind == 7) {
       *first = bytes[192 + 2 * group];
       *second = bytes[193 + 2 * group];
       return;
@@ -75,36 +88,61 @@ struct FileBlock {
 
   int64_t size() const {
     constexpr int64_t kBytes[] = {18, 20, 22, 24, 34, 144, 176, 210};
-    return kind < 8 ? kBytes[kind] : header() + groups * kGroup * kStored[kind].bits / 8;
+    if constexpr (kKind < 8) return kBytes[kKind];
+    return header() + groups * kGroup * kOf.bits / 8;
+  }
+
+  // Writes the block as one output's part of a panel's block.
+  void write(uint8_t* to, int64_t lane) const {
+    const int width = header() > 2 && kOf.scales != Scales::kHalfLeast && kOf.scales != Scales::kGroups ? 4 : 2;
+    for (int at = 0; at < header(); at += width)
+      std::memcpy(to + at * kPanel + lane * width, header_at() + at, width);
+    to += header_bytes(kOf);
+    for (int64_t group = 0; group < groups; ++group, to += group_bytes(kOf)) {
+      if (factor_bytes(kOf)) factors(group, to + lane, to + kPanel + lane);
+      const auto put = [lane](uint8_t* place, int step, uint32_t word) {
+        std::memcpy(place + (step * kPanel + lane) * 4, &word, sizeof word);
+      };
+      uint8_t *high = to + factor_bytes(kOf), *low = to + before_codes(kOf);
+      uint32_t words[8];
+      for (int quad = 0; quad < 8; ++quad) words[quad] = codes(group, quad);
+      if constexpr (kOf.bits == 8)
+        for (int quad = 0; quad < 8; ++quad) put(low, quad, words[quad]);
+      if constexpr (kOf.bits < 8)
+        for (int quad = 0; quad < 4; ++quad) put(low, quad, (words[quad] & kNibbles) | (words[quad + 4] & kNibbles) << 4);
+      // 5 bits: bit `quad` of byte j. 6 bits: two bits of byte j of the first four steps, or of the others.
+      uint32_t rest[2] = {};
+      for (int quad = 0; quad < 8; ++quad) {
+        if constexpr (kOf.bits == 5) rest[0] |= (words[quad] >> 4 & 0x01010101) << quad;
+        if constexpr (kOf.bits == 6) rest[quad / 4] |= (words[quad] >> 4 & 0x03030303) << quad % 4 * 2;
+      }
+      if constexpr (kOf.bits == 5 || kOf.bits == 6) put(high, 0, rest[0]);
+      if constexpr (kOf.bits == 6) put(high, 1, rest[1]);
+    }
   }
 };
 
-// Writes a file's block as one output's part of a panel's block.
-void write_block(const FileBlock& block, uint8_t* to, int64_t lane) {
-  const StoredKind kind = kStored[block.kind];
-  const int width = block.header() > 2 && kind.scales != Scales::kHalfLeast && kind.scales != Scales::kGroups ? 4 : 2;
-  for (int at = 0; at < block.header(); at += width)
-    std::memcpy(to + at * kPanel + lane * width, block.header_at() + at, width);
-  to += header_bytes(kind);
-  for (int64_t group = 0; group < block.groups; ++group, to += group_bytes(kind)) {
-    if (factor_bytes(kind)) block.factors(group, to + lane, to + kPanel + lane);
-    uint8_t *high = to + factor_bytes(kind) + lane * 4, *codes = to + before_codes(kind) + lane * 4;
-    for (int i = 0; i < kGroup; ++i) {
-      const int quad = i / 4, j = i % 4, code = block.code(group, i);
-      if (kind.bits == 8) {
-        codes[quad * 4 * kPanel + j] = static_cast<uint8_t>(block.kind == kStoredKinds - 1 ? code ^ 128 : code);
-        continue;
-      }
-      uint8_t& low = codes[quad % 4 * 4 * kPanel + j];
-      low = static_cast<uint8_t>(quad < 4 ? (low & 0xf0) | (code & 15) : (low & 15) | (code & 15) << 4);
-      // 5 bits: bit `quad` of byte j. 6 bits: two bits of byte j of the first four steps, or of the others.
-      if (kind.bits == 5) high[j] = static_cast<uint8_t>((high[j] & ~(1 << quad)) | code >> 4 << quad);
-      if (kind.bits == 6) {
-        uint8_t& two = high[quad / 4 * 4 * kPanel + j];
-        two = static_cast<uint8_t>((two & ~(3 << quad % 4 * 2)) | code >> 4 << quad % 4 * 2);
-      }
+// Writes rows of whole blocks as rows of a run, from its row `first` on.
+template <int kKind>
+void write_rows(int64_t groups, uint8_t* packed, int64_t first, const uint8_t* blocks, int64_t rows, int64_t in) {
+  constexpr StoredKind kOf = kStored[kKind];
+  const int64_t panel = panel_bytes(kOf, groups, in), step = header_bytes(kOf) + groups * group_bytes(kOf);
+  for (int64_t row = first; row < first + rows; ++row) {
+    uint8_t* to = packed + row / kPanel * panel;
+    if (row % kPanel == 0) populate(to, to + panel);
+    for (int64_t begin = 0; begin < in; begin += groups * kGroup, to += step) {
+      const FileBlock<kKind> block{blocks, groups};
+      block.write(to, row % kPanel);
+      blocks += block.size();
     }
   }
+}
+
+template <int kKind = 0>
+void write_rows_of(int64_t kind, int64_t groups, uint8_t* packed, int64_t first, const uint8_t* blocks, int64_t rows,
+                   int64_t in) {
+  if (kind == kKind) return write_rows<kKind>(groups, packed, first, blocks, rows, in);
+  if constexpr (kKind + 1 < kStoredKinds) write_rows_of<kKind + 1>(kind, groups, packed, first, blocks, rows, in);
 }
 
 int code_at(const StoredKind& kind, const uint8_t* group, int64_t lane, int i) {
@@ -165,21 +203,10 @@ void read_output(const Run& run, int64_t in, const uint8_t* panel, int64_t lane,
 
 }  // namespace rekindle
 
-// Writes rows of whole blocks as rows of a run, from its row `first` on.
+// Writes rows of whole blocks as rows of a run of this kind, from its row `first` on.
 extern "C" __attribute__((visibility("default"))) void rekindle_pack_stored(int64_t kind, int64_t groups,
                                                                             uint8_t* packed, int64_t first,
                                                                             const uint8_t* blocks, int64_t rows,
                                                                             int64_t in) {
-  using namespace rekindle;
-  const StoredKind& of = kStored[kind];
-  const int64_t panel = panel_bytes(of, groups, in), step = header_bytes(of) + groups * group_bytes(of);
-  for (int64_t row = 0; row < rows; ++row) {
-    uint8_t* to = packed + (first + row) / kPanel * panel;
-    if ((first + row) % kPanel == 0) populate(to, to + panel);
-    for (int64_t begin = 0; begin < in; begin += groups * kGroup, to += step) {
-      const FileBlock block{blocks, static_cast<int>(kind), groups};
-      write_block(block, to, (first + row) % kPanel);
-      blocks += block.size();
-    }
-  }
+  rekindle::write_rows_of(kind, groups, packed, first, blocks, rows, in);
 }

@@ -16,7 +16,7 @@ using rekindle::StoredLinear;
 struct QuantizedRows {
   int64_t rows, groups;
   uint32_t* pairs;
-  float* scales;
+  float *scales, *totals;
   int32_t* sums;
 
   bool few() const { return rows <= 2 * kFew; }
@@ -29,7 +29,7 @@ struct QuantizedRows {
 
   Quantized tile(int64_t tile) const {
     const int64_t before = first(tile) * groups;
-    return {pairs + before * kPairs, scales + before, sums + before * 2};
+    return {pairs + before * kPairs, scales + before, totals + before, sums + before * 2};
   }
 
   // Rounds a row's groups to integers up to `most`. A group with an infinity, or without a number, has no numbers.
@@ -53,12 +53,16 @@ struct QuantizedRows {
         if (finite) wholes[i] = (Signed)(load(x + i * kLanes) * times + kShift) - 0x4b400000;
       int32_t whole[kGroup];
       std::memcpy(whole, wholes, sizeof whole);
-      scales[before + group * across + row] = finite ? largest_one / full : NAN;
+      const float scale = finite ? largest_one / full : NAN;
+      scales[before + group * across + row] = scale;
+      int32_t both = 0;
       for (int half = 0; half < 2; ++half) {
         int32_t sum = 0;
         for (int i = 0; i < kGroup / 2; ++i) sum += whole[half * (kGroup / 2) + i];
         sums[(before + group * across) * 2 + half * across + row] = sum;
+        both += sum;
       }
+      totals[before + group * across + row] = scale * static_cast<float>(both);
       uint32_t* to = pairs + (before + group * across) * kPairs + row;
       for (int quad = 0; quad < kGroup / 4; ++quad)
         for (int odd = 0; odd < 2; ++odd, to += across)
@@ -78,10 +82,16 @@ void stored_panel(const uint8_t* panel, int64_t of_block, const QuantizedRows& x
   Cursor<kKind, kParts> cursor(panel, of_block, 0);
   for (int64_t begin = 0; begin < x.groups; begin += kChunk) {
     const int64_t groups = least(kChunk, x.groups - begin);
+    const uint8_t* before = cursor.at;
     unpack_groups(cursor, groups, wide);
-    for (int64_t t = 0; t < x.tiles(); ++t)
+    const int64_t next = cursor.at - before;
+    for (int64_t t = 0; t < x.tiles(); ++t) {
+      // Each tile fetches its part of the next groups, so that reading them waits for no memory.
+      for (int64_t line = next * t / x.tiles(); line < next * (t + 1) / x.tiles(); line += 64)
+        __builtin_prefetch(cursor.at + line);
       many_rows_of<halves_of(kOf), adds_of(kOf)>(x.size(t), wide, groups, x.tile(t).from(begin, x.size(t)),
                                                  y + x.first(t) * kPanel);
+    }
   }
 }
 
@@ -119,13 +129,14 @@ void linear_stored(const StoredLinear& stored, const LinearPart& part) {
   };
   const float* x = all.x + part.first_row * all.in;
   float* y = reinterpret_cast<float*>(take(part.rows * kPanel * sizeof(float)));
-  QuantizedRows rows{part.rows, groups, nullptr, nullptr, nullptr};
+  QuantizedRows rows{part.rows, groups, nullptr, nullptr, nullptr, nullptr};
   Unpacked wide{nullptr, nullptr};
   float* numbers = nullptr;
   char* interleaved = nullptr;
   if (stored.most > 0) {
     rows.pairs = reinterpret_cast<uint32_t*>(take(part.rows * groups * kPairs * 4));
     rows.scales = reinterpret_cast<float*>(take(part.rows * groups * 4));
+    rows.totals = reinterpret_cast<float*>(take(part.rows * groups * 4));
     rows.sums = reinterpret_cast<int32_t*>(take(part.rows * groups * 8));
     wide.pairs = reinterpret_cast<uint32_t*>(take(kChunk * kPairs * kPanel * 4));
     wide.factors = reinterpret_cast<float*>(take(kChunk * 3 * kPanel * 4));

@@ -18,7 +18,7 @@ using rekindle::StoredKind;
 constexpr int kPairs = 16;                   // pairs of a group's inputs
 constexpr int kFew = 4;                      // the most rows in a tile that reads blocks
 constexpr int kMany = kLanes == 16 ? 8 : 4;  // the most rows in a tile that reads unpacked numbers
-constexpr int64_t kChunk = 16;               // groups unpacked at a time
+constexpr int64_t kChunk = 8;              // groups unpacked at a time
 constexpr int64_t kAhead = 2048;             // prefetch distance, in bytes
 
 // The vectors of outputs computed at a time.
@@ -43,10 +43,11 @@ constexpr bool adds_of(StoredKind kind) {
 struct Quantized {
   const uint32_t* pairs;  // [group][pair][rows], two 16-bit numbers: inputs 4 q and 4 q + 2, then 4 q + 1 and 4 q + 3
   const float* scales;    // [group][rows]
+  const float* totals;    // [group][rows], the scale times the sum of all integers
   const int32_t* sums;    // [group][half][rows], of the first 16 integers and of the others
 
   Quantized from(int64_t group, int64_t rows) const {
-    return {pairs + group * kPairs * rows, scales + group * rows, sums + group * 2 * rows};
+    return {pairs + group * kPairs * rows, scales + group * rows, totals + group * rows, sums + group * 2 * rows};
   }
 };
 
@@ -158,8 +159,9 @@ inline __attribute__((always_inline)) void add_group(const Pair& pair, const Fac
     }
 #pragma GCC unroll 8
     for (int row = 0; row < Rows; ++row) {
-      const int32_t sum = kHalves == 2 ? x.sums[half * Rows + row] : x.sums[row] + x.sums[Rows + row];
-      const Vec scale = splat(x.scales[row]), total = splat(x.scales[row] * static_cast<float>(sum));
+      int32_t sum = 0;
+      if (offset != 0) sum = kHalves == 2 ? x.sums[half * Rows + row] : x.sums[row] + x.sums[Rows + row];
+      const Vec scale = splat(x.scales[row]), total = splat(kAdds ? x.totals[row] : 0);
 #pragma GCC unroll 8
       for (int p = 0; p < Across; ++p) {
         const Vec exact = __builtin_convertvector(products[row][p] + offset * sum, Vec);

@@ -44,6 +44,11 @@ class Deployment:
     def __str__(self) -> str:
         return self.where
 
+    @property
+    def numbers(self) -> str:
+        """The data type, and the kinds of packed weights, as text."""
+        return f"{self.dtype}, weights packed as {self.form}" if self.form.kinds else self.dtype
+
     def over(self, places: Sequence[Place]) -> "Deployment":
         """Return the deployment on the devices of several lanes."""
         first = places[0]

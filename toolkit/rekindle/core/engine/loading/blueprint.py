@@ -27,11 +27,11 @@ from rekindle.core.device.programs.lowering import (
 )
 from rekindle.core.device.state import Sizes
 from rekindle.core.engine.loading.budget import Budget
+from rekindle.core.engine.loading.forms import weight_form
 from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.decoder import expected_shapes
-from rekindle.core.models.weights.form import WeightForm, kinds_in
+from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.core.store.validity import code_digest
@@ -74,7 +74,7 @@ class Blueprint:
         config = checkpoint.config
         dtype = jnp.dtype(settings.dtype or ("float32" if place.first.platform == "cpu" else "bfloat16"))
         limits = EngineLimits.of(settings, config, dtype.itemsize)
-        form = weight_form(checkpoint, settings, dtype)
+        form = weight_form(checkpoint, settings, dtype, place)
         programs = _programs(config, replace(settings, logits_processor=None), limits, form, place)
         budget = Budget.of(programs, config, limits, place, workspace)
         limits = EngineLimits.of(
@@ -197,23 +197,6 @@ class Blueprint:
             precision = self.programs.jax_settings.values["jax_default_matmul_precision"] or "default"
             rows = f"products of {precision} precision"
         return f"{rows}, {self.form} ({self.form.digest})" if self.form.kinds else rows
-
-
-def weight_form(checkpoint: Checkpoint, settings: Settings, dtype: jnp.dtype) -> WeightForm:
-    """Return the form of a model's weights, as `Settings.weights` describes.
-
-    Raises:
-        ConfigError: packed weights are asked for, and the model has none in quantized blocks.
-    """
-    if settings.weights != "packed":
-        return WeightForm(dtype)
-    kinds = kinds_in(checkpoint.tensors, expected_shapes(checkpoint.config))
-    if not kinds:
-        raise ConfigError(
-            f'weights="packed" keeps the quantized blocks of a file, and {checkpoint.source} has none of a supported '
-            "kind: leave it out"
-        )
-    return WeightForm(dtype, kinds, settings.activations)
 
 
 def _programs(

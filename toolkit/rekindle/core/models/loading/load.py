@@ -86,7 +86,7 @@ def load_weights(
     abstract = abstract_decoder(config, form, implementation, shard)
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
         try:
-            budget = ByteBudget(max(size_of(request.form(form, implementation)) for request in abstract.requests))
+            budget = ByteBudget(max(map(size_of, abstract.forms)))
             reader = _Reader(tensors, form, put, implementation, budget, join)
             arrays = [_report(array, report_bytes) for array in pool.map(reader.read, abstract.requests)]
             return [arrays[place] for place in abstract.places]

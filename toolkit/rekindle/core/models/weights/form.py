@@ -12,7 +12,7 @@ from rekindle_kernels.blocks import Tensor
 from rekindle_kernels.storage import Activations, BlockRows
 
 Kinds = tuple[tuple[str, str], ...]
-"""Pairs of a tensor's name and its kind of quantized blocks, in ascending order."""
+"""Names of tensors, each with a kind of quantized blocks, in ascending order."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class WeightForm:
     """The form of all weights of a model.
 
     Attributes:
-        dtype: the dtype of matrices that are not packed, float32 or bfloat16.
-        kinds: the tensors to keep in their quantized blocks.
+        dtype: the dtype of all other matrices, float32 or bfloat16.
+        kinds: the tensors to keep in quantized blocks.
         activations: the numbers multiplied with packed codes.
     """
 
@@ -42,14 +42,14 @@ class WeightForm:
 
     @property
     def digest(self) -> str:
-        """A digest of all that programs take from the form."""
+        """A digest of the form."""
         return sha256(repr((self.dtype.name, self.kinds, self.activations)).encode()).hexdigest()[:16]
 
 
 def kinds_in(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Kinds:
-    """Return the kinds of the tensors in quantized blocks that the kernels support, read from the first rows."""
-    found = ((name, _kind(tensors[name])) for name in sorted(names))
-    return tuple((name, kind) for name, kind in found if kind is not None)
+    """Return the kinds of the tensors in blocks supported by the kernels, from a first row of each."""
+    kinds = ((name, _kind(tensors[name])) for name in sorted(names))
+    return tuple((name, kind) for name, kind in kinds if kind is not None)
 
 
 def _kind(tensor: Tensor) -> str | None:

@@ -1,10 +1,10 @@
 """Requests of a decoder for its weights."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -64,26 +64,23 @@ class JoinedTensors:
         """Return the storage of each matrix if all its rows and inputs keep their quantized blocks, else None."""
         if not self.matrix or self.transposed or any(name not in form.kind_of for name in self.shapes):
             return None
-        kinds = self._kinds_of_rows(form.kind_of)
-        if kinds is None or (self.inputs is not None and any(in_blocks(self.inputs, kind) is None for kind in kinds)):
+        parts = self._parts(form.kind_of)
+        kinds = {kind for kind, _ in parts}
+        is_whole = all(self.inputs is None or in_blocks(self.inputs, kind) is not None for kind in kinds)
+        if not parts or not is_whole or any(self.plain[-1] % layout_of(kind).numbers for kind in kinds):
             return None
-        if self.plain[-1] % math.lcm(*(layout_of(kind).numbers for kind in kinds)):
-            return None
-        ends = [0, *(np.flatnonzero(kinds[1:] != kinds[:-1]) + 1), len(kinds)]
-        runs = [(str(kinds[first]), int(last - first)) for first, last in pairwise(ends)]
-        return storage_of(runs, form.activations) if len(runs) <= MOST_RUNS else None
+        storage = storage_of(parts if self.order is None else _reordered(parts, self.order), form.activations)
+        return storage if len(storage.runs) <= MOST_RUNS else None
 
-    def _kinds_of_rows(self, kind_of: Mapping[str, str]) -> np.ndarray[Any, np.dtype[np.str_]] | None:
-        """Return the kind of each row of a matrix; None if the matrices of several groups differ."""
-        parts = [(kind_of[name], shape) for name, shape in self.shapes.items()]
-        if self.groups and len(parts[0][1]) == 2:  # the rows of all groups, one after the other
-            each = len(parts) // self.groups
-            several = [parts[first : first + each] for first in range(0, len(parts), each)] if each else []
-            if any([kind for kind, _ in one] != [kind for kind, _ in several[0]] for one in several):
-                return None
-            parts = several[0] if each else [(kind, (shape[0] // self.groups, shape[1])) for kind, shape in parts]
-        rows = np.concatenate([np.full(shape[-2], kind) for kind, shape in parts])
-        return rows if self.order is None else rows[self.order]
+    def _parts(self, kind_of: Mapping[str, str]) -> list[tuple[str, int]]:
+        """Return the kind and the rows of each part of a matrix; nothing if the matrices of several groups differ."""
+        parts = [(kind_of[name], shape[-2]) for name, shape in self.shapes.items()]
+        if not self.groups or len(next(iter(self.shapes.values()))) == 3:
+            return parts
+        each = len(parts) // self.groups
+        if not each:  # the rows of all groups, one after the other
+            return [(kind, rows // self.groups) for kind, rows in parts]
+        return parts[:each] if parts == parts[:each] * self.groups else []
 
     @property
     def plain(self) -> tuple[int, ...]:
@@ -97,6 +94,14 @@ class JoinedTensors:
         inputs = inputs if self.inputs is None else len(self.inputs)
         groups = self.groups if self.members is None else len(self.members)
         return (groups, outputs, inputs) if self.groups else (outputs, inputs)
+
+
+def _reordered(parts: Sequence[tuple[str, int]], order: Order) -> list[tuple[str, int]]:
+    """Return the runs of rows of one kind among rows in this order."""
+    kinds = list(dict.fromkeys(kind for kind, _ in parts))
+    rows = np.repeat([kinds.index(kind) for kind, _ in parts], [count for _, count in parts])[order]
+    ends = [0, *(np.flatnonzero(np.diff(rows)) + 1), len(rows)]
+    return [(kinds[rows[first]], int(last - first)) for first, last in pairwise(ends)]
 
 
 class WeightSource(Protocol):
