@@ -32,6 +32,44 @@ inline Signed add_pairs(Signed sum, Bits a, Bits b) {
 #endif
 }
 
+// Whether `add_quads` takes codes of 8 bits with 128 added.
+#if defined(__AVX512VNNI__)
+constexpr bool kBiasedBytes = true;
+#else
+constexpr bool kBiasedBytes = false;
+#endif
+
+// Adds the products of four bytes to each lane. The codes are from 0 to 127, or of 8 bits if `kWide`.
+template <bool kWide>
+inline Signed add_quads(Signed sum, Bits codes, Bits x) {
+#if defined(__AVX512VNNI__)
+  return (Signed)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)codes, (__m512i)x);
+#elif defined(__AVX512BW__)
+  // Of codes from -128 to 127, a sum of two products has 16 bits.
+  __m512i sizes = (__m512i)codes, turned = (__m512i)x;
+  if constexpr (kWide) {
+    turned = _mm512_mask_sub_epi8(turned, _mm512_movepi8_mask(sizes), _mm512_setzero_si512(), turned);
+    sizes = _mm512_abs_epi8(sizes);
+  }
+  return sum + (Signed)_mm512_madd_epi16(_mm512_maddubs_epi16(sizes, turned), _mm512_set1_epi16(1));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  __m256i sizes = (__m256i)codes, turned = (__m256i)x;
+  if constexpr (kWide) {
+    turned = _mm256_sign_epi8(turned, sizes);
+    sizes = _mm256_abs_epi8(sizes);
+  }
+  return sum + (Signed)_mm256_madd_epi16(_mm256_maddubs_epi16(sizes, turned), _mm256_set1_epi16(1));
+#elif defined(__aarch64__)
+  const int8x16_t a = (int8x16_t)codes, b = (int8x16_t)x;
+  const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)));
+  return sum + (Signed)vpaddq_s32(low, vpaddlq_s16(vmull_high_s8(a, b)));
+#else
+  for (int byte = 0; byte < 4; ++byte)
+    sum += ((Signed)(codes << (24 - 8 * byte)) >> 24) * ((Signed)(x << (24 - 8 * byte)) >> 24);
+  return sum;
+#endif
+}
+
 // Loads float16 numbers, which must be finite.
 inline Vec load_halves(const uint8_t* from) {
 #if defined(__AVX512BW__)

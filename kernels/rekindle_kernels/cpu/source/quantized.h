@@ -14,8 +14,8 @@ using rekindle::StoredLinear;
 
 // The rows of a part in tiles, quantized.
 struct QuantizedRows {
-  int64_t rows, groups;
-  uint32_t* pairs;
+  int64_t rows, groups, most;
+  uint32_t* words;
   float *scales, *totals;
   int32_t* sums;
 
@@ -27,13 +27,15 @@ struct QuantizedRows {
 
   int64_t size(int64_t tile) const { return first(tile + 1) - first(tile); }
 
+  bool bytes() const { return most <= 127; }
+
   Quantized tile(int64_t tile) const {
     const int64_t before = first(tile) * groups;
-    return {pairs + before * kPairs, scales + before, totals + before, sums + before * 2};
+    return {words + before * words_of(bytes()), scales + before, totals + before, sums + before * 2};
   }
 
   // Rounds a row's groups to integers up to `most`. A group with an infinity, or without a number, has no numbers.
-  void quantize(const float* x, int64_t most, int64_t tile, int64_t row) const {
+  void quantize(const float* x, int64_t tile, int64_t row) const {
     const int64_t across = size(tile), before = first(tile) * groups;
     for (int64_t group = 0; group < groups; ++group, x += kGroup) {
       Vec top{}, nothing{};
@@ -63,34 +65,35 @@ struct QuantizedRows {
         both += sum;
       }
       totals[before + group * across + row] = scale * static_cast<float>(both);
-      uint32_t* to = pairs + (before + group * across) * kPairs + row;
-      for (int quad = 0; quad < kGroup / 4; ++quad)
-        for (int odd = 0; odd < 2; ++odd, to += across)
-          *to = (static_cast<uint32_t>(whole[quad * 4 + odd]) & 0xffff) |
-                static_cast<uint32_t>(whole[quad * 4 + odd + 2]) << 16;
+      uint32_t* to = words + (before + group * across) * words_of(bytes()) + row;
+      const auto part = [&](int i, uint32_t mask, int shift) { return (static_cast<uint32_t>(whole[i]) & mask) << shift; };
+      for (int i = 0; i < kGroup && bytes(); i += 4, to += across)
+        *to = part(i, 255, 0) | part(i + 1, 255, 8) | part(i + 2, 255, 16) | part(i + 3, 255, 24);
+      for (int i = 0; i < kGroup && !bytes(); i += 4)
+        for (int odd = i; odd < i + 2; ++odd, to += across) *to = part(odd, 0xffff, 0) | part(odd + 2, 0xffff, 16);
     }
   }
 };
 
-template <int kKind>
+template <int kKind, bool kBytes>
 void stored_panel(const uint8_t* panel, int64_t of_block, const QuantizedRows& x, const Unpacked& wide, float* y) {
   constexpr StoredKind kOf = kStored[kKind];
   for (int64_t t = 0; x.few() && t < x.tiles(); ++t)
-    few_rows_of<kKind>(x.size(t), panel, x.groups, of_block, x.tile(t), y + x.first(t) * kPanel);
+    few_rows_of<kKind, kBytes>(x.size(t), panel, x.groups, of_block, x.tile(t), y + x.first(t) * kPanel);
   if (x.few()) return;
   std::memset(y, 0, x.rows * kPanel * sizeof(float));
   Cursor<kKind, kParts> cursor(panel, of_block, 0);
   for (int64_t begin = 0; begin < x.groups; begin += kChunk) {
     const int64_t groups = least(kChunk, x.groups - begin);
     const uint8_t* before = cursor.at;
-    unpack_groups(cursor, groups, wide);
+    unpack_groups<kBytes>(cursor, groups, wide);
     const int64_t next = cursor.at - before;
     for (int64_t t = 0; t < x.tiles(); ++t) {
       // Each tile fetches its part of the next groups, so that reading them waits for no memory.
       for (int64_t line = next * t / x.tiles(); line < next * (t + 1) / x.tiles(); line += 64)
         __builtin_prefetch(cursor.at + line);
-      many_rows_of<halves_of(kOf), adds_of(kOf)>(x.size(t), wide, groups, x.tile(t).from(begin, x.size(t)),
-                                                 y + x.first(t) * kPanel);
+      many_rows_of<ProductOf<kKind, kBytes>>(x.size(t), wide, groups, kBytes ? byte_offset_of(kOf) : 0,
+                                            x.tile(t).from<kBytes>(begin, x.size(t)), y + x.first(t) * kPanel);
     }
   }
 }
@@ -98,7 +101,8 @@ void stored_panel(const uint8_t* panel, int64_t of_block, const QuantizedRows& x
 template <int kKind = 0>
 void stored_panel_of(int64_t kind, const uint8_t* panel, int64_t of_block, const QuantizedRows& x, const Unpacked& wide,
                      float* y) {
-  if (kind == kKind) return stored_panel<kKind>(panel, of_block, x, wide, y);
+  if (kind == kKind && x.bytes()) return stored_panel<kKind, true>(panel, of_block, x, wide, y);
+  if (kind == kKind) return stored_panel<kKind, false>(panel, of_block, x, wide, y);
   if constexpr (kKind + 1 < rekindle::kStoredKinds) stored_panel_of<kKind + 1>(kind, panel, of_block, x, wide, y);
 }
 
@@ -129,19 +133,19 @@ void linear_stored(const StoredLinear& stored, const LinearPart& part) {
   };
   const float* x = all.x + part.first_row * all.in;
   float* y = reinterpret_cast<float*>(take(part.rows * kPanel * sizeof(float)));
-  QuantizedRows rows{part.rows, groups, nullptr, nullptr, nullptr, nullptr};
+  QuantizedRows rows{part.rows, groups, stored.most, nullptr, nullptr, nullptr, nullptr};
   Unpacked wide{nullptr, nullptr};
   float* numbers = nullptr;
   char* interleaved = nullptr;
   if (stored.most > 0) {
-    rows.pairs = reinterpret_cast<uint32_t*>(take(part.rows * groups * kPairs * 4));
+    rows.words = reinterpret_cast<uint32_t*>(take(part.rows * groups * kPairs * 4));
     rows.scales = reinterpret_cast<float*>(take(part.rows * groups * 4));
     rows.totals = reinterpret_cast<float*>(take(part.rows * groups * 4));
     rows.sums = reinterpret_cast<int32_t*>(take(part.rows * groups * 8));
-    wide.pairs = reinterpret_cast<uint32_t*>(take(kChunk * kPairs * kPanel * 4));
+    wide.words = reinterpret_cast<uint32_t*>(take(kChunk * kPairs * kPanel * 4));
     wide.factors = reinterpret_cast<float*>(take(kChunk * 3 * kPanel * 4));
     for (int64_t t = 0; t < rows.tiles() && !part.interleaved; ++t)
-      for (int64_t r = 0; r < rows.size(t); ++r) rows.quantize(x + (rows.first(t) + r) * all.in, stored.most, t, r);
+      for (int64_t r = 0; r < rows.size(t); ++r) rows.quantize(x + (rows.first(t) + r) * all.in, t, r);
   } else {
     interleaved = take(rekindle::linear_scratch(part.rows, all.in));
     numbers = reinterpret_cast<float*>(take(all.in * kPanel * sizeof(float)));

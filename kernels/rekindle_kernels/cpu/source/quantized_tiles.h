@@ -39,15 +39,23 @@ constexpr bool adds_of(StoredKind kind) {
   return kind.scales != Scales::kHalf && kind.scales != Scales::kFloat && kind.scales != Scales::kSixteenths;
 }
 
-// The quantized inputs of a tile's rows, for some groups.
+// Returns the words of a group's inputs: pairs of 16 bits, or quads of 8 bits.
+constexpr int words_of(bool bytes) { return bytes ? kPairs / 2 : kPairs; }
+
+// Returns the number to add to the codes of a kind, as they are multiplied in 8 bits.
+constexpr int byte_offset_of(StoredKind kind) { return kind.offset - (kBiasedBytes && kind.bits == 8 ? 128 : 0); }
+
+// The quantized inputs of a tile's rows, for some groups. A word has two inputs of 16 bits, 4 q and 4 q + 2, then
+// 4 q + 1 and 4 q + 3; or four of 8 bits, from 4 q on.
 struct Quantized {
-  const uint32_t* pairs;  // [group][pair][rows], two 16-bit numbers: inputs 4 q and 4 q + 2, then 4 q + 1 and 4 q + 3
+  const uint32_t* words;  // [group][word][rows]
   const float* scales;    // [group][rows]
   const float* totals;    // [group][rows], the scale times the sum of all integers
   const int32_t* sums;    // [group][half][rows], of the first 16 integers and of the others
 
+  template <bool kBytes>
   Quantized from(int64_t group, int64_t rows) const {
-    return {pairs + group * kPairs * rows, scales + group * rows, totals + group * rows, sums + group * 2 * rows};
+    return {words + group * words_of(kBytes) * rows, scales + group * rows, totals + group * rows, sums + group * 2 * rows};
   }
 };
 
@@ -130,13 +138,45 @@ struct Cursor {
     return low;
   }
 
+  // Returns a quad of codes for each output of a vector, as bytes for `add_quads`.
+  Bits quad(int p, int quad) const {
+    const int64_t own = (part + p) * kLanes * 4, step = 4 * kPanel;
+    const uint8_t* codes = at + rekindle::before_codes(kOf) + own;
+    if constexpr (kOf.bits == 8) return load_bits(codes + quad * step) ^ (kBiasedBytes ? 0x80808080u : 0);
+    const Bits low = load_bits(codes + quad % 4 * step) >> quad / 4 * 4 & 0x0f0f0f0f;
+    const uint8_t* high = at + rekindle::factor_bytes(kOf) + own;
+    if constexpr (kOf.bits == 5) return low | (load_bits(high) >> quad & 0x01010101) << 4;
+    if constexpr (kOf.bits == 6) return low | (load_bits(high + quad / 4 * step) >> quad % 4 * 2 & 0x03030303) << 4;
+    return low;
+  }
+
+  template <bool kBytes>
+  Bits word(int p, int place) const {
+    if constexpr (kBytes) return quad(p, place);
+    return pair(p, place);
+  }
+
   void next() { at += rekindle::group_bytes(kOf); }
 };
 
-// Adds a group to some rows and vectors of outputs. `pair(p, place)` returns the codes, and `offset` is added to them.
-template <int kHalves, bool kAdds, int Rows, int Across, typename Pair>
-inline __attribute__((always_inline)) void add_group(const Pair& pair, const Factors<Across>& factors, int offset,
+// How codes are multiplied.
+template <int Halves, bool Adds, bool Bytes, bool Wide>
+struct Product {
+  static constexpr int kHalves = Halves;           // the halves of a group with scales of their own
+  static constexpr bool kAdds = Adds;              // whether there are numbers to add
+  static constexpr bool kBytes = Bytes;            // whether inputs have 8 bits
+  static constexpr bool kWide = Wide;              // whether codes have 8 bits
+  static constexpr int kWords = words_of(kBytes);  // of a group
+};
+
+template <int kKind, bool kBytes>
+using ProductOf = Product<halves_of(kStored[kKind]), adds_of(kStored[kKind]), kBytes, kBytes && kStored[kKind].bits == 8>;
+
+// Adds a group to some rows and vectors of outputs. `word(p, place)` returns the codes, and `offset` is added to them.
+template <typename Of, int Rows, int Across, typename Word>
+inline __attribute__((always_inline)) void add_group(const Word& word, const Factors<Across>& factors, int offset,
                                                      const Quantized& x, Vec (&sums)[Rows][Across]) {
+  constexpr int kHalves = Of::kHalves, kWords = Of::kWords / kHalves;
   Signed products[Rows][Across];
 #pragma GCC unroll 2
   for (int half = 0; half < kHalves; ++half) {
@@ -145,35 +185,37 @@ inline __attribute__((always_inline)) void add_group(const Pair& pair, const Fac
 #pragma GCC unroll 8
       for (int p = 0; p < Across; ++p) products[row][p] = Signed{};
 #pragma GCC unroll 16
-    for (int i = 0; i < kPairs / kHalves; ++i) {
-      const int place = half * (kPairs / kHalves) + i;
+    for (int i = 0; i < kWords; ++i) {
+      const int place = half * kWords + i;
       Bits codes[Across];
 #pragma GCC unroll 8
-      for (int p = 0; p < Across; ++p) codes[p] = pair(p, place);
+      for (int p = 0; p < Across; ++p) codes[p] = word(p, place);
 #pragma GCC unroll 8
       for (int row = 0; row < Rows; ++row) {
-        const Bits both = spread_bits(x.pairs[place * Rows + row]);
+        const Bits inputs = spread_bits(x.words[place * Rows + row]);
 #pragma GCC unroll 8
-        for (int p = 0; p < Across; ++p) products[row][p] = add_pairs(products[row][p], codes[p], both);
+        for (int p = 0; p < Across; ++p)
+          products[row][p] = Of::kBytes ? add_quads<Of::kWide>(products[row][p], codes[p], inputs)
+                                       : add_pairs(products[row][p], codes[p], inputs);
       }
     }
 #pragma GCC unroll 8
     for (int row = 0; row < Rows; ++row) {
       int32_t sum = 0;
       if (offset != 0) sum = kHalves == 2 ? x.sums[half * Rows + row] : x.sums[row] + x.sums[Rows + row];
-      const Vec scale = splat(x.scales[row]), total = splat(kAdds ? x.totals[row] : 0);
+      const Vec scale = splat(x.scales[row]), total = splat(Of::kAdds ? x.totals[row] : 0);
 #pragma GCC unroll 8
       for (int p = 0; p < Across; ++p) {
         const Vec exact = __builtin_convertvector(products[row][p] + offset * sum, Vec);
         sums[row][p] = fused(exact, factors.scale[half][p] * scale, sums[row][p]);
-        if constexpr (kAdds) sums[row][p] = fused(factors.added[p], total, sums[row][p]);
+        if constexpr (Of::kAdds) sums[row][p] = fused(factors.added[p], total, sums[row][p]);
       }
     }
   }
 }
 
 // Adds up all groups of a panel for a few rows, reading blocks.
-template <int kKind, int Rows>
+template <int kKind, bool kBytes, int Rows>
 void few_rows(const uint8_t* panel, int64_t groups, int64_t of_block, const Quantized& x, float* y) {
   constexpr int kAcross = kAcrossOf<Rows>;
   constexpr StoredKind kOf = kStored[kKind];
@@ -187,8 +229,9 @@ void few_rows(const uint8_t* panel, int64_t groups, int64_t of_block, const Quan
           __builtin_prefetch(cursor.at + kAhead + line);
       Factors<kAcross> factors;
       cursor.read_factors(factors);
-      add_group<halves_of(kOf), adds_of(kOf), Rows, kAcross>([&](int p, int place) { return cursor.pair(p, place); },
-                                                             factors, kOf.offset, x.from(group, Rows), sums);
+      add_group<ProductOf<kKind, kBytes>, Rows, kAcross>(
+          [&](int p, int place) { return cursor.template word<kBytes>(p, place); }, factors,
+          kBytes ? byte_offset_of(kOf) : kOf.offset, x.template from<kBytes>(group, Rows), sums);
       cursor.next();
     }
 #pragma GCC unroll 8
@@ -198,27 +241,29 @@ void few_rows(const uint8_t* panel, int64_t groups, int64_t of_block, const Quan
   }
 }
 
-// Some groups of a panel in 16 bits, with their scales.
+// Some groups of a panel in words like their inputs, with their scales. Codes in 16 bits have their offset.
 struct Unpacked {
-  uint32_t* pairs;  // [group][pair][32]
+  uint32_t* words;  // [group][word][32]
   float* factors;   // [group][scale of the first half, of the second, number to add][32]
 };
 
-template <int kKind>
+template <bool kBytes, int kKind>
 void unpack_groups(Cursor<kKind, kParts>& cursor, int64_t groups, const Unpacked& to) {
   constexpr StoredKind kOf = kStored[kKind];
+  constexpr int kWords = words_of(kBytes);
   for (int64_t group = 0; group < groups; ++group) {
     cursor.enter();
     Factors<kParts> factors;
     cursor.read_factors(factors);
-    uint32_t* pairs = to.pairs + group * kPairs * kPanel;
+    uint32_t* words = to.words + group * kWords * kPanel;
     float* numbers = to.factors + group * 3 * kPanel;
 #pragma GCC unroll 8
     for (int p = 0; p < kParts; ++p) {
 #pragma GCC unroll 16
-      for (int place = 0; place < kPairs; ++place) {
-        const Bits codes = (Bits)((Shorts)cursor.pair(p, place) + static_cast<int16_t>(kOf.offset));
-        std::memcpy(pairs + place * kPanel + p * kLanes, &codes, sizeof codes);
+      for (int place = 0; place < kWords; ++place) {
+        Bits codes = cursor.template word<kBytes>(p, place);
+        if (!kBytes) codes = (Bits)((Shorts)codes + static_cast<int16_t>(kOf.offset));
+        std::memcpy(words + place * kPanel + p * kLanes, &codes, sizeof codes);
       }
       store(numbers + p * kLanes, factors.scale[0][p]);
       if constexpr (halves_of(kOf) == 2) store(numbers + kPanel + p * kLanes, factors.scale[1][p]);
@@ -229,8 +274,8 @@ void unpack_groups(Cursor<kKind, kParts>& cursor, int64_t groups, const Unpacked
 }
 
 // Adds some unpacked groups to a tile of rows.
-template <int kHalves, bool kAdds, int Rows>
-void many_rows(const Unpacked& panel, int64_t groups, const Quantized& x, float* y) {
+template <typename Of, int Rows>
+void many_rows(const Unpacked& panel, int64_t groups, int offset, const Quantized& x, float* y) {
   constexpr int kAcross = kAcrossOf<Rows>;
   for (int part = 0; part < kParts; part += kAcross) {
     Vec sums[Rows][kAcross];
@@ -239,18 +284,17 @@ void many_rows(const Unpacked& panel, int64_t groups, const Quantized& x, float*
 #pragma GCC unroll 8
       for (int p = 0; p < kAcross; ++p) sums[row][p] = load(y + row * kPanel + (part + p) * kLanes);
     for (int64_t group = 0; group < groups; ++group) {
-      const uint32_t* pairs = panel.pairs + group * kPairs * kPanel + part * kLanes;
+      const uint32_t* words = panel.words + group * Of::kWords * kPanel + part * kLanes;
       const float* numbers = panel.factors + group * 3 * kPanel + part * kLanes;
       Factors<kAcross> factors;
 #pragma GCC unroll 8
       for (int p = 0; p < kAcross; ++p) {
         factors.scale[0][p] = load(numbers + p * kLanes);
-        if constexpr (kHalves == 2) factors.scale[1][p] = load(numbers + kPanel + p * kLanes);
-        if constexpr (kAdds) factors.added[p] = load(numbers + 2 * kPanel + p * kLanes);
+        if constexpr (Of::kHalves == 2) factors.scale[1][p] = load(numbers + kPanel + p * kLanes);
+        if constexpr (Of::kAdds) factors.added[p] = load(numbers + 2 * kPanel + p * kLanes);
       }
-      add_group<kHalves, kAdds, Rows, kAcross>(
-          [&](int p, int place) { return load_bits(pairs + place * kPanel + p * kLanes); }, factors, 0,
-          x.from(group, Rows), sums);
+      add_group<Of, Rows, kAcross>([&](int p, int place) { return load_bits(words + place * kPanel + p * kLanes); },
+                                    factors, offset, x.template from<Of::kBytes>(group, Rows), sums);
     }
 #pragma GCC unroll 8
     for (int row = 0; row < Rows; ++row)
@@ -259,16 +303,16 @@ void many_rows(const Unpacked& panel, int64_t groups, const Quantized& x, float*
   }
 }
 
-template <int kHalves, bool kAdds, int Rows = kMany>
-void many_rows_of(int64_t rows, const Unpacked& panel, int64_t groups, const Quantized& x, float* y) {
-  if (rows == Rows) return many_rows<kHalves, kAdds, Rows>(panel, groups, x, y);
-  if constexpr (Rows > 1) many_rows_of<kHalves, kAdds, Rows - 1>(rows, panel, groups, x, y);
+template <typename Of, int Rows = kMany>
+void many_rows_of(int64_t rows, const Unpacked& panel, int64_t groups, int offset, const Quantized& x, float* y) {
+  if (rows == Rows) return many_rows<Of, Rows>(panel, groups, offset, x, y);
+  if constexpr (Rows > 1) many_rows_of<Of, Rows - 1>(rows, panel, groups, offset, x, y);
 }
 
-template <int kKind, int Rows = kFew>
+template <int kKind, bool kBytes, int Rows = kFew>
 void few_rows_of(int64_t rows, const uint8_t* panel, int64_t groups, int64_t of_block, const Quantized& x, float* y) {
-  if (rows == Rows) return few_rows<kKind, Rows>(panel, groups, of_block, x, y);
-  if constexpr (Rows > 1) few_rows_of<kKind, Rows - 1>(rows, panel, groups, of_block, x, y);
+  if (rows == Rows) return few_rows<kKind, kBytes, Rows>(panel, groups, of_block, x, y);
+  if constexpr (Rows > 1) few_rows_of<kKind, kBytes, Rows - 1>(rows, panel, groups, of_block, x, y);
 }
 
 }  // namespace
