@@ -73,12 +73,20 @@ class Model(Protocol):
 class BareStep:
     """The compiled step of one bucket on a model, by default the bench's, with every row busy."""
 
-    def __init__(self, dtype: str, prefill_tokens: int, decode_rows: int, context: int, model: Model | None = None):
+    def __init__(
+        self,
+        dtype: str | WeightForm,
+        prefill_tokens: int,
+        decode_rows: int,
+        context: int,
+        model: Model | None = None,
+    ):
         checkpoint: Model = open_checkpoint(MODEL) if model is None else model
+        form = dtype if isinstance(dtype, WeightForm) else WeightForm(jnp.dtype(dtype))
         bucket, rows = Bucket(prefill_tokens, decode_rows), max(1, decode_rows)
         per_row = -(-max(prefill_tokens, context + 1) // PAGE_SIZE)
         tables = np.arange(1, 1 + rows * per_row, dtype=np.int32).reshape(rows, per_row)
-        pages = empty_pages(checkpoint.config, 1 + tables.size, PAGE_SIZE, jnp.dtype(dtype))
+        pages = empty_pages(checkpoint.config, 1 + tables.size, PAGE_SIZE, form.dtype)
         self._pages = jax.tree.map(jnp.zeros_like, pages)  # memory that nobody wrote to is read in no time
         self._slots = replace(
             empty_slots(rows, per_row, checkpoint.config.vocab_size, checkpoint.config.states()),
@@ -86,14 +94,19 @@ class BareStep:
             page_table=jnp.pad(jnp.asarray(tables), ((0, 1), (0, 0))),
         )
         sizes = Sizes(1 + tables.size, PAGE_SIZE, per_row, rows, Settings().max_logprobs)
-        programs = Programs(checkpoint.config, sizes, WeightForm(jnp.dtype(dtype)), Place((jax.devices()[0],)))
+        programs = Programs(checkpoint.config, sizes, form, Place((jax.devices()[0],)))
         self._weights = load_weights(
-            checkpoint.config, checkpoint.tensors, WeightForm(jnp.dtype(dtype)), implementation=programs.implementation
+            checkpoint.config, checkpoint.tensors, form, implementation=programs.implementation
         )
         collapse(spans_of(self._weights))
         self._program = programs.compile(bucket)
         self._length = np.append(np.full(rows, context, np.int32), np.int32(0))
         self._packed = _inputs(bucket, rows, tables, context)
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of all weights."""
+        return sum(array.nbytes for array in self._weights)
 
     def seconds(self, sampling: Table | None = None) -> float:
         """Run once; return the seconds from the dispatch until the outputs are there.

@@ -212,7 +212,7 @@ class Settings:
             raise ConfigError("num_pages and pool_bytes both say how large the pool of pages is: give one of them")
         _one_of("implementation", self.implementation, (None, *get_args(Implementation)))
         _one_of("dtype", self.dtype, (None, *get_args(Dtype)))
-        _one_of("weights", self.weights, (*get_args(WeightsChoice), None), "; update_weights takes others")
+        _one_of("weights", self.weights, (*get_args(WeightsChoice), None), "(update_weights takes others)")
         _one_of("activations", self.activations, get_args(Activations))
         _one_of("ticks", self.ticks, get_args(Ticks))
         if not callable(self.policy):
