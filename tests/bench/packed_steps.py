@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import jax.numpy as jnp
+import numpy as np
 
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.checkpoints.open import open_checkpoint
@@ -50,7 +51,7 @@ def peer_seconds(python: str, file: Path) -> dict[str, float]:
 def stored_bytes(checkpoint: Checkpoint) -> int:
     """Return the bytes of a model's tensors as its file has them."""
     tensors = [checkpoint.tensors[name] for name in expected_shapes(checkpoint.config)]
-    return sum(each.data.nbytes if isinstance(each, Blocks) else each.nbytes for each in tensors)
+    return sum(each.data.nbytes if isinstance(each, Blocks) else np.asarray(each).nbytes for each in tensors)
 
 
 def main() -> None:
