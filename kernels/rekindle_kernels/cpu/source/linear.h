@@ -239,8 +239,8 @@ void linear_rows(const Linear& all, const LinearPart& part) {
                          least(kBlock, all.in - begin), tiles.inputs(begin, t));
   // Weights are prefetched into the second cache: 6 KiB ahead if a panel is read once, else each strip's and each tile's
   // share of the next panel, since the panel itself is in the cache after the first of them. (Measured: a fifth of the
-  // time of 8 to 16 rows; with AVX2 a quarter of that of 4 to 6.) For one or two rows, reads are sequential and the processor prefetches by itself; our prefetches would cost
-  // a tenth, unless the weights are widened (`kSoon`).
+  // time of 8 to 16 rows; with AVX2 a quarter of the time of 4 to 6.) For one or two rows, reads are sequential and the
+  // processor prefetches by itself; our prefetches would cost a tenth, unless the weights are widened (`kSoon`).
   const int64_t line = kPanel * Kind::kDepth * sizeof(typename Kind::Weight), hop = line / tiles.count;
   const int64_t panel = (all.in + Kind::kDepth - 1) / Kind::kDepth * line;
   for (int64_t begin = 0; begin < all.in; begin += kBlock)
