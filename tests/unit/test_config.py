@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from rekindle.core.buckets import Bucket
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.config import Settings
 from rekindle.core.device.devices import places_of
+from rekindle.core.engine.loading.blueprint import kv_dtype_of
 from rekindle.core.errors import ConfigError
 from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits, check_sizes
 from rekindle.testing import FAKE_MODEL, fake_limits
@@ -185,6 +187,14 @@ def test_pages_of_int8_are_refused_for_latents_and_named(families: Path) -> None
     with pytest.raises(ConfigError, match=r'kv_dtype must not be "int8" .* latent attention.*pass "bfloat16"'):
         EngineLimits.of(Settings(kv_dtype="int8"), model, 1)
     EngineLimits.of(Settings(kv_dtype="bfloat16"), model, 2)
+
+
+def test_pages_of_int8_are_refused_where_they_have_no_kernels() -> None:
+    float32, int8 = jnp.dtype("float32"), Settings(kv_dtype="int8")
+    with pytest.raises(ConfigError, match='kv_dtype must not be "int8" on TPUs: .* Leave it out'):
+        kv_dtype_of(int8, float32, "tpu")
+    assert kv_dtype_of(int8, float32, "gpu") == "int8"
+    assert kv_dtype_of(Settings(), float32, "tpu") == "float32"
 
 
 def test_a_chunk_is_no_larger_than_a_tick() -> None:

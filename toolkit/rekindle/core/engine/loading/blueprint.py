@@ -75,7 +75,7 @@ class Blueprint:
         """
         config = checkpoint.config
         dtype = jnp.dtype(settings.dtype or ("float32" if place.first.platform == "cpu" else "bfloat16"))
-        kv_dtype = jnp.dtype(settings.kv_dtype or dtype)
+        kv_dtype = kv_dtype_of(settings, dtype, place.first.platform)
         limits = EngineLimits.of(settings, config, kv_dtype.itemsize)
         form = weight_form(checkpoint, settings, dtype, place)
         programs = _programs(config, replace(settings, logits_processor=None), limits, (form, kv_dtype), place)
@@ -203,6 +203,20 @@ class Blueprint:
             precision = self.programs.jax_settings.values["jax_default_matmul_precision"] or "default"
             rows = f"products of {precision} precision"
         return f"{rows}, {self.form} ({self.form.digest})" if self.form.kinds else rows
+
+
+def kv_dtype_of(settings: Settings, dtype: jnp.dtype, platform: str) -> jnp.dtype:
+    """Return the data type of pages on a platform, given that of weights.
+
+    Raises:
+        ConfigError: the platform has no kernels for pages of this type.
+    """
+    if settings.kv_dtype == "int8" and platform == "tpu":
+        raise ConfigError(
+            'kv_dtype must not be "int8" on TPUs: there are no kernels for it, and XLA would pad its rows to the size '
+            "of bfloat16. Leave it out"
+        )
+    return jnp.dtype(settings.kv_dtype or dtype)
 
 
 def _programs(
