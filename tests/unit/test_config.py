@@ -191,7 +191,7 @@ def test_pages_of_int8_are_refused_for_latents_and_named(families: Path) -> None
 
 def test_pages_of_int8_are_refused_where_they_have_no_kernels() -> None:
     float32, int8 = jnp.dtype("float32"), Settings(kv_dtype="int8")
-    with pytest.raises(ConfigError, match='kv_dtype must not be "int8" on TPUs: .* Leave it out'):
+    with pytest.raises(ConfigError, match=r'kv_dtype must not be "int8" on TPUs: .* Leave it out'):
         kv_dtype_of(int8, float32, "tpu")
     assert kv_dtype_of(int8, float32, "gpu") == "int8"
     assert kv_dtype_of(Settings(), float32, "tpu") == "float32"

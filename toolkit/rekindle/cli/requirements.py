@@ -64,7 +64,7 @@ def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
     text = "smollm2-135m-instruct, a directory, a .gguf file, or owner/name or owner/name/file.gguf on the hub"
     parser.add_argument("model", metavar="MODEL", nargs=nargs, help=text)
     parser.add_argument("--revision", metavar="NAME", help="a branch, a tag or a commit of a model on the hub")
-    text = "dtype of weights and pages (float32 on CPU, else bfloat16)"
+    text = "dtype of weights (float32 on CPU, else bfloat16)"
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=text)
     text = "dtype of keys and values in pages (the dtype of weights)"
     parser.add_argument("--kv-dtype", choices=get_args(KvDtype), help=text)

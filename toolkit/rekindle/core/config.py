@@ -64,7 +64,8 @@ class Settings:
             computed by the `decode` devices. Default 64, and at least one page.
         implementation: kernels to use. "xla" runs everywhere; "cpu", "tpu" and "gpu" are written for their platform;
             "reference" is the slow definition of the results of all kernels. None takes the best for the device.
-        dtype: data type of weights and pages, "float32" or "bfloat16". None is float32 on CPUs, bfloat16 elsewhere.
+        dtype: data type of weights that are not packed, "float32" or "bfloat16". None is float32 on CPUs, bfloat16
+            elsewhere.
         weights: form of the weights in memory. "packed" keeps the quantized blocks of a file, such as Q4_K of a GGUF
             file, where the kernels support them. "dequantized" converts all numbers to `dtype`. "auto" (default)
             keeps the blocks of GGUF files with the native kernels of CPUs: a fourth of the memory or less, and faster
