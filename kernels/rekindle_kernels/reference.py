@@ -12,6 +12,7 @@ from jax import lax
 
 from rekindle_kernels.inputs import Input
 from rekindle_kernels.storage import Weight
+from rekindle_kernels.xla import scaled
 from rekindle_kernels.xla.gate import gate
 from rekindle_kernels.xla.linear import look_up, materialize, pack, packed, widened
 from rekindle_kernels.xla.norm import rms_norm
@@ -22,12 +23,12 @@ from rekindle_kernels.xla.stored import pack_blocks
 
 def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
     """See `Operations.unsupported_reason`."""
-    return None if jnp.issubdtype(dtype, jnp.floating) else "numbers must be floating"
+    return None if jnp.issubdtype(dtype, jnp.floating) or dtype == jnp.int8 else "numbers must be floating, or int8"
 
 
 def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
     """See `api.empty`."""
-    return jnp.zeros(shape, dtype)
+    return jnp.zeros(scaled.stored_shape(shape) if dtype == jnp.int8 else shape, dtype)
 
 
 def attend_rows(
@@ -82,7 +83,8 @@ def _attend(
     dtype = jnp.float64 if q.dtype == jnp.float64 else jnp.float32
 
     def one(q: jax.Array, table: jax.Array, visible: jax.Array) -> jax.Array:
-        context = jnp.moveaxis(pages[table], 3, 1).astype(dtype)
+        rows = jnp.moveaxis(pages[table], 3, 1)
+        context = (scaled.dequantize(rows) if pages.dtype == jnp.int8 else rows).astype(dtype)
         sides = jnp.repeat(context.reshape(-1, *context.shape[2:]), group, axis=2)
         keys, values = sides[:, 0], sides[:, -1]
         positions = jnp.arange(len(keys), dtype=jnp.int32)[None]
@@ -105,6 +107,7 @@ def _attend(
 
 def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
     """See `api.write`."""
+    kv = scaled.quantize(kv) if pages.dtype == jnp.int8 else kv
     for block, page, offset in zip(kv, page_ids, offsets, strict=True):
         rows = offset + jnp.arange(block.shape[2])
         pages = pages.at[page, :, :, rows].set(jnp.moveaxis(block, 2, 0).astype(pages.dtype))

@@ -22,6 +22,7 @@ import numpy as np
 from rekindle_kernels import api
 from rekindle_kernels.gpu.target import Target, current, tracing_for
 from rekindle_kernels.gpu.tuning import Operation, Tile, Tuning
+from rekindle_kernels.xla import scaled
 from tests.bench.say import say
 
 Calls = Callable[["Sizes"], Iterator[tuple[str, Callable[[], float]]]]
@@ -110,6 +111,8 @@ def decode_calls(sizes: Sizes) -> Iterator[tuple[str, Callable[[], float]]]:
         attend = jax.jit(partial(api.attend_rows, scale=scale, implementation=implementation))
         stored = pages if implementation == "gpu" else jax.lax.bitcast_convert_type(pages, _stored_by_xla(sizes))
         yield f"ours, {implementation}", partial(seconds, attend, q, stored, table, lengths, calls=sizes.calls)
+        small = partial(seconds, attend, q, jax.jit(scaled.quantize)(pages), table, lengths, calls=sizes.calls)
+        yield f"ours, {implementation}, pages in int8, rate of {sizes.dtype}", small
 
     def jax_paged() -> float:
         from jax.experimental.pallas.ops.gpu.paged_attention import paged_attention
@@ -135,6 +138,8 @@ def prefill_calls(sizes: Sizes) -> Iterator[tuple[str, Callable[[], float]]]:
     starts = sizes.cached + BLOCK_TOKENS * jnp.arange(blocks, dtype=jnp.int32)
     attend = jax.jit(partial(api.attend_blocks, scale=sizes.head_dim**-0.5, implementation="gpu"))
     yield "ours, gpu", partial(seconds, attend, q, pages, table, owners, starts, calls=sizes.calls)
+    small = partial(seconds, attend, q, jax.jit(scaled.quantize)(pages), table, owners, starts, calls=sizes.calls)
+    yield "ours, gpu, pages in int8", small
     # The masks of cuDNN begin at the first key, so it gets as many operations without a mask.
     keys = sizes.cached + sizes.chunk // 2
     yield "cuDNN, as many operations, no mask", partial(_cudnn, sizes, 1, sizes.chunk, keys)

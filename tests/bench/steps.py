@@ -80,13 +80,15 @@ class BareStep:
         decode_rows: int,
         context: int,
         model: Model | None = None,
+        kv_dtype: str | None = None,
     ):
         checkpoint: Model = open_checkpoint(MODEL) if model is None else model
         form = dtype if isinstance(dtype, WeightForm) else WeightForm(jnp.dtype(dtype))
         bucket, rows = Bucket(prefill_tokens, decode_rows), max(1, decode_rows)
         per_row = -(-max(prefill_tokens, context + 1) // PAGE_SIZE)
         tables = np.arange(1, 1 + rows * per_row, dtype=np.int32).reshape(rows, per_row)
-        pages = empty_pages(checkpoint.config, 1 + tables.size, PAGE_SIZE, form.dtype)
+        of_pages = jnp.dtype(kv_dtype or form.dtype)
+        pages = empty_pages(checkpoint.config, 1 + tables.size, PAGE_SIZE, of_pages)
         self._pages = jax.tree.map(jnp.zeros_like, pages)  # memory that nobody wrote to is read in no time
         self._slots = replace(
             empty_slots(rows, per_row, checkpoint.config.vocab_size, checkpoint.config.states()),
@@ -94,7 +96,7 @@ class BareStep:
             page_table=jnp.pad(jnp.asarray(tables), ((0, 1), (0, 0))),
         )
         sizes = Sizes(1 + tables.size, PAGE_SIZE, per_row, rows, Settings().max_logprobs)
-        programs = Programs(checkpoint.config, sizes, form, Place((jax.devices()[0],)))
+        programs = Programs(checkpoint.config, sizes, form, Place((jax.devices()[0],)), kv_dtype=of_pages)
         self._weights = load_weights(
             checkpoint.config, checkpoint.tensors, form, implementation=programs.implementation
         )

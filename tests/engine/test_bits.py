@@ -30,8 +30,8 @@ pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no na
 class Told:
     """One request that is told in parts, as blocks of a prompt or as rows, beside rows of another request."""
 
-    def __init__(self, decoder: Decoder, ids: Array):
-        self._config, self._ids, self._dtype = decoder.config, ids, decoder.embedding.dtype
+    def __init__(self, decoder: Decoder, ids: Array, kv_dtype: str):
+        self._config, self._ids, self._dtype = decoder.config, ids, jnp.dtype(kv_dtype)
         self._graph, self._state = nnx.split(decoder)
         self._run = jax.jit(self._part, static_argnames=("blocks", "rows"))
 
@@ -82,13 +82,21 @@ class InParts:
         return jnp.concatenate([first.reshape(blocks, *q.shape[1:]), rows]), pages
 
 
-@pytest.fixture(scope="module", params=[pytest.param("float32", marks=pytest.mark.wide), "bfloat16"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("float32", "float32"), marks=pytest.mark.wide),
+        ("bfloat16", "bfloat16"),
+        ("float32", "int8"),
+    ],
+)
 def told(request: pytest.FixtureRequest, families: Path) -> Told:
-    """Return the story of one request, once for each dtype."""
+    """Return the story of one request, once for each dtype of weights and pages."""
+    dtype, kv_dtype = request.param
     checkpoint = open_checkpoint(families / "qwen3")
-    decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype(request.param), implementation="cpu")
+    decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype(dtype), implementation="cpu")
     ids = np.random.default_rng(0).integers(checkpoint.config.vocab_size, size=TOKENS).astype(np.int32)
-    return Told(decoder, ids)
+    return Told(decoder, ids, kv_dtype)
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,12 @@ WAYS: dict[str, tuple[str, SettingsOptions]] = {
     "qwen3, combined ticks, chunks of 16, no overlap": ("qwen3", COMBINED),
     "qwen2, longest prefix first": ("qwen2", {"policy": "longest-prefix"}),
     "llama3-rope": ("llama3-rope", {}),
+    "llama-tied, int8": ("llama-tied", {"kv_dtype": "int8"}),
 }
+WIDE = ("qwen3, combined ticks, chunks of 16, no overlap", "llama-tied, int8")
 PAGE_BYTES = {"qwen3": 24576, "llama-tied": 12288, "qwen2": 12288, "llama3-rope": 12288}
+INT8_BYTES = 3840
+"""The bytes of a page of llama-tied in int8: heads of 16 numbers and a scale."""
 GREEDY: dict[str, Any] = {}
 PENALTY: dict[str, Any] = {"repetition_penalty": 1.3}
 NEW = 20
@@ -104,8 +108,10 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair(request: pytest.FixtureRequest, families: Path) -> Iterator[Pair]:
     family, way = WAYS[request.param]
-    small: SettingsOptions = {**SMALL, **IN_MEMORY, **way, "host_cache_bytes": HOST_PAGES * PAGE_BYTES[family]}
-    none: SettingsOptions = {**SMALL, **IN_MEMORY, "prefix_cache": False, "precompile": "lazy"}
+    kv_dtype = way.get("kv_dtype")
+    page_bytes = INT8_BYTES if kv_dtype == "int8" else PAGE_BYTES[family]
+    small: SettingsOptions = {**SMALL, **IN_MEMORY, **way, "host_cache_bytes": HOST_PAGES * page_bytes}
+    none: SettingsOptions = {**SMALL, **IN_MEMORY, "kv_dtype": kv_dtype, "prefix_cache": False, "precompile": "lazy"}
     with (
         rekindle.open_sync(families / family, progress=False, **small) as cached,
         rekindle.open_sync(families / family, progress=False, **none) as plain,
@@ -116,7 +122,7 @@ def pair(request: pytest.FixtureRequest, families: Path) -> Iterator[Pair]:
 EVERY_WAY = pytest.mark.parametrize(
     "pair",
     [
-        pytest.param(way, marks=pytest.mark.deep if at > 1 else pytest.mark.wide if at else ())
+        pytest.param(way, marks=pytest.mark.wide if way in WIDE else pytest.mark.deep if at else ())
         for at, way in enumerate(WAYS)
     ],
     indirect=True,

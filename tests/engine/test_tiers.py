@@ -85,9 +85,10 @@ def chunk(start: int, table: tuple[int, ...], prompt: tuple[int, ...] = PROMPT) 
     return Chunk(1, 0, start, prompt[start:], pages, table, request)
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=[("float32", None), ("bfloat16", None), ("float32", "int8")])
 def device(request: pytest.FixtureRequest, families: Path) -> Device:
-    settings = Settings(dtype=request.param, precompile="lazy", **SMALL)
+    dtype, kv_dtype = request.param
+    settings = Settings(dtype=dtype, kv_dtype=kv_dtype, precompile="lazy", **SMALL)
     actors = build(families / "llama-tied", settings, lambda progress: None).lanes[0].actors
     return Device(actors.stepper, actors.settler, actors.host_tier)
 

@@ -34,6 +34,7 @@ from rekindle.core.errors import UnsafeStorage
 from rekindle.core.messages import SaveCache
 from rekindle.core.store import entries as store_entries
 from rekindle.core.store.catalog import Entry
+from rekindle.core.store.restore_report import part_label
 from rekindle.core.store.snapshots import SnapshotCatalog
 from rekindle.session import operations
 from tests.engine.restart_child import (
@@ -290,6 +291,7 @@ def test_restore_require_opens_where_everything_is_there(cache: Path, model: Pat
         ({"page_size": 32}, "page_size"),
         ({"num_pages": 33}, "num_pages"),
         ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"kv_dtype": "int8"}, "int8"),
         ({"prefill_buckets": (32, 64)}, "step of 32"),
     ],
 )
@@ -311,7 +313,10 @@ def test_restore_require_does_not_open_on_an_empty_cache(
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize(("part", "settings"), [("page_size", {"page_size": 32}), ("dtype", {"dtype": "bfloat16"})])
+@pytest.mark.parametrize(
+    ("part", "settings"),
+    [("page_size", {"page_size": 32}), ("dtype", {"dtype": "bfloat16"}), ("page", {"kv_dtype": "int8"})],
+)
 def test_pages_of_another_kind_are_not_used_and_said_so_once(
     part: str, settings: SettingsOptions, cache: Path, model: Path
 ) -> None:
@@ -323,7 +328,7 @@ def test_pages_of_another_kind_are_not_used_and_said_so_once(
         assert session.restored.nodes == 0
         session.save_sync()
         assert part in session.restored.differences
-    assert [f"differ in {part}: " in str(each.message) for each in warned] == [True]
+    assert [f"differ in {part_label(part)}: " in str(each.message) for each in warned] == [True]
     with open_session(model, **lazy) as session:  # there is no warning, because it has pages of its own now
         assert [ask(session, number) for number in NUMBERS] == [(expected[number], CACHED) for number in NUMBERS]
     with open_session(model) as session:

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from rekindle_kernels import api, reference
 from rekindle_kernels.api import Implementation
+from rekindle_kernels.xla import scaled
 
-RTOL = {"float32": 1e-5, "bfloat16": 1e-2}
+RTOL = {"float32": 1e-5, "bfloat16": 1e-2, "int8": 1e-5}
 HEAD_DIMS = (64, 80, 96, 128, 256)
 HEADS = (
     (64, "float32"), (64, "bfloat16"), (80, "bfloat16"), (96, "float32"), (128, "bfloat16"), (256, "bfloat16"),
+    (64, "int8"), (80, "int8"), (128, "int8"),
 )  # fmt: skip
 """Each head_dim, and each dtype for a narrow and for a wide one. The property tests draw the others."""
 PAGE_SIZES = (16, 32, 64, 128)
@@ -65,7 +67,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         head_dim=draw(st.sampled_from(HEAD_DIMS)),
         page_size=draw(st.sampled_from(PAGE_SIZES)),
         pages_per_sequence=draw(st.integers(1, 5)),
-        dtype=draw(st.sampled_from(["float32", "bfloat16"])),
+        dtype=draw(st.sampled_from(["float32", "bfloat16", "int8"])),
         window=draw(st.sampled_from([None, None, 1, 17, 40])),
         soft_cap=draw(st.sampled_from([None, None, 1.5])),
         sinks=draw(st.booleans()),
@@ -76,17 +78,23 @@ def shapes(draw: st.DrawFn) -> Shape:
 
 def rounded(numbers: Floats, dtype: str) -> Floats:
     """Round numbers to a dtype, so that the reference gets the same ones."""
+    if dtype == "int8":
+        return np.asarray(scaled.dequantize(scaled.quantize(jnp.asarray(numbers, jnp.float32))), np.float64)
     return np.asarray(jnp.asarray(numbers, jnp.float32).astype(dtype), np.float64)
 
 
 def stored(numbers: Floats, dtype: str, implementation: Implementation) -> jax.Array:
     """Make a pool of these numbers, for implementations that store them in their own shape."""
+    if dtype == "int8":
+        return scaled.quantize(jnp.asarray(numbers, jnp.float32))
     pool = jax.eval_shape(lambda: api.empty(numbers.shape, jnp.dtype(dtype), implementation=implementation))
     return jax.lax.bitcast_convert_type(jnp.asarray(numbers, jnp.float32).astype(dtype), pool.dtype)
 
 
 def loaded(pages: jax.Array, dtype: str) -> NDArray[np.float32]:
     """Return the numbers of a pool that `stored` made."""
+    if dtype == "int8":
+        return np.asarray(scaled.dequantize(pages))
     return np.asarray(jax.lax.bitcast_convert_type(pages, jnp.dtype(dtype)), np.float32)
 
 
@@ -117,9 +125,17 @@ class Contexts:
 
 
 def queries(shape: Shape, *leading: int) -> Floats:
-    """Draw random queries (leading, heads, head_dim)."""
-    rng = np.random.default_rng(shape.seed + 1)
-    return rounded(rng.standard_normal((*leading, shape.heads, shape.head_dim)), shape.dtype)
+    """Draw random queries (leading, heads, head_dim), without rounding in the dtype's products.
+
+    For int8 they are integers of 16 bits up to a power of two, as `cpu` rounds queries to those.
+    """
+    numbers = np.random.default_rng(shape.seed + 1).standard_normal((*leading, shape.heads, shape.head_dim))
+    if shape.dtype != "int8":
+        return rounded(numbers, shape.dtype)
+    most = min(2**15 - 1, (2**31 - 1) // (scaled.LARGEST * shape.head_dim))
+    integers = np.clip(np.rint(numbers * 2.0**13), -most, most)
+    integers[..., 0] = most
+    return integers * 2.0**-13
 
 
 def scale_of(shape: Shape) -> float:
@@ -149,9 +165,9 @@ def _in_float64(attend: Callable[..., jax.Array], shape: Shape, *arrays: Floats 
         return np.asarray(jax.jit(call)(*map(jnp.asarray, arrays)))
 
 
-def assert_close(actual: jax.Array, expected: Floats, dtype: str) -> None:
-    """Check that the result is float32 and equal within the dtype's tolerance of the largest number."""
+def assert_close(actual: jax.Array, expected: Floats, rtol: float) -> None:
+    """Check that the result is float32 and equal within this part of the largest number."""
     assert actual.dtype == jnp.float32
     assert expected.dtype == np.float64
     largest = np.abs(expected).max(initial=1e-30)
-    np.testing.assert_allclose(np.asarray(actual), expected, rtol=RTOL[dtype], atol=RTOL[dtype] * largest)
+    np.testing.assert_allclose(np.asarray(actual), expected, rtol=rtol, atol=rtol * largest)

@@ -21,6 +21,7 @@ from tests.kernels.cases import (
     HEAD_DIMS,
     HEADS,
     PAGE_SIZES,
+    RTOL,
     Contexts,
     Floats,
     Shape,
@@ -75,6 +76,10 @@ class Suite:
         """Return the numbers of a stored pool."""
         return loaded(pages, dtype)
 
+    def rtol(self, dtype: str) -> float:
+        """Return the tolerance for pages of a dtype."""
+        return RTOL[dtype]
+
     # Helpers
 
     def skip_unserved(self, shape: Shape) -> None:
@@ -101,7 +106,7 @@ class Suite:
         with self.running():
             actual = jax.jit(call)(jnp.asarray(q, jnp.float32), pages, jnp.asarray(contexts.table), jnp.asarray(last))
             actual.block_until_ready()
-        assert_close(actual, expected_rows(shape, q, contexts, last), shape.dtype)
+        assert_close(actual, expected_rows(shape, q, contexts, last), self.rtol(shape.dtype))
         assert not np.asarray(actual)[last == 0].any(), "a row that sees nothing gives zeros"
 
     def check_blocks(self, shape: Shape, chunks: list[tuple[int, int]], padding: int) -> None:
@@ -119,7 +124,7 @@ class Suite:
         with self.running():
             actual = jax.jit(call)(jnp.asarray(q, jnp.float32), pages, *map(jnp.asarray, arrays))
             actual.block_until_ready()
-        assert_close(actual, expected_blocks(shape, q, contexts, block_owner, block_start), shape.dtype)
+        assert_close(actual, expected_blocks(shape, q, contexts, block_owner, block_start), self.rtol(shape.dtype))
         assert not np.asarray(actual)[block_start < 0].any(), "a block that sees nothing gives zeros"
 
     def check_write(self, shape: Shape, tokens: int, places: list[tuple[int, int]]) -> None:
@@ -189,7 +194,12 @@ class Suite:
         self.skip_unserved(shape)
         self.check_rows(shape, [90, 1, 20, 0, 53][:splits])
 
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_rows_over_int8_with_a_window_a_soft_cap_and_sinks(self) -> None:
+        shape = Shape(dtype="int8", window=33, soft_cap=2.0, sinks=True, group=3, pages_per_sequence=8)
+        self.skip_unserved(shape)
+        self.check_rows(shape, [90, 1, 0, 128, 53])
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
     def test_rows_whose_keys_are_values_too(self, dtype: str) -> None:
         shape = Shape(kv_heads=1, group=16, head_dim=576, sides=1, dtype=dtype)
         self.skip_unserved(shape)
@@ -250,7 +260,12 @@ class Suite:
         self.skip_unserved(shape)
         self.check_blocks(shape, [(4, 3), (0, 2)], 1)
 
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_blocks_over_int8_with_a_window_a_soft_cap_and_sinks(self) -> None:
+        shape = Shape(dtype="int8", window=33, soft_cap=2.0, sinks=True, group=3, pages_per_sequence=8)
+        self.skip_unserved(shape)
+        self.check_blocks(shape, [(4, 3), (0, 2)], 1)
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
     def test_blocks_whose_keys_are_values_too(self, dtype: str) -> None:
         shape = Shape(kv_heads=1, group=8, head_dim=576, sides=1, dtype=dtype)
         self.skip_unserved(shape)
@@ -295,17 +310,35 @@ class Suite:
         assert any((numbers[0, :, :, 3] == blocks[i]).all() for i in (0, 1, 3))
         assert not numbers[1].any()
 
+    def test_numbers_of_any_size_are_written_as_int8_of_their_own_row(self) -> None:
+        """Check rows of zeros, tiny, huge, infinite and missing numbers, each beside a usual one."""
+        shape = Shape(dtype="int8", kv_heads=1)
+        self.skip_unserved(shape)
+        sizes = [0.0, 1e-38, 1e-25, 1e30, np.inf, np.nan]
+        kv = np.random.default_rng(0).standard_normal((len(sizes), 2, 1, 1, shape.head_dim))
+        kv[:, 1, 0, 0] *= np.asarray(sizes)[:, None]
+        ids, offsets = jnp.ones(len(sizes), jnp.int32), jnp.arange(len(sizes), dtype=jnp.int32)
+        pages = self.stored(np.zeros(shape.pool(1)), shape.dtype)
+        with self.running(), np.errstate(invalid="ignore"):
+            after = api.write(pages, jnp.asarray(kv, jnp.float32), ids, offsets, implementation=self.implementation)
+            numbers = self.loaded(after, shape.dtype, shape.head_dim)[1, :, 0, : len(sizes)]
+            expected = rounded(kv, shape.dtype)[:, :, 0, 0].astype(np.float32)
+        np.testing.assert_array_equal(numbers[0], expected[:, 0])
+        np.testing.assert_array_equal(numbers[1, :4], expected[:4, 1])
+        assert not np.isfinite(numbers[1, 4:]).any(), "a NaN is seen by all that read it"
+
     @pytest.mark.parametrize(
-        ("head_dim", "page_size", "dtype"), [(64, 16, "bfloat16"), (80, 32, "float32"), (128, 128, "bfloat16")]
+        ("head_dim", "page_size", "dtype"),
+        [(64, 16, "bfloat16"), (80, 32, "float32"), (128, 128, "bfloat16"), (64, 32, "int8")],
     )
     def test_a_page_that_was_read_is_written_into_one_page_and_no_other(
         self, head_dim: int, page_size: int, dtype: str
     ) -> None:
         shape = Shape(dtype=dtype, head_dim=head_dim, page_size=page_size)
         self.skip_unserved(shape)
-        expected = rounded(np.random.default_rng(0).standard_normal(shape.pool(2)), dtype).astype(np.float32)
-        expected[3] = np.nan
-        pages = self.stored(expected.astype(np.float64), dtype)
+        numbers = np.random.default_rng(0).standard_normal(shape.pool(2))
+        numbers[3] = np.nan
+        pages, expected = self.stored(numbers, dtype), rounded(numbers, dtype).astype(np.float32)
         with self.running():
             content = api.read_page(pages, jnp.int32(5), implementation=self.implementation)
             np.testing.assert_array_equal(self.loaded(content[None], dtype, head_dim)[0], expected[5])
@@ -317,7 +350,7 @@ class Suite:
 
     # Refusals
 
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
     @pytest.mark.parametrize("head_dim", [*HEAD_DIMS, 60])
     def test_pages_that_are_not_served_are_refused_and_why(self, head_dim: int, dtype: str) -> None:
         shape = replace(Shape(), head_dim=head_dim, dtype=dtype).pool(1)

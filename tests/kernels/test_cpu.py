@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from rekindle_kernels import api
 from rekindle_kernels.cpu import library
-from tests.kernels.cases import Shape, queries, scale_of, shapes, stored
+from rekindle_kernels.xla import scaled
+from tests.kernels.cases import Contexts, Shape, assert_close, expected_rows, queries, scale_of, shapes, stored
 from tests.kernels.suite import Suite, few, many
 
 pytestmark = pytest.mark.skipif(library.unavailable_reason() is not None, reason=str(library.unavailable_reason()))
@@ -114,7 +115,7 @@ def test_a_query_has_the_same_bits_in_any_call_of_many_shapes(
     check_bits(shape, length, tokens, first, padding)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize(("window", "soft_cap"), [(None, None), (100, None), (700, 2.0)])
 def test_contexts_of_several_segments_have_the_same_bits(
     dtype: str, window: int | None, soft_cap: float | None
@@ -122,10 +123,37 @@ def test_contexts_of_several_segments_have_the_same_bits(
     check_bits(Shape(dtype=dtype, window=window, soft_cap=soft_cap, group=3), 1100, 16, 500, 1)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("head_dim", [1, 7, 20, 64])
 @pytest.mark.parametrize("page_size", [1, 10, 64])
-def test_any_page_size_and_head_dim_have_the_same_bits(head_dim: int, page_size: int) -> None:
-    check_bits(Shape(head_dim=head_dim, page_size=page_size), 150, 16, 37, 0)
+def test_any_page_size_and_head_dim_have_the_same_bits(head_dim: int, page_size: int, dtype: str) -> None:
+    check_bits(Shape(head_dim=head_dim, page_size=page_size, dtype=dtype), 150, 16, 37, 0)
+
+
+@pytest.mark.parametrize("head_dim", [1, 7, 20, 64, 100])
+def test_int8_is_written_with_the_same_bits_by_one_token_or_by_many(head_dim: int) -> None:
+    """Check against the portable form too, whose bits the definition fixes."""
+    kv = np.random.default_rng(0).standard_normal((3, 2, 2, 16, head_dim)) * 10.0 ** np.arange(-8, 8)[:, None]
+    blocks, ids = jnp.asarray(kv, jnp.float32), jnp.asarray([2, 0, 1], jnp.int32)
+    empty = scaled.quantize(jnp.zeros((3, 2, 2, 16, head_dim)))
+    whole = api.write(empty, blocks, ids, jnp.zeros(3, jnp.int32), implementation="cpu")
+    tokens = jnp.moveaxis(blocks, 3, 1).reshape(48, 2, 2, 1, head_dim)
+    offsets = jnp.tile(jnp.arange(16, dtype=jnp.int32), 3)
+    np.testing.assert_array_equal(api.write(empty, tokens, jnp.repeat(ids, 16), offsets, implementation="cpu"), whole)
+    np.testing.assert_array_equal(whole[ids], scaled.quantize(blocks))
+
+
+@pytest.mark.parametrize("head_dim", [20, 64, 256])
+def test_queries_over_int8_are_rounded_to_16_bits(head_dim: int) -> None:
+    shape = Shape(dtype="int8", head_dim=head_dim, pages_per_sequence=8)
+    contexts, visible = Contexts(shape, [(0, 128), (0, 70)]), np.asarray([128, 70], np.int32)
+    q = np.random.default_rng(0).standard_normal((2, shape.heads, head_dim))
+    pages, table = stored(contexts.numbers, "int8", "cpu"), jnp.asarray(contexts.table)
+    arrays = (jnp.asarray(q, jnp.float32), pages, table, jnp.asarray(visible))
+    out = api.attend_rows(*arrays, scale=scale_of(shape), implementation="cpu")
+    assert_close(out, expected_rows(shape, q, contexts, visible), 1e-4)
+    means = api.attend_rows(jnp.zeros_like(arrays[0]), *arrays[1:], scale=1.0, implementation="cpu")
+    assert_close(means, expected_rows(shape, np.zeros_like(q), contexts, visible), 1e-5)
 
 
 def test_rows_that_see_nothing_beside_a_long_context_are_zeros() -> None:
@@ -171,7 +199,7 @@ def test_page_ids_and_lengths_out_of_range_read_nothing_outside_of_the_pool(
         assert np.isfinite(blocks(q[:, None].repeat(16, 1), pages, table, owners, starts)).all()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("tokens", [1, 16])
 def test_blocks_and_pages_outside_of_the_pool_are_not_written(dtype: str, tokens: int) -> None:
     shape = Shape(page_size=32, dtype=dtype)
@@ -190,7 +218,7 @@ def test_blocks_and_pages_outside_of_the_pool_are_not_written(dtype: str, tokens
 # The pool stays where it is
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_pages_are_read_where_they_were_written(dtype: str) -> None:
     """Compile what a step does: two writes, then both kinds of attention over the same pages."""
     shape = Shape(dtype=dtype, page_size=64)
@@ -214,5 +242,5 @@ def test_pages_are_read_where_they_were_written(dtype: str) -> None:
     assert memory.temp_size_in_bytes < held / 8
     text = program.as_text()
     assert text.count("custom_call_target=") == 4
-    form = f"{'u16' if dtype == 'bfloat16' else 'f32'}[64,2,2,64,64]"
+    form = {"float32": "f32[64,2,2,64,64]", "bfloat16": "u16[64,2,2,64,64]", "int8": "s8[64,2,2,64,68]"}[dtype]
     assert not [line for line in text.splitlines() if f"= {form}" in line and "copy" in line]

@@ -12,7 +12,7 @@ from rekindle_kernels import api
 from rekindle_kernels.gpu.rows import _splits
 from rekindle_kernels.gpu.target import Target, current, tracing_for
 from rekindle_kernels.gpu.tuning import tuning
-from tests.kernels.cases import HEAD_DIMS, Contexts, Shape, queries, scale_of, stored
+from tests.kernels.cases import HEAD_DIMS, RTOL, Contexts, Shape, queries, scale_of, stored
 from tests.kernels.suite import Suite, unoptimized
 
 pytestmark = pytest.mark.wide
@@ -29,6 +29,10 @@ class TestGpu(Suite):
 
     def running(self) -> AbstractContextManager[object]:
         return interpreted()
+
+    def rtol(self, dtype: str) -> float:
+        """Return the tolerance for pages of a dtype: products over int8 are of bfloat16."""
+        return RTOL["bfloat16" if dtype == "int8" else dtype]
 
     def test_a_large_group_of_heads(self) -> None:
         """Check heads that need several tiles, because one tile of queries does not hold them."""
@@ -83,7 +87,7 @@ def test_contexts_are_split_until_the_programs_are_enough_and_no_further_than_ti
 @pytest.mark.parametrize("kind", ["", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "unheard of"])
 def test_every_device_has_tiles_of_powers_of_two(kind: str, head_dim: int) -> None:
     for operation in ("rows", "blocks"):
-        for dtype in (jnp.bfloat16, jnp.float32):
+        for dtype in (jnp.bfloat16, jnp.float32, jnp.int8):
             tile = tuning(kind).tile(operation, jnp.dtype(dtype), head_dim)
             for size in (tile.queries, tile.keys, tile.warps):
                 assert size > 0

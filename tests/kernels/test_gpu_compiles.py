@@ -79,7 +79,10 @@ def compiled(device_kind: str, function: Callable[..., Any], *shapes: Any, donat
 
 
 def pool(head_dim: int, dtype: str, page_size: int = 16, pages: int = 513) -> Shape:
-    return Shape((pages, 2, 8, page_size, head_dim), jnp.dtype(dtype))
+    """Return the shape of a pool."""
+    shape = (pages, 2, 8, page_size, head_dim)
+    pages_form: Shape = jax.eval_shape(partial(api.empty, shape, jnp.dtype(dtype), implementation="gpu"))
+    return pages_form
 
 
 @pytest.fixture(params=TARGETS)
@@ -88,7 +91,9 @@ def device_kind(request: pytest.FixtureRequest) -> str:
     return kind
 
 
-CASES = [(64, "bfloat16"), (80, "bfloat16"), (96, "bfloat16"), (128, "bfloat16"), (256, "bfloat16"), (128, "float32")]
+CASES = [
+    *((head_dim, "bfloat16") for head_dim in (64, 80, 96, 128, 256)), (128, "float32"), (64, "int8"), (128, "int8"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("head_dim", "dtype"), CASES)
@@ -114,7 +119,7 @@ def test_attention_of_blocks_compiles(
 
 
 @pytest.mark.parametrize("tokens", [1, 16])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
 def test_writing_compiles_in_place(device_kind: str, dtype: str, tokens: int) -> None:
     pages, places = pool(128, dtype), Shape((32,), INT32)
     function = partial(api.write, implementation="gpu")

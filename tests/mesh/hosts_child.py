@@ -14,7 +14,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import numpy as np
 
 import rekindle
-from rekindle.core.config import SettingsOptions
+from rekindle.core.config import KvDtype, SettingsOptions
 from tests.engine.reports import report_of
 from tests.engine.sampled import MIXED, SEEDED
 from tests.engine.small import FEW_PAGES
@@ -34,11 +34,12 @@ def prompt_of(model: Path) -> list[int]:
     return prompt
 
 
-def served(model: Path, hosts: rekindle.Hosts | None) -> dict[str, Any]:
+def served(model: Path, hosts: rekindle.Hosts | None, kv_dtype: KvDtype | None = None) -> dict[str, Any]:
     """Answer alone, in a mixed batch that preempts, and from the cache; over hosts, or on one device."""
     prompt = prompt_of(model)
     greedy: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
-    with rekindle.open_sync(model, progress=False, hosts=hosts, **(OF_HOSTS if hosts else FEW_PAGES)) as session:
+    settings: SettingsOptions = {**(OF_HOSTS if hosts else FEW_PAGES), "kv_dtype": kv_dtype}
+    with rekindle.open_sync(model, progress=False, hosts=hosts, **settings) as session:
         alone = session.generate_sync(token_ids=prompt, **greedy)
         prompts = [prompt[:5], prompt, prompt[3:], prompt[1:]]
         options: list[dict[str, Any]] = [{}, SEEDED, MIXED, {"logprobs": 2}]
@@ -108,6 +109,8 @@ def main(address: str, model: Path) -> None:
                 say(served(model, None))
             case "hosts":
                 say(served(model, hosts))
+            case "int8":
+                say([served(model, each, "int8") for each in (None, hosts, hosts)])
             case "warm":
                 say(warm(model, hosts))
             case "break off":

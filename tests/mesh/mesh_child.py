@@ -26,7 +26,7 @@ import rekindle  # noqa: E402
 from rekindle.__main__ import main  # noqa: E402
 from rekindle.core.buckets import Bucket  # noqa: E402
 from rekindle.core.checkpoints.open import open_checkpoint  # noqa: E402
-from rekindle.core.config import Implementation, Settings, SettingsOptions  # noqa: E402
+from rekindle.core.config import Implementation, KvDtype, Settings, SettingsOptions  # noqa: E402
 from rekindle.core.device import devices  # noqa: E402
 from rekindle.core.device.place import Place  # noqa: E402
 from rekindle.core.device.programs.executables import Executables  # noqa: E402
@@ -46,11 +46,15 @@ SIZES = Sizes(9, 16, 8, 4, 5)
 DRAWN: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "seed": 3, "logprobs": 2, "prompt_logprobs": 1}
 
 
-def served(model: Path, tensor: int, data: int = 1, replicas: int = 1) -> dict[str, Any]:
+def served(
+    model: Path, tensor: int, data: int = 1, replicas: int = 1, kv_dtype: KvDtype | None = None
+) -> dict[str, Any]:
     """Answer on so many devices: alone, in a batch that preempts, from the cache, and by chance."""
     prompt = np.load(model / "golden.npz")["greedy_prompt"].tolist()
     asked: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
-    settings: SettingsOptions = {**FEW_PAGES, "tensor": tensor, "data": data, "replicas": replicas}
+    settings: SettingsOptions = {
+        **FEW_PAGES, "tensor": tensor, "data": data, "replicas": replicas, "kv_dtype": kv_dtype
+    }  # fmt: skip
     with rekindle.open_sync(model, progress=False, **settings) as session:
         alone = session.generate_sync(token_ids=prompt, **asked)
         batch = session.generate_sync(token_ids=[prompt[:5], prompt, prompt[3:], prompt[1:]], **asked)
@@ -90,11 +94,11 @@ def exchanged(model: Path, replicas: int) -> dict[str, Any]:
         }
 
 
-def apart(model: Path, prefill: int, decode: int) -> dict[str, Any]:
+def apart(model: Path, prefill: int, decode: int, kv_dtype: KvDtype | None = None) -> dict[str, Any]:
     """Answer with prompts computed by so many devices, and all else by others; then restart, and answer again."""
     names = [f"cpu:{place}" for place in range(prefill + decode)]
     sets: dict[str, Any] = {"prefill": names[:prefill], "decode": names[prefill:], "prefill_from": 16}
-    settings: Any = {**FEW_PAGES, "num_pages": 16, **(sets if prefill else {})}
+    settings: Any = {**FEW_PAGES, "num_pages": 16, "kv_dtype": kv_dtype, **(sets if prefill else {})}
     prompts = [[place + 3] * size for place, size in enumerate((40, 20, 5, 33))]
     found, moved = [], []
     for restore in ("off", "auto", "auto"):

@@ -84,7 +84,7 @@ def model(families: Path, tmp_path: Path) -> Path:
 def test_two_processes_serve_as_one_and_either_may_be_killed(model: Path) -> None:
     expected = np.load(model / "golden.npz")["greedy_new"].tolist()
     with pair(model) as first:
-        first.ask("hosts", "one device", "hosts", "update", "another", "die")
+        first.ask("hosts", "one device", "hosts", "int8", "update", "another", "die")
         cold, one, again = (first.answer() for _ in range(3))
         assert one["tokens"][0] == expected
         for answer in (cold, again):
@@ -95,6 +95,9 @@ def test_two_processes_serve_as_one_and_either_may_be_killed(model: Path) -> Non
             assert answer["preemptions"] > 0
             assert "of 2 processes" in answer["repr"]
         assert (cold["from disk"], again["from disk"]) == (0, 16), "what was saved is found, and sent to the follower"
+        small, *others = first.answer()
+        assert [answer["tokens"] for answer in others] == 2 * [small["tokens"]]
+        assert [answer["from disk"] for answer in (small, *others)] == [0, 16, 16], "pages of float32 are not used"
         alone, together = first.answer()
         assert alone == together, "weights are replaced in all processes"
         assert alone[0] != alone[1] == one["tokens"][0][:9]

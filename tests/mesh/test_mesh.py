@@ -95,6 +95,24 @@ def test_tokens_of_every_family_are_those_of_one_device(family: str, families: P
     check(family, families, [(2, 1, 1), (4, 1, 1), (8, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1, 2), (2, 2, 2)])
 
 
+def test_pages_of_int8_are_divided_moved_and_found_like_others(families: Path) -> None:
+    model = families / "llama-tied"
+    one, two, again, apart, moved = asked_of_child(
+        ("served", model, 1, 1, 1, "int8"),
+        ("served", model, 2, 2, 1, "int8"),
+        ("served", model, 2, 2, 1, "int8"),
+        ("apart", model, 0, 0, "int8"),
+        ("apart", model, 2, 1, "int8"),
+    )
+    for answer in (two, again):
+        assert (answer["tokens"], answer["drawn"]) == (one["tokens"], one["drawn"])
+        np.testing.assert_allclose(answer["logprobs"], one["logprobs"], atol=1e-4)
+        assert (answer["from disk"], answer["cached"]) == (16, 16), "stored by another number of devices"
+    assert again["compilations"] == 0
+    assert moved["tokens"] == apart["tokens"]
+    assert moved["moved"] == [2 + 1 + 2, 0, 0]
+
+
 def test_lanes_have_devices_of_their_own_and_the_same_weights(families: Path) -> None:
     one, lanes = asked_of_child(("exchanged", families / "llama-tied", 1), ("exchanged", families / "llama-tied", 4))
     assert lanes["places"] == [[0], [1], [2], [3]]

@@ -82,6 +82,19 @@ def test_a_device_of_its_own_gives_the_pool_what_is_left_but_for_staged_pages() 
     assert 0.93 * (8 << 30) < left.pool(prefix_cache=True) <= 8 << 30
 
 
+def test_the_same_bytes_hold_more_positions_of_int8(families: Path) -> None:
+    """Check that the four bytes of each scale count."""
+    checkpoint = open_checkpoint(families / "llama-tied")
+    (sides, heads, head_dim), *others = [attention.entry_shape for attention in checkpoint.config.paged]
+    settings = Settings(pool_bytes=1 << 20, max_running=1000)
+    whole, small = (
+        Blueprint.of(checkpoint, replace(settings, kv_dtype=kv_dtype), HERE).limits.pool for kv_dtype in (None, "int8")
+    )
+    assert small.page_bytes == (1 + len(others)) * sides * heads * settings.page_size * (head_dim + 4)
+    assert small.num_pages == (1 << 20) // small.page_bytes
+    assert small.tokens >= 1.5 * whole.tokens
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama-tied", "qwen2", "mixtral", "gemma2"])
 def test_the_weights_are_known_before_they_are_loaded(family: str, dtype: Any, families: Path) -> None:

@@ -155,6 +155,18 @@ def test_info_of_a_model_reads_no_weights(
 
 
 @pytest.mark.usefixtures("_own_cache")
+def test_info_tells_the_dtype_of_pages_and_their_bytes(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = []
+    for options in ([], ["--kv-dtype", "int8"]):
+        assert main(["info", model, *options]) == 0
+        rows = dict(line.split("  ", maxsplit=1) for line in capsys.readouterr().out.splitlines() if "  " in line)
+        sizes.append(rows["keys, values"].strip())
+    assert sizes[0].endswith("a token of context")
+    assert sizes[1].endswith("a token of context, int8")
+    assert sizes[0].split()[0] != sizes[1].split()[0]
+
+
+@pytest.mark.usefixtures("_own_cache")
 def test_info_of_a_model_names_its_features_and_streams(families: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(families / "gemma3n")]) == 0
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)

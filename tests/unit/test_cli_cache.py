@@ -334,7 +334,7 @@ def test_explain_shows_of_a_long_value_only_what_differs(
 ) -> None:
     key = wanted.blueprint.program_keys()(wanted.blueprint.all_programs()[0])
     other = replace(key.build, jax_config=key.build.jax_config.replace("jax_enable_x64=None", "jax_enable_x64=True"))
-    statics = key.statics.replace("float32", "bfloat16")
+    statics = key.statics.replace('"dtype": "float32"', '"dtype": "bfloat16"')
     save_as(cache / "programs", replace(key, statics=statics, build=other), serialized())
     output = explained(capsys, wanted)
     assert "        here    jax_enable_x64=None\n        stored  jax_enable_x64=True\n" in output

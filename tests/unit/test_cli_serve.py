@@ -98,7 +98,10 @@ def test_help_tells_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
     said = capsys.readouterr().out
-    assert all(option in said for option in ("--api-key", "--cors", "--host", "--max-running", "--dtype", "--mesh"))
+    assert all(
+        option in said
+        for option in ("--api-key", "--cors", "--host", "--max-running", "--dtype", "--kv-dtype", "--mesh")
+    )
 
 
 def test_what_cannot_be_served_is_told_before_a_model_is_opened(

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import rekindle
 from rekindle.core.buckets import Bucket
+from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.config import Settings
 from rekindle.core.device.devices import places_of
+from rekindle.core.engine.loading.blueprint import kv_dtype_of
 from rekindle.core.errors import ConfigError
 from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits, check_sizes
 from rekindle.testing import FAKE_MODEL, fake_limits
@@ -98,6 +101,7 @@ def test_a_pool_and_a_context_are_at_least_two_or_left_open(name: str, value: An
         ("overlap", "yes", "True, False"),
         ("precompile", "none", "'all', 'background', 'lazy'"),
         ("sampling_defaults", None, "'model', 'neutral'"),
+        ("kv_dtype", "int4", "None, 'float32', 'bfloat16', 'int8'"),
     ],
 )
 def test_a_choice_lists_what_there_is_to_choose(name: str, value: Any, expected: str) -> None:
@@ -176,6 +180,21 @@ def test_the_default_pool_serves_all_running_requests_in_full_unless_that_is_too
     assert EngineLimits.of(Settings(), wide, itemsize=2).pool.num_pages == 1 + DEFAULT_POOL_BYTES // page_bytes
     huge = replace(wide, layers=(layer,) * 10**6)
     assert EngineLimits.of(Settings(), huge, itemsize=2).pool.num_pages == 2, "one page is needed to serve anything"
+
+
+def test_pages_of_int8_are_refused_for_latents_and_named(families: Path) -> None:
+    model = open_checkpoint(families / "deepseek-v3").config
+    with pytest.raises(ConfigError, match=r'kv_dtype must not be "int8" .* latent attention.*pass "bfloat16"'):
+        EngineLimits.of(Settings(kv_dtype="int8"), model, 1)
+    EngineLimits.of(Settings(kv_dtype="bfloat16"), model, 2)
+
+
+def test_pages_of_int8_are_refused_where_they_have_no_kernels() -> None:
+    float32, int8 = jnp.dtype("float32"), Settings(kv_dtype="int8")
+    with pytest.raises(ConfigError, match=r'kv_dtype must not be "int8" on TPUs: .* Leave it out'):
+        kv_dtype_of(int8, float32, "tpu")
+    assert kv_dtype_of(int8, float32, "gpu") == "int8"
+    assert kv_dtype_of(Settings(), float32, "tpu") == "float32"
 
 
 def test_a_chunk_is_no_larger_than_a_tick() -> None:

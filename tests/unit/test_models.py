@@ -28,7 +28,9 @@ from tests.families import COVERING, MODELS
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def paged_logits(decoder: Decoder, prompts: Sequence[Array], page_size: int = 16) -> list[Array]:
+def paged_logits(
+    decoder: Decoder, prompts: Sequence[Array], page_size: int = 16, kv_dtype: str | None = None
+) -> list[Array]:
     """Compute the logits of every position of each prompt, (token, vocabulary), as one prefill chunk.
 
     All are computed by one program, which has room for the longest.
@@ -37,7 +39,7 @@ def paged_logits(decoder: Decoder, prompts: Sequence[Array], page_size: int = 16
     bucket = Bucket(blocks * QUERY_BLOCK, 0)
     num_pages = 1 + -(-bucket.prefill_tokens // page_size)
     layout = InputLayout(bucket, 1, num_pages - 1)
-    dtype = decoder.embedding.dtype
+    dtype = jnp.dtype(kv_dtype or decoder.embedding.dtype)
     implementation = choose_for_all("cpu", decoder.config.pools(num_pages, page_size), dtype)
     pages = empty_pages(decoder.config, num_pages, page_size, dtype, implementation)
     slots = empty_slots(1, num_pages - 1, decoder.config.vocab_size, decoder.config.states())
@@ -103,6 +105,21 @@ def test_bfloat16_weights_keep_float32_logits_near_the_reference(families: Path)
     logits = whole[-16:]
     assert logits.dtype == np.float32
     assert np.abs(logits - golden["logits"][0]).max() <= 5e-2 * np.abs(golden["logits"]).max()
+
+
+@pytest.mark.parametrize(
+    "family", ["gpt-oss", *(pytest.param(name, marks=pytest.mark.wide) for name in ("gemma2", "gemma3n", "olmo3"))]
+)
+def test_int8_pages_keep_logits_near_the_reference(family: str, families: Path) -> None:
+    """Check sinks, windows, soft caps, and layers that read the pages of another one, with heads of 8 to 16 numbers."""
+    golden = np.load(families / family / "golden.npz")
+    checkpoint = open_checkpoint(families / family)
+    decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
+    for logits, expected in zip(
+        paged_logits(decoder, golden["input_ids"], kv_dtype="int8"), golden["logits"], strict=True
+    ):
+        error = np.abs(logits[-len(expected) :] - expected).max() / np.abs(expected).max()
+        assert 1e-4 < error < 5e-2, "rounded once"
 
 
 def test_the_older_spelling_of_rope_parameters_gives_the_same_logits(families: Path, tmp_path: Path) -> None:

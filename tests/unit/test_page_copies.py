@@ -29,7 +29,7 @@ def random_pages(config: ModelConfig, dtype: str) -> Pages:
     return tuple(jnp.asarray(rng.integers(0, 60000, layer.shape).astype(layer.dtype)) for layer in empty)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("config", [MODEL, TWO_KINDS], ids=["one kind", "two kinds"])
 def test_a_page_is_gathered_over_all_layers_and_scattered_into_one_page(config: ModelConfig, dtype: str) -> None:
     pool = random_pages(config, dtype)

@@ -37,6 +37,9 @@ def test_every_part_changes_the_digest_and_is_named(part: str) -> None:
         (Settings(num_pages=99, max_running=2), set()),
         (Settings(page_size=32), {"page_size", "page"}),
         (Settings(dtype="bfloat16"), {"dtype", "page"}),
+        (Settings(kv_dtype="float32"), set()),
+        (Settings(kv_dtype="bfloat16"), {"page"}),
+        (Settings(kv_dtype="int8"), {"page"}),
     ],
 )
 def test_settings_are_in_the_key_where_pages_depend_on_them(

@@ -4,15 +4,18 @@ import jax
 import jax.numpy as jnp
 
 from rekindle_kernels.cpu import library
+from rekindle_kernels.xla import scaled
 
 
 def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """See `api.empty`. The bits of bfloat16 are stored in uint16, as in "xla".
+    """See `api.empty`. The bits of bfloat16 are stored in uint16, and int8 in rows with scales, as in "xla".
 
     The memory stays uninitialised, since no kernel reads a place before its first write. So the system allocates memory
     on first use of a page: zeroing a pool of half a gigabyte took a tenth of a warm start.
     """
     library.load()
+    if dtype == jnp.int8:
+        shape = scaled.stored_shape(shape)
     pool = jax.ShapeDtypeStruct(shape, jnp.uint16 if dtype == jnp.bfloat16 else dtype)
     pages: jax.Array = jax.ffi.ffi_call("rekindle_empty", pool)()
     return pages

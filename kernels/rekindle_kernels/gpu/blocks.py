@@ -10,7 +10,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from rekindle_kernels.gpu.refs import Ref, columns_of, load, padded, store, within
-from rekindle_kernels.gpu.softmax import MASKED, Context, Sums
+from rekindle_kernels.gpu.softmax import MASKED, Context, Sums, products_dtype
 from rekindle_kernels.gpu.target import current
 from rekindle_kernels.gpu.tuning import Tile
 
@@ -132,7 +132,7 @@ def attend_blocks(
         ),
         interpret=target.interpret,
         name="attend_blocks",
-    )(q.reshape(-1, heads, head_dim), pages.reshape(-1, head_dim), page_table, sequences, starts, stops, sinks)
+    )(q.reshape(-1, heads, head_dim), pages.reshape(-1, pages.shape[-1]), page_table, sequences, starts, stops, sinks)
     return out.reshape(q.shape)[:, :block_tokens]
 
 
@@ -178,7 +178,7 @@ def _attend_tile(
     columns = columns_of(head_dim)
     mask = within(columns, head_dim, ((token < tokens) & (member < plan.group))[:, None])
     place = (token[:, None], (head * plan.group + member)[:, None], columns)
-    q = load(q_ref, *place, mask=mask).astype(pool_ref.dtype)
+    q = load(q_ref, *place, mask=mask).astype(products_dtype(pool_ref.dtype))
 
     def one_run(i: jax.Array, sums: Sums) -> Sums:
         at = tile * plan.blocks + i

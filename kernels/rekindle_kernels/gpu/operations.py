@@ -17,6 +17,6 @@ from rekindle_kernels.xla.stored import pack_blocks
 
 def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
     """See `Operations.unsupported_reason`."""
-    if dtype not in (jnp.float32, jnp.bfloat16):
-        return "numbers must be float32 or bfloat16"
+    if dtype not in (jnp.float32, jnp.bfloat16, jnp.int8):
+        return "numbers must be float32, bfloat16 or int8"
     return None

@@ -7,6 +7,7 @@ from jax.experimental.pallas import triton as plgpu
 
 from rekindle_kernels.gpu.refs import Ref, columns_of, load, padded, store, within
 from rekindle_kernels.gpu.target import current
+from rekindle_kernels.xla import scaled
 
 
 def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
@@ -14,9 +15,11 @@ def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Arr
 
     XLA's scatter is slower: it updates bfloat16 by compare and swap, because two blocks might go to one place.
 
-    Cost: each block is read and written once, kv.size * (kv.itemsize + pages.itemsize) bytes.
+    Cost: each block is read and written once, kv.size * (kv.itemsize + pages.itemsize) bytes. XLA makes rows of int8
+    before.
     """
-    blocks, _, _, _, head_dim = kv.shape
+    kv = scaled.quantize(kv) if pages.dtype == jnp.int8 else kv
+    blocks = len(kv)
     halves = kv.shape[1] * kv.shape[2]
     result: jax.Array = pl.pallas_call(
         _write_block,

@@ -9,7 +9,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from rekindle_kernels.gpu.refs import Ref, columns_of, load, padded, store, within
-from rekindle_kernels.gpu.softmax import LOG2E, MASKED, Context, Sums
+from rekindle_kernels.gpu.softmax import LOG2E, MASKED, Context, Sums, products_dtype
 from rekindle_kernels.gpu.target import current
 from rekindle_kernels.gpu.tuning import Tile
 
@@ -68,7 +68,7 @@ def attend_rows(
         ),
         interpret=target.interpret,
         name="attend_rows",
-    )(q, pages.reshape(-1, head_dim), page_table, visible)
+    )(q, pages.reshape(-1, pages.shape[-1]), page_table, visible)
     out: jax.Array = parts[:, :, 0] if splits == 1 else _join(parts, weights)
     if sinks is None:
         return out
@@ -105,7 +105,7 @@ def _attend_part(
     columns = columns_of(head_dim)
     mask = within(columns, head_dim, real[:, None])
     places = head * group + members
-    q = load(q_ref, row, places[:, None], columns, mask=mask).astype(pool_ref.dtype)
+    q = load(q_ref, row, places[:, None], columns, mask=mask).astype(products_dtype(pool_ref.dtype))
 
     last = visible_ref[row]
     first = jnp.int32(0) if window is None else jnp.maximum(last - window, 0)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rekindle_kernels.gpu.refs import Ref, columns_of, load, within
+from rekindle_kernels.xla.scaled import SCALE_BYTES
 
 LOG2E = math.log2(math.e)
 MASKED = -1e30
@@ -53,7 +54,7 @@ class Context:
     """The pages of one sequence and key-value head.
 
     Attributes:
-        pool: ref to (pages * sides * kv_heads * page_size, head_dim), the pool with all but its last axis joined.
+        pool: ref to (pages * sides * kv_heads * page_size, width), the pool with all but its last axis joined.
         table: ref to (sequences, pages_per_sequence) int32.
         sequence, head: () int32.
         sides, kv_heads, page_size: the sizes of the pool.
@@ -70,6 +71,10 @@ class Context:
     scale: float
     soft_cap: float | None
 
+    @property
+    def _scaled(self) -> bool:
+        return bool(self.pool.dtype == jnp.int8)
+
     def visit(
         self, sums: Sums, q: jax.Array, positions: jax.Array, readable: jax.Array | None, mask: jax.Array | None
     ) -> Sums:
@@ -77,7 +82,7 @@ class Context:
 
         Args:
             sums: the sums so far.
-            q: (queries, dims) of the pool's dtype; dims is head_dim padded with zeros to a power of two.
+            q: (queries, dims) of `products_dtype`; dims is head_dim padded with zeros to a power of two.
             positions: (keys,) int32.
             readable: (keys,) bool, whether to read each position; None for all.
             mask: (queries or 1, keys) bool, whether a key is visible to a query; None for all.
@@ -87,6 +92,8 @@ class Context:
             positions, self.page_size
         )
         scores = _dot(q, self._tile(keys_at, readable), 1) * self.scale
+        if self._scaled:
+            scores *= self._scales(keys_at, readable)[None]
         if self.soft_cap is not None:
             scores = self.soft_cap * jnp.tanh(scores / self.soft_cap)
         scores = scores * LOG2E
@@ -97,14 +104,34 @@ class Context:
         if mask is not None:
             weights = jnp.where(mask, weights, 0.0)
         shrink = jnp.exp2(sums.peak - peak)
-        values = self._tile(keys_at + (self.sides - 1) * self.kv_heads * self.page_size, readable)
+        values_at = keys_at + (self.sides - 1) * self.kv_heads * self.page_size
+        values = self._tile(values_at, readable)
+        total = sums.total * shrink + weights.sum(axis=1)
+        if self._scaled:
+            weights *= self._scales(values_at, readable)[None]
         part = _dot(weights.astype(values.dtype), values, 0)
-        return Sums(peak, sums.total * shrink + weights.sum(axis=1), sums.weighted * shrink[:, None] + part)
+        return Sums(peak, total, sums.weighted * shrink[:, None] + part)
 
     def _tile(self, rows: jax.Array, readable: jax.Array | None) -> jax.Array:
-        columns = columns_of(self.pool.shape[1])
-        mask = within(columns, self.pool.shape[1], None if readable is None else readable[:, None])
-        return load(self.pool, rows[:, None], columns, mask=mask)
+        """Load rows of numbers, zeros where they are not readable."""
+        head_dim = self.pool.shape[1] - (SCALE_BYTES if self._scaled else 0)
+        columns = columns_of(head_dim)
+        mask = within(columns, head_dim, None if readable is None else readable[:, None])
+        return load(self.pool, rows[:, None], columns, mask=mask).astype(products_dtype(self.pool.dtype))
+
+    def _scales(self, rows: jax.Array, readable: jax.Array | None) -> jax.Array:
+        """Load the scales of rows of int8, (keys,) float32; zeros where they are not readable."""
+        places = jnp.arange(SCALE_BYTES, dtype=jnp.int32)[None]
+        columns = self.pool.shape[1] - SCALE_BYTES + places
+        mask = None if readable is None else readable[:, None]
+        parts = load(self.pool, rows[:, None], columns, mask=mask).astype(jnp.int32)
+        bits = jnp.left_shift(parts & 0xFF, 8 * places).sum(axis=1, dtype=jnp.int32)
+        return lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def products_dtype(stored: jnp.dtype) -> jnp.dtype:
+    """Return the dtype of the operands of products with pages of this dtype."""
+    return jnp.dtype(jnp.bfloat16) if stored == jnp.int8 else stored
 
 
 def _dot(a: jax.Array, b: jax.Array, contracted: int) -> jax.Array:

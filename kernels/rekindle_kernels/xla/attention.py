@@ -100,15 +100,19 @@ def _online_softmax(
     first = jnp.zeros_like(visible) if rules.window is None else jnp.maximum(visible - rules.window, 0)
     first_of_all, last_of_all = jnp.where(visible > 0, first, visible.max()).min(1), visible.max(1)
 
-    def gather(ids: jax.Array) -> jax.Array:
+    def gather(ids: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """Return numbers (sequences, kv_heads, tile, head_dim), and the factor of each position, or None."""
         tiles = jnp.moveaxis(halves.at[ids].get(mode="promise_in_bounds"), 1, 2)
-        return unpack(tiles).reshape(len(q), q.shape[1], tile, q.shape[3])
+        return unpack(tiles.reshape(len(q), q.shape[1], tile, -1))
 
     def body(step: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         peak, total, weighted = carry
         ids = sides * lax.dynamic_slice_in_dim(page_table, step * tile_pages, tile_pages, 1)
         positions = step * tile + jnp.arange(tile, dtype=jnp.int32)
-        scores = jnp.einsum("nhmd,nhsd->nhms", q, gather(ids), preferred_element_type=jnp.float32)
+        keys, factors = gather(ids)
+        scores = jnp.einsum("nhmd,nhsd->nhms", q, keys, preferred_element_type=jnp.float32)
+        if factors is not None:
+            scores *= factors[:, :, None]
         if rules.soft_cap is not None:
             scores = rules.soft_cap * jnp.tanh(scores / rules.soft_cap)
         mask = positions[None, None] < visible[:, :, None]
@@ -122,9 +126,12 @@ def _online_softmax(
         valid = positions[None] < last_of_all[:, None]
         if rules.window is not None:
             valid &= positions[None] >= first_of_all[:, None]
-        values = jnp.where(valid[:, None, :, None], gather(ids + sides - 1), 0)
+        values, factors = gather(ids + sides - 1)
+        values, sums = jnp.where(valid[:, None, :, None], values, 0), weights.sum(-1)
+        if factors is not None:
+            weights *= jnp.where(valid[:, None, None], factors[:, :, None], 0.0)
         part = jnp.einsum("nhms,nhsd->nhmd", weights.astype(values.dtype), values, preferred_element_type=jnp.float32)
-        return new_peak, total * shrink + weights.sum(-1), weighted * shrink[..., None] + part
+        return new_peak, total * shrink + sums, weighted * shrink[..., None] + part
 
     start = (
         jnp.full(q.shape[:3], MASKED, jnp.float32),

@@ -4,23 +4,40 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rekindle_kernels.xla import scaled
+
 
 def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
     """See `api.empty`. The bits of bfloat16 are stored in uint16.
 
     XLA's CPU backend would convert a whole bfloat16 pool to float32 and back around each update and gather.
     """
+    if dtype == jnp.int8:
+        return jnp.zeros(scaled.stored_shape(shape), dtype)
     return jnp.zeros(shape, jnp.uint16 if dtype == jnp.bfloat16 else dtype)
 
 
 def value_dtype(pages: jax.Array) -> jnp.dtype:
-    """Return the dtype of the numbers in the pages, as opposed to the stored dtype."""
-    return jnp.dtype(jnp.bfloat16) if pages.dtype == jnp.uint16 else pages.dtype
+    """Return the dtype of computations with the pages, as opposed to the stored dtype."""
+    dtype: jnp.dtype = pages.dtype
+    if dtype == jnp.int8:
+        dtype = jnp.dtype(jnp.float32)
+    return jnp.dtype(jnp.bfloat16) if dtype == jnp.uint16 else dtype
 
 
-def unpack(stored: jax.Array) -> jax.Array:
-    """Convert stored numbers to `value_dtype`."""
-    return lax.bitcast_convert_type(stored, value_dtype(stored))
+def unpack(stored: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    """Convert stored rows to numbers of `value_dtype`, and the factor of each row; None for factors of 1."""
+    if stored.dtype == jnp.int8:
+        codes, scales = scaled.split(stored)
+        return codes.astype(value_dtype(stored)), scales
+    return lax.bitcast_convert_type(stored, value_dtype(stored)), None
+
+
+def stored_form(kv: jax.Array, pages: jax.Array) -> jax.Array:
+    """Convert keys and values (..., head_dim) to the stored form of the pages."""
+    if pages.dtype == jnp.int8:
+        return scaled.quantize(kv)
+    return lax.bitcast_convert_type(kv.astype(value_dtype(pages)), pages.dtype)
 
 
 def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
@@ -28,7 +45,7 @@ def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Arr
 
     On CPU a loop of slice updates takes a third of a scatter's time for single tokens, and twice its time for blocks.
     """
-    stored = lax.bitcast_convert_type(kv.astype(value_dtype(pages)), pages.dtype)
+    stored = stored_form(kv, pages)
     if kv.shape[3] == 1 or len(kv) == 1:  # XLA converts a scatter of one block to a slice update, see below
         return _write_one_by_one(pages, stored, page_ids, offsets)
     dims = lax.ScatterDimensionNumbers(

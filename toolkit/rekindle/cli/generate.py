@@ -56,6 +56,7 @@ def generate(arguments: Namespace) -> int:
         progress=not arguments.quiet,
         revision=arguments.revision,
         dtype=arguments.dtype,
+        kv_dtype=arguments.kv_dtype,
         precompile="lazy",
     )
     with session:

@@ -217,7 +217,8 @@ def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
             yield "packed", str(blueprint.form)
     how = "measured" if budget.measured else "estimated from shapes"
     yield "a step", f"{size_text(budget.workspace)} for the largest, {how}; {size_text(budget.slots)} between steps"
-    yield "keys, values", f"{size_text(token)} a token of context"
+    kind = "" if blueprint.kv_dtype == blueprint.dtype else f", {blueprint.kv_dtype.name}"
+    yield "keys, values", f"{size_text(token)} a token of context{kind}"
     if limits.pool.state_bytes:
         yield "states", f"{size_text(limits.pool.state_bytes)} a request, whatever its length"
     yield (

@@ -60,7 +60,7 @@ def _lines(each: keeping.ReplicaInfo) -> list[str]:
         return [each.name, f"  {each.trouble}"]
     now, stuck = about.status.scheduler, about.status.stuck
     work = [quantity(about.sessions, "session"), f"{now.running} running", f"{now.waiting} waiting"]
-    place = f"{about.deployment.dtype} on {about.deployment}, process {about.process} of {about.host}"
+    place = f"{about.deployment.dtypes} on {about.deployment}, process {about.process} of {about.host}"
     return [
         each.name,
         f"  {about.model}, {place}, started {ago(time.time() - about.since)}",

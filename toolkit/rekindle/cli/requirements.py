@@ -9,7 +9,7 @@ import jax
 
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.concurrency.progress import Report
-from rekindle.core.config import Implementation, Settings, SettingsOptions, Ticks, check_axes
+from rekindle.core.config import Implementation, KvDtype, Settings, SettingsOptions, Ticks, check_axes
 from rekindle.core.device.devices import candidate_places, place_from, places_of
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.store import ProgramStore
@@ -60,12 +60,14 @@ class Requirements:
 
 
 def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
-    """Add the arguments for a model, its revision and its dtype; `nargs` of the model as in argparse."""
+    """Add the arguments for a model, its revision and its dtypes; `nargs` of the model as in argparse."""
     text = "smollm2-135m-instruct, a directory, a .gguf file, or owner/name or owner/name/file.gguf on the hub"
     parser.add_argument("model", metavar="MODEL", nargs=nargs, help=text)
     parser.add_argument("--revision", metavar="NAME", help="a branch, a tag or a commit of a model on the hub")
-    text = "dtype of weights and pages (float32 on CPU, else bfloat16)"
+    text = "dtype of weights (float32 on CPU, else bfloat16)"
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=text)
+    text = "dtype of keys and values in pages (the dtype of weights)"
+    parser.add_argument("--kv-dtype", choices=get_args(KvDtype), help=text)
 
 
 def add_devices(parser: ArgumentParser) -> None:

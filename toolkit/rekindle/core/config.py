@@ -11,6 +11,7 @@ from rekindle.core.ray import Ray
 from rekindle.core.route import ROUTES, Choose
 
 Dtype = Literal["float32", "bfloat16"]
+KvDtype = Literal["float32", "bfloat16", "int8"]
 Implementation = Literal["xla", "reference", "cpu", "tpu", "gpu"]
 Ticks = Literal["alternate", "prefill-first", "combined"]
 Policy = Literal["fcfs", "longest-prefix", "dfs-weight", "longest-output", "random"] | Order
@@ -63,7 +64,8 @@ class Settings:
             computed by the `decode` devices. Default 64, and at least one page.
         implementation: kernels to use. "xla" runs everywhere; "cpu", "tpu" and "gpu" are written for their platform;
             "reference" is the slow definition of the results of all kernels. None takes the best for the device.
-        dtype: data type of weights and pages, "float32" or "bfloat16". None is float32 on CPUs, bfloat16 elsewhere.
+        dtype: data type of weights that are not packed, "float32" or "bfloat16". None is float32 on CPUs, bfloat16
+            elsewhere.
         weights: form of the weights in memory. "packed" keeps the quantized blocks of a file, such as Q4_K of a GGUF
             file, where the kernels support them. "dequantized" converts all numbers to `dtype`. "auto" (default)
             keeps the blocks of GGUF files with the native kernels of CPUs: a fourth of the memory or less, and faster
@@ -71,6 +73,9 @@ class Settings:
             refuses requests with NoWeights, until `update_weights` has given all tensors.
         activations: numbers multiplied with packed weights: integers by token and group of 32, "int16" (default) or
             "int8", which is less exact and faster for many tokens, or float32 with "exact", which is slow.
+        kv_dtype: data type of keys and values in pages: "float32", "bfloat16" or "int8". None is `dtype`. "int8" has
+            one scale for each position of a head, so it holds 1.8 to 3.9 times the positions in the same memory, and a
+            position is rounded alike whatever is computed with it. Excludes models with latent attention.
         page_size: tokens per page, a multiple of 16. Default 64.
         num_pages: number of pages in the pool, including one for padding. None fits the pool to `pool_bytes`.
         pool_bytes: bytes of memory for the page pool, as an alternative to `num_pages`. None takes the device memory
@@ -151,6 +156,7 @@ class Settings:
     dtype: Dtype | None = None
     weights: WeightsChoice | None = "auto"
     activations: Activations = "int16"
+    kv_dtype: KvDtype | None = None
     page_size: int = 64
     num_pages: int | None = None
     pool_bytes: int | None = None
@@ -214,6 +220,7 @@ class Settings:
         _one_of("dtype", self.dtype, (None, *get_args(Dtype)))
         _one_of("weights", self.weights, (*get_args(WeightsChoice), None), "(update_weights takes others)")
         _one_of("activations", self.activations, get_args(Activations))
+        _one_of("kv_dtype", self.kv_dtype, (None, *get_args(KvDtype)))
         _one_of("ticks", self.ticks, get_args(Ticks))
         if not callable(self.policy):
             _one_of("policy", self.policy, tuple(POLICIES), "or a function of a rekindle.Candidate")
@@ -309,6 +316,7 @@ class SettingsOptions(TypedDict, total=False):
     dtype: Dtype | None
     weights: WeightsChoice | None
     activations: Activations
+    kv_dtype: KvDtype | None
     page_size: int
     num_pages: int | None
     pool_bytes: int | None

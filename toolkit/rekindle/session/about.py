@@ -115,7 +115,7 @@ class About:
         preparing = f"; {words}" if (words := self.loaded_engine.programs.readiness().summary) else ""
         free = f"{self._free()} pages free{cached_suffix(counts)}"
         return (
-            f"<rekindle.Session {self.name} ({deployment.dtype} on {deployment}): "
+            f"<rekindle.Session {self.name} ({deployment.dtypes} on {deployment}): "
             f"{state}{counts.running} running, {counts.waiting} waiting, {free}{preparing}>"
         )
 

@@ -58,7 +58,7 @@ class EngineView(Source):
         """Return the dtype of computation, followed by the devices if there are several."""
         deployment = self._loaded_engine.deployment
         several = deployment.devices > 1 or self._loaded_engine.limits.lanes > 1
-        return deployment.dtype + (f" on {deployment}" if several else "")
+        return deployment.dtypes + (f" on {deployment}" if several else "")
 
     def _state(self) -> str:
         match self._engine.error:

@@ -21,6 +21,7 @@ template <typename Kind>
 struct Tile {
   const typename Kind::Number* const* keys;
   const typename Kind::Unit* transposed;  // the keys as [units of head_dim][64]
+  const float (*scales)[kTile];           // of keys and of values, by position, if they have scales
   int64_t begin, end;                     // the first position, and the number of positions
   Ahead<typename Kind::Number>* ahead;    // null for all but the first rows
 };
@@ -30,18 +31,18 @@ struct Tile {
 template <typename Kind, int Rows, int Across = across(Rows)>
 void score(const float* q, const typename Kind::Unit* transposed, int64_t head_dim, float (*scores)[kTile],
            Ahead<typename Kind::Number>* ahead) {
-  const int64_t units = (head_dim + Kind::kDepth - 1) / Kind::kDepth;
-  Vec sums[Rows][Across] = {};
+  const int64_t units = Kind::count(head_dim);
+  typename Kind::Sums sums[Rows][Across] = {};
   for (int64_t d = 0; d < units; ++d, transposed += kTile) {
     if (ahead && d % kStepsAhead == 0) ahead->after(kStepsAhead * Across * kLanes * Kind::kDepth);
     add_products<Kind>(
         sums, [=](int i) { return Kind::units(transposed + i * kLanes); },
-        [=](int row) { return Kind::spread(q + row * units + d); });
+        [=](int row) { return Kind::spread(q + row * rekindle::query_room(head_dim) + d); });
   }
 #pragma GCC unroll 6
   for (int row = 0; row < Rows; ++row)
 #pragma GCC unroll 8
-    for (int i = 0; i < Across; ++i) store(scores[row] + i * kLanes, sums[row][i]);
+    for (int i = 0; i < Across; ++i) store(scores[row] + i * kLanes, as_floats(sums[row][i]));
 }
 
 // Adds weighted values of some positions in order, for a few vectors of head_dim; `some` numbers if only one in part.
@@ -96,6 +97,7 @@ Span whole_units(Span span) {
 template <typename Kind, int Rows>
 void add_tile(const Work& work, const float* q, const Tile<Kind>& tile, int64_t row, float* states) {
   alignas(64) float scores[Rows][kTile];
+  using Values = typename Kind::OfValues;
   const int64_t head_dim = work.all.head_dim;
   for (int64_t position = 0; position < tile.end; position += across(Rows) * kLanes)
     score<Kind, Rows>(q, tile.transposed + position, head_dim, reinterpret_cast<float (*)[kTile]>(scores[0] + position),
@@ -104,21 +106,25 @@ void add_tile(const Work& work, const float* q, const Tile<Kind>& tile, int64_t 
   for (int r = 0; r < Rows; ++r) {
     spans[r] = work.seen(row + r, tile.begin);
     if (spans[r].empty()) spans[r] = {0, 0};
-    if (!spans[r].empty())
+    if (!spans[r].empty()) {
+      if constexpr (Kind::kScaled)
+        scale_all(scores[r], tile.scales[0], q[r * rekindle::query_room(head_dim) + Kind::count(head_dim)]);
       soften(scores[r], spans[r].begin, spans[r].end, work.all.soft_cap, states + r * work.state, head_dim);
-    Kind::round(scores[r]);
+      if constexpr (Kind::kScaled) scale_all(scores[r], tile.scales[1], 1.0f);
+    }
+    Values::round(scores[r]);
     if (spans[r].begin > common.begin) common.begin = spans[r].begin;
     if (spans[r].end < common.end) common.end = spans[r].end;
   }
-  common = whole_units<Kind>(common);
+  common = whole_units<Values>(common);
   if (common.empty()) common = {kTile, kTile};
   for (int r = 0; r < Rows; ++r) {
     const Span before{spans[r].begin, spans[r].end < common.begin ? spans[r].end : common.begin};
-    weigh_all<Kind, 1>(work, scores + r, tile.keys, nullptr, before, states + r * work.state);
+    weigh_all<Values, 1>(work, scores + r, tile.keys, nullptr, before, states + r * work.state);
   }
-  weigh_all<Kind, Rows>(work, scores, tile.keys, tile.ahead, common, states);
+  weigh_all<Values, Rows>(work, scores, tile.keys, tile.ahead, common, states);
   for (int r = 0; r < Rows && common.begin < kTile; ++r)
-    weigh_all<Kind, 1>(work, scores + r, tile.keys, nullptr, {common.end, spans[r].end}, states + r * work.state);
+    weigh_all<Values, 1>(work, scores + r, tile.keys, nullptr, {common.end, spans[r].end}, states + r * work.state);
 }
 
 template <typename Kind, int Rows = kTogether>
@@ -144,9 +150,16 @@ void add_segment(const Work& work, const float* q, typename Kind::Unit* transpos
       ahead.take(next, *after.work);
     }
     transpose_keys<Kind>(keys, work.all.head_dim, here, transposed, ahead);
+    alignas(64) float scales[2][kTile];
+    if constexpr (Kind::kScaled)
+      for (int64_t i = 0; i < kTile; ++i) {
+        scales[0][i] = scale_of(keys[i], work.all.head_dim);
+        scales[1][i] = scale_of(keys[i] + work.to_values(), work.all.head_dim);
+      }
     for (int64_t row = 0; row < work.rows; row += kTogether)
-      add_tile_of<Kind>(least(kTogether, work.rows - row), work, q + row * work.units<Kind>(),
-                        {keys, transposed, tile, here, row == 0 ? &ahead : nullptr}, row, states + row * work.state);
+      add_tile_of<Kind>(least(kTogether, work.rows - row), work, q + row * rekindle::query_room(work.all.head_dim),
+                        {keys, transposed, scales, tile, here, row == 0 ? &ahead : nullptr}, row,
+                        states + row * work.state);
     const Number** before = keys;
     keys = next, next = before;
   }
@@ -155,19 +168,14 @@ void add_segment(const Work& work, const float* q, typename Kind::Unit* transpos
 template <typename Kind>
 void attend(const Attention& all, const AttentionPart& part) {
   const Work work(all, part), later(all, part.next ? *part.next : part);
-  float* q = part.scratch;  // units of either type
-  float* room = q + work.rows * all.head_dim;
+  const int64_t of_query = rekindle::query_room(all.head_dim);
+  float* q = part.scratch;  // units of any type
+  float* room = q + work.rows * of_query;
   auto* transposed = reinterpret_cast<typename Kind::Unit*>(room);
-  float* sums = room + all.head_dim * kTile;
+  float* sums = room + rekindle::keys_room(all.head_dim);
   float* states = part.states ? part.states : sums + work.rows * work.state;
   for (int64_t row = 0; row < work.rows; ++row) {
-    const float* from = all.q + work.place(row);
-    for (int64_t unit = 0; unit < work.units<Kind>(); ++unit) {
-      const int64_t d = unit * Kind::kDepth, left = all.head_dim - d;
-      const float scaled[2] = {from[d] * all.scale, left > 1 ? from[d + 1] * all.scale : 0.0f};
-      const typename Kind::Unit x = Kind::unit(scaled, left);
-      std::memcpy(q + row * work.units<Kind>() + unit, &x, sizeof x);
-    }
+    Kind::convert(all.q + work.place(row), all.head_dim, all.scale, q + row * of_query);
     clear(sums + row * work.state, all.head_dim);
   }
   const Span span = work.positions();

@@ -26,13 +26,15 @@ struct Run {
 // One attention with all its runs.
 class Call {
  public:
-  Call(const Attention& all, Table table, bool wide)
+  Call(const Attention& all, Table table, ffi::DataType type)
       : all_(all),
         table_(table.typed_data()),
         sequences_(table.dimensions()[0]),
         room_(all.table_width * all.page_size),
         group_(all.heads / all.kv_heads),
-        attend_(wide ? kernels()->attend_f32 : kernels()->attend_bf16) {}
+        attend_(type == ffi::F32  ? kernels()->attend_f32
+                : type == ffi::S8 ? kernels()->attend_i8
+                                  : kernels()->attend_bf16) {}
 
   void add(const Run& run) { runs_.push_back(run); }
 
@@ -149,18 +151,19 @@ ffi::ErrorOr<Attention> describe(ffi::Buffer<ffi::F32>& q, ffi::AnyBuffer& pages
   if (shape.size() < 3 || pool.size() != 5 || pool[1] < 1 || pool[1] > 2 || !(out->dimensions() == shape))
     return ffi::Unexpected(
         ffi::Error::InvalidArgument("attention expects q (..., heads, head_dim), a result like it, and "
-                                    "pages (pages, 1 or 2, kv_heads, page_size, head_dim)"));
+                                    "pages (pages, 1 or 2, kv_heads, page_size, width)"));
+  const auto type = pages.element_type();
   const int64_t heads = shape[shape.size() - 2], head_dim = shape[shape.size() - 1];
-  if (pool[0] < 1 || pool[2] < 1 || pool[3] < 1 || pool[4] != head_dim || heads % pool[2] != 0)
+  const int64_t width = type == ffi::S8 ? head_dim + kScaleBytes : head_dim;
+  if (pool[0] < 1 || pool[2] < 1 || pool[3] < 1 || pool[4] != width || heads % pool[2] != 0)
     return ffi::Unexpected(
         ffi::Error::InvalidArgument("attention expects pages of the queries' head_dim, with at least "
                                     "one page and kv_heads that divide the queries' heads"));
   const int64_t sunk = sinks.dimensions()[0];
   if (sunk != 0 && sunk != heads)
     return ffi::Unexpected(ffi::Error::InvalidArgument("attention expects a sink for each head, or none"));
-  const auto type = pages.element_type();
-  if (type != ffi::F32 && type != ffi::BF16 && type != ffi::U16)
-    return ffi::Unexpected(ffi::Error::InvalidArgument("attention expects pages of float32 or bfloat16"));
+  if (type != ffi::F32 && type != ffi::BF16 && type != ffi::U16 && type != ffi::S8)
+    return ffi::Unexpected(ffi::Error::InvalidArgument("attention expects pages of float32, bfloat16 or int8"));
   if (kernels() == nullptr) return ffi::Unexpected(ffi::Error::Internal("no kernels were built for this processor"));
   return Attention{q.typed_data(),
                    pages.untyped_data(),
@@ -171,6 +174,7 @@ ffi::ErrorOr<Attention> describe(ffi::Buffer<ffi::F32>& q, ffi::AnyBuffer& pages
                    pool[3],
                    head_dim,
                    heads,
+                   width,
                    table.dimensions()[1],
                    scale,
                    window,
@@ -189,7 +193,7 @@ ffi::Future attend_rows(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyB
         "attention of rows expects q (rows, heads, head_dim), as many rows of the page "
         "table, and as many visible lengths");
   if (rows == 0) return done();
-  const auto call = std::make_shared<Call>(*all, table, pages.element_type() == ffi::F32);
+  const auto call = std::make_shared<Call>(*all, table, pages.element_type());
   for (int64_t row = 0; row < rows; ++row) call->add({row, row, 1, int64_t{visible.typed_data()[row]} - 1});
   return Call::compute(call, pool);
 }
@@ -207,7 +211,7 @@ ffi::Future attend_blocks(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::An
   if (q.element_count() == 0) return done();
   if (table.dimensions()[0] < 1) return invalid("attention of blocks expects a page table with a row");
   std::fill_n(out->typed_data(), out->element_count(), 0.0f);
-  const auto call = std::make_shared<Call>(*all, table, pages.element_type() == ffi::F32);
+  const auto call = std::make_shared<Call>(*all, table, pages.element_type());
   Run run{0, 0, 0, 0};
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t owner = sequence.typed_data()[block], position = start.typed_data()[block];

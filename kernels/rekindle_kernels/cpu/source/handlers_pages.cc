@@ -1,6 +1,7 @@
 // XLA handlers of writes into pages and copies of pages. The pool is updated in place.
 #include <cstring>
 
+#include "kernels.h"
 #include "later.h"
 #include "vector.h"
 
@@ -26,10 +27,17 @@ int64_t page_bytes(ffi::AnyBuffer& pages, int64_t page) {
   return static_cast<int64_t>(pages.size_bytes()) / shape[0];
 }
 
-void copy(float* to, const float* from, int64_t count) { std::memcpy(to, from, count * sizeof(float)); }
+// Copies rows of numbers into pages.
+void copy(float* to, const float* from, int64_t rows, int64_t head_dim) {
+  std::memcpy(to, from, rows * head_dim * sizeof(float));
+}
 
-void copy(uint16_t* to, const float* from, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = narrow(from[i]);
+void copy(uint16_t* to, const float* from, int64_t rows, int64_t head_dim) {
+  for (int64_t i = 0; i < rows * head_dim; ++i) to[i] = narrow(from[i]);
+}
+
+void copy(int8_t* to, const float* from, int64_t rows, int64_t head_dim) {
+  kernels()->quantize(from, rows, head_dim, to);
 }
 
 // Leaves a pool uninitialised.
@@ -41,6 +49,7 @@ ffi::Future write_blocks(ffi::ThreadPool& pool, ffi::AnyBuffer& pages, Blocks& k
                          const int32_t* offsets) {
   const auto shape = pages.dimensions(), block = kv.dimensions();
   const int64_t sides = block[1] * block[2], tokens = block[3], head_dim = block[4], page_size = shape[3];
+  const int64_t width = shape[4];
   const int64_t count = block[0], num_pages = shape[0];
   const float* all = kv.typed_data();
   Number* into = static_cast<Number*>(pages.untyped_data());
@@ -48,9 +57,9 @@ ffi::Future write_blocks(ffi::ThreadPool& pool, ffi::AnyBuffer& pages, Blocks& k
     const int64_t id = ids[i], offset = offsets[i];
     if (id < 0 || id >= num_pages || offset < 0 || offset + tokens > page_size) return;
     const float* from = all + i * sides * tokens * head_dim;
-    Number* to = into + (id * sides * page_size + offset) * head_dim;
-    for (int64_t side = 0; side < sides; ++side, from += tokens * head_dim, to += page_size * head_dim)
-      copy(to, from, tokens * head_dim);
+    Number* to = into + (id * sides * page_size + offset) * width;
+    for (int64_t side = 0; side < sides; ++side, from += tokens * head_dim, to += page_size * width)
+      copy(to, from, tokens, head_dim);
   };
   if (static_cast<int64_t>(kv.element_count()) >= kSmall) return in_parts(pool, count, body);
   for (int64_t i = 0; i < count; ++i) body(i);
@@ -60,10 +69,11 @@ ffi::Future write_blocks(ffi::ThreadPool& pool, ffi::AnyBuffer& pages, Blocks& k
 ffi::Future write(ffi::ThreadPool pool, ffi::AnyBuffer pages, Blocks kv, Indices ids, Indices offsets,
                   ffi::Result<ffi::AnyBuffer> written) {
   const auto shape = pages.dimensions(), block = kv.dimensions();
-  if (shape.size() != 5 || block[1] != shape[1] || block[2] != shape[2] || block[4] != shape[4] ||
-      ids.dimensions()[0] != block[0] || offsets.dimensions()[0] != block[0])
+  if (shape.size() != 5 || block[1] != shape[1] || block[2] != shape[2] ||
+      block[4] + (pages.element_type() == ffi::S8 ? kScaleBytes : 0) != shape[4] || ids.dimensions()[0] != block[0] ||
+      offsets.dimensions()[0] != block[0])
     return invalid(
-        "writing expects pages (pages, sides, kv_heads, page_size, head_dim), blocks (blocks, "
+        "writing expects pages (pages, sides, kv_heads, page_size, width), blocks (blocks, "
         "sides, kv_heads, block_tokens, head_dim), and a page and an offset of each block");
   if (auto error = in_place(pages, written); error.failure()) return failed(error);
   switch (pages.element_type()) {
@@ -72,8 +82,11 @@ ffi::Future write(ffi::ThreadPool pool, ffi::AnyBuffer pages, Blocks kv, Indices
     case ffi::BF16:
     case ffi::U16:
       return write_blocks<uint16_t>(pool, pages, kv, ids.typed_data(), offsets.typed_data());
+    case ffi::S8:
+      if (kernels() == nullptr) return failed(ffi::Error::Internal("no kernels were built for this processor"));
+      return write_blocks<int8_t>(pool, pages, kv, ids.typed_data(), offsets.typed_data());
     default:
-      return invalid("writing expects pages of float32 or bfloat16");
+      return invalid("writing expects pages of float32, bfloat16 or int8");
   }
 }
 

@@ -11,6 +11,7 @@
 #include "quantized.h"
 #include "recur.h"
 #include "rotary.h"
+#include "scaled.h"
 
 #define REKINDLE_TEXT(name) #name
 #define REKINDLE_QUOTED(name) REKINDLE_TEXT(name)
@@ -39,7 +40,9 @@ const Kernels kernels = {
     adjust,
     attend<Widened<float>>,
     attend<Halved>,
+    attend<Counted>,
     combine,
+    quantize,
     pack_codes_f32,
     pack_codes_bf16,
 };

@@ -60,13 +60,18 @@ static inline int64_t stored_scratch(int64_t rows, int64_t in) {
 constexpr int64_t kTile = 64;
 constexpr int64_t kSegment = 512;
 
-// Attention over a pool of pages, [pages][sides][kv_heads][page_size][head_dim], with sides for keys and values, or a
+// A position of a head in pages of int8: `head_dim` codes up to this size, and the bytes of their float32 scale.
+constexpr int kLargestCode = 127;
+constexpr int64_t kScaleBytes = 4;
+
+// Attention over a pool of pages, [pages][sides][kv_heads][page_size][width], with sides for keys and values, or a
 // single side for both.
 struct Attention {
   const float* q;     // [queries][heads][head_dim]
-  const void* pages;  // float or bfloat16
+  const void* pages;  // float, bfloat16 or int8
   float* out;         // like q
   int64_t pool, sides, kv_heads, page_size, head_dim, heads;
+  int64_t width;        // head_dim, and `kScaleBytes` more for int8
   int64_t table_width;  // pages in a row of the table
   float scale;
   int64_t window;      // 0 for all positions
@@ -89,9 +94,13 @@ struct AttentionPart {
 // Returns the size of one query head's partial sums.
 static inline int64_t attention_state(int64_t head_dim) { return (head_dim + 15) / 16 * 16 + 32; }
 
+// Returns the floats of room for a query, and for the keys of a tile.
+static inline int64_t query_room(int64_t head_dim) { return head_dim + 4; }
+static inline int64_t keys_room(int64_t head_dim) { return (head_dim + 3) * kTile; }
+
 // Returns the floats of scratch for a part with so many query heads.
 static inline int64_t attention_scratch(int64_t heads, int64_t head_dim) {
-  return heads * (head_dim + 2 * attention_state(head_dim)) + head_dim * kTile;
+  return heads * (query_room(head_dim) + 2 * attention_state(head_dim)) + keys_room(head_dim);
 }
 
 // y = x / sqrt(mean(x * x) + eps) * weight, row by row.
@@ -215,8 +224,11 @@ struct Kernels {
   void (*adjust)(const Adjust&, int64_t first, int64_t tokens);
   void (*attend_f32)(const Attention&, const AttentionPart&);
   void (*attend_bf16)(const Attention&, const AttentionPart&);
+  void (*attend_i8)(const Attention&, const AttentionPart&);
   // Adds up the states of [segments][group] query heads, and writes the result of one query of these heads.
   void (*combine)(const Attention&, const AttentionPart&, int64_t segments);
+  // Writes rows of numbers as rows of int8 with their scale.
+  void (*quantize)(const float* x, int64_t rows, int64_t head_dim, int8_t* to);
   // Writes the numbers of rows of codes as rows of a packed weight.
   void (*pack_codes_f32)(const Codes&, float* packed, int64_t first, int64_t rows);
   void (*pack_codes_bf16)(const Codes&, uint16_t* packed, int64_t first, int64_t rows);

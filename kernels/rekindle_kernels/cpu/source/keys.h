@@ -23,19 +23,13 @@ struct Work {
         room(all.table_width * all.page_size),
         state(rekindle::attention_state(all.head_dim)) {}
 
-  // Returns the number of units of a key.
-  template <typename Kind>
-  int64_t units() const {
-    return (all.head_dim + Kind::kDepth - 1) / Kind::kDepth;
-  }
-
   // Returns the offset of a row's query head in q and in the result.
   int64_t place(int64_t row) const {
     return ((part.first_query + row / group) * all.heads + part.kv_head * group + row % group) * all.head_dim;
   }
 
   // Returns the distance from the keys of a position to its values.
-  int64_t to_values() const { return (all.sides - 1) * all.kv_heads * all.page_size * all.head_dim; }
+  int64_t to_values() const { return (all.sides - 1) * all.kv_heads * all.page_size * all.width; }
 
   // Returns the sink of a row's query head; minus infinity without sinks.
   float sink(int64_t row) const {
@@ -116,14 +110,14 @@ inline Vec load_pairs(const uint16_t* from, int64_t count) {
 template <typename Number>
 void find_keys(const Work& work, int64_t tile, int64_t end, const Number** keys) {
   const Attention& all = work.all;
-  const int64_t page = all.sides * all.kv_heads * all.page_size * all.head_dim;
+  const int64_t page = all.sides * all.kv_heads * all.page_size * all.width;
   int64_t index = tile / all.page_size, offset = tile % all.page_size;
   for (int64_t i = 0; i < end; ++index, offset = 0) {
     int64_t id = work.part.table[index];
     id = id < 0 ? 0 : id < all.pool ? id : all.pool - 1;
     const Number* from =
-        static_cast<const Number*>(all.pages) + id * page + (work.part.kv_head * all.page_size + offset) * all.head_dim;
-    for (; i < end && offset < all.page_size; ++i, ++offset, from += all.head_dim) keys[i] = from;
+        static_cast<const Number*>(all.pages) + id * page + (work.part.kv_head * all.page_size + offset) * all.width;
+    for (; i < end && offset < all.page_size; ++i, ++offset, from += all.width) keys[i] = from;
   }
   for (int64_t i = end; i < kTile; ++i) keys[i] = keys[end - 1];
 }
@@ -153,6 +147,24 @@ inline void transpose_square(Widened<uint16_t>, const uint16_t* const* keys, int
   for (int i = 0; i < kLanes; ++i) {
     if (2 * i < left) store(to + 2 * i * kTile, (Vec)((Bits)square[i] << 16));
     if (2 * i + 1 < left) store(to + (2 * i + 1) * kTile, (Vec)((Bits)square[i] & 0xffff0000u));
+  }
+}
+
+// Moves four dimensions at once, and widens them to two pairs afterwards.
+inline void transpose_square(Counted, const int8_t* const* keys, int64_t d, int64_t left, uint32_t* to) {
+  Vec square[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    square[i] = Vec{};
+    std::memcpy(square + i, keys[i] + d, left < 4 * kLanes ? left : sizeof(Vec));
+  }
+  transpose(square);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    if (4 * i >= left) break;
+    const Shorts first = ((Shorts)square[i] << 8) >> 8, second = (Shorts)square[i] >> 8;
+    std::memcpy(to + 2 * i * kTile, &first, sizeof first);
+    std::memcpy(to + (2 * i + 1) * kTile, &second, sizeof second);
   }
 }
 

@@ -1,7 +1,8 @@
-// Products of attention, for float32 and bfloat16 numbers.
+// Products of attention, for numbers of float32, bfloat16 and int8.
 #pragma once
 
 #include "kernels.h"
+#include "scaled.h"
 #include "shuffle.h"
 #include "vector.h"
 
@@ -30,9 +31,17 @@ struct Widened {
   using Number = Stored;
   using Unit = float;  // the numbers multiplied at once
   using Units = Vec;
-  static constexpr int kDepth = 1;  // numbers in a unit
+  using Sums = Vec;
+  using OfValues = Widened;               // the products of weights and values
+  static constexpr int kDepth = 1;        // numbers in a unit
+  static constexpr bool kScaled = false;  // whether each position has a scale
 
-  static Unit unit(const float* x, int64_t) { return *x; }
+  static int64_t count(int64_t head_dim) { return head_dim; }
+
+  // Converts a query of `count` units, followed by the factor of its scores if they are `kScaled`.
+  static void convert(const float* q, int64_t head_dim, float scale, float* to) {
+    for (int64_t d = 0; d < head_dim; ++d) to[d] = q[d] * scale;
+  }
 
   static Units units(const Unit* from) { return load(from); }
 
@@ -61,10 +70,19 @@ struct Paired {
   using Number = uint16_t;
   using Unit = uint32_t;
   using Units = __m512bh;
+  using Sums = Vec;
+  using OfValues = Paired;
   static constexpr int kDepth = 2;
+  static constexpr bool kScaled = false;
 
-  static Unit unit(const float* x, int64_t left) {
-    return uint32_t{narrow(x[0])} | (left > 1 ? uint32_t{narrow(x[1])} << 16 : 0u);
+  static int64_t count(int64_t head_dim) { return (head_dim + 1) / 2; }
+
+  static void convert(const float* q, int64_t head_dim, float scale, float* to) {
+    for (int64_t d = 0; d < head_dim; d += 2) {
+      const Unit pair =
+          uint32_t{narrow(q[d] * scale)} | (d + 1 < head_dim ? uint32_t{narrow(q[d + 1] * scale)} << 16 : 0u);
+      std::memcpy(to + d / 2, &pair, sizeof pair);
+    }
   }
 
   static Units units(const Unit* from) { return (Units)_mm512_loadu_si512(from); }
@@ -124,9 +142,61 @@ using Halved = Widened<uint16_t>;
 
 #endif
 
+// Products of int8 keys and of queries rounded to int16, with exact sums; values are widened. A unit is a pair of every
+// second number among four.
+struct Counted {
+  using Number = int8_t;
+  using Unit = uint32_t;
+  using Units = Bits;
+  using Sums = Signed;
+  using OfValues = Widened<int8_t>;
+  static constexpr int kDepth = 2;
+  static constexpr bool kScaled = true;
+
+  static int64_t count(int64_t head_dim) { return (head_dim + 3) / 4 * 2; }
+
+  static void convert(const float* q, int64_t head_dim, float scale, float* to) {
+    int16_t* codes = reinterpret_cast<int16_t*>(to);
+    const float largest = largest_size(q, head_dim), most = largest_code(head_dim);
+    const float step = largest / most * scale;
+    std::memset(to, 0, count(head_dim) * sizeof(Unit));
+    std::memcpy(to + count(head_dim), &step, sizeof step);
+    if (!usable(largest)) return;
+    const Vec factor = splat(most / largest);
+    for (int64_t d = 0; d < head_dim; d += kLanes) {
+      const int64_t some = least(kLanes, head_dim - d);
+      const Signed whole = rounded(load_first(q + d, some) * factor);
+      for (int64_t i = 0; i < some; ++i) codes[place(d + i)] = static_cast<int16_t>(whole[i]);
+    }
+  }
+
+  static Units units(const Unit* from) { return load_bits(from); }
+
+  static Units spread(const float* unit) {
+    uint32_t pair;
+    std::memcpy(&pair, unit, sizeof pair);
+    return spread_bits(pair);
+  }
+
+  static void add(Signed& sum, Units a, Units b) { sum = add_pairs(sum, a, b); }
+
+ private:
+  // Returns the largest number of a query: no sum of products with codes overflows.
+  static float largest_code(int64_t head_dim) {
+    return static_cast<float>(least(INT16_MAX, INT32_MAX / (rekindle::kLargestCode * head_dim)));
+  }
+
+  // Returns the place of a dimension: the pairs of four are the first and third, and the second and fourth.
+  static int64_t place(int64_t d) { return d / 4 * 4 + d % 2 * 2 + d / 2 % 2; }
+};
+
+inline Vec as_floats(Vec sums) { return sums; }
+
+inline Vec as_floats(Signed sums) { return __builtin_convertvector(sums, Vec); }
+
 // Adds to each sum the product of its row's number and its column's vector. The fewer of both stay in registers.
-template <typename Kind, int Rows, int Across, typename OfColumn, typename OfRow>
-inline __attribute__((always_inline)) void add_products(Vec (&sums)[Rows][Across], OfColumn across, OfRow of_row) {
+template <typename Kind, int Rows, int Across, typename Sums, typename OfColumn, typename OfRow>
+inline __attribute__((always_inline)) void add_products(Sums (&sums)[Rows][Across], OfColumn across, OfRow of_row) {
   if constexpr (Rows < Across) {
     decltype(of_row(0)) rows[Rows];
 #pragma GCC unroll 6

@@ -223,6 +223,7 @@ def _deployment(lanes: Sequence[Blueprint], settings: Settings, spread: str) -> 
         spread=spread,
         kernels=blueprint.kernels(settings.implementation),
         apart=settings.prefill is not None,
+        kv_dtype="" if blueprint.kv_dtype == blueprint.dtype else blueprint.kv_dtype.name,
     )
     return form.over([lane.place for lane in lanes])
 

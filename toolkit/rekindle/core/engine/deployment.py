@@ -14,7 +14,7 @@ class Deployment:
     """The devices of an engine, and the form of the weights on them; `str` names the devices.
 
     Attributes:
-        dtype: data type of weights and pages, by name.
+        dtype: data type of weights that are not packed, by name.
         form: form of the weights.
         implementation: implementation of the kernels.
         weight_bytes: size of the weights on one group of devices.
@@ -26,6 +26,7 @@ class Deployment:
         spread: reason for the number of devices, as text; empty unless Rekindle chose it.
         kernels: kernels in use, as text.
         apart: True if the first lane computes prompts and the second generates.
+        kv_dtype: data type of keys and values in pages, by name; empty if it is `dtype`.
     """
 
     dtype: str
@@ -40,14 +41,20 @@ class Deployment:
     spread: str = ""
     kernels: str = ""
     apart: bool = False
+    kv_dtype: str = ""
+
+    @property
+    def dtypes(self) -> str:
+        """The data type of weights, and that of pages if it is another one, as text."""
+        return f"{self.dtype}, {self.kv_dtype} pages" if self.kv_dtype else self.dtype
 
     def __str__(self) -> str:
         return self.where
 
     @property
     def numbers(self) -> str:
-        """The data type, and the kinds of packed weights, as text."""
-        return f"{self.dtype}, weights packed as {self.form}" if self.form.kinds else self.dtype
+        """The data types, and the kinds of packed weights, as text."""
+        return f"{self.dtypes}, weights packed as {self.form}" if self.form.kinds else self.dtypes
 
     def over(self, places: Sequence[Place]) -> "Deployment":
         """Return the deployment on the devices of several lanes."""

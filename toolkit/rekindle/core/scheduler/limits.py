@@ -159,6 +159,8 @@ class EngineLimits:
         _check_chunks(settings, model, max_context)
         if model.state_bytes:
             _check_states(settings)
+        if settings.kv_dtype == "int8":
+            _check_scales(model)
         if page_bytes is None:
             page_bytes = model.numbers_per_token * settings.page_size * itemsize
         state_bytes = model.state_bytes if state_bytes is None else state_bytes
@@ -232,6 +234,16 @@ def _check_chunks(settings: Settings, model: ModelConfig, max_context: int) -> N
                 f"page_size must divide {attention.chunk}, the size of this model's chunks of attention, got "
                 f"{settings.page_size}; or pass a max_context of at most {attention.chunk}"
             )
+
+
+def _check_scales(model: ModelConfig) -> None:
+    """Refuse pages of int8 for entries that one scale does not fit."""
+    if any(attention.latent is not None for attention in model.attentions):
+        raise ConfigError(
+            'kv_dtype must not be "int8" for this model, whose layers have latent attention: its pages hold a latent '
+            "and a rotary key of other sizes side by side, and int8 has one scale for both. Leave it out, or pass "
+            '"bfloat16"'
+        )
 
 
 def _check_states(settings: Settings) -> None:

@@ -9,6 +9,7 @@ from functools import partial, wraps
 from typing import Any, Final, Literal, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 from jax.tree_util import keystr
@@ -104,16 +105,19 @@ class Programs:
         place: Place,
         implementation: Implementation | None = None,
         logits_processor: Callable[[Any, Any], Any] | None = None,
+        kv_dtype: jnp.dtype | None = None,
     ):
         self.jax_settings = JaxSettings.here()
         pools = config.pools(sizes.num_pages, sizes.page_size, place.tensor)
         dtype = form.dtype
-        self.implementation = kernels = choose_for_all(place.first.platform, pools, dtype, implementation)
+        kv_dtype = dtype if kv_dtype is None else kv_dtype
+        self.implementation = kernels = choose_for_all(place.first.platform, pools, kv_dtype, implementation)
         abstract = abstract_decoder(config, form, kernels, place.shards[0])
         self._weights = [place.global_shape(form, WEIGHTS) for form in abstract.forms]
         self._place = place
         self.statics: dict[str, int | str] = asdict(sizes) | {
             "dtype": dtype.name,
+            "kv_dtype": kv_dtype.name,
             "kernels": kernels,
             "tensor": place.tensor,
             "data": place.data,
@@ -123,7 +127,7 @@ class Programs:
         processor = self._trace(logits_processor, config.vocab_size)
         if processor is not None:
             self.statics["logits_processor"] = processor.name
-        empty = partial(empty_state, config, sizes, dtype, kernels, place.tensor)
+        empty = partial(empty_state, config, sizes, kv_dtype, kernels, place.tensor)
         with self.jax_settings.apply():
             pages, slots = jax.eval_shape(empty)
         self._group_slots = slots

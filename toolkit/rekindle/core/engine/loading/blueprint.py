@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rekindle.core.buckets import Bucket
 from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.config import Dtype, Precompile, Settings
+from rekindle.core.config import Dtype, KvDtype, Precompile, Settings
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
 from rekindle.core.device.programs.lowering import (
@@ -48,7 +48,8 @@ class Blueprint:
     Attributes:
         checkpoint: the model; its weights are not read.
         place: devices of the engine; they need not be attached.
-        form: form of the weights; its dtype is that of the pages.
+        form: form of the weights; its dtype is that of the pages by default.
+        kv_dtype: data type of keys and values in pages.
         limits: resolved settings.
         programs: lowering of each program.
         budget: memory of the devices used in addition to the pages.
@@ -57,6 +58,7 @@ class Blueprint:
     checkpoint: Checkpoint
     place: Place
     form: WeightForm
+    kv_dtype: jnp.dtype
     limits: EngineLimits
     programs: Programs
     budget: Budget
@@ -73,29 +75,32 @@ class Blueprint:
         """
         config = checkpoint.config
         dtype = jnp.dtype(settings.dtype or ("float32" if place.first.platform == "cpu" else "bfloat16"))
-        limits = EngineLimits.of(settings, config, dtype.itemsize)
+        kv_dtype = kv_dtype_of(settings, dtype, place.first.platform)
+        limits = EngineLimits.of(settings, config, kv_dtype.itemsize)
         form = weight_form(checkpoint, settings, dtype, place)
-        programs = _programs(config, replace(settings, logits_processor=None), limits, form, place)
+        programs = _programs(config, replace(settings, logits_processor=None), limits, (form, kv_dtype), place)
         budget = Budget.of(programs, config, limits, place, workspace)
         limits = EngineLimits.of(
             settings,
             config,
-            dtype.itemsize,
+            kv_dtype.itemsize,
             rows_apart=is_batch_invariant(programs.implementation),
             page_bytes=programs.page_bytes,
             state_bytes=programs.state_bytes,
             pool_bytes=budget.pool(settings.prefix_cache),
         )
-        return cls(checkpoint, place, form, limits, _programs(config, settings, limits, form, place), budget)
+        programs = _programs(config, settings, limits, (form, kv_dtype), place)
+        return cls(checkpoint, place, form, kv_dtype, limits, programs, budget)
 
     def at(self, place: Place, settings: Settings) -> "Blueprint":
         """Return the blueprint for other devices of the same kind, with the original `settings`."""
-        programs = _programs(self.checkpoint.config, settings, self.limits, self.form, place)
+        forms = (self.form, self.kv_dtype)
+        programs = _programs(self.checkpoint.config, settings, self.limits, forms, place)
         return replace(self, place=place, programs=programs, budget=replace(self.budget, place=place))
 
     @property
     def dtype(self) -> jnp.dtype:
-        """The data type of pages and of weights that are not packed."""
+        """The data type of weights that are not packed, and of pages by default."""
         return self.form.dtype
 
     @property
@@ -115,6 +120,7 @@ class Blueprint:
             implementation=self.programs.implementation,
             dtype=cast(Dtype, self.dtype.name),
             weights=settings.weights and ("packed" if self.form.kinds else "dequantized"),
+            kv_dtype=cast(KvDtype, self.kv_dtype.name),
             watchdog_timeout=timeout_of(settings.watchdog_timeout, self.place.first.platform),
         )
 
@@ -122,7 +128,7 @@ class Blueprint:
         """Return the kernels in use, as text, given the implementation in the settings."""
         limits = self.limits.pool
         pools = self.checkpoint.config.pools(limits.num_pages, limits.page_size, self.place.tensor)
-        return describe(self.programs.implementation, self.place.first.platform, pools, self.dtype, setting)
+        return describe(self.programs.implementation, self.place.first.platform, pools, self.kv_dtype, setting)
 
     @property
     def first_programs(self) -> list[Key]:
@@ -199,12 +205,32 @@ class Blueprint:
         return f"{rows}, {self.form} ({self.form.digest})" if self.form.kinds else rows
 
 
+def kv_dtype_of(settings: Settings, dtype: jnp.dtype, platform: str) -> jnp.dtype:
+    """Return the data type of pages on a platform, given that of weights.
+
+    Raises:
+        ConfigError: the platform has no kernels for pages of this type.
+    """
+    if settings.kv_dtype == "int8" and platform == "tpu":
+        raise ConfigError(
+            'kv_dtype must not be "int8" on TPUs: there are no kernels for it, and XLA would pad its rows to the size '
+            "of bfloat16. Leave it out"
+        )
+    return jnp.dtype(settings.kv_dtype or dtype)
+
+
 def _programs(
-    config: ModelConfig, settings: Settings, limits: EngineLimits, form: WeightForm, place: Place
+    config: ModelConfig,
+    settings: Settings,
+    limits: EngineLimits,
+    forms: tuple[WeightForm, jnp.dtype],
+    place: Place,
 ) -> Programs:
+    """Return the programs, given the form of weights and the data type of pages."""
     pool = limits.pool
     sizes = Sizes(pool.num_pages, pool.page_size, pool.pages_per_request, limits.max_running, limits.max_logprobs)
     try:
-        return Programs(config, sizes, form, place, settings.implementation, settings.logits_processor)
+        form, kv_dtype = forms
+        return Programs(config, sizes, form, place, settings.implementation, settings.logits_processor, kv_dtype)
     except ValueError as error:
         raise ConfigError(str(error)) from error
