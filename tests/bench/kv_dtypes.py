@@ -5,10 +5,8 @@ float32. Steps of all dtypes are timed in turns, and divided by the step over pa
 """
 
 import argparse
-import re
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any, Final, get_args
 
@@ -23,24 +21,14 @@ from rekindle.core.device.state import empty_pages
 from rekindle.core.models.loading.load import load_decoder
 from rekindle_kernels.api import choose
 from tests.bench.machine import describe
+from tests.bench.prose import prose
 from tests.bench.steps import BareStep
 from tests.bench.workload import MODEL
 from tests.unit.test_models import paged_logits
 
-README: Final = Path(__file__).parents[2] / "README.md"
 DTYPES: Final[tuple[str, ...]] = get_args(KvDtype)
 PAGE_SIZE: Final = 64
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-def prose(checkpoint: Checkpoint, positions: int) -> Array:
-    """Return the first tokens of the README without its code, tables and links."""
-    whole = README.read_text(encoding="utf-8")
-    text = re.sub(r"```.*?```|^\|.*?$|\]\(.*?\)", "", whole, flags=re.DOTALL | re.MULTILINE)
-    assert checkpoint.tokenizer is not None
-    ids = checkpoint.tokenizer.encode(text)[: positions + 1]
-    assert len(ids) == positions + 1, f"the README has only {len(ids)} tokens of prose"
-    return np.asarray(ids)
 
 
 def log_probabilities(checkpoint: Checkpoint, dtype: str, ids: Array) -> Iterator[Array]:
