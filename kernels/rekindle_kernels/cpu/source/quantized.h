@@ -81,7 +81,6 @@ void stored_panel(const uint8_t* panel, int64_t of_block, const QuantizedRows& x
   for (int64_t t = 0; x.few() && t < x.tiles(); ++t)
     few_rows_of<kKind, kBytes>(x.size(t), panel, x.groups, of_block, x.tile(t), y + x.first(t) * kPanel);
   if (x.few()) return;
-  std::memset(y, 0, x.rows * kPanel * sizeof(float));
   Cursor<kKind, kParts> cursor(panel, of_block, 0);
   for (int64_t begin = 0; begin < x.groups; begin += kChunk) {
     const int64_t groups = least(kChunk, x.groups - begin);
@@ -92,7 +91,7 @@ void stored_panel(const uint8_t* panel, int64_t of_block, const QuantizedRows& x
       // Each tile fetches its part of the next groups, so that reading them waits for no memory.
       for (int64_t line = next * t / x.tiles(); line < next * (t + 1) / x.tiles(); line += 64)
         __builtin_prefetch(cursor.at + line);
-      many_rows_of<ProductOf<kKind, kBytes>>(x.size(t), wide, groups, kBytes ? byte_offset_of(kOf) : 0,
+      many_rows_of<ProductOf<kKind, kBytes>>(x.size(t), wide, groups, begin == 0, kBytes ? byte_offset_of(kOf) : 0,
                                             x.tile(t).from<kBytes>(begin, x.size(t)), y + x.first(t) * kPanel);
     }
   }
@@ -108,14 +107,19 @@ void stored_panel_of(int64_t kind, const uint8_t* panel, int64_t of_block, const
 
 // Puts the results of a panel, [rows][32], in their place.
 inline void put_panel(const Linear& all, const LinearPart& part, const float* from, int64_t first, int64_t wide) {
-  for (int64_t row = 0; row < part.rows; ++row) {
+  if (all.columns && wide == kPanel)
+    return transpose_into(from, part.rows, kPanel, all.y + first * all.rows + part.first_row, all.rows);
+  for (int64_t row = 0; row < part.rows; ++row, from += kPanel) {
     const int64_t place = part.first_row + row;
     if (all.columns) {
-      for (int64_t i = 0; i < wide; ++i) all.y[(first + i) * all.rows + place] = from[row * kPanel + i];
+      for (int64_t i = 0; i < wide; ++i) all.y[(first + i) * all.rows + place] = from[i];
       continue;
     }
     float* to = all.y + place * all.out + first;
-    std::memcpy(to, from + row * kPanel, wide * sizeof(float));
+    if (wide == kPanel)
+      std::memcpy(to, from, kPanel * sizeof(float));
+    else
+      std::memcpy(to, from, wide * sizeof(float));
     if (all.onto != nullptr) add(all.onto + place * all.out + first, wide, to);
   }
 }

@@ -273,16 +273,16 @@ void unpack_groups(Cursor<kKind, kParts>& cursor, int64_t groups, const Unpacked
   }
 }
 
-// Adds some unpacked groups to a tile of rows.
+// Adds some unpacked groups to a tile of rows, or to zeros if they are the first.
 template <typename Of, int Rows>
-void many_rows(const Unpacked& panel, int64_t groups, int offset, const Quantized& x, float* y) {
+void many_rows(const Unpacked& panel, int64_t groups, bool first, int offset, const Quantized& x, float* y) {
   constexpr int kAcross = kAcrossOf<Rows>;
   for (int part = 0; part < kParts; part += kAcross) {
     Vec sums[Rows][kAcross];
 #pragma GCC unroll 8
     for (int row = 0; row < Rows; ++row)
 #pragma GCC unroll 8
-      for (int p = 0; p < kAcross; ++p) sums[row][p] = load(y + row * kPanel + (part + p) * kLanes);
+      for (int p = 0; p < kAcross; ++p) sums[row][p] = first ? Vec{} : load(y + row * kPanel + (part + p) * kLanes);
     for (int64_t group = 0; group < groups; ++group) {
       const uint32_t* words = panel.words + group * Of::kWords * kPanel + part * kLanes;
       const float* numbers = panel.factors + group * 3 * kPanel + part * kLanes;
@@ -304,9 +304,10 @@ void many_rows(const Unpacked& panel, int64_t groups, int offset, const Quantize
 }
 
 template <typename Of, int Rows = kMany>
-void many_rows_of(int64_t rows, const Unpacked& panel, int64_t groups, int offset, const Quantized& x, float* y) {
-  if (rows == Rows) return many_rows<Of, Rows>(panel, groups, offset, x, y);
-  if constexpr (Rows > 1) many_rows_of<Of, Rows - 1>(rows, panel, groups, offset, x, y);
+void many_rows_of(int64_t rows, const Unpacked& panel, int64_t groups, bool first, int offset, const Quantized& x,
+                  float* y) {
+  if (rows == Rows) return many_rows<Of, Rows>(panel, groups, first, offset, x, y);
+  if constexpr (Rows > 1) many_rows_of<Of, Rows - 1>(rows, panel, groups, first, offset, x, y);
 }
 
 template <int kKind, bool kBytes, int Rows = kFew>
