@@ -10,7 +10,7 @@ from rekindle.server.errors import api_error_of
 
 def test_what_cannot_be_opened_without_weights_is_refused() -> None:
     wrong: Any = {"weights": "mine"}
-    with pytest.raises(rekindle.ConfigError, match=r"weights must be one of 'auto', 'packed', .* update_weights"):
+    with pytest.raises(rekindle.ConfigError, match=r"weights must be one of 'auto', 'packed', .* \(update_weights"):
         rekindle.open("x", **wrong)
     others: list[Any] = [{"replicas": rekindle.Ray(1)}, {"hosts": rekindle.Hosts(1)}]
     for settings in others:
