@@ -49,6 +49,7 @@ CORE: Final = (
 )
 """What generates tokens, and what asks for them."""
 STEP: Final = (
+    "toolkit/rekindle/core/models/adapters/",
     "toolkit/rekindle/core/models/config/",
     "toolkit/rekindle/core/models/feed_forward/",
     "toolkit/rekindle/core/models/states/",

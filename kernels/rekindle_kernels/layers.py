@@ -151,6 +151,43 @@ def grouped_linear(
     return operations_of(implementation).grouped_linear(x, counts, weight, outputs)
 
 
+def low_rank(
+    x: jax.Array,
+    groups: jax.Array,
+    first: jax.Array,
+    second: jax.Array,
+    sizes: tuple[int, int],
+    *,
+    implementation: Implementation,
+    onto: jax.Array,
+) -> jax.Array:
+    """Compute `onto + (x @ first.T) @ second.T` with the two weights of each row's group, such as an adapter's.
+
+    Args:
+        x: (rows, in) float32.
+        groups: (rows,) int32, ascending; rows of group `len(first)` have no weights.
+        first: (groups, ...), each in the form of `packed` for (rank, in).
+        second: (groups, ...), each in the form of `packed` for (outputs, rank).
+        sizes: (rank, outputs).
+        implementation: the implementation of the packed form.
+        onto: (rows, outputs) float32.
+
+    Returns:
+        (rows, outputs) float32; rows without weights are those of `onto`.
+
+    Raises:
+        ValueError: the arguments do not fit together, or the implementation is unknown.
+    """
+    rank, outputs = sizes
+    for weight, shape in ((first, (rank, x.shape[1])), (second, (outputs, rank))):
+        form = packed(shape, weight.dtype, implementation=implementation)
+        if weight.shape != (len(first), *form.shape):
+            raise ValueError(f"{len(first)} weights have the form {form.shape} each, got {weight.shape} for {x.shape}")
+    if groups.shape != x.shape[:1] or onto.shape != (len(x), outputs):
+        raise ValueError(f"{x.shape} has a group and {outputs} sums for each row, got {groups.shape} and {onto.shape}")
+    return operations_of(implementation).low_rank(x, groups, first, second, sizes, onto)
+
+
 def look_up(weight: Weight, ids: jax.Array, shape: tuple[int, int], *, implementation: Implementation) -> jax.Array:
     """Return rows of a weight, such as the embeddings of tokens.
 

@@ -79,6 +79,17 @@ class Operations(Protocol):
     def grouped_linear(self, x: jax.Array, counts: jax.Array | None, weight: Weight, outputs: int) -> jax.Array:
         """See `layers.grouped_linear`."""
 
+    def low_rank(
+        self,
+        x: jax.Array,
+        groups: jax.Array,
+        first: jax.Array,
+        second: jax.Array,
+        sizes: tuple[int, int],
+        onto: jax.Array,
+    ) -> jax.Array:
+        """See `layers.low_rank`."""
+
     def look_up(self, weight: Weight, ids: jax.Array, features: int) -> jax.Array:
         """See `layers.look_up`."""
 

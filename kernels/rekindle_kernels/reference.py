@@ -145,6 +145,15 @@ def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: Weight, outpu
     return jax.vmap(lambda row, of: linear(row[None], weight[of], outputs)[0])(x, group)
 
 
+def low_rank(
+    x: jax.Array, groups: jax.Array, first: jax.Array, second: jax.Array, sizes: tuple[int, int], onto: jax.Array
+) -> jax.Array:
+    """See `layers.low_rank`."""
+    (rank, outputs), group = sizes, jnp.minimum(groups, len(first) - 1)
+    y = jax.vmap(lambda row, of: linear(linear(row[None], first[of], rank), second[of], outputs)[0])(x, group)
+    return onto + jnp.where((groups < len(first))[:, None], y, 0)
+
+
 def convolve_blocks(
     x: jax.Array,
     weight: jax.Array,

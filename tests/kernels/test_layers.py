@@ -72,6 +72,32 @@ def test_rows_are_multiplied_with_the_weight_of_their_group(
     np.testing.assert_allclose(np.asarray(y), wanted, rtol=5e-6, atol=3e-5 * np.sqrt(inputs))
 
 
+@settings(max_examples=6, deadline=None)
+@given(
+    counts=st.lists(st.sampled_from([0, 1, 2, 17, 50]), min_size=2, max_size=5), inputs=st.sampled_from([7, 64]),
+    rank=st.sampled_from([1, 16, 45]), outputs=st.sampled_from([24, 100]), dtype=st.sampled_from(DTYPES),
+)  # fmt: skip
+def test_rows_are_multiplied_with_the_two_small_weights_of_their_group_and_the_last_rows_with_none(
+    implementation: Implementation, counts: list[int], inputs: int, rank: int, outputs: int, dtype: str
+) -> None:
+    groups, of_rows = len(counts) - 1, np.repeat(np.arange(len(counts)), counts)
+    x, first, second = random(sum(counts), inputs), random(groups, rank, inputs), random(groups, outputs, rank)
+    packed = [jnp.stack([packed_form([w], dtype, implementation) for w in weights]) for weights in (first, second)]
+    of = jnp.asarray(of_rows, jnp.int32)
+    onto = random(len(x), outputs)
+    how: dict[str, Any] = {"onto": jnp.asarray(onto), "implementation": implementation}
+    y = layers.low_rank(jnp.asarray(x), of, packed[0], packed[1], (rank, outputs), **how)
+    zeros = np.zeros((1, outputs, rank), np.float32)
+    a, b = (w.astype(dtype).astype(np.float64) for w in (np.append(first, first[:1], 0), np.append(second, zeros, 0)))
+    inner = np.einsum("ri,rki->rk", x.astype(dtype).astype(np.float64), a[of_rows]).astype(np.float32)
+    wanted = onto + np.einsum("rk,rok->ro", inner.astype(dtype).astype(np.float64), b[of_rows])
+    loose = 1 if dtype == "float32" else 100  # a sum may be rounded to the other neighbour
+    np.testing.assert_allclose(np.asarray(y), wanted, rtol=5e-6, atol=loose * 3e-5 * np.sqrt(inputs * rank))
+    np.testing.assert_array_equal(np.asarray(y)[of_rows == groups], onto[of_rows == groups])
+    if len(x):
+        np.testing.assert_array_equal(np.asarray(how["onto"]), onto, "it is not overwritten while it is in use")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("inputs", [33, 64])
 def test_rows_are_looked_up_as_they_were_packed(implementation: Implementation, dtype: str, inputs: int) -> None:

@@ -41,6 +41,7 @@ from rekindle.session.about import About  # noqa: E402
 from tests.engine.reports import report_of  # noqa: E402
 from tests.engine.small import FEW_PAGES  # noqa: E402
 from tests.two_steps import OPTIONS, SETTINGS  # noqa: E402
+from tests.unit.lora import config_of, random_parts, tensors_of  # noqa: E402
 
 SIZES = Sizes(9, 16, 8, 4, 5)
 DRAWN: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "seed": 3, "logprobs": 2, "prompt_logprobs": 1}
@@ -228,6 +229,24 @@ def informed(model: Path, tensor: int) -> str:
     with redirect_stdout(io.StringIO()) as said:
         assert main(["info", str(model), "--mesh", f"tensor={tensor}"]) == 0
     return said.getvalue()
+
+
+def adapted(model: Path, tensor: int, data: int = 1, replicas: int = 1) -> dict[str, Any]:
+    """Answer on so many devices with two adapters and without one, in one batch; the second adapter is replaced."""
+    prompt = np.load(model / "golden.npz")["greedy_prompt"].tolist()
+    asked: dict[str, Any] = {"token_ids": prompt, "max_tokens": 12, "ignore_eos": True, "logprobs": 0}
+    config, names = open_checkpoint(model).config, ["one", None, "two", "one"]
+    adapters = [random_parts(config, 3, seed, scale=0.03) for seed in range(3)]
+    settings: Any = {**FEW_PAGES, "num_pages": 16, "tensor": tensor, "data": data, "replicas": replicas}
+    found: dict[str, Any] = {"tokens": [], "logprobs": []}
+    with rekindle.open_sync(model, progress=False, restore="off", max_adapter_rank=3, **settings) as session:
+        for name, parts in (("one", adapters[0]), ("two", adapters[1]), ("two", adapters[2])):
+            session.add_adapter_sync(name, tensors=tensors_of(parts), config=config_of(parts))
+            if name == "two":
+                answers = [each.result() for each in [session.submit(adapter=name, **asked) for name in names]]
+                found["tokens"] += [each.token_ids for each in answers]
+                found["logprobs"] += [[each.logprob for each in answer.logprobs or ()] for answer in answers]
+    return found
 
 
 def refusal(model: Path, tensor: int, data: int = 1) -> str:

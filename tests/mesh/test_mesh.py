@@ -113,6 +113,28 @@ def test_pages_of_int8_are_divided_moved_and_found_like_others(families: Path) -
     assert moved["moved"] == [2 + 1 + 2, 0, 0]
 
 
+ADAPTED = {
+    "olmo3": [(2, 2, 1), (1, 1, 2)],
+    "opt-350m": [(2, 1, 1)],
+    "phimoe": [(2, 1, 1)],
+    "qwen3-next": [(4, 1, 1)],
+}
+"""Heads of fewer keys than devices, in groups and lanes; projected embeddings; experts; states."""
+
+
+@pytest.mark.parametrize("family", ADAPTED)
+def test_adapters_are_shared_like_the_weights_that_they_change(family: str, families: Path) -> None:
+    meshes = [(1, 1, 1), *ADAPTED[family]]
+    one, *others = asked_of_child(*(("adapted", families / family, *mesh) for mesh in meshes))
+    alone = one["tokens"]
+    assert alone[0] == alone[3] == alone[4]
+    assert alone[1] == alone[5]
+    assert len({tuple(tokens) for tokens in (alone[0], alone[1], alone[2], alone[6])}) == 4
+    for mesh, answer in zip(meshes[1:], others, strict=True):
+        assert answer["tokens"] == alone, mesh
+        np.testing.assert_allclose(answer["logprobs"], one["logprobs"], atol=1e-4)
+
+
 def test_lanes_have_devices_of_their_own_and_the_same_weights(families: Path) -> None:
     one, lanes = asked_of_child(("exchanged", families / "llama-tied", 1), ("exchanged", families / "llama-tied", 4))
     assert lanes["places"] == [[0], [1], [2], [3]]

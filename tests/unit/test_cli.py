@@ -8,11 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
@@ -21,9 +23,11 @@ import rekindle
 from rekindle.__main__ import main
 from rekindle.cli.demo import BATCH, QUESTIONS
 from rekindle.core.device.programs.store import ProgramCatalog
+from rekindle.core.models.adapters.lora import LowRank
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_limits, fake_loaded_engine, fake_session
+from tests.unit.lora import saved
 from tests.waiting import PATIENCE
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
@@ -67,8 +71,18 @@ def _fake_device(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> 
     """Open the fake device, which writes bytes, for every model."""
     speaking = Tokenizer(byte_tokenizer.backend, TEMPLATE)
 
-    def open_fake(model: str, *, progress: bool = True, revision: str | None = None, **settings: Any) -> Session:
-        return fake_session(fake_loaded_engine(fake_limits(**settings), tokenizer=speaking))
+    def open_fake(
+        model: str,
+        *,
+        progress: bool = True,
+        revision: str | None = None,
+        adapters: Mapping[str, Any] = MappingProxyType({}),
+        **settings: Any,
+    ) -> Session:
+        session = fake_session(fake_loaded_engine(fake_limits(**settings), tokenizer=speaking))
+        for name, path in adapters.items():
+            session.add_adapter_sync(name, path)
+        return session
 
     monkeypatch.setattr(rekindle, "open_sync", open_fake)
 
@@ -113,6 +127,27 @@ def test_json_reports_what_would_have_been_streamed(
     assert quiet.err == ""
     assert (report["prompt_tokens"], len(report["token_ids"]), report["finish_reason"]) == (5, 7, "length")
     assert streamed == report["text"] + "\n"
+
+
+@pytest.mark.usefixtures("_fake_device")
+def test_an_adapter_is_used(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = np.ones((1, 1), np.float32)
+    directory = saved(tmp_path, {"model.layers.0.self_attn.q_proj": LowRank(one, one, 1.0)})
+    used: list[Any] = []
+    call = Session.submit
+
+    def noted(session: Session, prompt: Any, **options: Any) -> Any:
+        used.append(options.get("adapter"))
+        return call(session, prompt, **options)
+
+    monkeypatch.setattr(Session, "submit", noted)
+    assert main(["generate", "--adapter", str(directory), "--quiet", "fake", "Hello"]) == 0
+    assert main(["generate", "--quiet", "fake", "Hello"]) == 0
+    assert used == ["adapter", None]
+    assert main(["generate", "--adapter", str(tmp_path / "nowhere"), "--quiet", "fake", "Hello"]) == 1
+    assert "no adapter_config.json" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_fake_device")

@@ -14,8 +14,10 @@ import pytest
 import rekindle
 from rekindle.__main__ import main
 from rekindle.cli.serve import wait_for_signals
+from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.concurrency.feed import Feed
 from tests.sentence_models import embedding_model
+from tests.unit.lora import random_parts, saved
 from tests.unit.sockets import ask
 from tests.waiting import PATIENCE
 
@@ -30,7 +32,9 @@ def serving(
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Serve a tiny model in a process of its own, and return that with its address."""
     model = embedding_model(families / "qwen3-embed", tmp_path_factory.mktemp("models") / "tiny")
-    command = [sys.executable, "-m", "rekindle", "serve", str(model), "--port", "0", *SETTINGS]
+    parts = random_parts(open_checkpoint(model).config, 2, wanted=lambda name: name.endswith("q_proj"))
+    adapter = f"sql={saved(tmp_path_factory.mktemp('adapters') / 'sql', parts)}"
+    command = [sys.executable, "-m", "rekindle", "serve", str(model), "--port", "0", "--adapter", adapter, *SETTINGS]
     path = os.pathsep.join([str(Path(rekindle.__file__).parents[1]), *sys.path])
     environment = os.environ | {"PYTHONPATH": path, "REKINDLE_API_KEY": "key"}
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -52,6 +56,8 @@ def test_it_serves_with_its_settings_and_its_key_and_ends_at_sigterm(
     body = {"model": "tiny", "prompt": "Hello", "max_tokens": 3}
     status, made = ask(address, TEXT, body, KEY)
     assert (status, made["usage"]["completion_tokens"]) == (200, 3)
+    status, made = ask(address, TEXT, body | {"model": "sql"}, KEY)
+    assert (status, made["model"], made["usage"]["completion_tokens"]) == (200, "sql", 3)
     assert ask(address, TEXT, {"prompt": "x" * 100}, KEY)[0] == 400
     assert ask(address, TEXT, body, {"authorization": "Bearer no"})[0] == 401
     process.send_signal(signal.SIGTERM)

@@ -11,6 +11,7 @@ from rekindle.core import messages
 from rekindle.core.engine.wiring import FROM_LANES, TO_CALLER
 from rekindle.core.errors import ConstraintFailed, InvalidRequest, ReplicaLost, StepTimeout
 from rekindle.core.messages import (
+    AdapterPut,
     Admit,
     Advance,
     Advanced,
@@ -45,6 +46,7 @@ from rekindle.core.messages import (
     Overdue,
     PagesStaged,
     Plan,
+    PutAdapter,
     PutPages,
     Received,
     Rejected,
@@ -149,6 +151,8 @@ HUGE: list[Message] = [
     PutPages(MANY, ARRAYS),
     FromLane(1, Outputs((Output(REQUEST, MANY, None),))),
     UseWeights(1, list(ARRAYS), 1),
+    PutAdapter(1, 0, ARRAYS, ARRAYS),
+    AdapterPut(1),
     WeightsUsed(1, 1),
     RemoteOutputs((RemoteOutput(7, MANY, "length", LOGPROBS, LOGPROBS),) * 40),
     Received((Started(7, (5,) * 100, None, CachedTokens(64, 16, 16)),) * 40),

@@ -1,7 +1,7 @@
 """The decoder gives the logits that the reference implementation gives, through the paged attention of the step."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from rekindle.core.device.state import Pages, empty_pages, empty_slots
 from rekindle.core.device.tick_mixer import TickMixer
 from rekindle.core.models.config import DeltaNet, ModelConfig
 from rekindle.core.models.decoder import Decoder
+from rekindle.core.models.layers import Delta
 from rekindle.core.models.loading.load import load_decoder
 from rekindle.core.models.mixing import Memory
 from rekindle_kernels.api import choose_for_all
@@ -29,11 +30,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def paged_logits(
-    decoder: Decoder, prompts: Sequence[Array], page_size: int = 16, kv_dtype: str | None = None
+    decoder: Decoder,
+    prompts: Sequence[Array],
+    page_size: int = 16,
+    kv_dtype: str | None = None,
+    adapt: Callable[[Decoder, int], Delta | None] = lambda decoder, rows: None,
 ) -> list[Array]:
     """Compute the logits of every position of each prompt, (token, vocabulary), as one prefill chunk.
 
-    All are computed by one program, which has room for the longest.
+    All are computed by one program, which has room for the longest. `adapt` may change the decoder of a trace, for so
+    many rows, and returns the summand of its head.
     """
     blocks = -(-max(map(len, prompts)) // QUERY_BLOCK)
     bucket = Bucket(blocks * QUERY_BLOCK, 0)
@@ -50,9 +56,10 @@ def paged_logits(
     @jax.jit
     def run(state: Any, pages: Pages, packed: jax.Array) -> jax.Array:
         decoder, inputs = nnx.merge(graph, state), layout.unpack(packed)
+        delta = adapt(decoder, bucket.prefill_tokens)
         mixer = TickMixer(inputs, slots, bucket, page_size, implementation)
         hidden, _ = decoder(inputs.tokens, positions, Memory(pages, slots.states), mixer)
-        return decoder.logits(hidden)
+        return decoder.logits(hidden, delta)
 
     def packed(ids: Array) -> jax.Array:
         used, padding = -(-len(ids) // QUERY_BLOCK), layout.padding()

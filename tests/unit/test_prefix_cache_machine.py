@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rekindle.core.messages import InFlightPolicy, NewWeights, SaveCache, Withdraw
 from rekindle.core.policy import Candidate
+from rekindle.core.request.request import AdapterUse
 from rekindle.core.scheduler.requests import waiting
 from rekindle.testing import FAKE_MODEL, FAKE_STATE_MODEL, VOCAB_SIZE, ByHand, FakeDiskTier, expected_tokens
 from tests.unit.limits import PAGE, WAYS
@@ -39,6 +40,9 @@ FAMILIES = [[(7 * family + 3 * place) % VOCAB_SIZE for place in range(5 * PAGE)]
 """The documents that prompts begin with, so that they share pages."""
 
 
+ADAPTERS = (AdapterUse("a", 1, "one"), AdapterUse("b", 0, "two"))
+
+
 @dataclass(frozen=True)
 class Asked:
     """A request, and what the fake model generates for it."""
@@ -60,6 +64,8 @@ class CacheMachine(RuleBasedStateMachine):
 
     def begin_with(self, disk: FakeDiskTier) -> None:
         self.engine = ByHand(disk, self.model, **self.limits)
+        for use in ADAPTERS:
+            self.engine.put_adapter(use.slot, use.digest)
         self.asked: list[Asked] = []
         self.withdrawn: set[int] = set()
         self.changes = self.cache_saves = 0
@@ -71,17 +77,27 @@ class CacheMachine(RuleBasedStateMachine):
         tail=st.lists(st.integers(0, 2), max_size=12),
         max_tokens=st.sampled_from([1, 3, 20, 50]),
         namespace=st.sampled_from(["", "", "other"]),
+        adapter=st.sampled_from([None, *ADAPTERS]),
         hold=st.sampled_from([False, False, False, True]),
         times=st.sampled_from([1, 1, 3]),
     )
     def submit(
-        self, family: int, shared: int, tail: list[int], max_tokens: int, namespace: str, hold: bool, times: int
+        self,
+        family: int,
+        shared: int,
+        tail: list[int],
+        max_tokens: int,
+        namespace: str,
+        adapter: AdapterUse | None,
+        hold: bool,
+        times: int,
     ) -> None:
         prompt = [*FAMILIES[family][:shared], *tail]
         for _ in range(times):
             most = min(max_tokens, self.engine.limits.max_context - len(prompt))
             self.asked.append(Asked(hold, tuple(prompt), expected_tokens(prompt, most)))
-            self.engine.admit(len(self.asked) - 1, prompt, max_tokens, namespace=namespace, hold=hold)
+            options: Any = {"namespace": namespace, "hold": hold, "adapter": adapter}
+            self.engine.admit(len(self.asked) - 1, prompt, max_tokens, **options)
 
     @precondition(lambda self: self.engine.in_flight)
     @rule(ticks=st.sampled_from([1, 4, 20]))

@@ -81,6 +81,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
         "stop_token_ids must be a sequence of integers, got ",
     ),
     "json_schema": ([3, True, ["a"], (1, 2), b"{}"], "json_schema must be a JSON schema as a dict, or a type such as "),
+    "adapter": ([3, b"a", ["a"], True], "adapter must be a str, got "),
     "regex": ([3, b"a", ["a"], True], "regex must be a str, got "),
     "choice": (["", "ab", [], [""], [3], {"a"}, True], "choice must be a sequence of texts, none of them empty, got "),
     "grammar": ([3, b"a", ["a"], True], "grammar must be a str, got "),

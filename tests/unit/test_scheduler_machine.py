@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rekindle.core.errors import StepTimeout
 from rekindle.core.messages import NewWeights, Overdue, Plan, Withdraw
+from rekindle.core.request.request import AdapterUse
 from rekindle.testing import VOCAB_SIZE, ByHand, FakeGrammar, expected_tokens
 from tests.unit.limits import WAYS
 from tests.unit.machines import run, run_deep
@@ -75,6 +76,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.timed_out: set[int] = set()
         self.silences = Silences()
         self.exchanges = 0
+        self.adapters: dict[str, AdapterUse] = {}
+        self.uses: list[AdapterUse | None] = []
 
     def see(self, plans: list[Plan]) -> None:
         running = self.engine.scheduler.table.running
@@ -89,6 +92,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         given=st.sampled_from([0, 0, 0, 1, 5, 40]),
         grammar=st.none() | st.builds(FakeGrammar, st.integers(0, 999), st.sampled_from([90, 20, 3])),
         priority=st.sampled_from([0, 0, -1, 1]),
+        adapter=st.sampled_from([None, "a", "b"]),
     )
     def submit(
         self,
@@ -100,6 +104,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         given: int,
         grammar: FakeGrammar | None,
         priority: int,
+        adapter: str | None,
     ) -> None:
         capacity = self.engine.limits.max_context
         for length in lengths:
@@ -111,7 +116,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             if grammar is not None:  # or it would be turned away
                 begun = list(expected_tokens(prompt, given, grammar=grammar))
             asked: Any = {"draw": draw, "end_ids": end_ids, "begun": begun, "grammar": grammar}
-            self.see(self.engine.admit(len(self.asked), prompt, max_tokens, priority=priority, **asked))
+            use = self.adapters.get(adapter or "")
+            self.see(self.engine.admit(len(self.asked), prompt, max_tokens, priority=priority, adapter=use, **asked))
+            self.uses.append(use)
             self.asked.append(Asked(end_ids, expected_tokens(prompt, most, **asked), grammar))
 
     @precondition(lambda self: self.engine.in_flight)
@@ -144,6 +151,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.see(self.engine.say(Overdue(self.engine.in_flight[0].tick, StepTimeout("it hangs"))))
         assert running <= self.engine.rejected.keys()
         self.timed_out |= {number for number, error in self.engine.rejected.items() if isinstance(error, StepTimeout)}
+
+    @rule(name=st.sampled_from(["a", "b"]), digest=st.sampled_from(["one", "two", "three"]))
+    def swap_adapter(self, name: str, digest: str) -> None:
+        """Put an adapter into a slot without requests; the device asserts that no page of another one is read."""
+        busy = {use.slot for number, use in enumerate(self.uses) if use and number not in self.engine.ends}
+        free = {0, 1, 2} - busy - {use.slot for use in self.adapters.values()}
+        if free:
+            self.adapters[name] = AdapterUse(name, min(free), digest)
+            self.engine.put_adapter(min(free), digest)
 
     @rule()
     def lose_device(self) -> None:

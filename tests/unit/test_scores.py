@@ -68,7 +68,7 @@ def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
     targets = rng.integers(0, 50, tokens).astype(np.int32)
     targets[3] = 0  # the only one of its group
     targets[:70] = np.where(np.arange(len(targets[:70])) == 3, targets[:70], -1)
-    scores = score_prompt(jnp.asarray(hidden), jnp.asarray(targets), lambda rows: (rows @ weight).T, 3)
+    scores = score_prompt(jnp.asarray(hidden), jnp.asarray(targets), lambda rows, adapters: (rows @ weight).T, 3)
     assert scores.shape == (tokens, score_columns(3))
     p = expected(np.asarray(jnp.asarray(hidden) @ weight))
     for row in np.flatnonzero(targets >= 0):
@@ -78,5 +78,5 @@ def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
 
 
 def test_without_prompt_tokens_there_is_nothing_to_score() -> None:
-    scores = score_prompt(jnp.zeros((0, 8)), jnp.zeros(0, jnp.int32), lambda rows: rows.T, 2)
+    scores = score_prompt(jnp.zeros((0, 8)), jnp.zeros(0, jnp.int32), lambda rows, adapters: rows.T, 2)
     assert scores.shape == (0, score_columns(2))

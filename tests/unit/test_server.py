@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.core.messages import Submit
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import Limits, app
@@ -275,6 +276,29 @@ async def test_the_model_is_listed_and_known_by_its_name(texts: Session) -> None
     wrong = await ask(served, TEXT, {"model": "c", "prompt": "x"})
     assert (wrong.status, wrong.error["code"], wrong.error["param"]) == (404, "model_not_found", "model")
     assert (await ask(served, "/v1/models/c")).status == 404
+
+
+async def test_adapters_are_models_of_their_own_and_go_with_their_names(texts: Session) -> None:
+    served, array = app(texts, name="a/b"), np.ones((1, 1), np.float32)
+    tensors = {f"model.layers.0.self_attn.q_proj.lora_{side}": array for side in "AB"}
+    await texts.add_adapter("sql", tensors=tensors, config={"r": 1})
+    listed = (await ask(served, "/v1/models")).json["data"]
+    assert [(each["id"], each.get("parent")) for each in listed] == [("a/b", None), ("sql", "a/b")]
+    assert (await ask(served, "/v1/models/sql")).json == listed[1]
+    bodies = {TEXT: {"prompt": "x", "max_tokens": 1}, CHAT: {"messages": [USER], "max_tokens": 1}}
+    bodies |= {"/v1/embeddings": {"input": "x"}, "/v1/responses": {"input": "x", "max_output_tokens": 1}}
+    submits: list[Submit] = []
+    with texts.watch(lambda record: submits.append(record.message) if isinstance(record.message, Submit) else None):
+        for path, body in bodies.items():
+            for model in ("sql", "a/b"):
+                reply = await ask(served, path, body | {"model": model})
+                assert (reply.status, reply.json["model"]) == (200, model), reply.body
+            assert (await ask(served, path, body)).json["model"] == "a/b"
+    assert [each.adapter and each.adapter.name for each in submits] == 4 * ["sql", None, None]
+    assert "with adapter sql" in str(submits[0])
+    await texts.remove_adapter("sql")
+    gone = await ask(served, TEXT, bodies[TEXT] | {"model": "sql"})
+    assert (gone.status, gone.error["code"]) == (404, "model_not_found")
 
 
 @pytest.mark.parametrize(

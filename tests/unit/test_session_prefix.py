@@ -119,7 +119,9 @@ async def test_streams_and_blocking_twins_continue_it_too(session: Session) -> N
 async def test_what_is_of_the_whole_prefix_is_given_to_it_and_what_is_of_a_draw_to_its_continuations(
     session: Session,
 ) -> None:
-    with pytest.raises(InvalidRequest, match=r"^unknown keyword 'temperature'; known are cache_salt, token_ids, tools"):
+    with pytest.raises(
+        InvalidRequest, match=r"^unknown keyword 'temperature'; known are cache_salt, adapter, token_ids, tools"
+    ):
         session.prefix(token_ids=DOCUMENT, temperature=1.0)  # type: ignore[call-arg]
     async with session.prefix(token_ids=DOCUMENT) as document:
         with pytest.raises(

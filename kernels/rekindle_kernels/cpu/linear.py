@@ -120,13 +120,31 @@ def _linear(x: Input, weight: Weight, outputs: int, onto: jax.Array | None, colu
 
 def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: Weight, outputs: int) -> jax.Array:
     """See `layers.grouped_linear`. The sums are equal to `linear`."""
-    load()
     counts = jnp.full(len(weight), len(x) // len(weight), jnp.int32) if counts is None else counts
     if isinstance(weight, Stored):
+        load()
         return stored.grouped_linear(x, counts, weight, outputs)
-    call = jax.ffi.ffi_call("rekindle_grouped_linear", jax.ShapeDtypeStruct((len(x), outputs), jnp.float32))
-    y: jax.Array = call(x.astype(jnp.float32), counts, weight)
+    return _grouped_linear(x, counts, weight, outputs, None)
+
+
+def _grouped_linear(
+    x: jax.Array, counts: jax.Array, weight: jax.Array, outputs: int, onto: jax.Array | None
+) -> jax.Array:
+    """Compute `layers.grouped_linear`, added to `onto` in place if nothing else uses it."""
+    load()
+    result, aliases = jax.ShapeDtypeStruct((len(x), outputs), jnp.float32), None if onto is None else {3: 0}
+    call = jax.ffi.ffi_call("rekindle_grouped_linear", result, input_output_aliases=aliases)
+    y: jax.Array = call(x.astype(jnp.float32), counts, weight, jnp.zeros((0, 0), jnp.float32) if onto is None else onto)
     return y
+
+
+def low_rank(
+    x: jax.Array, groups: jax.Array, first: jax.Array, second: jax.Array, sizes: tuple[int, int], onto: jax.Array
+) -> jax.Array:
+    """See `layers.low_rank`. A row's sums are independent of other rows, and only the groups with rows are read."""
+    rank, outputs = sizes
+    counts = (groups[:, None] == jnp.arange(len(first), dtype=jnp.int32)[None]).sum(0, dtype=jnp.int32)
+    return _grouped_linear(_grouped_linear(x, counts, first, rank, None), counts, second, outputs, onto)
 
 
 def look_up(weight: Weight, ids: jax.Array, features: int) -> jax.Array:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from rekindle_kernels.cpu import library
 from rekindle_kernels.cpu.attention import attend_blocks, attend_rows
 from rekindle_kernels.cpu.gate import gate
-from rekindle_kernels.cpu.linear import grouped_linear, linear, linear_columns, look_up, pack, packed
+from rekindle_kernels.cpu.linear import grouped_linear, linear, linear_columns, look_up, low_rank, pack, packed
 from rekindle_kernels.cpu.norm import rms_norm
 from rekindle_kernels.cpu.pages import empty, read_page, write, write_page
 from rekindle_kernels.cpu.rotary import rotate

@@ -8,7 +8,7 @@ from rekindle_kernels.tpu.copies import read_page, write, write_page
 from rekindle_kernels.tpu.form import LANES, stored_shape
 from rekindle_kernels.tpu.rows import attend_rows
 from rekindle_kernels.xla.gate import gate
-from rekindle_kernels.xla.linear import grouped_linear, linear, linear_columns, look_up, pack, packed
+from rekindle_kernels.xla.linear import grouped_linear, linear, linear_columns, look_up, low_rank, pack, packed
 from rekindle_kernels.xla.norm import rms_norm
 from rekindle_kernels.xla.rotary import rotate
 from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest

@@ -106,6 +106,20 @@ def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: Weight, outpu
     return out
 
 
+def low_rank(
+    x: jax.Array, groups: jax.Array, first: jax.Array, second: jax.Array, sizes: tuple[int, int], onto: jax.Array
+) -> jax.Array:
+    """See `layers.low_rank`. All groups are multiplied as one weight, and each row keeps the numbers of its own.
+
+    The weights of all groups are small, and a loop over groups would wait for the host in each step on a GPU.
+    """
+    (rank, outputs), count = sizes, len(first)
+    inner = _product(x, first.reshape(count * rank, -1)).reshape(-1, count, rank)
+    own = groups[:, None] == jnp.arange(count, dtype=jnp.int32)[None]
+    inner = jnp.where(own[:, :, None], inner, 0).reshape(-1, count * rank)
+    return onto + _product(inner, second.swapaxes(0, 1).reshape(outputs, count * rank))
+
+
 def look_up(weight: Weight, ids: jax.Array, features: int) -> jax.Array:
     """See `layers.look_up`."""
     if isinstance(weight, Stored):

@@ -36,6 +36,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("stop-token-id", int, "N", "stop at this token too; may be repeated"),
     ):
         parser.add_argument(f"--{flag}", type=item, metavar=metavar, action="append", help=text)
+    text = "the directory of a LoRA adapter saved by PEFT"
+    parser.add_argument("--adapter", dest="adapter_path", metavar="PATH", help=text)
     parser.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's end tokens")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end instead of streaming")
     parser.add_argument("--quiet", action="store_true", help="no progress and no figures on stderr")
@@ -58,7 +60,10 @@ def generate(arguments: Namespace) -> int:
         dtype=arguments.dtype,
         kv_dtype=arguments.kv_dtype,
         precompile="lazy",
+        adapters={"adapter": arguments.adapter_path} if arguments.adapter_path else {},
     )
+    if arguments.adapter_path:
+        sampling["adapter"] = "adapter"
     with session:
         result = answer(session, prompt, show=not arguments.json, **sampling)
     if arguments.json:

@@ -70,6 +70,12 @@ def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
     parser.add_argument("--kv-dtype", choices=get_args(KvDtype), help=text)
 
 
+def add_adapters(parser: ArgumentParser) -> None:
+    """Add the argument for adapters."""
+    text = "a LoRA adapter saved by PEFT, as the model NAME for clients; may be repeated"
+    parser.add_argument("--adapter", type=_named_path, metavar="NAME=PATH", action="append", default=[], help=text)
+
+
 def add_devices(parser: ArgumentParser) -> None:
     """Add the arguments for a target and its mesh."""
     text = f"a machine other than this one: {', '.join(known_targets())}, or {LARGER}"
@@ -104,6 +110,8 @@ def add_settings(parser: ArgumentParser) -> None:
         ("max-prefill-tokens", "prompt tokens computed in one tick"),
         ("decode-steps", "tokens of a request computed in one tick while no request waits"),
         ("max-logprobs", "the most alternatives of a token for a request"),
+        ("max-adapters", "LoRA adapters at a time"),
+        ("max-adapter-rank", "the largest rank of an adapter"),
     ):
         settings.add_argument(f"--{name}", type=int, metavar="N", help=text)
     settings.add_argument("--ticks", choices=get_args(Ticks), help="how prompts and decode rows share the device")
@@ -131,6 +139,13 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(number) for number in text.split(","))
     except ValueError as error:
         raise ArgumentTypeError(f"expected comma-separated numbers, such as 16,64, got {text!r}") from error
+
+
+def _named_path(text: str) -> tuple[str, str]:
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise ArgumentTypeError(f"expected a name and a path, such as sql=adapters/sql, got {text!r}")
+    return name, path
 
 
 def _axes(text: str) -> dict[str, int]:

@@ -37,6 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--route", choices=tuple(ROUTES), help=text)
     text = "time for one tick on the device before its requests fail, or inf (1,800 on CPUs, else 120)"
     parser.add_argument("--watchdog-timeout", type=float, metavar="SECONDS", help=text)
+    requirements.add_adapters(parser)
     requirements.add_mesh(parser)
     requirements.add_settings(parser)
 
@@ -46,7 +47,13 @@ def serve(arguments: Namespace) -> int:
     keys = arguments.api_key or list(filter(None, [os.environ.get(KEYS_VARIABLE)]))
     _check(arguments.host, arguments.port)
     settings = requirements.settings_of(arguments)
-    opening = rekindle.open_sync(arguments.model, progress=not arguments.quiet, revision=arguments.revision, **settings)
+    opening = rekindle.open_sync(
+        arguments.model,
+        progress=not arguments.quiet,
+        revision=arguments.revision,
+        adapters=dict(arguments.adapter),
+        **settings,
+    )
     with opening as session:
         server = session.serve_sync(
             host=arguments.host,

@@ -3,10 +3,12 @@
 import itertools
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any
 
+from rekindle.client.adapters import AdapterTable
 from rekindle.client.handle import Handle, Post
 from rekindle.client.latencies import Latencies
 from rekindle.client.queue_gate import QueueGate
@@ -14,6 +16,7 @@ from rekindle.client.submission import Submission
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import NoWeights, QueueFull
 from rekindle.core.messages import (
+    AdapterPut,
     CacheSaved,
     CacheSaving,
     Message,
@@ -42,6 +45,7 @@ class EngineClient:
         weights_version: the number of the weights in use; 0 for the initial ones.
         asleep: whether the device has neither weights nor pages.
         has_weights: whether the engine has had weights.
+        adapters: the adapters, and their uses by requests.
     """
 
     def __init__(self, max_waiting: int, *, has_weights: bool = True):
@@ -55,6 +59,7 @@ class EngineClient:
         self.weights_version = 0
         self.asleep = False
         self.has_weights = has_weights
+        self.adapters = AdapterTable()
 
     @property
     def under_way(self) -> dict[int, Handle]:
@@ -71,21 +76,26 @@ class EngineClient:
         Raises:
             QueueFull: the engine's queue is full and `wait` is False.
             NoWeights: the engine has had no weights yet.
+            InvalidRequest: there is no adapter of this name.
         """
         if not self.has_weights:
             raise NoWeights(
                 "the session was opened with weights=None and has no weights yet: give it all tensors by "
                 "session.update_weights, and then submit requests"
             )
+        adapter = self.adapters.take(submission.params.adapter)
         request_id = next(self._ids)
-        handle = self._handles[request_id] = Handle(request_id, submission, post)
+        handle = self._handles[request_id] = Handle(request_id, replace(submission, adapter=adapter), post)
+        if adapter is not None:
+            handle.record.pieces.when_closed(partial(self.adapters.give_back, adapter))
         try:
             if self._gate.enter(request_id, wait=wait):
                 self._send(request_id)
             else:
                 handle.record.pieces.when_closed(partial(self._forget_outside, request_id))
-        except QueueFull:
+        except QueueFull as error:
             self._handles.pop(request_id, None)
+            handle.record.fail(error)  # nobody has the handle
             raise
         if self._error is not None:  # submitted too late for `fail_all` to see it
             self._end(request_id, self._error)
@@ -122,7 +132,7 @@ class EngineClient:
                 self._deliver(message)
             case CacheSaving(ticket):
                 self._answers[ticket].put(message)
-            case CacheSaved(ticket) | WeightsUsed(ticket) | WeightsKept(ticket):
+            case CacheSaved(ticket) | WeightsUsed(ticket) | WeightsKept(ticket) | AdapterPut(ticket):
                 if isinstance(message, WeightsUsed):  # before its caller wakes up
                     self.weights_version, self.asleep = message.version, message.asleep
                     self.has_weights |= not message.asleep

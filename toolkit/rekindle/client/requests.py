@@ -33,9 +33,9 @@ from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionClosed
 from rekindle.core.messages import Conversation, OutputPrefix, Prompt, goes_on
-from rekindle.core.request.checks import boolean
+from rekindle.core.request.checks import boolean, text
 from rekindle.core.request.constraint import Kind
-from rekindle.core.request.params import SamplingOptions, SamplingParams, check_draws, draws
+from rekindle.core.request.params import LONGEST_NAME, SamplingOptions, SamplingParams, check_draws, draws
 from rekindle.core.request.request import Pooling, check_length
 from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.reading import TemplateReading
@@ -100,15 +100,22 @@ class Requests:
         """True if the session is neither closed nor failed."""
         return self._engine.error is None
 
-    def continuing(self, prefix: Prompt, cache_salt: str) -> "Requests":
-        """Return the factory of requests that continue a prefix, with the prefix's cache salt."""
-        options = {**self._options, "cache_salt": cache_salt}
+    def continuing(self, prefix: Prompt, cache_salt: str, adapter: str | None) -> "Requests":
+        """Return the factory of requests that continue a prefix, with the prefix's cache salt and adapter."""
+        options = {**self._options, "cache_salt": cache_salt, "adapter": self.adapter(adapter)}
         return Requests(self._engine, self.loaded_engine, self._client, options, self._draw, self._progress, prefix)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         """Tokenizer of the model, if it has one."""
         return self.loaded_engine.tokenizer
+
+    def adapter(self, name: Any) -> str | None:
+        """Return the name of an adapter of the session, or None; raises InvalidRequest for another one."""
+        if name is not None:
+            self._client.adapters.check(text("adapter", name, LONGEST_NAME))
+        checked: str | None = name
+        return checked
 
     @property
     def vocab_size(self) -> int:
@@ -260,6 +267,7 @@ class Requests:
         limits = self.loaded_engine.limits
         self.check_predicts()
         params.check_against(self.vocab_size, limits.max_logprobs)
+        self._client.adapters.check(params.adapter)
         if params.processor_args is not None and not limits.processes_logits:
             raise InvalidRequest("processor_args need a logits processor, and this session was opened without one")
         return params

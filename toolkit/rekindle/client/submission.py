@@ -7,7 +7,7 @@ from rekindle.client.drawing import Drawer
 from rekindle.core.concurrency.caller import current_caller
 from rekindle.core.messages import NO_PREFIX, OutputPrefix, Prompt, Submit
 from rekindle.core.request.params import SamplingParams
-from rekindle.core.request.request import Pooling
+from rekindle.core.request.request import AdapterUse, Pooling
 from rekindle.core.text.response import Reading
 from rekindle.results.generation import Origin
 
@@ -25,6 +25,7 @@ class Submission:
         origin: submits branches of the generation; None if it has none.
         drawing: draws the request; None for a request without a display.
         progress: whether a wait for the first token draws the compilation that the engine awaits.
+        adapter: the adapter named by the parameters; the client finds it.
     """
 
     prompt: Prompt
@@ -36,9 +37,17 @@ class Submission:
     origin: Origin | None = None
     drawing: Drawer | None = None
     progress: bool = False
+    adapter: AdapterUse | None = None
 
     def message(self, request_id: int) -> Submit:
         """Return the message for the engine, with the current task or thread as the caller."""
         return Submit(
-            request_id, self.prompt, self.params, self.hold, current_caller(), self.output_prefix, self.pooling
+            request_id,
+            self.prompt,
+            self.params,
+            self.hold,
+            current_caller(),
+            self.output_prefix,
+            self.pooling,
+            adapter=self.adapter,
         )

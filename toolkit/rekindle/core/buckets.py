@@ -24,11 +24,13 @@ class Bucket(NamedTuple):
         prefill_tokens: room for prompt tokens, a multiple of `QUERY_BLOCK`.
         decode_rows: room for decoding requests.
         steps: most tokens per decode row; above 1 only without prompt tokens.
+        adapters: whether its program adds the adapters of rows.
     """
 
     prefill_tokens: int
     decode_rows: int
     steps: int = 1
+    adapters: bool = False
 
     @property
     def size(self) -> int:
@@ -76,7 +78,7 @@ def larger(buckets: Sequence[Bucket], minimum: Bucket) -> list[Bucket]:
         for bucket in buckets
         if bucket.prefill_tokens >= minimum.prefill_tokens
         and bucket.decode_rows >= minimum.decode_rows
-        and bucket.steps == minimum.steps
+        and (bucket.steps, bucket.adapters) == (minimum.steps, minimum.adapters)
     )
     return sorted((bucket for bucket in holding if bucket != minimum), key=attrgetter("size"))
 

@@ -141,6 +141,11 @@ class Settings:
             once for that number of tokens, a gain where a step takes less than about 3 ms. The tokens come in bursts,
             stop strings and cancellations take effect later, and each decode bucket has one more program to compile.
             Models whose layers keep a state take 1 alone.
+        max_adapters: largest number of adapters at a time; a replaced or removed adapter does not count, even while
+            requests still use it. None (default) is 4, or the number of `adapters` given to `open` if that is larger.
+            With a number, or with `adapters`, their memory is set aside and their programs are prepared in `open`;
+            otherwise both happen when the first adapter is added. `session.memory` shows the size.
+        max_adapter_rank: largest rank of an adapter. None (default) is 16, or the largest rank of `adapters`.
     """
 
     device: Any = None
@@ -182,6 +187,8 @@ class Settings:
     sampling_defaults: SamplingDefaults = "model"
     watchdog_timeout: float | None = None
     decode_steps: int = 1
+    max_adapters: int | None = None
+    max_adapter_rank: int | None = None
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         rows = [(field.name, _value_text(getattr(self, field.name))) for field in fields(self)]
@@ -214,6 +221,9 @@ class Settings:
         for name in ("num_pages", "pool_bytes", "max_context"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 2)
+        for name in ("max_adapters", "max_adapter_rank"):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), 1)
         if self.num_pages is not None and self.pool_bytes is not None:
             raise ConfigError("num_pages and pool_bytes both say how large the pool of pages is: give one of them")
         _one_of("implementation", self.implementation, (None, *get_args(Implementation)))
@@ -342,6 +352,8 @@ class SettingsOptions(TypedDict, total=False):
     sampling_defaults: SamplingDefaults
     watchdog_timeout: float | None
     decode_steps: int
+    max_adapters: int | None
+    max_adapter_rank: int | None
 
 
 def _value_text(value: Any) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.orders import (
+    Adapt,
     Allow,
     Enter,
     Gather,
@@ -36,6 +37,8 @@ def frame_of(order: Order | Use) -> Frame:
             return Frame({"say": "gather state", "slot": int(slot)}, b"")
         case ScatterState(slot, content):
             return _frame({"say": "scatter state", "slot": int(slot)}, content)
+        case Adapt():
+            raise TypeError("sessions over several hosts have no adapters")
         case Use(number):
             return Frame({"say": "use", "number": number}, b"")
 

@@ -88,14 +88,20 @@ def compute_all(
 
 
 def score_all(
-    requests: Requests, sequences: Sequence[ScoredSequence], bar: ScoringBar, cache_salt: str = ""
+    requests: Requests,
+    sequences: Sequence[ScoredSequence],
+    bar: ScoringBar,
+    cache_salt: str = "",
+    adapter: str | None = None,
 ) -> Waits[list[Generation]]:
     """Score sequences of tokens: return generations with `prompt_logprobs` from each sequence's `first` on.
 
     Tokens before `first` may come from the prefix cache, so sequences with a common beginning share its computation.
     """
     params = [
-        SamplingParams(max_tokens=0, prompt_logprobs=0, prompt_logprobs_from=each.first, cache_salt=cache_salt)
+        SamplingParams(
+            max_tokens=0, prompt_logprobs=0, prompt_logprobs_from=each.first, cache_salt=cache_salt, adapter=adapter
+        )
         for each in sequences
     ]
     prompts = [(each.token_ids, each_params) for each, each_params in zip(sequences, params, strict=True)]

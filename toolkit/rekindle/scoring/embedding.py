@@ -101,6 +101,7 @@ def embed(
     instruction: str | None = None,
     token_ids: TokenIds | Sequence[TokenIds] | None = None,
     cache_salt: str = "",
+    adapter: str | None = None,
     progress: bool | None = None,
 ) -> Waits[Array]:
     """Embed a text, or each text of a list, by the hidden states after the last layer and the final norm.
@@ -119,7 +120,7 @@ def embed(
             truncated before it is scaled.
         instruction: the name of one of the model's prompts, such as "query", or the text itself, put before each text.
         token_ids: token ids in place of texts; of one text, or of several.
-        cache_salt: as in `SamplingParams`.
+        cache_salt, adapter: as in `SamplingParams`.
         progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
             `progress` of `open`.
 
@@ -136,7 +137,7 @@ def embed(
     bar = ScoringBar("embedding", "texts", requests.draws_progress(progress))
     prompts, several = requests.prompts(texts, {"token_ids": token_ids})
     instructed = [_instructed(prompt, options.prompt_prefix) for prompt in prompts]
-    states = yield from last_states(requests, instructed, several, options.pooling, cache_salt, bar)
+    states = yield from last_states(requests, instructed, several, options.pooling, cache_salt, adapter, bar)
     vectors = states[:, : options.dimensions]
     if options.normalize:
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_NORM)
@@ -150,12 +151,14 @@ def last_states(
     several: bool,
     pooling: Pooling,
     cache_salt: str,
+    adapter: str | None,
     bar: ScoringBar,
 ) -> Waits[np.ndarray[Any, np.dtype[np.float64]]]:
     """Return the pooled hidden state of each prompt after the final norm, shape (prompts, hidden), float64."""
     __tracebackhide__ = True
     requests.check_engine()
-    params = SamplingParams(max_tokens=0, cache_salt=checks.text("cache_salt", cache_salt, LONGEST_SALT))
+    salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
+    params = SamplingParams(max_tokens=0, cache_salt=salt, adapter=requests.adapter(adapter))
     batch = Batch(
         prompts=prompts,
         labels=[label_of(prompt, "") for prompt in prompts],

@@ -33,17 +33,32 @@ _SYSTEM: Final = (
 
 
 @overload
-def classify(session: HasRequests, texts: str | Messages, *, progress: bool | None = None) -> Waits[Classification]: ...
+def classify(
+    session: HasRequests, texts: str | Messages, *, adapter: str | None = None, progress: bool | None = None
+) -> Waits[Classification]: ...
 @overload
 def classify(
-    session: HasRequests, texts: list[str] | Sequence[Messages], *, progress: bool | None = None
+    session: HasRequests,
+    texts: list[str] | Sequence[Messages],
+    *,
+    adapter: str | None = None,
+    progress: bool | None = None,
 ) -> Waits[list[Classification]]: ...
 @overload
 def classify(
-    session: HasRequests, *, token_ids: TokenIds | Sequence[TokenIds], progress: bool | None = None
+    session: HasRequests,
+    *,
+    token_ids: TokenIds | Sequence[TokenIds],
+    adapter: str | None = None,
+    progress: bool | None = None,
 ) -> Waits[Classification | list[Classification]]: ...
 def classify(
-    session: HasRequests, texts: Any = None, *, token_ids: Any = None, progress: bool | None = None
+    session: HasRequests,
+    texts: Any = None,
+    *,
+    token_ids: Any = None,
+    adapter: str | None = None,
+    progress: bool | None = None,
 ) -> Waits[Any]:
     """Classify a text, or each text of a list, by the model's sequence-classification head.
 
@@ -53,6 +68,7 @@ def classify(
     Args:
         texts: one text or conversation, or a list, as in `generate`.
         token_ids: token ids in place of texts; of one text, or of several.
+        adapter: as in `SamplingParams`. It does not change the head.
         progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
             `progress` of `open`.
 
@@ -75,7 +91,7 @@ def classify(
             "rerank() compares documents"
         )
     prompts, several = requests.prompts(texts, {"token_ids": token_ids})
-    states = yield from last_states(requests, prompts, several, "last", "", bar)
+    states = yield from last_states(requests, prompts, several, "last", "", adapter, bar)
     classes = [Classification(head.labels, tuple(row), head.independent) for row in logits_of(head, states).tolist()]
     return classes if several else classes[0]
 
@@ -86,6 +102,7 @@ def rerank(
     documents: Sequence[str],
     *,
     instruction: str | None = None,
+    adapter: str | None = None,
     progress: bool | None = None,
 ) -> Waits[Ranking]:
     """Rank documents by their relevance to a query, in the prompt format of Qwen3-Reranker.
@@ -100,6 +117,7 @@ def rerank(
         query: the search query.
         documents: the texts to rank.
         instruction: the criterion of relevance; the default describes a web search.
+        adapter: as in `SamplingParams`.
         progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
             `progress` of `open`.
 
@@ -130,13 +148,13 @@ def rerank(
     ]
     head = requests.loaded_engine.checkpoint.uses.classifier
     if head is None:
-        scores = yield from _by_answer(requests, requests.loaded_engine.preparer, prompts, bar)
+        scores = yield from _by_answer(requests, prompts, requests.adapter(adapter), bar)
         return Ranking(query, texts, tuple(scores))
     if len(head.labels) > 1:
         raise InvalidRequest(
             f"rerank() needs a head with one class, but the head of this model has {len(head.labels)}; use classify()"
         )
-    states = yield from last_states(requests, prompts, True, "last", "", bar)
+    states = yield from last_states(requests, prompts, True, "last", "", adapter, bar)
     return Ranking(query, texts, tuple(map(sigmoid, logits_of(head, states)[:, 0].tolist())))
 
 
@@ -155,10 +173,11 @@ def logits_of(head: Classifier, states: np.ndarray[Any, np.dtype[Any]]) -> np.nd
 
 
 def _by_answer(
-    requests: Requests, preparer: Preparer, prompts: Sequence[Prompt], bar: ScoringBar
+    requests: Requests, prompts: Sequence[Prompt], adapter: str | None, bar: ScoringBar
 ) -> Waits[list[float]]:
     """Return the probability of "yes" against "no" for each question."""
     __tracebackhide__ = True
+    preparer = requests.loaded_engine.preparer
     if preparer.tokenizer is None:
         raise InvalidRequest("the model has no tokenizer, so rerank() cannot write its questions")
     requests.check_predicts()
@@ -166,7 +185,12 @@ def _by_answer(
     ids = yield from in_a_thread(partial(_tokenize, preparer, prompts), "rerank")
     # Greedy decoding takes the likelier of the two allowed tokens; its probability is relative to the two.
     params = SamplingParams(
-        max_tokens=1, allowed_token_ids=frozenset({yes, no}), logprobs=0, logprobs_of="sampled", ignore_eos=True
+        max_tokens=1,
+        allowed_token_ids=frozenset({yes, no}),
+        logprobs=0,
+        logprobs_of="sampled",
+        ignore_eos=True,
+        adapter=adapter,
     )
     answers = yield from compute_all(requests, [(each, params) for each in ids], bar)
     scores = []

@@ -25,6 +25,7 @@ def score(
     *,
     token_ids: TokenIds | None = None,
     cache_salt: str = "",
+    adapter: str | None = None,
     progress: bool | None = None,
 ) -> Waits[Scores]:
     """Compute the log-probabilities of one or more texts after a prompt, from the model without sampling parameters.
@@ -39,7 +40,7 @@ def score(
         prompt: text or messages, as in `generate`.
         options: the texts to compare, or one text.
         token_ids: the token ids of the prompt, in place of text.
-        cache_salt: as in `SamplingParams`.
+        cache_salt, adapter: as in `SamplingParams`.
         progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
             `progress` of `open`.
 
@@ -58,10 +59,10 @@ def score(
     texts = checks.long_texts("options", options)
     if not texts:
         raise InvalidRequest("options is empty; give at least one text")
-    salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
+    salt, adapter = checks.text("cache_salt", cache_salt, LONGEST_SALT), requests.adapter(adapter)
     requests.check_engine()
     sequences = yield from in_a_thread(partial(options_after, requests.loaded_engine.preparer, checked, texts), "score")
-    answers = yield from score_all(requests, sequences, bar, salt)
+    answers = yield from score_all(requests, sequences, bar, salt, adapter)
     scores = [Option(text, scores_of(answer)) for text, answer in zip(texts, answers, strict=True)]
     return Scores(tuple(scores), sum(answer.cached_tokens for answer in answers))
 
@@ -109,6 +110,7 @@ def perplexity(
     stride: int | None = None,
     token_ids: TokenIds | None = None,
     cache_salt: str = "",
+    adapter: str | None = None,
     progress: bool | None = None,
 ) -> Waits[Perplexity]:
     """Compute the perplexity of a text of any length under the model, and its bits per byte.
@@ -124,7 +126,7 @@ def perplexity(
         stride: the distance between the starts of two windows, in tokens. A smaller stride gives each token a longer
             context and takes more time. The default is half of the window.
         token_ids: token ids in place of text; the result then has no bits per byte.
-        cache_salt: as in `SamplingParams`.
+        cache_salt, adapter: as in `SamplingParams`.
         progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
             `progress` of `open`.
 
@@ -143,7 +145,7 @@ def perplexity(
     most = preparer.capacity - 1
     size = most if window is None else checks.integer("window", window, 2, most)
     step = size // 2 if stride is None else checks.integer("stride", stride, 1, size - 1)
-    salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
+    salt, adapter = checks.text("cache_salt", cache_salt, LONGEST_SALT), requests.adapter(adapter)
     requests.check_engine()
     if isinstance(prompt, tuple):
         ids = prompt
@@ -152,7 +154,7 @@ def perplexity(
     if len(ids) < 2:
         raise InvalidRequest(f"a perplexity needs at least two tokens, but the text has {len(ids)}")
     sequences = list(windows(ids, size, step))
-    answers = yield from score_all(requests, sequences, bar, salt)
+    answers = yield from score_all(requests, sequences, bar, salt, adapter)
     logprobs: list[TokenLogprob | None] = [None]
     for answer in answers:
         logprobs += scores_of(answer)

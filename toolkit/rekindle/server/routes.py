@@ -55,8 +55,9 @@ class Routes:
 
     async def chat(self, request: Request) -> ASGIApp:
         """Serve POST /v1/chat/completions."""
-        api_request = read_chat(await self._body(request), self._form)
-        handles, head = await self._submit(api_request.call), Head.new("chatcmpl", self._name)
+        body, model = await self._body(request)
+        api_request = read_chat(body, self._form)
+        handles, head = await self._submit(api_request.call, model), Head.new("chatcmpl", model)
         if api_request.call.streaming is not None:
             chunks = ChatChunks(head, api_request, [handle.record for handle in handles])
             return EventStream(handles, chunks, api_request.call.fields, self._limits)
@@ -66,8 +67,9 @@ class Routes:
 
     async def response(self, request: Request) -> ASGIApp:
         """Serve POST /v1/responses."""
-        api_request = read_response(await self._body(request), self._form)
-        handles, head = await self._submit(api_request.call), Head.new("resp", self._name)
+        body, model = await self._body(request)
+        api_request = read_response(body, self._form)
+        handles, head = await self._submit(api_request.call, model), Head.new("resp", model)
         if api_request.call.streaming is not None:
             return EventStream(handles, ResponseChunks(head, api_request), api_request.call.fields, self._limits)
         return await self._finish(
@@ -76,8 +78,9 @@ class Routes:
 
     async def completion(self, request: Request) -> ASGIApp:
         """Serve POST /v1/completions."""
-        api_request = read_completion(await self._body(request), self._limits.prompts)
-        handles, head = await self._submit(api_request.call), Head.new("cmpl", self._name)
+        body, model = await self._body(request)
+        api_request = read_completion(body, self._limits.prompts)
+        handles, head = await self._submit(api_request.call, model), Head.new("cmpl", model)
         decode = self._decode
         if api_request.call.streaming is not None:
             chunks = CompletionChunks(head, api_request, [handle.record for handle in handles], decode)
@@ -88,7 +91,8 @@ class Routes:
 
     async def embeddings(self, request: Request) -> ASGIApp:
         """Serve POST /v1/embeddings."""
-        api_request = read_embedding(await self._body(request), self._limits.prompts)
+        body, model = await self._body(request)
+        api_request = read_embedding(body, self._limits.prompts)
         all_strings = all(isinstance(text, str) for text in api_request.texts)
         mixed = not all_strings and any(isinstance(text, str) for text in api_request.texts)
         ids = await run_sync(self._all_ids, api_request.texts) if mixed else api_request.texts
@@ -97,24 +101,30 @@ class Routes:
         vectors = await run_until_disconnect(
             request.receive,
             lambda: self._session.embed(
-                **inputs, dimensions=api_request.dimensions, cache_salt=api_request.cache_salt, progress=False
+                **inputs,
+                dimensions=api_request.dimensions,
+                cache_salt=api_request.cache_salt,
+                adapter=self._adapter(model),
+                progress=False,
             ),
         )
         if vectors is None:
             return _send_nothing
         count = await run_sync(lambda: sum(self._length(text) for text in api_request.texts))
-        return reply(embeddings(vectors, self._name, count, api_request.encoding))
+        return reply(embeddings(vectors, model, count, api_request.encoding))
 
     async def tokenize(self, request: Request) -> Response:
         """Serve POST /tokenize."""
-        api_request = read_tokenize(await self._body(request), self._form)
+        body, _ = await self._body(request)
+        api_request = read_tokenize(body, self._form)
         tokens = await run_sync(self._tokens, api_request)
         texts = [self._session.decode([token]) for token in tokens] if api_request.with_texts else None
         return reply(tokens_object(tokens, self._longest, texts))
 
     async def detokenize(self, request: Request) -> Response:
         """Serve POST /detokenize."""
-        tokens = tokens_of(await self._body(request))
+        body, _ = await self._body(request)
+        tokens = tokens_of(body)
         return reply({"prompt": await run_sync(self._session.decode, tokens)})
 
     async def tokenizer_info(self, request: Request) -> Response:
@@ -134,13 +144,15 @@ class Routes:
         )
 
     async def models(self, request: Request) -> Response:
-        """Serve GET /v1/models."""
-        return reply({"object": "list", "data": [model_card(self._name, self._since, self._longest)]})
+        """Serve GET /v1/models: the model, and its adapters."""
+        names = [self._name, *(name for name in self._session.adapters if name != self._name)]
+        return reply({"object": "list", "data": [self._card(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
         """Serve GET /v1/models/NAME."""
-        self._check_name(request.path_params["name"])
-        return reply(model_card(self._name, self._since, self._longest))
+        name = request.path_params["name"]
+        self._check_name(name)
+        return reply(self._card(name))
 
     async def health(self, request: Request) -> Response:
         """Serve GET /health: 200 while requests can be served."""
@@ -165,8 +177,15 @@ class Routes:
         tokenizer = self._session.tokenizer
         return (PLAIN if tokenizer is None else format_of(tokenizer)).form
 
-    async def _body(self, request: Request) -> Fields:
-        """Read the body, and check its content type and its model."""
+    def _card(self, name: str) -> dict[str, Any]:
+        parent = None if name == self._name else self._name
+        return model_card(name, self._since, self._longest, parent)
+
+    async def _body(self, request: Request) -> tuple[Fields, str]:
+        """Read the body, and check its content type and its model; return it without the model, and the model's name.
+
+        The name is the model's for clients, or an adapter's.
+        """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # other sites' pages cannot send this type without permission (CORS)
             raise ApiError(415, f"the body must be of content type application/json, got {kind!r:.80}")
@@ -174,7 +193,7 @@ class Routes:
         model = body.take("model", str)
         if model is not None:
             self._check_name(model)
-        return body
+        return body, model or self._name
 
     async def _read(self, request: Request) -> bytes:
         most, size = self._limits.body_bytes, 0
@@ -190,15 +209,20 @@ class Routes:
         raise ApiError(408, f"the body must arrive within {self._limits.body_seconds:g} seconds")
 
     def _check_name(self, model: str) -> None:
-        if model != self._name:
-            message = f"there is no model {model!r:.200}; this server has {self._name!r}"
+        if model != self._name and model not in self._session.adapters:
+            names = ", ".join(map(repr, [self._name, *self._session.adapters]))
+            message = f"there is no model {model!r:.200}; this server has {names}"
             raise ApiError(HTTPStatus.NOT_FOUND, message, param="model", code="model_not_found")
 
-    async def _submit(self, call: Call) -> list[Handle]:
+    def _adapter(self, model: str) -> str | None:
+        return None if model == self._name else model
+
+    async def _submit(self, call: Call, model: str) -> list[Handle]:
+        adapter = self._adapter(model)
         try:
-            return await self._session.submit_all(call.prompt, n=call.n, **call.options)
+            return await self._session.submit_all(call.prompt, n=call.n, adapter=adapter, **call.options)
         except RekindleError as error:
-            raise api_error_of(error, call.fields) from error
+            raise api_error_of(error, {**call.fields, "adapter": "model"}) from error
 
     async def _finish(
         self,

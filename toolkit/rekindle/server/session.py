@@ -1,6 +1,6 @@
 """Interface between a server and its session."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,8 @@ class ServedSession(Protocol):
     def tokenizer(self) -> Tokenizer | None: ...
     @property
     def settings(self) -> Settings: ...
+    @property
+    def adapters(self) -> Mapping[str, Any]: ...
     @property
     def submit_all(self) -> Callable[..., Awaitable[list[Handle]]]: ...
     @property

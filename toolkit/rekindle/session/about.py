@@ -8,6 +8,8 @@ from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.models.wire import Wire
 from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix, prompt_shares
 
+OPTIONAL: Final = ("states", "adapters")
+"""Memory left out of a repr while there is none."""
 ASLEEP: Final = "asleep"
 """The state of an engine without weights and pages."""
 
@@ -27,6 +29,7 @@ class Memory:
         host, host_limit: the copies of cached pages and states in host memory, and their limit.
         disk, disk_limit: the cached pages and states of this model on disk, and the limit for those of all models.
         states: the states of running requests on all devices, for a model whose layers keep one; 0 for others.
+        adapters: the room for adapters on all devices, in use or free; 0 before the first one.
     """
 
     weights: int
@@ -40,10 +43,11 @@ class Memory:
     disk: int
     disk_limit: int
     states: int = 0
+    adapters: int = 0
 
     @classmethod
-    def of(cls, loaded_engine: LoadedEngine, *, asleep: bool) -> "Memory":
-        """Return the current memory of an engine; one that is asleep has nothing on its devices."""
+    def of(cls, loaded_engine: LoadedEngine, *, asleep: bool, adapters: int = 0) -> "Memory":
+        """Return the current memory of an engine; one that is asleep has only adapters on its devices."""
         limits, counts, deployment = loaded_engine.limits, loaded_engine.stats().scheduler, loaded_engine.deployment
         page, state, groups = limits.pool.page_bytes, limits.pool.state_bytes, limits.groups
         awake = int(not asleep)
@@ -59,6 +63,7 @@ class Memory:
             disk=counts.disk_pages * page + counts.disk_states * state,
             disk_limit=loaded_engine.settings.disk_cache_bytes if limits.pool.snapshots else 0,
             states=awake * groups * (limits.max_running + 1) * state,
+            adapters=adapters,
         )
 
     def facts(self) -> dict[str, str | None]:
@@ -69,6 +74,7 @@ class Memory:
             "a step": markup.size_text(self.workspace),
             "pages": f"{markup.size_text(self.pool)} for {markup.quantity(self.tokens, 'token')}",
             "states": f"{markup.size_text(self.states)} of running requests" if self.states else None,
+            "adapters": markup.size_text(self.adapters) if self.adapters else None,
             f"on each of {self.devices} devices": on_each if self.devices > 1 else None,
             "in host memory": self._of_limit(self.host, self.host_limit),
             "on disk": self._of_limit(self.disk, self.disk_limit),
@@ -84,7 +90,7 @@ class Memory:
         return f"{markup.size_text(used)} of {markup.size_text(limit)}" if limit else None
 
     def __repr__(self) -> str:
-        names = [field.name for field in fields(self) if field.name != "states" or self.states]
+        names = [field.name for field in fields(self) if field.name not in OPTIONAL or getattr(self, field.name)]
         sizes = {name: markup.size_text(getattr(self, name)) for name in names}
         rows = sizes | {"devices": f"{self.devices:,}", "tokens": f"{self.tokens:,}"}
         return "\n".join(f"{name:10}  {value}" for name, value in rows.items())
@@ -99,12 +105,14 @@ class About:
         loaded_engine: the engine of the session.
         error: the error that ended the session; None while it is open.
         state: "paused", "asleep" or a description of a stuck tick; None while the engine runs.
+        adapters: the bytes of the room for adapters.
     """
 
     name: str
     loaded_engine: LoadedEngine
     error: Exception | None
     state: str | None
+    adapters: int = 0
 
     def line(self) -> str:
         """Return the session on one line."""
@@ -123,7 +131,7 @@ class About:
         """Return the session as text: its line, the model and the memory."""
         if self.error is not None:
             return self.line()
-        rows = {"model": self._model(), "memory": Memory.of(self.loaded_engine, asleep=self.state == ASLEEP).facts()}
+        rows = {"model": self._model(), "memory": self._memory.facts()}
         return "\n".join([self.line(), *(f"  {name:8}{_joined(facts)}" for name, facts in rows.items())])
 
     def html(self) -> str:
@@ -139,13 +147,17 @@ class About:
             "generated": markup.quantity(counts.generated_tokens, "token"),
             "meanwhile": self.loaded_engine.programs.readiness().summary or None,
         }
-        memory = Memory.of(self.loaded_engine, asleep=self.state == ASLEEP).facts()
+        memory = self._memory.facts()
         parts = (*map(markup.facts, (self._model(), memory, now)), prompt_shares(counts))
         return markup.card("Session", self.name, *parts)
 
     @property
     def _counts(self) -> SchedulerStats:
         return self.loaded_engine.stats().scheduler
+
+    @property
+    def _memory(self) -> Memory:
+        return Memory.of(self.loaded_engine, asleep=self.state == ASLEEP, adapters=self.adapters)
 
     def _free(self) -> str:
         """Return the numbers of free pages and of all pages as text."""

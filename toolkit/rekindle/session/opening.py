@@ -1,19 +1,22 @@
 """Opening of models: `open` and `open_sync`."""
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import partial
 from os import PathLike
+from types import MappingProxyType
 from typing import Any, Unpack
 
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.concurrency.eventual import Eventual
+from rekindle.core.concurrency.progress import Report
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.concurrency.twins import blocking
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.engine.building import build
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import Build, EngineThread
 from rekindle.core.engine.wiring import Compose
 from rekindle.core.errors import ConfigError, InvalidRequest, ModelError, suggestion
@@ -25,6 +28,7 @@ from rekindle.core.text.template import template_variables
 from rekindle.hosts.hosts import Hosts
 from rekindle.notebook.front_end import tell
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
+from rekindle.session.adapters import AdapterSource, with_room_for
 from rekindle.session.session import Session
 
 PREPARING = "Until then a call may wait for its program. To wait for all of them, await session.precompiled()."
@@ -42,6 +46,7 @@ def open(
     revision: str | None = None,
     chat_template: str | None = None,
     hosts: Hosts | None = None,
+    adapters: Mapping[str, AdapterSource] = MappingProxyType({}),
     **settings: Unpack[SettingsOptions],
 ) -> "Opening":
     """Open a model: `session = await rekindle.open(model)`, or `async with rekindle.open(model) as session`.
@@ -63,6 +68,7 @@ def open(
             this template.
         hosts: other processes that serve the session together with this one. Each contributes an equal part of the
             `tensor` devices.
+        adapters: directories of LoRA adapters in PEFT's format, by the names for requests: see `Session.add_adapter`.
         **settings: see `rekindle.Settings`.
 
     Returns:
@@ -71,7 +77,7 @@ def open(
     Raises:
         ConfigError: an argument or a setting is unknown or invalid. For a setting that does not fit the model, the
             error is raised by the await, as are all following errors.
-        ModelError: the model cannot be opened.
+        ModelError: the model or an adapter cannot be opened.
         NotRestored: with `restore="require"`, a program would have to be compiled.
         UnsafeStorage: the cache directory belongs to another user, or others can write to it.
         HostRefused: one of `hosts` has another secret, version or model, or cannot open this model.
@@ -81,8 +87,10 @@ def open(
     _check_names(settings)
     _check_arguments(model, compose, family, revision, chat_template, hosts)
     checked = Settings(**settings)
-    if checked.weights is None and (hosts is not None or isinstance(checked.replicas, Ray)):
+    in_one_process = hosts is None and not isinstance(checked.replicas, Ray)
+    if checked.weights is None and not in_one_process:
         raise ConfigError("weights=None is for a session in one process: leave it out, or leave out hosts and Ray")
+    _check_adapters(adapters, checked, in_one_process=in_one_process)
     if isinstance(checked.replicas, Ray):
         _check_remote(checked, compose, hosts)
         from rekindle.replicas.opening import build_over
@@ -90,11 +98,14 @@ def open(
         builder: Any = partial(build_over, checked.replicas)
     else:
         builder = partial(build, compose=compose, hosts=hosts)
-    build_engine: Build = partial(
-        builder, model, checked, family=family, revision=revision, chat_template=chat_template
-    )
+    options = {"family": family, "revision": revision, "chat_template": chat_template}
+
+    def build_engine(report: Report) -> LoadedEngine:
+        loaded_engine: LoadedEngine = builder(model, with_room_for(adapters, checked), report, **options)
+        return loaded_engine
+
     new_client = partial(EngineClient, checked.max_waiting, has_weights=checked.weights is not None)
-    return Opening(str(model), build_engine, new_client, progress)
+    return Opening(str(model), build_engine, new_client, progress, adapters)
 
 
 open_sync = blocking(open)
@@ -131,6 +142,17 @@ def _check_arguments(
         raise ConfigError(f"hosts must be a rekindle.Hosts, got {hosts!r:.80}")
 
 
+def _check_adapters(adapters: object, settings: Settings, *, in_one_process: bool) -> None:
+    """Raise ConfigError for invalid `adapters`, or for adapters of engines in several processes."""
+    is_valid = isinstance(adapters, Mapping) and all(
+        isinstance(name, str) and isinstance(source, str | PathLike) for name, source in adapters.items()
+    )
+    if not is_valid:
+        raise ConfigError(f'adapters must map names to directories, such as {{"sql": "path"}}; got {adapters!r:.80}')
+    if not in_one_process and (adapters or settings.max_adapters or settings.max_adapter_rank):
+        raise ConfigError("adapters are for a session in one process: leave them out, or leave out hosts and Ray")
+
+
 def _check_remote(settings: Settings, compose: object, hosts: object) -> None:
     """Raise ConfigError for arguments that replicas in other processes do not support."""
     local_only = {"compose": compose, "hosts": hosts, "mesh": settings.mesh}
@@ -159,9 +181,17 @@ class Opening(Eventual[Session]):
     _gives = Session
     _hint = "it is not open yet; session = await rekindle.open(...)"
 
-    def __init__(self, name: str, build: Build, new_client: Callable[[], EngineClient], progress: bool):
+    def __init__(
+        self,
+        name: str,
+        build: Build,
+        new_client: Callable[[], EngineClient],
+        progress: bool,
+        adapters: Mapping[str, AdapterSource],
+    ):
         super().__init__()
         self._name, self._build, self._new_client, self._progress = name, build, new_client, progress
+        self._adapters = adapters
 
     def __repr__(self) -> str:
         return f"<rekindle.Opening of {self._name!r}: await it, or enter it with 'async with'>"
@@ -187,6 +217,8 @@ class Opening(Eventual[Session]):
                 ):
                     bars.say(f"{programs.summary}. {PREPARING}")
             session = _session(engine, client, self._name, self._progress)
+            for name, source in self._adapters.items():
+                yield from session._adapters.add(name, source, None, None)
             if self._progress and (session.restored.stored or session.restored.nodes):
                 tell(session.restored)
             return session

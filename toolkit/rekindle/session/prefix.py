@@ -29,7 +29,7 @@ from rekindle.core.request.params import check_draws, check_keywords
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 
-FIXED = ("cache_salt", "tools", "chat_template_kwargs")
+FIXED = ("cache_salt", "adapter", "tools", "chat_template_kwargs")
 """Options of `session.prefix` that calls on the prefix inherit and cannot override."""
 
 
@@ -187,7 +187,12 @@ class PendingPrefix(Eventual[Prefix]):
 
 @spelled_out(PromptOptions, PROMPT_DEFAULTS)
 def prefix(
-    session: HasRequests, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
+    session: HasRequests,
+    prompt: OnePrompt = None,
+    *,
+    cache_salt: str = "",
+    adapter: str | None = None,
+    **options: Unpack[PromptOptions[TokenIds]],
 ) -> PendingPrefix:
     """Compute a prefix once and hold it in the cache: `doc = await session.prefix(text)`, or `async with` it.
 
@@ -197,7 +202,7 @@ def prefix(
 
     Args:
         prompt: text or messages, as in `generate`.
-        cache_salt: the cache salt of the prefix and its continuations, as in `SamplingParams`.
+        cache_salt, adapter: the cache salt and the adapter of the prefix and its continuations, as in `SamplingParams`.
         Others: the prompt options of `generate`. Sampling parameters belong to calls on the prefix.
 
     Returns:
@@ -209,11 +214,11 @@ def prefix(
     """
     if not session._requests.loaded_engine.limits.prefix_cache:
         raise InvalidRequest("this session cannot hold prefixes: it was opened with prefix_cache=False")
-    check_keywords(options, ("cache_salt", *PromptOptions.__annotations__))
+    check_keywords(options, ("cache_salt", "adapter", *PromptOptions.__annotations__))
     if options.get("tool_choice", "auto") not in ("auto", "none"):
         raise InvalidRequest("tool_choice belongs to calls on the prefix, as in doc.generate(tool_choice=...)")
     checked = session._requests.prompt(prompt, options)
-    return PendingPrefix(checked, session._requests.continuing(checked, cache_salt))
+    return PendingPrefix(checked, session._requests.continuing(checked, cache_salt, adapter))
 
 
 def hold(prompt: Prompt, requests: Requests) -> Waits[Prefix]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 import jax
 
 from rekindle.chats import conversations
+from rekindle.client.adapters import AdapterInfo
 from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Outcome
 from rekindle.client.engine_client import EngineClient
@@ -58,6 +59,7 @@ from rekindle.results.generation import Generation
 from rekindle.scoring import embedding, judging, likelihood
 from rekindle.session import prefix as prefixes
 from rekindle.session.about import ASLEEP, About, Memory
+from rekindle.session.adapters import AdapterOperations, AdapterSource
 from rekindle.session.engine_view import EngineView
 from rekindle.session.metrics import metrics_text
 from rekindle.session.operations import Operations
@@ -97,6 +99,7 @@ class Session:
         self._client = client
         self._requests = Requests(engine, loaded_engine, client, loaded_engine.defaults, NotebookDrawer, progress)
         self._operations = Operations(engine, loaded_engine, client)
+        self._adapters = AdapterOperations(engine, loaded_engine, client)
         self._dashboard: Dashboard | None = None
         with suppress(SessionError):  # an ended engine has nothing to log
             for lane, scheduler in enumerate(loaded_engine.schedulers):
@@ -452,6 +455,62 @@ class Session:
 
     wake_sync = blocking(wake)
 
+    @awaitable("await session.add_adapter(...)")
+    def add_adapter(
+        self,
+        name: str,
+        path: AdapterSource | None = None,
+        *,
+        tensors: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> Waits[None]:
+        """Add a LoRA adapter under a name for requests, and wait until it is on the device.
+
+        Requests use it with `generate(..., adapter=name)`. Requests with different adapters, and without one, share the
+        batches. An adapter of the same name is replaced: requests submitted from now on use the new one, and earlier
+        ones finish with the old one. Cached prefixes belong to an adapter's numbers, so no request finds those of
+        another one, and an adapter added again finds its own.
+
+        The first adapter takes the memory of `max_adapters` adapters of rank `max_adapter_rank`, and its requests wait
+        for programs of their own. Later ones compile nothing. `sleep` keeps adapters, and so does `update_weights`.
+
+        Args:
+            name: the name.
+            path: the directory of an adapter saved by PEFT, with adapter_config.json and adapter_model.safetensors.
+            tensors: the adapter's arrays of numpy or JAX in place of files, by their names there, such as
+                "model.layers.0.self_attn.q_proj.lora_A.weight".
+            config: the content of adapter_config.json for `tensors`, at least `r` and `lora_alpha`.
+
+        Raises:
+            InvalidRequest: the arguments are invalid, there are `max_adapters` already, or the session cannot have
+                adapters.
+            ModelError: the adapter cannot be read, is more than LoRA of linear layers, or does not fit the model.
+            SessionError: the session is closed or its engine failed.
+        """
+        return self._adapters.add(name, path, tensors, config)
+
+    add_adapter_sync = blocking(add_adapter)
+
+    @awaitable("await session.remove_adapter(...)")
+    def remove_adapter(self, name: str) -> Waits[None]:
+        """Remove an adapter: requests that name it are refused from now on, and earlier ones finish with it.
+
+        Its place on the device is free for another adapter once the last of them has ended. The call does not wait for
+        that.
+
+        Raises:
+            InvalidRequest: there is no adapter of this name.
+        """
+        self._adapters.remove(name)
+        yield from ()
+
+    remove_adapter_sync = blocking(remove_adapter)
+
+    @property
+    def adapters(self) -> dict[str, AdapterInfo]:
+        """The adapters by name, each with its source, rank, digest and number of unfinished requests."""
+        return self._client.adapters.infos
+
     @awaitable("await session.save()")
     def save(self, *, progress: bool = True) -> Waits[int]:
         """Write all cached prefixes to disk for later sessions, and wait until they are on disk.
@@ -720,7 +779,7 @@ class Session:
     @property
     def memory(self) -> Memory:
         """Current memory use of weights, workspace and pages."""
-        return Memory.of(self._loaded_engine, asleep=self.asleep)
+        return Memory.of(self._loaded_engine, asleep=self.asleep, adapters=self._adapters.bytes)
 
     @property
     def asleep(self) -> bool:
@@ -817,7 +876,8 @@ class Session:
         return ASLEEP if self.asleep else None if self._client.has_weights else "without weights"
 
     def _about(self) -> About:
-        return About(self._name, self._loaded_engine, self._engine.error, self.stuck or self._rest())
+        state, adapters = self.stuck or self._rest(), self._adapters.bytes
+        return About(self._name, self._loaded_engine, self._engine.error, state, adapters)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         about = self._about()

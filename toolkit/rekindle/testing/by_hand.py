@@ -24,6 +24,7 @@ from rekindle.core.messages import (
     Output,
     Outputs,
     Plan,
+    PutAdapter,
     Rejected,
     Started,
     UseWeights,
@@ -33,7 +34,7 @@ from rekindle.core.messages import (
 )
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.request.params import SamplingParams
-from rekindle.core.request.request import Pooling, Request
+from rekindle.core.request.request import AdapterUse, Pooling, Request, namespace_of
 from rekindle.core.request.tokens import EndReason, StateSum
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
@@ -186,12 +187,18 @@ class ByHand:
         pooling: Pooling | None = None,
         grammar: FakeGrammar | None = None,
         priority: int = 0,
+        adapter: AdapterUse | None = None,
     ) -> list[Plan]:
         """Add a request to the waiting queue, with `begun` as the beginning of its output."""
         params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw, priority=priority)
         request = Request(request_id, tuple(prompt), params, frozenset(end_ids), self.limits.max_context)
-        request = replace(request, namespace=namespace, hold=hold, output_prefix=tuple(begun), pooling=pooling)
+        request = replace(request, hold=hold, output_prefix=tuple(begun), pooling=pooling)
+        request = replace(request, namespace=namespace_of(namespace, adapter), adapter=adapter)
         return self.say(Admit(request if grammar is None else constrained(request, grammar)))
+
+    def put_adapter(self, slot: int, digest: str) -> None:
+        """Put an adapter with this digest into a slot of the device."""
+        self._stepper.handle(PutAdapter(0, slot, digest))
 
     def settle(self) -> list[Plan]:
         """Settle the oldest tick in flight."""

@@ -11,6 +11,7 @@ import numpy as np
 from rekindle.core.buckets import QUERY_BLOCK, Bucket, smallest
 from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.messages import (
+    AdapterPut,
     Chunk,
     Collect,
     Collected,
@@ -20,6 +21,7 @@ from rekindle.core.messages import (
     Offload,
     Onload,
     Plan,
+    PutAdapter,
     PutPages,
     Row,
     SampleRow,
@@ -46,6 +48,10 @@ seconds.
 """
 
 
+MOST_DIGESTS = 1 << 20
+"""The most adapters of a fake device in its life."""
+
+
 @dataclass(slots=True)
 class _Slot:
     token: int = 0
@@ -53,6 +59,7 @@ class _Slot:
     request: Request | None = None
     allowed: Any = None
     state: list[int | None] = field(default_factory=list)
+    stamp: int = 0
     page_table: dict[int, int] = field(default_factory=dict)
 
 
@@ -69,6 +76,8 @@ class FakeStepper:
         self._weights = 0
         self._losses = 0
         self._asleep = False
+        self._adapters: dict[int, str] = {}
+        self._digests: list[str | None] = [None]  # the number of an adapter is a part of its pages' stamp
 
     def lose(self) -> None:
         """Lose the pages and the slots, as after a failed program; the reply to the next plan reports the loss."""
@@ -77,7 +86,10 @@ class FakeStepper:
         self._slots = _slots(self._limits)
 
     def handle(self, message: Message) -> list[Message]:
-        """Answer Plan with Dispatched, Offload with Gathered, Collect with Collected, UseWeights with WeightsUsed."""
+        """Answer Plan with Dispatched, Offload with Gathered, Collect with Collected, UseWeights with WeightsUsed.
+
+        Answer PutAdapter with AdapterPut; its content is the digest of the adapter.
+        """
         match message:
             case Plan():
                 return [self._dispatch(message)]
@@ -99,7 +111,15 @@ class FakeStepper:
                 if asleep:
                     self.lose()
                 return [WeightsUsed(ticket, version, asleep)]
-        raise AssertionError(f"the stepper takes Plan, Offload, Collect, PutPages and UseWeights, got {message!r}")
+            case PutAdapter(ticket, slot, content):
+                assert 0 <= slot < self._limits.adapter_slots, "there is no such slot for an adapter"
+                self._adapters[slot] = content
+                if content not in self._digests:
+                    self._digests.append(content)
+                return [AdapterPut(ticket)]
+        raise AssertionError(
+            f"the stepper takes Plan, Offload, Collect, PutPages, UseWeights and PutAdapter, got {message!r}"
+        )
 
     def _dispatch(self, plan: Plan) -> Dispatched:
         """Write all pages of a tick before reading any, as the device does."""
@@ -207,6 +227,9 @@ class FakeStepper:
         )
         slot = self._slots[chunk.slot]
         slot.page_table = dict(enumerate(chunk.table))
+        slot.stamp = self._stamp(chunk.adapter)
+        if chunk.completes is not None:
+            self._check_adapter(chunk.adapter, chunk.completes)
         self._check_state(slot, chunk)
         if chunk.scoring is not None:
             first = chunk.scoring.first + 1
@@ -220,19 +243,18 @@ class FakeStepper:
             if page == NULL_PAGE:
                 self._check_found(chunk.table, position, tokens)
             else:
-                self._write(page, position, [*tokens, *padding])
+                self._write(page, position, [*tokens, *padding], slot.stamp)
         return slot
 
     def _check_state(self, slot: _Slot, chunk: Chunk) -> None:
         """Add a chunk to its slot's state, which must have seen exactly the tokens before it."""
-        stamp = self._weights * VOCAB_SIZE
         if chunk.start == 0:
             slot.state = []
         if self._limits.pool.state_pages:
             pages = chunk.table[: -(-chunk.start // self._limits.pool.page_size)]
             before = list(chain.from_iterable(self._pages[page] for page in pages))[: chunk.start]
             assert slot.state == before, "a chunk begins after other tokens than those of its state"
-            slot.state += [token + stamp for token in chunk.tokens]
+            slot.state += [token + slot.stamp for token in chunk.tokens]
 
     def _check_found(self, table: Sequence[int], position: int, tokens: Sequence[int]) -> None:
         """Check a block computed for its last token only: its page must have the keys and values already."""
@@ -250,26 +272,36 @@ class FakeStepper:
         place, offset = divmod(slot.length, self._limits.pool.page_size)
         page = row.page if step <= offset else row.next_page  # the row began on an earlier page than this token's
         slot.page_table[place] = page
-        self._write(page, slot.length, [slot.token])
-        slot.state.append(slot.token + self._weights * VOCAB_SIZE)
+        slot.stamp = self._stamp(row.adapter)
+        self._check_adapter(row.adapter, slot.request)
+        self._write(page, slot.length, [slot.token], slot.stamp)
+        slot.state.append(slot.token + slot.stamp)
         slot.length += 1
         return slot
 
-    def _write(self, page: int, position: int, tokens: Sequence[int | None]) -> None:
+    def _stamp(self, adapter: int | None) -> int:
+        """Return the stamp of pages computed with an adapter now, with the weights in use."""
+        digest = None if adapter is None else self._adapters[adapter]
+        return (self._weights * MOST_DIGESTS + self._digests.index(digest)) * VOCAB_SIZE
+
+    def _check_adapter(self, adapter: int | None, request: Request) -> None:
+        own = request.adapter
+        assert adapter == (None if own is None else own.slot), "computed with another adapter than the request's"
+        assert own is None or self._adapters[own.slot] == own.digest, "the adapter's slot has another adapter"
+
+    def _write(self, page: int, position: int, tokens: Sequence[int | None], stamp: int) -> None:
         self._check_page(page)
         index, offset = divmod(position, self._limits.pool.page_size)
         assert index < self._limits.pool.pages_per_request, f"position {position} is beyond the page table"
         content = self._pages.setdefault(page, [None] * self._limits.pool.page_size)
-        stamp = self._weights * VOCAB_SIZE
         content[offset : offset + len(tokens)] = [None if token is None else token + stamp for token in tokens]
 
     def _context(self, slot: _Slot) -> list[int]:
         pages = range(-(-slot.length // self._limits.pool.page_size))
         content = list(chain.from_iterable(self._pages[slot.page_table[page]] for page in pages))[: slot.length]
         assert None not in content, "a position is read that was never written"
-        stamp = self._weights * VOCAB_SIZE
-        tokens = [token - stamp for token in content if token is not None]
-        assert 0 <= min(tokens) <= max(tokens) < VOCAB_SIZE, "a page of other weights is read"
+        tokens = [token - slot.stamp for token in content if token is not None]
+        assert 0 <= min(tokens) <= max(tokens) < VOCAB_SIZE, "a page of other weights or another adapter is read"
         return tokens
 
 

@@ -25,6 +25,7 @@ from rekindle.core.engine.loaded_engine import Lane, LoadedEngine
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.engine.wiring import Actors
+from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.store.restore_report import RestoreReport
@@ -45,6 +46,18 @@ class _FakeLoadedEngine(LoadedEngine):
     def reload(self, weights: Weights | None) -> list[Any]:
         """Return empty weights."""
         return self.load(weights or {})
+
+    def check_adapter(self, lora: Lora) -> Lora:
+        """Accept any adapter."""
+        return lora
+
+    def place_adapter(self, lora: Lora, *, with_room: bool) -> tuple[Any, Any]:
+        """Return the digest in place of arrays."""
+        content = [lora.digest for _ in self.lanes] if len(self.lanes) > 1 else lora.digest
+        return content, None
+
+    def prepare_adapter_programs(self) -> None:
+        """Do nothing, since the fake device runs no programs."""
 
 
 def fake_loaded_engine(
@@ -77,7 +90,7 @@ def fake_loaded_engine(
         unserved=(),
         preparer=preparer,
         lanes=lanes,
-        programs=EnginePrograms((executables,), (), RestoreReport(0, 0, 0, 0, 0, 0.0, 0.0, {}), 0),
+        programs=EnginePrograms((executables,), [], RestoreReport(0, 0, 0, 0, 0, 0.0, 0.0, {}), 0),
         resources=resources,
     )
 

@@ -40,24 +40,30 @@ ffi::Future linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Vector
   return compute(pool, wide, &all, 1, std::move(inputs));
 }
 
-// The rows of each group are multiplied by the group's weight.
-ffi::Future grouped_linear(ffi::ThreadPool pool, Matrix x, Ids counts, ffi::AnyBuffer weight, ffi::Result<Matrix> y) {
+// The rows of each group are multiplied by the group's weight, and added to `onto` unless it is empty.
+ffi::Future grouped_linear(ffi::ThreadPool pool, Matrix x, Ids counts, ffi::AnyBuffer weight, Matrix onto,
+                           ffi::Result<Matrix> y) {
   const int64_t rows = x.dimensions()[0], in = x.dimensions()[1], out = y->dimensions()[1];
+  const bool added = onto.element_count() > 0;
   const int64_t groups = counts.element_count(), panels = (out + kPanel - 1) / kPanel;
   const bool wide = weight.element_type() == ffi::F32;
   const int64_t size = panels * kPanel * (wide ? in : (in + 1) / 2 * 2);
-  if (static_cast<int64_t>(weight.element_count()) != groups * size || y->dimensions()[0] != rows)
+  if (static_cast<int64_t>(weight.element_count()) != groups * size || y->dimensions()[0] != rows ||
+      (added && !(onto.dimensions() == y->dimensions())))
     return invalid("grouped linear layers got arrays of shapes that do not fit together");
+  if (added && onto.typed_data() != y->typed_data())  // XLA had to keep it
+    std::copy_n(onto.typed_data(), rows * out, y->typed_data());
   std::vector<Linear> all;
   int64_t row = 0;
   for (int64_t group = 0; group < groups; ++group) {
     const int64_t count = std::clamp<int64_t>(counts.typed_data()[group], 0, rows - row);
     const char* own = static_cast<const char*>(weight.untyped_data()) + group * size * (wide ? 4 : 2);
+    float* of_group = y->typed_data() + row * out;
     if (count > 0)
-      all.push_back({x.typed_data() + row * in, own, nullptr, y->typed_data() + row * out, count, in, out, false});
+      all.push_back({x.typed_data() + row * in, own, added ? of_group : nullptr, of_group, count, in, out, false});
     row += count;
   }
-  std::fill(y->typed_data() + row * out, y->typed_data() + rows * out, 0.0f);  // rows of no group
+  if (!added) std::fill(y->typed_data() + row * out, y->typed_data() + rows * out, 0.0f);  // rows of no group
   return compute(pool, wide, all.data(), all.size());
 }
 
@@ -107,6 +113,7 @@ REKINDLE_HANDLER(rekindle_grouped_linear, rekindle::grouped_linear,
                      .Arg<rekindle::Matrix>()
                      .Arg<rekindle::Ids>()
                      .Arg<xla::ffi::AnyBuffer>()
+                     .Arg<rekindle::Matrix>()
                      .Ret<rekindle::Matrix>());
 
 REKINDLE_HANDLER(rekindle_look_up, rekindle::look_up,

@@ -15,7 +15,7 @@ constexpr int64_t kRows = 96;   // the most rows of a part of a linear layer (48
 struct Linear {
   const float* x;      // [rows][in]
   const void* weight;  // float or bfloat16, packed
-  const float* onto;   // [rows][out], or null
+  const float* onto;   // [rows][out], or null; if it is `y`, the sums begin with its numbers
   float* y;            // [rows][out], or [out][rows] of columns
   int64_t rows, in, out;
   bool columns;

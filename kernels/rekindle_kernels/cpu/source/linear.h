@@ -100,6 +100,9 @@ struct Inputs {
   int64_t row;                    // the tile's first row in the result
   int64_t begin, steps;
   int64_t ahead, hop;  // the prefetch distance after the weights in bytes, and its increase per step
+  bool more = false;   // whether the sums begin with the numbers in the result, rather than with zero
+
+  bool fresh() const { return begin == 0 && !more; }
 };
 
 // The number of vectors of a panel's row computed at a time.
@@ -116,7 +119,7 @@ void strip(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, cons
   for (int row = 0; row < Rows; ++row)
 #pragma GCC unroll 8
     for (int part = 0; part < kAcross; ++part)
-      sums[row][part] = inputs.begin == 0 ? Vec{} : load(y + row * out + part * kLanes);
+      sums[row][part] = inputs.fresh() ? Vec{} : load(y + row * out + part * kLanes);
   const auto* x = inputs.x;
   for (int64_t step = 0; step < inputs.steps; ++step, x += Rows, weight += kPanel * Kind::kDepth, next += hop) {
     if constexpr (Rows > 2) {
@@ -170,7 +173,7 @@ void add_panel(const Linear& all, const Inputs<Kind>& inputs, int64_t panel) {
   const int64_t size = (all.in + Kind::kDepth - 1) / Kind::kDepth * Kind::kDepth * kPanel;
   const auto* weight = static_cast<const typename Kind::Weight*>(all.weight) + panel * size + inputs.begin * kPanel;
   const int64_t place = inputs.row * all.out + panel * kPanel, wide = least(kPanel, all.out - panel * kPanel);
-  const bool added = all.onto != nullptr && inputs.begin + inputs.steps * Kind::kDepth >= all.in;
+  const bool added = all.onto != nullptr && !inputs.more && inputs.begin + inputs.steps * Kind::kDepth >= all.in;
   for (int r = 0; r < Rows && added; ++r)  // it arrives before the sums are done
     for (int64_t i = 0; i < wide; i += 16) __builtin_prefetch(all.onto + place + r * all.out + i);
   float* y = all.y + place;
@@ -178,7 +181,7 @@ void add_panel(const Linear& all, const Inputs<Kind>& inputs, int64_t panel) {
     tile<Kind, Rows>(inputs, weight, y, all.out);
   } else {
     float whole[Rows][kPanel] = {};
-    for (int r = 0; r < Rows && inputs.begin > 0; ++r) std::memcpy(whole[r], y + r * all.out, wide * sizeof(float));
+    for (int r = 0; r < Rows && !inputs.fresh(); ++r) std::memcpy(whole[r], y + r * all.out, wide * sizeof(float));
     tile<Kind, Rows>(inputs, weight, whole[0], kPanel);
     for (int r = 0; r < Rows; ++r) std::memcpy(y + r * all.out, whole[r], wide * sizeof(float));
   }
@@ -243,12 +246,13 @@ void linear_rows(const Linear& all, const LinearPart& part) {
   // processor prefetches by itself; our prefetches would cost a tenth, unless the weights are widened (`kSoon`).
   const int64_t line = kPanel * Kind::kDepth * sizeof(typename Kind::Weight), hop = line / tiles.count;
   const int64_t panel = (all.in + Kind::kDepth - 1) / Kind::kDepth * line;
+  const bool more = all.onto == all.y;
   for (int64_t begin = 0; begin < all.in; begin += kBlock)
     for (int64_t p = part.first_panel; p < part.first_panel + part.panels; ++p)
       for (int64_t t = 0; t < tiles.count; ++t) {
         const int64_t steps = tiles.steps(begin), row = part.first_row + tiles.first(t);
         const int64_t ahead = tiles.count > 1 || tiles.rows(t) > Kind::kWhole ? panel + t * steps * hop : 6144;
-        add_panel_of<Kind>(tiles.rows(t), all, {tiles.inputs(begin, t), row, begin, steps, ahead, hop}, p);
+        add_panel_of<Kind>(tiles.rows(t), all, {tiles.inputs(begin, t), row, begin, steps, ahead, hop, more}, p);
       }
 }
 

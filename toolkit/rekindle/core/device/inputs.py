@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import jax
 import numpy as np
@@ -14,6 +14,8 @@ from rekindle.core.device.sampling.rows import COLUMNS
 from rekindle.core.device.state import Slots
 
 A = TypeVar("A", np.ndarray, jax.Array)
+NO_ADAPTER: Final = 2**30
+"""Number in place of an adapter's slot, above all slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class TickInputs(Generic[A]):
         row_length: (decode_rows,) like `block_length`.
         row_steps, row_ends: (decode_rows,) and (decode_rows, MAX_END_IDS) the maximum number of tokens for each
             row, and its end tokens, padded with -1; both are empty for a single step.
+        block_adapter, sample_adapter, row_adapter: (blocks,), (samples,) and (decode_rows,) the ascending slots of
+            their adapters; `NO_ADAPTER` for none. All are empty in a program without adapters.
     """
 
     tokens: A
@@ -60,6 +64,9 @@ class TickInputs(Generic[A]):
     row_length: A
     row_steps: A
     row_ends: A
+    block_adapter: A
+    sample_adapter: A
+    row_adapter: A
 
 
 def samples_of(bucket: Bucket, max_running: int) -> int:
@@ -95,7 +102,9 @@ class InputLayout:
         if bucket.steps > 1:
             rows = bucket.decode_rows
             several = {"row_page": (rows, 2), "row_steps": (rows,), "row_ends": (rows, MAX_END_IDS)}
-        shapes = by_token | by_block | by_row | wide | several
+        names, counts = ("block_adapter", "sample_adapter", "row_adapter"), (bucket.blocks, samples, bucket.decode_rows)
+        adapted = {name: (count * bucket.adapters,) for name, count in zip(names, counts, strict=True)}
+        shapes = by_token | by_block | by_row | wide | several | adapted
         return {field.name: shapes.get(field.name, (samples,)) for field in fields(TickInputs)}
 
     def unpack(self, packed: A) -> TickInputs[A]:
@@ -114,4 +123,5 @@ class InputLayout:
         for slot in (views.block_slot, views.sample_slot, views.chunk_slot, views.row_slot):
             slot[:] = self.max_running
         views.targets[:] = views.row_ends[:] = -1
+        views.block_adapter[:] = views.sample_adapter[:] = views.row_adapter[:] = NO_ADAPTER
         return packed

@@ -9,8 +9,18 @@ import numpy as np
 
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.jax_settings import with_overrides
-from rekindle.core.device.programs.lowering import ALLOW, ENTER, GATHER, GATHER_STATE, SCATTER, SCATTER_STATE, Key
+from rekindle.core.device.programs.lowering import (
+    ADAPT,
+    ALLOW,
+    ENTER,
+    GATHER,
+    GATHER_STATE,
+    SCATTER,
+    SCATTER_STATE,
+    Key,
+)
 from rekindle.core.device.state import Pages, Slots
+from rekindle.core.models.adapters.rows import Stacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +93,16 @@ class ScatterState:
     key: ClassVar[Key] = SCATTER_STATE
 
 
-Order: TypeAlias = TickOrder | Enter | Allow | Gather | Scatter | GatherState | ScatterState
+@dataclass(frozen=True, slots=True)
+class Adapt:
+    """Order to put an adapter into a slot, packed by `pack_adapter`."""
+
+    slot: int
+    content: Any
+    key: ClassVar[Key] = ADAPT
+
+
+Order: TypeAlias = TickOrder | Enter | Allow | Gather | Scatter | GatherState | ScatterState | Adapt
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +139,19 @@ class DeviceState:
     Attributes:
         weights: the first argument of every step.
         pages, slots: the page pool and slots, initially of an idle engine.
+        adapters: the matrices of all adapters; empty until the first adapter.
     """
 
     weights: list[jax.Array]
     pages: Pages
     slots: Slots
+    adapters: Stacks = ()
 
     def arguments(self, order: Order) -> tuple[Any, ...]:
         """Return the arguments for the program of an order. Some are donated, so `take` must follow."""
         match order:
+            case TickOrder(bucket) if bucket.adapters:
+                return self.weights, self.adapters, self.pages, self.slots, order.packed
             case TickOrder():
                 return self.weights, self.pages, self.slots, order.packed
             case Enter():
@@ -143,6 +166,8 @@ class DeviceState:
                 return self.slots.states, np.int32(order.slot)
             case ScatterState():
                 return self.slots.states, np.int32(order.slot), order.content
+            case Adapt():
+                return self.adapters, np.int32(order.slot), order.content
 
     def take(self, order: Order, results: Any) -> Any:
         """Store the new state from an order's results, and return the rest: outputs, a copy, or None."""
@@ -160,6 +185,8 @@ class DeviceState:
                 self.pages = results
             case ScatterState():
                 self.slots = replace(self.slots, states=results)
+            case Adapt():
+                self.adapters = results
         return None
 
     def delete_state(self) -> None:
@@ -168,9 +195,9 @@ class DeviceState:
             array.delete()
 
     def delete(self) -> None:
-        """Delete the state and the weights."""
+        """Delete the state, the weights and the adapters."""
         self.delete_state()
-        for array in self.weights:
+        for array in (*self.weights, *jax.tree.leaves(self.adapters)):
             array.delete()
         release_host_memory()
 

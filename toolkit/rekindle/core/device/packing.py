@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rekindle.core.buckets import MAX_BAD_WORD_TOKENS, MAX_END_IDS, QUERY_BLOCK, Bucket
-from rekindle.core.device.inputs import InputLayout, TickInputs, samples_of
+from rekindle.core.device.inputs import NO_ADAPTER, InputLayout, TickInputs, samples_of
 from rekindle.core.device.sampling.adjustments import RECENT, PackedSlot, no_adjustments
 from rekindle.core.device.sampling.constraints import MASKS_PER_CALL, no_masks
 from rekindle.core.device.sampling.rows import ADJUSTED, COLUMNS, CONSTRAINED, FLOATS, OF_MODEL, OF_SAMPLED, PROCESSED
@@ -44,22 +44,29 @@ class GroupPart:
 
 
 def parts_of(plan: Plan, groups: int, slots: int, pages: int) -> list[GroupPart]:
-    """Split a plan into one part for each group.
+    """Split a plan into one part for each group, with chunks and rows in the order of their adapters.
 
     Args:
         slots, pages: the number of slots and of pages in a group.
     """
+    chunks, rows = plan.chunks, plan.rows
+    if plan.adapted:
+        chunks, rows = tuple(sorted(chunks, key=_adapter_of)), tuple(sorted(rows, key=_adapter_of))
     if groups == 1:
-        return [GroupPart(plan.chunks, plan.rows)]
+        return [GroupPart(chunks, rows)]
     return [
         GroupPart(
-            [chunk for chunk in plan.chunks if chunk.slot // slots == group],
-            [row for row in plan.rows if row.slot // slots == group],
+            [chunk for chunk in chunks if chunk.slot // slots == group],
+            [row for row in rows if row.slot // slots == group],
             group * slots,
             group * pages,
         )
         for group in range(groups)
     ]
+
+
+def _adapter_of(item: Chunk | Row) -> int:
+    return NO_ADAPTER if item.adapter is None else item.adapter
 
 
 def pack_plan(parts: Sequence[GroupPart], layout: InputLayout) -> Array:
@@ -82,6 +89,7 @@ def _pack(part: GroupPart, layout: InputLayout) -> Array:
         inputs.block_count[block:end] = QUERY_BLOCK
         inputs.block_count[end - 1] = len(chunk.tokens) - (end - 1 - block) * QUERY_BLOCK
         inputs.block_length[block:end] = chunk.length
+        inputs.block_adapter[block:end] = _adapter_of(chunk)
         inputs.chunk_slot[index] = slot
         inputs.chunk_table[index, : len(chunk.table)] = np.subtract(chunk.table, part.first_page)
         if chunk.scoring is not None:
@@ -95,11 +103,14 @@ def _pack(part: GroupPart, layout: InputLayout) -> Array:
             inputs.sample_slot[sample] = slot
             inputs.sample_length[sample] = chunk.start + len(chunk.tokens)
             inputs.sample_params[sample] = pack_sampling(chunk.completes)
+            inputs.sample_adapter[sample : sample + 1] = _adapter_of(chunk)
             sample += 1
         block = end
     if count := len(part.rows):
         inputs.row_slot[:count] = [row.slot - part.first_slot for row in part.rows]
         inputs.row_length[:count] = [row.length for row in part.rows]
+        if layout.bucket.adapters:
+            inputs.row_adapter[:count] = [_adapter_of(row) for row in part.rows]
         if layout.bucket.steps == 1:
             inputs.row_page[:count] = [row.page - part.first_page for row in part.rows]
         else:

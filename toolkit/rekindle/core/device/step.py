@@ -19,6 +19,7 @@ from rekindle.core.device.sampling.scores import score_columns, score_prompt
 from rekindle.core.device.state import Pages, Slots
 from rekindle.core.device.sums import sum_states
 from rekindle.core.device.tick_mixer import TickMixer
+from rekindle.core.models.adapters.rows import AdapterDelta, Adapters
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.mixing import Memory
 from rekindle.core.page import NULL_PAGE
@@ -54,6 +55,7 @@ def step(
     bucket: Bucket,
     max_logprobs: int,
     processor: LogitsProcessor | None = None,
+    adapters: Adapters | None = None,
 ) -> tuple[Pages, Slots, TickOutputs]:
     """Run one tick: prefill blocks and decode rows through the decoder, then sample.
 
@@ -63,13 +65,18 @@ def step(
         bucket: the padded shape, static.
         max_logprobs: the number of likeliest tokens in a score, static.
         processor: the logits processor, static.
+        adapters: the adapters, for a bucket with adapters.
 
     Returns:
         Pages and slots after the tick, and the outputs for the host.
     """
     inputs = InputLayout.of(bucket, slots).unpack(packed)
     slots = _with_plan(slots, inputs, bucket, pages[0].shape[3])
-    one_step = partial(_tick, decoder, bucket=bucket, max_logprobs=max_logprobs, processor=processor)
+    delta = None
+    if adapters is not None:
+        of_rows = jnp.concatenate([jnp.repeat(inputs.block_adapter, QUERY_BLOCK), inputs.row_adapter])
+        delta = adapters.adapt(decoder, of_rows, (bucket.prefill_tokens, bucket.decode_rows))
+    one_step = partial(_tick, decoder, bucket=bucket, max_logprobs=max_logprobs, processor=processor, delta=delta)
     if bucket.steps == 1:
         return one_step(pages, slots, inputs)
     pages, slots, tokens, scores = _several_steps(
@@ -88,8 +95,13 @@ def _tick(
     bucket: Bucket,
     max_logprobs: int,
     processor: LogitsProcessor | None,
+    delta: AdapterDelta | None,
 ) -> tuple[Pages, Slots, TickOutputs]:
-    """Run one tick, or one of its several steps, after `_with_plan`."""
+    """Run one tick, or one of its several steps, after `_with_plan`.
+
+    Args:
+        delta: the summand of the head by adapters; the decoder's layers have theirs. None without adapters.
+    """
     page_size = pages[0].shape[3]
     row_length = slots.length[inputs.row_slot]
     block_positions = inputs.block_start[:, None] + jnp.arange(QUERY_BLOCK, dtype=jnp.int32)[None]
@@ -101,17 +113,24 @@ def _tick(
     pages, slots = memory.pages, replace(slots, states=memory.states)
 
     last_states = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
-    slots, new_tokens, scores = _next_tokens(decoder, last_states, slots, inputs, row_length, max_logprobs, processor)
+
+    def logits(hidden: jax.Array, of_rows: jax.Array | None, *parts: int) -> jax.Array:
+        return decoder.logits_by_token(hidden, None if delta is None or of_rows is None else delta.of(of_rows, parts))
+
+    of_samples = None if delta is None else jnp.concatenate([inputs.sample_adapter, inputs.row_adapter])
+    columns = logits(last_states, of_samples, len(inputs.sample_slot), bucket.decode_rows)
+    slots, new_tokens, scores = _next_tokens(decoder, columns, slots, inputs, row_length, max_logprobs, processor)
     outputs = TickOutputs(
         tokens=new_tokens,
         scores=scores,
         prompt_scores=score_prompt(
             hidden[: bucket.prefill_tokens],
             inputs.targets,
-            decoder.logits_by_token,
+            lambda hidden, of_rows: logits(hidden, of_rows, len(hidden)),
             max_logprobs,
             decoder.implementation,
             decoder.shard.anywhere,
+            None if delta is None else delta.slots[: bucket.prefill_tokens],
         ),
         sums=sum_states(hidden[: bucket.prefill_tokens], inputs.sum_first, inputs.sum_count),
     )
@@ -179,7 +198,7 @@ def _with_plan(slots: Slots, inputs: TickInputs[jax.Array], bucket: Bucket, page
 
 def _next_tokens(
     decoder: Decoder,
-    hidden: jax.Array,
+    columns: jax.Array,
     slots: Slots,
     inputs: TickInputs[jax.Array],
     row_length: jax.Array,
@@ -189,7 +208,7 @@ def _next_tokens(
     """Sample the next token of each completed prompt and of each decode row, and write it into their slots.
 
     Args:
-        hidden: (samples + decode_rows, hidden), the states of their last tokens.
+        columns: (vocabulary, samples + decode_rows) float32, the logits of their last tokens.
         row_length: (decode_rows,) int32, the number of positions of each decode row in the pages.
 
     Returns:
@@ -198,7 +217,7 @@ def _next_tokens(
     null_slot = len(slots.token) - 1
     owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
     lengths = jnp.concatenate([inputs.sample_length, row_length + 1])
-    rows, columns = SamplingRows.unpack(slots.sampling[owners]), decoder.logits_by_token(hidden)
+    rows = SamplingRows.unpack(slots.sampling[owners])
     tokens, scores = sample(
         columns,
         rows,

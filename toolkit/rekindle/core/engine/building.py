@@ -202,7 +202,7 @@ def _programs(
     lanes: Sequence[Blueprint],
     stores: Sequence[Stores],
     executables: Mapping[Place, Executables],
-    preparing: Sequence[Future[None]],
+    preparing: list[Future[None]],
     seconds: float,
 ) -> EnginePrograms:
     """Return the programs of an engine that took so many seconds to load."""

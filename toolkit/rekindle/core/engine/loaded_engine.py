@@ -14,18 +14,22 @@ from rekindle.core.config import Settings
 from rekindle.core.device.jax_settings import overrides
 from rekindle.core.device.orders import AwakeWeights
 from rekindle.core.device.place import Place
+from rekindle.core.device.programs.engine_programs import EnginePrograms
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.lowering import EMPTY
 from rekindle.core.engine.actor import Actor
 from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.engine import Engine
 from rekindle.core.engine.followers import Followers
-from rekindle.core.engine.loading.filling import place_new_weights
+from rekindle.core.engine.loading.blueprint import adapter_programs
+from rekindle.core.engine.loading.filling import empty_adapters, place_adapter, place_new_weights
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.engine.replicas import LaneState, ProgramsView, Replicas
 from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.engine.wiring import Actors, Compose, Deliver, composed
 from rekindle.core.errors import ModelTooLarge
+from rekindle.core.models.adapters.lora import Lora
+from rekindle.core.models.adapters.products import AdapterSizes, products_of
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.families.reading import Family
 from rekindle.core.routing.relay import Relay
@@ -186,6 +190,49 @@ class LoadedEngine:
                     "other users of the device, and wake the session again"
                 ) from error
         return lanes[0] if len(lanes) == 1 else lanes
+
+    @property
+    def adapter_sizes(self) -> AdapterSizes:
+        """The room for adapters."""
+        return AdapterSizes(self.limits.adapter_slots, self.limits.max_adapter_rank)
+
+    def check_adapter(self, lora: Lora) -> Lora:
+        """Return an adapter that fits the model; raises as `Lora.check` does."""
+        lora.check(self.model, products_of(self.model), self.limits.max_adapter_rank)
+        return lora
+
+    def place_adapter(self, lora: Lora, *, with_room: bool) -> tuple[Any, Any]:
+        """Put the arrays of an adapter on the devices.
+
+        Args:
+            with_room: whether the devices have no arrays for adapters yet.
+
+        Returns:
+            The adapter, and empty arrays for all adapters or None; one entry for each lane if there are several.
+
+        Raises:
+            ModelTooLarge: the device has no room.
+        """
+        places = [lane.place for lane in self.lanes if lane.place is not None]
+        options = self.adapter_sizes, self.deployment.form.dtype, self.deployment.implementation, places
+        try:
+            empty = empty_adapters(self.model, *options) if with_room else None
+            lanes = place_adapter(self.model, lora, *options)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise ModelTooLarge(
+                f"out of memory: {self.deployment} has no room for {self.limits.adapter_slots} adapters of rank "
+                f"{self.limits.max_adapter_rank}; open the session with max_adapters, so that room is set aside"
+            ) from error
+        several = len(lanes) > 1
+        return (lanes if several else lanes[0]), (empty if several or empty is None else empty[0])
+
+    def prepare_adapter_programs(self) -> None:
+        """Prepare the programs for adapters in quiet times, unless they are prepared, or `precompile` is "lazy"."""
+        if self.settings.precompile != "lazy" and not self.limits.expects_adapters:
+            assert isinstance(self.programs, EnginePrograms), "adapters are for lanes in this process"
+            self.programs.prepare(adapter_programs(self.limits))
 
     def _read(self, weights: Weights | None) -> list[list[jax.Array]]:
         form, tensors = self.deployment.form, self.checkpoint.tensors

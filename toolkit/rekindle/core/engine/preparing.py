@@ -10,7 +10,14 @@ from rekindle.core.messages import Continued, Conversation, Prompt, Submit, Verb
 from rekindle.core.request.allowed import Constrained
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.params import SamplingParams
-from rekindle.core.request.request import Request, check_bans, check_length, check_scored, check_token_ids
+from rekindle.core.request.request import (
+    Request,
+    check_bans,
+    check_length,
+    check_scored,
+    check_token_ids,
+    namespace_of,
+)
 from rekindle.core.text.chat import render
 from rekindle.core.text.grammar import Compiler
 from rekindle.core.text.masks import run_steps
@@ -126,11 +133,12 @@ class Preparer:
             params.stop_token_ids if params.ignore_eos else params.stop_token_ids | self.eos_ids,
             self.capacity,
             bad_words=self._bad_words(params),
-            namespace=params.cache_salt,
+            namespace=namespace_of(params.cache_salt, submit.adapter),
             hold=submit.hold,
             output_prefix=submit.output_prefix.token_ids,
             pooling=submit.pooling,
             goes_on=goes_on(submit.prompt) or params.constraint is not None,
+            adapter=submit.adapter,
         )
         check_bans(request, self.vocab_size)
         return request if params.constraint is None else self._constrained(request, params.constraint)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from rekindle.core.engine.actor import Actor
 from rekindle.core.errors import ConfigError
 from rekindle.core.messages import (
+    AdapterPut,
     Admit,
     Advance,
     Advanced,
@@ -34,6 +35,7 @@ from rekindle.core.messages import (
     Overdue,
     PagesStaged,
     Plan,
+    PutAdapter,
     PutPages,
     Received,
     Rejected,
@@ -95,7 +97,7 @@ TAKES: Mapping[str, tuple[type[Message], ...]] = {
         *(Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights, SendPages, TakePages),
         *(Received, Lost, Found),  # of a lane in another process
     ),
-    "stepper": (Plan, Offload, UseWeights, Collect, PutPages),
+    "stepper": (Plan, Offload, UseWeights, Collect, PutPages, PutAdapter),
     "settler": (Dispatched,),
     "detokenizer": (Outputs,),
     "grammars": (Advance,),
@@ -106,14 +108,15 @@ TAKES: Mapping[str, tuple[type[Message], ...]] = {
 PER_LANE = tuple(name for name in TAKES if name not in SHARED)
 """Names of the actors of each lane."""
 ROUTER = "router"
-ROUTED = (Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache)
-"""Messages to the scheduler by way of the router, if there are several lanes."""
+ROUTED = (Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, PutAdapter)
+"""Messages to the lanes by way of the router, if there are several."""
 FROM_LANES = (
-    *(Rejected, Started, Outputs, WeightsUsed, WeightsKept, CacheSaving, CacheSaved, Collected, PagesStaged),
+    *(Rejected, Started, Outputs, WeightsUsed, WeightsKept, AdapterPut, CacheSaving, CacheSaved),
+    *(Collected, PagesStaged),
     *(LaneLost, LaneBack, Returned),
 )
 """Messages from a lane to shared actors, callers or the router itself, by way of the router."""
-TO_CALLER = (Rejected, Started, Texts, WeightsUsed, WeightsKept, CacheSaving, CacheSaved)
+TO_CALLER = (Rejected, Started, Texts, WeightsUsed, WeightsKept, AdapterPut, CacheSaving, CacheSaved)
 """Messages to callers, outside the engine."""
 
 Compose = Callable[[Actors], Actors]

@@ -80,9 +80,11 @@ from rekindle.core.messages.ticks import (
     SumRow,
 )
 from rekindle.core.messages.weights import (
+    AdapterPut,
     InFlightPolicy,
     KeepWeights,
     NewWeights,
+    PutAdapter,
     UseWeights,
     WeightsKept,
     WeightsUsed,
@@ -90,6 +92,7 @@ from rekindle.core.messages.weights import (
 
 __all__ = [
     "NO_PREFIX",
+    "AdapterPut",
     "Admit",
     "Advance",
     "Advanced",
@@ -127,6 +130,7 @@ __all__ = [
     "PagesStaged",
     "Plan",
     "Prompt",
+    "PutAdapter",
     "PutPages",
     "Received",
     "Rejected",

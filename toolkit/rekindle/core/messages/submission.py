@@ -8,7 +8,7 @@ from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message, OfRequest
 from rekindle.core.messages.words import describe_error, join_items, quote
 from rekindle.core.request.params import SamplingParams
-from rekindle.core.request.request import Pooling, Request
+from rekindle.core.request.request import AdapterUse, Pooling, Request
 from rekindle.core.request.tokens import TokenLogprob
 
 
@@ -89,6 +89,7 @@ class Submit(OfRequest):
         output_prefix: the first tokens of the output.
         pooling: the pooling of the prompt's hidden states; None for none.
         started: see `Admit`.
+        adapter: the request's adapter; None for none.
     """
 
     prompt: Prompt
@@ -98,9 +99,13 @@ class Submit(OfRequest):
     output_prefix: OutputPrefix = NO_PREFIX
     pooling: Pooling | None = None
     started: bool = False
+    adapter: AdapterUse | None = None
 
     def __str__(self) -> str:
-        return f"Submit: request {self.request_id}, {_prompt(self.prompt)}{', to be held' if self.hold else ''}"
+        adapter = "" if self.adapter is None else f", with adapter {self.adapter.name}"
+        return (
+            f"Submit: request {self.request_id}, {_prompt(self.prompt)}{adapter}{', to be held' if self.hold else ''}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

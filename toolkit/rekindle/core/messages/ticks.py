@@ -56,6 +56,7 @@ class Chunk:
         group: the group of devices that computes the chunk.
         summing: the prompt tokens whose hidden states to sum.
         allowed: the mask of allowed next tokens, as in `Allowed.bits`; None for all.
+        adapter: the slot of the request's adapter; None for none.
     """
 
     request_id: int
@@ -71,6 +72,7 @@ class Chunk:
     group: int = 0
     summing: Summing | None = None
     allowed: Any = field(default=None, compare=False, repr=False)
+    adapter: int | None = None
 
     def __str__(self) -> str:
         end = "" if self.completes is None else ", then sample"
@@ -86,7 +88,7 @@ class Row:
         slot: the slot of the request.
         page: the page of its newest token.
         logprobs: the number of alternatives to score; None for no log-probabilities.
-        length, allowed: see `Chunk`.
+        length, allowed, adapter: see `Chunk`.
         steps: its limit of new tokens, below the tick's limit for a request near its end.
         next_page: the page after `page` in its table; the null page if no new token can need one.
         end_ids: the tokens that end its steps in this tick.
@@ -101,6 +103,7 @@ class Row:
     steps: int = 1
     next_page: int = NULL_PAGE
     end_ids: frozenset[int] = frozenset()
+    adapter: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,13 @@ class Plan(Message):
     preempted: tuple[int, ...] = ()
     losses: int = 0
     steps: int = 1
+
+    @property
+    def adapted(self) -> bool:
+        """True if a chunk or a row has an adapter."""
+        return any(chunk.adapter is not None for chunk in self.chunks) or any(
+            row.adapter is not None for row in self.rows
+        )
 
     @property
     def requests(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Exchange of weights."""
+"""Exchange of weights, and of adapters."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -77,3 +77,31 @@ class WeightsUsed(Message):
     ticket: int
     version: int
     asleep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PutAdapter(Message):
+    """Put an adapter into a slot without requests. From the caller to the stepper, behind all plans of earlier ones.
+
+    Attributes:
+        ticket: the number shared by the request and its answer.
+        slot: the slot.
+        content: device arrays from `pack_adapter`; for a router, one entry for each lane.
+        empty: device arrays for all adapters, for a stepper without any; for a router, one entry for each lane. None if
+            the stepper has some.
+    """
+
+    ticket: int
+    slot: int
+    content: Any
+    empty: Any = None
+
+    def __str__(self) -> str:
+        return f"PutAdapter: slot {self.slot}"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPut(Message):
+    """The adapter is in its slot. From the stepper to the caller."""
+
+    ticket: int

@@ -18,7 +18,7 @@ from flax import nnx
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.features import FeatureTable
 from rekindle.core.models.layer import layer_of
-from rekindle.core.models.layers import Linear, Table, norm_of
+from rekindle.core.models.layers import Delta, Linear, Table, norm_of
 from rekindle.core.models.mixing import Memory, Mixer
 from rekindle.core.models.rope import position_key, positions_of
 from rekindle.core.models.shard import WHOLE, Shard, rows_of
@@ -113,16 +113,23 @@ class Decoder(nnx.Module, pytree=False):
             x = x + self.positions(jnp.minimum(positions + config.positions.offset, config.positions.rows - 1))
         return x
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """Map (rows, hidden) to (rows, vocabulary) float32."""
-        logits = kernels.linear(self._scale(hidden), *self._head(), implementation=self.implementation)
+    def logits(self, hidden: jax.Array, delta: Delta | None = None) -> jax.Array:
+        """Map (rows, hidden) to (rows, vocabulary) float32.
+
+        Args:
+            delta: adds a summand to the head's product on this device, such as that of adapters.
+        """
+        scaled = self._scale(hidden)
+        logits = kernels.linear(scaled, *self._head(), implementation=self.implementation)
+        logits = logits if delta is None else delta(scaled, logits)
         logits = self.shard.gather(logits, 1)[:, : self.config.vocab_size]
         return self._cap(logits if self.head_bias is None else logits + self.head_bias[...][None])
 
-    def logits_by_token(self, hidden: jax.Array) -> jax.Array:
+    def logits_by_token(self, hidden: jax.Array, delta: Delta | None = None) -> jax.Array:
         """Map (rows, hidden) to (vocabulary, rows) float32: transposed `logits`, for sampling."""
         scaled = self._scale(hidden)
         logits = kernels.linear_columns(scaled, *self._head(), implementation=self.implementation)
+        logits = logits if delta is None else delta(scaled, logits.T).T
         logits = self.shard.gather(logits, 0)[: self.config.vocab_size]
         return self._cap(logits if self.head_bias is None else logits + self.head_bias[...][:, None])
 

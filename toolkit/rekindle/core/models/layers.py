@@ -16,6 +16,9 @@ from rekindle.core.models.weights.requests import JoinedTensors, Matrix, Shapes,
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.inputs import Gated, Input, Normed
 
+Delta = Callable[[jax.Array, jax.Array], jax.Array]
+"""A summand of a product: maps its input (rows, in), and the product (rows, out), to their sum."""
+
 
 class Linear(nnx.Module, pytree=False):
     """Linear map `x @ weight.T + bias` with float32 sums; projections of one input are joined into one product.
@@ -33,7 +36,10 @@ class Linear(nnx.Module, pytree=False):
     Attributes:
         weight: (out, in).
         bias: (out,) float32, or None.
+        delta: adds a summand to the product, such as that of adapters; None for none.
     """
+
+    delta: Delta | None = None
 
     def __init__(
         self,
@@ -62,7 +68,7 @@ class Linear(nnx.Module, pytree=False):
     def __call__(self, x: Input, onto: jax.Array | None = None) -> jax.Array:
         """Map (tokens, in) float32 to (tokens, out) float32, added to `onto`, the residual stream for example."""
         if self.shard.of == 1:
-            y = kernels.linear(x, self.weight(), self.outputs, implementation=self.implementation, onto=onto)
+            y = self._product(x, onto)
         else:
             y = self.shard.sum(self.product(x))
             y = y if onto is None else onto + y
@@ -70,7 +76,14 @@ class Linear(nnx.Module, pytree=False):
 
     def product(self, x: Input) -> jax.Array:
         """Return this device's summand of the product, without the bias."""
-        return kernels.linear(x, self.weight(), self.outputs, implementation=self.implementation)
+        return self._product(x, None)
+
+    def _product(self, x: Input, onto: jax.Array | None) -> jax.Array:
+        if self.delta is None:
+            return kernels.linear(x, self.weight(), self.outputs, implementation=self.implementation, onto=onto)
+        x = kernels.materialize(x, implementation=self.implementation)
+        y = kernels.linear(x, self.weight(), self.outputs, implementation=self.implementation, onto=onto)
+        return self.delta(x, y)
 
 
 class Table(nnx.Module, pytree=False):

@@ -17,6 +17,7 @@ MOST_DRAWS = 2**16
 COLDEST, HOTTEST = 1e-6, 100.0
 """Bounds of a temperature above 0: float32 holds any logit divided by either."""
 LONGEST_SALT = 1024
+LONGEST_NAME = 256
 
 LogprobsOf = Literal["model", "sampled"]
 
@@ -48,6 +49,7 @@ class SamplingOptions(TypedDict, total=False):
     prompt_logprobs: int | None
     prompt_logprobs_from: int
     cache_salt: str
+    adapter: str | None
     priority: int
     json_schema: SchemaLike | None
     regex: str | None
@@ -110,6 +112,8 @@ class SamplingParams:
             tokens have None and may come from the prefix cache.
         cache_salt: text of up to 1,024 characters, default "". Cached prefixes are shared only between requests with
             the same salt.
+        adapter: name of the adapter to use, from `adapters` of `open` or `session.add_adapter`. None (default) uses the
+            model alone. Requests with other adapters share no cached prefixes.
         priority: integer from -2**31 to 2**31 - 1, default 0. Requests with the lowest number leave the waiting queue
             first, as in vLLM, and are preempted last if the page pool is full. A request that has waited for 1,024
             ticks goes next at any priority.
@@ -146,6 +150,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     prompt_logprobs_from: int = 0
     cache_salt: str = ""
+    adapter: str | None = None
     priority: int = 0
     json_schema: Constraint | None = None
     regex: Constraint | None = None
@@ -342,6 +347,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "prompt_logprobs": partial(checks.count_or_none, high=2**31 - 1),
     "prompt_logprobs_from": partial(checks.integer, low=0, high=MOST_TOKENS),
     "cache_salt": partial(checks.text, longest=LONGEST_SALT),
+    "adapter": checks.unless_none(partial(checks.text, longest=LONGEST_NAME)),
     "priority": partial(checks.integer, low=-(2**31), high=2**31 - 1),
     "json_schema": checks.unless_none(constraint.json_schema),
     "regex": checks.unless_none(constraint.regex),

@@ -15,6 +15,30 @@ Pooling = Literal["last", "mean"]
 """Hidden states for an embedding: the state of the prompt's last token, or the mean over the prompt."""
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterUse:
+    """An adapter on the device, in use by requests.
+
+    Attributes:
+        name: the name for callers.
+        slot: its slot; the same in all lanes.
+        digest: the digest of its numbers.
+    """
+
+    name: str
+    slot: int
+    digest: str
+
+
+def namespace_of(salt: str, adapter: AdapterUse | None) -> str:
+    """Return the cache namespace of a salt and an adapter's numbers, unique to the pair.
+
+    A NUL in the salt is doubled, so that only the one before a digest stands alone.
+    """
+    escaped = salt.replace("\0", "\0\0")
+    return escaped if adapter is None else f"{escaped}\0adapter {adapter.digest}"
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Request:
     """One prompt with its sampling parameters, ready to be scheduled.
@@ -32,6 +56,7 @@ class Request:
         pooling: hidden states of the prompt to return; None for none.
         constrained: constraint on the output, or None.
         goes_on: True if the output continues a text; a space at its beginning is then part of it.
+        adapter: its adapter, or None.
     """
 
     id: int
@@ -46,6 +71,7 @@ class Request:
     pooling: Pooling | None = None
     constrained: Constrained | None = None
     goes_on: bool = False
+    adapter: AdapterUse | None = None
 
     @property
     def initial_tokens(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from typing import Final, Literal, Protocol
 
 from rekindle.core.errors import StepTimeout
 from rekindle.core.messages import (
+    AdapterPut,
     Admit,
     CacheSaved,
     CacheSaving,
@@ -17,6 +18,7 @@ from rekindle.core.messages import (
     Output,
     Outputs,
     PagesStaged,
+    PutAdapter,
     Rejected,
     SaveCache,
     SendPages,
@@ -127,12 +129,12 @@ class Relay:
             case KeepWeights(ticket):
                 if ticket in self._exchanges:
                     yield ToLane(PREFILL, message)
-            case SaveCache():
+            case SaveCache() | PutAdapter():
                 yield from self._tickets.ask(message)
             case _:
                 raise TypeError(
-                    "the relay takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache and FromLane, got "
-                    f"{message!r:.80}"
+                    "the relay takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, PutAdapter and "
+                    f"FromLane, got {message!r:.80}"
                 )
 
     # Requests
@@ -214,7 +216,7 @@ class Relay:
             case WeightsKept(ticket):
                 del self._exchanges[ticket]
                 yield answer
-            case CacheSaving() | CacheSaved():
+            case CacheSaving() | CacheSaved() | AdapterPut():
                 yield from self._tickets.answer(lane, answer)
             case _:
                 yield answer

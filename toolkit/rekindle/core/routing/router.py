@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rekindle.core.errors import ReplicaLost
 from rekindle.core.markup import quantity
 from rekindle.core.messages import (
+    AdapterPut,
     Admit,
     CacheSaved,
     CacheSaving,
@@ -16,6 +17,7 @@ from rekindle.core.messages import (
     NewWeights,
     Output,
     Outputs,
+    PutAdapter,
     Rejected,
     Returned,
     SaveCache,
@@ -71,11 +73,11 @@ class Router:
                 return self._place(entry)
             case Withdraw() | Stopped():
                 return self._forward_end(message)
-            case NewWeights() | KeepWeights() | SaveCache():
+            case NewWeights() | KeepWeights() | SaveCache() | PutAdapter():
                 return self._tickets.ask(message)
         raise TypeError(
-            "the router takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache and FromLane, got "
-            f"{message!r:.80}"
+            "the router takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, PutAdapter and FromLane, "
+            f"got {message!r:.80}"
         )
 
     def check(self) -> None:
@@ -150,7 +152,7 @@ class Router:
                 if request_id in self._entries:
                     self._end(self._entries[request_id])
                 yield message
-            case WeightsUsed() | WeightsKept() | CacheSaving() | CacheSaved():
+            case WeightsUsed() | WeightsKept() | AdapterPut() | CacheSaving() | CacheSaved():
                 if isinstance(message, WeightsUsed):  # new weights release all held prefixes of a lane
                     self._forget_held(lane)
                 yield from self._tickets.answer(lane, message)

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from rekindle.core.messages import (
+    AdapterPut,
     CacheSaved,
     CacheSaving,
     KeepWeights,
     Message,
     NewWeights,
+    PutAdapter,
     SaveCache,
     ToLane,
     WeightsKept,
@@ -44,8 +46,9 @@ class Tickets:
         self._lanes = lanes
         self._exchanges: dict[int, _Exchange] = {}  # the first is with the lanes, the others wait for it
         self._saving: dict[int, dict[int, CacheSaving | CacheSaved]] = {}
+        self._putting: dict[int, set[int]] = {}  # the lanes with a new adapter
 
-    def ask(self, question: NewWeights | KeepWeights | SaveCache) -> Sequence[Message]:
+    def ask(self, question: NewWeights | KeepWeights | SaveCache | PutAdapter) -> Sequence[Message]:
         """Return the question to each lane, unless an earlier exchange of weights comes first."""
         match question:
             case NewWeights(ticket):
@@ -58,6 +61,10 @@ class Tickets:
                 return []
             case SaveCache(ticket):
                 self._saving[ticket] = {}
+            case PutAdapter(ticket, _, content, empty):
+                self._putting[ticket] = set()
+                own = [(content[lane], None if empty is None else empty[lane]) for lane in range(self._lanes)]
+                return [ToLane(lane, replace(question, content=c, empty=e)) for lane, (c, e) in enumerate(own)]
         return [ToLane(lane, question) for lane in range(self._lanes)]
 
     def _begin(self) -> list[Message]:
@@ -65,7 +72,9 @@ class Tickets:
         exchange = next(iter(self._exchanges.values()), None)
         return [] if exchange is None else [exchange.of(lane) for lane in range(self._lanes)]
 
-    def answer(self, lane: int, answer: WeightsUsed | WeightsKept | CacheSaving | CacheSaved) -> Iterator[Message]:
+    def answer(
+        self, lane: int, answer: WeightsUsed | WeightsKept | AdapterPut | CacheSaving | CacheSaved
+    ) -> Iterator[Message]:
         """Record a lane's answer; yield the merged answer once it is complete, and further questions to lanes."""
         match answer:
             case WeightsUsed(ticket, version):
@@ -75,6 +84,11 @@ class Tickets:
             case CacheSaving(ticket) | CacheSaved(ticket):
                 self._saving[ticket][lane] = answer
                 yield from self._record_save(ticket)
+            case AdapterPut(ticket):
+                self._putting[ticket].add(lane)
+                if len(self._putting[ticket]) == self._lanes:
+                    del self._putting[ticket]
+                    yield answer
 
     def _record_exchange(self, lane: int, ticket: int, version: int | None) -> Iterator[Message]:
         """Record the answer of a lane: it uses the new weights, with this version, or keeps the old ones.

@@ -11,6 +11,7 @@ from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.config.scaling import DynamicScaling
 
 DEFAULT_POOL_BYTES = 1 << 30
+DEFAULT_ADAPTERS, DEFAULT_RANK = 4, 16
 EXTRA_PROGRAMS = 5
 """Programs besides the steps: the empty state, new slots, token masks, page copies out of the pool and in."""
 STATE_PROGRAMS = 2
@@ -105,6 +106,7 @@ class EngineLimits:
         data: groups of devices in a lane, each with separate rows, pages and running requests.
         lanes: the number of lanes.
         one_shape: whether each tick has the same shape, because another shape would change the bits of its rows.
+        expects_adapters: whether the room and the programs for adapters are made in `open`.
         Others as in `Settings`.
     """
 
@@ -127,6 +129,9 @@ class EngineLimits:
     data: int = 1
     lanes: int = 1
     decode_steps: int = 1
+    max_adapters: int = DEFAULT_ADAPTERS
+    max_adapter_rank: int = DEFAULT_RANK
+    expects_adapters: bool = False
 
     @classmethod
     def of(
@@ -188,17 +193,30 @@ class EngineLimits:
             data=settings.groups,
             lanes=settings.lane_count,
             decode_steps=settings.decode_steps,
+            max_adapters=settings.max_adapters or DEFAULT_ADAPTERS,
+            max_adapter_rank=settings.max_adapter_rank or DEFAULT_RANK,
+            expects_adapters=settings.max_adapters is not None,
         )
         limits._check_executables(settings)
         return limits
 
     def _check_executables(self, settings: Settings) -> None:
-        programs = len(self.all_buckets()) + EXTRA_PROGRAMS + (STATE_PROGRAMS if self.pool.state_pages else 0)
+        programs = self.program_count(adapters=self.expects_adapters)
         if settings.precompile != "lazy" and programs > settings.max_executables:
             raise ConfigError(
                 f"these settings need {programs} programs, and max_executables keeps {settings.max_executables}; "
                 'raise it, give fewer prefill_buckets or decode_buckets, or choose precompile="lazy"'
             )
+
+    def program_count(self, *, adapters: bool) -> int:
+        """Return the number of programs, with or without those for adapters."""
+        programs = len(self.all_buckets()) + EXTRA_PROGRAMS + (STATE_PROGRAMS if self.pool.state_pages else 0)
+        return programs + (len(self.all_buckets()) + 1 if adapters else 0)
+
+    @property
+    def adapter_slots(self) -> int:
+        """The room for adapters on the device: one more than there may be, so that one can replace another in use."""
+        return self.max_adapters + 1
 
     def resolve(self, settings: Settings) -> Settings:
         """Return the settings with the chosen values in place of defaults."""

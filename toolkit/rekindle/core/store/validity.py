@@ -23,6 +23,7 @@ SOURCES: Final = (
     "rekindle/core/device/step.py",
     "rekindle/core/device/sums.py",
     "rekindle/core/device/tick_mixer.py",
+    "rekindle/core/models/adapters",
     "rekindle/core/models/attention.py",
     "rekindle/core/models/config",
     "rekindle/core/models/decoder.py",

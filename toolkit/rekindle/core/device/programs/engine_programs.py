@@ -26,7 +26,7 @@ class EnginePrograms:
     """
 
     executables: tuple[Executables, ...]
-    preparing: Sequence[Future[None]]
+    preparing: list[Future[None]]
     restored_at_open: RestoreReport
     workspace_bytes: int
 
@@ -54,6 +54,10 @@ class EnginePrograms:
         missed = {part: shorten(pair) for miss in misses for part, pair in miss.items()}
         differences = self.restored_at_open.differences | missed
         return replace(self.restored_at_open, programs=self.loads, compiled=self.compilations, differences=differences)
+
+    def prepare(self, keys: Sequence[Key]) -> None:
+        """Prepare more programs in quiet times."""
+        self.preparing.extend(ready for each in self.executables for ready in each.prepare(keys, patient=True))
 
     def readiness(self) -> Readiness:
         """Return the readiness of the programs prepared in advance."""

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 import jax
+from jax import lax
 from jax.sharding import PartitionSpec
 
 from rekindle.core.buckets import Bucket
@@ -15,6 +16,8 @@ from rekindle.core.device.sampling.adjustments import Adjustments, enter_slot
 from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.state import Content, Pages, Sizes, Slots, gather, gather_state, scatter, scatter_state
 from rekindle.core.device.step import step
+from rekindle.core.models.adapters.products import AdapterSizes, Product
+from rekindle.core.models.adapters.rows import Adapters, Stacks
 from rekindle.core.models.decoder import AbstractDecoder
 from rekindle.core.models.mixing import State
 from rekindle.core.page import NULL_PAGE
@@ -54,6 +57,48 @@ def step_function(place: Place, abstract: AbstractDecoder, sizes: Sizes, process
         return of_device(weights, pages, slots, packed)
 
     return Function(run_on_all, (WEIGHTS, PAGES, SLOTS, ROWS), (PAGES, SLOTS, ROWS), (1, 2))
+
+
+def adapted_step_function(
+    place: Place,
+    abstract: AbstractDecoder,
+    sizes: Sizes,
+    processor: LogitsProcessor | None,
+    products: Sequence[Product],
+    room: AdapterSizes,
+) -> Function:
+    """Return the step function with adapters of rows; see `step_function`.
+
+    Args:
+        products: the products with room for adapters.
+        room: the room for adapters.
+    """
+
+    def run(
+        weights: list[jax.Array], stacks: Stacks, pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket
+    ) -> Any:
+        decoder, adapters = abstract.with_weights(weights), Adapters(products, stacks, room)
+        return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, processor, adapters)
+
+    into = (WEIGHTS, WEIGHTS, PAGES, SLOTS, ROWS)
+
+    def run_on_all(*arguments: Any, bucket: Bucket) -> Any:
+        return place.on_each_device(partial(run, bucket=bucket), into, (PAGES, SLOTS, ROWS))(*arguments)
+
+    return Function(run_on_all, into, (PAGES, SLOTS, ROWS), (2, 3))
+
+
+def adapt_function(place: Place) -> Function:
+    """Return the function to put an adapter into a slot. Its argument stays usable, should the program fail."""
+
+    def adapt(stacks: Stacks, slot: jax.Array, content: Stacks) -> Stacks:
+        result: Stacks = jax.tree.map(
+            lambda stack, array: lax.dynamic_update_index_in_dim(stack, array, slot, 0), stacks, content
+        )
+        return result
+
+    into = (WEIGHTS, SAME, WEIGHTS)
+    return Function(place.on_each_device(adapt, into, WEIGHTS), into, WEIGHTS)
 
 
 def enter_function(place: Place, max_running: int) -> Function:

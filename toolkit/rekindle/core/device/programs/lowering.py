@@ -22,6 +22,8 @@ from rekindle.core.device.place import PAGE, PAGES, SAME, WEIGHTS, Place
 from rekindle.core.device.programs.functions import (
     SLOTS,
     Function,
+    adapt_function,
+    adapted_step_function,
     allow_function,
     copy_functions,
     enter_function,
@@ -32,6 +34,7 @@ from rekindle.core.device.sampling.adjustments import no_adjustments
 from rekindle.core.device.sampling.constraints import no_masks
 from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.state import Sizes, empty_state
+from rekindle.core.models.adapters.products import NO_ROOM, AdapterSizes, Product, products_of
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import abstract_decoder
 from rekindle.core.models.weights.form import WeightForm
@@ -48,6 +51,8 @@ GATHER copies a page out of the pool: `program(pages, page_id) -> content`.
 SCATTER copies a page into the pool: `program(pages, page_id, content) -> pages`.
 GATHER_STATE copies the state of a slot, over all layers: `program(states, slot) -> content`.
 SCATTER_STATE copies a state into a slot: `program(states, slot, content) -> states`.
+ADAPT puts an adapter into a slot: `program(adapters, slot, content) -> adapters`. The step of a bucket with adapters
+takes them after the weights.
 """
 
 EMPTY: Final = "empty"
@@ -57,7 +62,8 @@ GATHER: Final = "gather"
 SCATTER: Final = "scatter"
 GATHER_STATE: Final = "gather state"
 SCATTER_STATE: Final = "scatter state"
-Key = Bucket | Literal["empty", "enter", "allow", "gather", "scatter", "gather state", "scatter state"]
+ADAPT: Final = "adapt"
+Key = Bucket | Literal["empty", "enter", "allow", "gather", "scatter", "gather state", "scatter state", "adapt"]
 """The use of a program."""
 
 
@@ -66,7 +72,7 @@ def program_name(key: Key) -> str:
     if not isinstance(key, Bucket):
         return key
     steps = "step" if key.steps == 1 else f"{key.steps} steps"
-    return f"{steps} of {key.prefill_tokens}+{key.decode_rows}"
+    return f"{steps} of {key.prefill_tokens}+{key.decode_rows}{' with adapters' * key.adapters}"
 
 
 def temporary_bytes(program: Program) -> int | None:
@@ -86,6 +92,7 @@ class Programs:
         place: the devices of the programs and of all arguments; they need not be attached.
         implementation: the kernel implementation; None is the best for the device.
         logits_processor: a function for `LogitsProcessor.trace`, compiled into each step; None for no processor.
+        adapters: the room for adapters.
 
     Raises:
         ValueError: the implementation does not support these pages on the device, or the processor cannot be traced.
@@ -106,6 +113,7 @@ class Programs:
         implementation: Implementation | None = None,
         logits_processor: Callable[[Any, Any], Any] | None = None,
         kv_dtype: jnp.dtype | None = None,
+        adapters: AdapterSizes = NO_ROOM,
     ):
         self.jax_settings = JaxSettings.here()
         pools = config.pools(sizes.num_pages, sizes.page_size, place.tensor)
@@ -140,8 +148,11 @@ class Programs:
         page = PAGE if is_divided and place.processes == 1 else SAME
         self.page_sharding = place.sharding(page)
         gather_page, scatter_page = copy_functions(place, page_form, kernels, sizes.num_pages, page)
+        self._config, self._dtype, self._adapter_sizes = config, dtype, adapters
+        self._adapted_step = partial(adapted_step_function, place, abstract, sizes, processor)
         self._functions: dict[Any, Function] = {
             Bucket: step_function(place, abstract, sizes, processor),
+            ADAPT: adapt_function(place),
             EMPTY: Function(place.on_each_device(empty, (), (PAGES, SLOTS)), (), (PAGES, SLOTS)),
             ENTER: enter_function(place, sizes.max_running),
             ALLOW: allow_function(place, sizes.max_running),
@@ -187,9 +198,31 @@ class Programs:
         """The bytes of all slots of a group."""
         return _bytes(jax.tree.leaves(self._group_slots))
 
+    @property
+    def products(self) -> Sequence[Product]:
+        """The products with room for adapters, in the order of the programs' arguments; of the first device."""
+        return products_of(self._config, self._place.shards[0])
+
+    @property
+    def adapter(self) -> Any:
+        """The shapes and dtypes of one adapter's arrays, for each of the products."""
+        return self._adapter_arrays()
+
+    @property
+    def adapters(self) -> Any:
+        """The shapes and dtypes of the arrays of all adapters, for each of the products."""
+        return self._adapter_arrays(self._adapter_sizes.slots)
+
+    @property
+    def adapter_bytes(self) -> int:
+        """The bytes of the arrays of all adapters over the devices of a group."""
+        return _bytes(jax.tree.leaves(self.adapters))
+
     def arguments(self, key: Key) -> dict[str, Any]:
         """Return the shapes of a program's arguments, by name and in order."""
         match key:
+            case "adapt":
+                return {"adapters": self.adapters, "slot": np.int32(0), "content": self.adapter}
             case "empty":
                 return {}
             case "enter":
@@ -209,7 +242,9 @@ class Programs:
                 return {"states": self._slots.states, "slot": np.int32(0), "content": self.state}
             case Bucket():
                 packed = np.tile(InputLayout.of(key, self._group_slots).padding(), self._place.data)
-                return {"weights": self._weights, "pages": self._pages, "slots": self._slots, "packed": packed}
+                adapters = {"adapters": self.adapters} if key.adapters else {}
+                state = {"pages": self._pages, "slots": self._slots, "packed": packed}
+                return {"weights": self._weights, **adapters, **state}
 
     def check_devices(self, key: Key, arguments: Sequence[Any]) -> None:
         """Check the devices of all committed arguments.
@@ -245,6 +280,13 @@ class Programs:
         with self.jax_settings.apply():
             return self.lower(key, arguments).compile()
 
+    def _adapter_arrays(self, *slots: int) -> Any:
+        def array(form: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            return self._place.global_shape(jax.ShapeDtypeStruct((*slots, *form.shape), form.dtype), WEIGHTS)
+
+        forms = (each.forms(self._adapter_sizes, self._dtype, self.implementation) for each in self.products)
+        return tuple(tuple(map(array, pair)) for pair in forms)
+
     def _trace(self, logits_processor: Callable[[Any, Any], Any] | None, vocab_size: int) -> LogitsProcessor | None:
         if logits_processor is None:
             return None
@@ -261,6 +303,8 @@ class Programs:
         return jax.jit(function, donate_argnums=spec.donated, out_shardings=out)
 
     def _function(self, key: Key) -> Function:
+        if isinstance(key, Bucket) and key.adapters:
+            return self._adapted_step(self.products, self._adapter_sizes)
         return self._functions[type(key) if isinstance(key, Bucket) else key]
 
     def _with_sharding(self, argument: Any, kind: Any) -> Any:

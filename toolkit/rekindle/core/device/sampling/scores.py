@@ -75,20 +75,22 @@ def score_if(
 def score_prompt(
     hidden: jax.Array,
     targets: jax.Array,
-    columns_of: Callable[[jax.Array], jax.Array],
+    columns_of: Callable[[jax.Array, jax.Array | None], jax.Array],
     max_logprobs: int,
     implementation: Implementation = "xla",
     anywhere: Callable[[jax.Array], jax.Array] = lambda mask: mask,
+    adapters: jax.Array | None = None,
 ) -> jax.Array:
     """Score the next prompt token at each position of a prompt.
 
     Args:
         hidden: (tokens, hidden) float32.
         targets: (tokens,) int32, the next token of each, or -1 for no score.
-        columns_of: maps hidden states to logits, (vocabulary, tokens) float32.
+        columns_of: maps hidden states, and their tokens' adapters, to logits, (vocabulary, tokens) float32.
         max_logprobs: the number of likeliest tokens to return.
         implementation: the kernel implementation.
         anywhere: maps booleans to their logical OR over all devices of the program, since `columns_of` is collective.
+        adapters: (tokens,) int32, ascending; None for none.
 
     Returns:
         (tokens, score_columns(most)) int32, packed by `score`; zeros in groups without targets.
@@ -99,13 +101,14 @@ def score_prompt(
     groups = (
         jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, GROUP, hidden.shape[1]),
         jnp.pad(targets, (0, padding), constant_values=-1).reshape(-1, GROUP),
+        None if adapters is None else jnp.pad(adapters, (0, padding), mode="edge").reshape(-1, GROUP),
     )
 
-    def one(group: tuple[jax.Array, jax.Array]) -> jax.Array:
-        group_hidden, group_targets = group
+    def one(group: tuple[jax.Array, jax.Array, jax.Array | None]) -> jax.Array:
+        group_hidden, group_targets, group_adapters = group
 
         def logits() -> tuple[jax.Array, jax.Array]:
-            columns = columns_of(group_hidden)
+            columns = columns_of(group_hidden, group_adapters)
             return columns, of_tokens(columns, argmax(columns, implementation=implementation))
 
         return score_if(

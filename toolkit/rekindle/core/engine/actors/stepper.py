@@ -11,6 +11,7 @@ from rekindle.core.buckets import QUERY_BLOCK, Bucket
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.orders import (
+    Adapt,
     Allow,
     AwakeWeights,
     DeviceState,
@@ -30,6 +31,7 @@ from rekindle.core.device.programs.executables import ArgumentsLost, Executables
 from rekindle.core.device.programs.lowering import EMPTY, Program
 from rekindle.core.errors import EngineFailed
 from rekindle.core.messages import (
+    AdapterPut,
     Chunk,
     Collect,
     Collected,
@@ -39,6 +41,7 @@ from rekindle.core.messages import (
     Offload,
     Onload,
     Plan,
+    PutAdapter,
     PutPages,
     Row,
     UseWeights,
@@ -75,7 +78,10 @@ class Stepper:
         self._asleep = False
 
     async def handle(self, message: Message) -> list[Message]:
-        """Turn Plan into Dispatched, Offload into Gathered, Collect into Collected, UseWeights into WeightsUsed."""
+        """Turn Plan into Dispatched, Offload into Gathered, Collect into Collected, UseWeights into WeightsUsed.
+
+        Turn PutAdapter into AdapterPut.
+        """
         match message:
             case Plan():
                 return [await self._dispatch(message)]
@@ -99,7 +105,13 @@ class Stepper:
                 self._asleep = asleep
                 await to_thread.run_sync(_forget, old)  # in a worker thread, as it may free gigabytes
                 return [WeightsUsed(ticket, version, asleep)]
-        raise TypeError(f"the stepper takes Plan, Offload, Collect, PutPages and UseWeights, got {message!r}")
+            case PutAdapter(ticket, slot, content, empty):
+                self._state.adapters = self._state.adapters or empty
+                await self._run(Adapt(slot, content), await self._programs.ready(Adapt.key))
+                return [AdapterPut(ticket)]
+        raise TypeError(
+            f"the stepper takes Plan, Offload, Collect, PutPages, UseWeights and PutAdapter, got {message!r}"
+        )
 
     async def _dispatch(self, plan: Plan) -> Dispatched:
         if plan.losses == self._losses:
@@ -140,7 +152,8 @@ class Stepper:
             return Dispatched(plan.tick, (), (), None, plan.losses)
         limits = self._limits
         parts = parts_of(plan, limits.data, limits.max_running, limits.pool.num_pages)
-        bucket, step = await self._programs.for_step(_bucket(parts, limits, plan.steps))
+        smallest = _bucket(parts, limits, plan.steps, adapters=plan.adapted)
+        bucket, step = await self._programs.for_step(smallest)
         packed = pack_plan(parts, InputLayout(bucket, limits.max_running, limits.pool.pages_per_request))
         outputs = await self._run(TickOrder(bucket, packed), step)
         outputs.tokens.copy_to_host_async()
@@ -233,10 +246,11 @@ def _forget(weights: list[list[jax.Array]]) -> None:
     release_host_memory()
 
 
-def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, steps: int) -> Bucket:
+def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, steps: int, *, adapters: bool) -> Bucket:
     """Return the smallest bucket with room for each group's part of a tick."""
     return Bucket(
         buckets.smallest(limits.prefill_buckets, max(part.blocks for part in parts) * QUERY_BLOCK),
         buckets.smallest(limits.decode_buckets, max(len(part.rows) for part in parts)),
         steps,
+        adapters,
     )

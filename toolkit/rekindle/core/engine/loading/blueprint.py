@@ -14,6 +14,7 @@ from rekindle.core.config import Dtype, KvDtype, Precompile, Settings
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
 from rekindle.core.device.programs.lowering import (
+    ADAPT,
     ALLOW,
     EMPTY,
     ENTER,
@@ -30,6 +31,7 @@ from rekindle.core.engine.loading.budget import Budget
 from rekindle.core.engine.loading.forms import weight_form
 from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.errors import ConfigError
+from rekindle.core.models.adapters.products import AdapterSizes
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.scheduler.limits import EngineLimits
@@ -79,7 +81,8 @@ class Blueprint:
         limits = EngineLimits.of(settings, config, kv_dtype.itemsize)
         form = weight_form(checkpoint, settings, dtype, place)
         programs = _programs(config, replace(settings, logits_processor=None), limits, (form, kv_dtype), place)
-        budget = Budget.of(programs, config, limits, place, workspace)
+        adapters = programs.adapter_bytes if limits.expects_adapters else 0
+        budget = Budget.of(programs, config, limits, place, workspace, adapters)
         limits = EngineLimits.of(
             settings,
             config,
@@ -146,7 +149,8 @@ class Blueprint:
         largest = sorted(self.limits.all_buckets(), key=attrgetter("size"), reverse=True)
         first = [EMPTY, *little, *self.first_programs] if cached else [*self.first_programs, *little]
         copies: list[Key] = [GATHER] if self.programs.state is None else [GATHER, GATHER_STATE, SCATTER_STATE]
-        return list(dict.fromkeys([*first, *copies, ENTER, ALLOW, *largest]))
+        adapted = adapter_programs(self.limits) if self.limits.expects_adapters else []
+        return list(dict.fromkeys([*first, *copies, ENTER, ALLOW, *largest, *adapted]))
 
     def in_turn(
         self, precompile: Precompile, keys: Sequence[Key], *, stored: bool
@@ -219,6 +223,12 @@ def kv_dtype_of(settings: Settings, dtype: jnp.dtype, platform: str) -> jnp.dtyp
     return jnp.dtype(settings.kv_dtype or dtype)
 
 
+def adapter_programs(limits: EngineLimits) -> list[Key]:
+    """Return the programs for adapters, largest first."""
+    largest = sorted(limits.all_buckets(), key=attrgetter("size"), reverse=True)
+    return [ADAPT, *(bucket._replace(adapters=True) for bucket in largest)]
+
+
 def _programs(
     config: ModelConfig,
     settings: Settings,
@@ -229,8 +239,9 @@ def _programs(
     """Return the programs, given the form of weights and the data type of pages."""
     pool = limits.pool
     sizes = Sizes(pool.num_pages, pool.page_size, pool.pages_per_request, limits.max_running, limits.max_logprobs)
+    room = AdapterSizes(limits.adapter_slots, limits.max_adapter_rank)
     try:
         form, kv_dtype = forms
-        return Programs(config, sizes, form, place, settings.implementation, settings.logits_processor, kv_dtype)
+        return Programs(config, sizes, form, place, settings.implementation, settings.logits_processor, kv_dtype, room)
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -31,7 +31,7 @@ class Budget:
     Attributes:
         place: the devices; all sizes are totals over one group of them.
         memory: memory available to programs on the devices; None if unknown.
-        weights: weights in the layout of the kernels.
+        weights: weights in the layout of the kernels, with the room set aside for adapters.
         slots: state of running requests, without pages.
         workspace: temporary memory of the largest step.
         measured: True if `workspace` is the compiler's figure, False if it is a bound derived from shapes.
@@ -46,12 +46,19 @@ class Budget:
 
     @classmethod
     def of(
-        cls, programs: Programs, config: ModelConfig, limits: EngineLimits, place: Place, workspace: int | None = None
+        cls,
+        programs: Programs,
+        config: ModelConfig,
+        limits: EngineLimits,
+        place: Place,
+        workspace: int | None = None,
+        adapters: int = 0,
     ) -> "Budget":
         """Return the budget of an engine.
 
         Args:
             workspace: the compiler's figure for the largest step; None for a bound.
+            adapters: the bytes to set aside for adapters.
         """
         devices, memory = place.tensor, memory_of(place.first)
         if memory is not None:
@@ -59,7 +66,7 @@ class Budget:
         return cls(
             place=place,
             memory=memory,
-            weights=programs.weight_bytes,
+            weights=programs.weight_bytes + adapters,
             slots=devices * programs.slot_bytes,
             workspace=devices * (workspace_bound(config, limits) if workspace is None else workspace),
             measured=workspace is not None,

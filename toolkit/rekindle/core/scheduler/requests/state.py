@@ -90,6 +90,10 @@ class RequestState:
         return self.rope_rule.namespace(self.request.namespace, self.length)
 
     @property
+    def _adapter(self) -> int | None:
+        return None if self.request.adapter is None else self.request.adapter.slot
+
+    @property
     def outgrown(self) -> bool:
         """True if the next token changes the rope of all its tokens."""
         return self.rope_rule.outgrown(self.computed)
@@ -199,6 +203,7 @@ class RequestState:
             group=self.group,
             summing=self.observed.summing(start, end),
             allowed=self.masking.bits if last else None,
+            adapter=self._adapter,
         )
 
     def steps(self, most: int) -> int:
@@ -214,7 +219,8 @@ class RequestState:
         """Return a row for its next token, which counts as computed from now on."""
         assert self.lease is not None
         page = self.lease.pages[self.computed // self.lease.page_size]
-        row = Row(self.request.id, slot, page, self.request.params.logprobs, self.length, self.masking.bits)
+        logprobs, allowed = self.request.params.logprobs, self.masking.bits
+        row = Row(self.request.id, slot, page, logprobs, self.length, allowed, adapter=self._adapter)
         self.computed += 1
         self.pending += 1
         return row
