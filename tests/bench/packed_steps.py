@@ -36,6 +36,7 @@ def forms_of(checkpoint: Checkpoint) -> dict[str, WeightForm]:
         "packed int16": WeightForm(wide, kinds, "int16"),
         "packed int8": WeightForm(wide, kinds, "int8"),
         "packed int16, bfloat16 pages": WeightForm(jnp.dtype("bfloat16"), kinds, "int16"),
+        "packed int8, bfloat16 pages": WeightForm(jnp.dtype("bfloat16"), kinds, "int8"),
     }
 
 

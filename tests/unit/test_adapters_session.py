@@ -69,7 +69,7 @@ async def test_adapters_come_and_go_while_requests_run(session: Session) -> None
 
 
 async def test_an_adapter_waits_for_a_place_until_one_is_out_of_use() -> None:
-    """Two names have room, and one more adapter as long as it is in use."""
+    """Check two names with room, and one more adapter as long as it is in use."""
     settler = FakeSettler(held=True)
     async with fake_session(fake_loaded_engine(fake_limits(**SMALL), settler=settler)) as session:
         handles = []
