@@ -16,6 +16,7 @@ using rekindle::Scales;
 using rekindle::StoredKind;
 
 constexpr int kPairs = 16;                   // pairs of a group's inputs
+constexpr int kTurn = 4;                     // words of a group in the code of a loop
 constexpr int kFew = 4;                      // the most rows in a tile that reads blocks
 constexpr int kMany = kLanes == 16 ? 8 : 4;  // the most rows in a tile that reads unpacked numbers
 constexpr int64_t kChunk = 8;              // groups unpacked at a time
@@ -184,19 +185,20 @@ inline __attribute__((always_inline)) void add_group(const Word& word, const Fac
     for (int row = 0; row < Rows; ++row)
 #pragma GCC unroll 8
       for (int p = 0; p < Across; ++p) products[row][p] = Signed{};
-#pragma GCC unroll 16
-    for (int i = 0; i < kWords; ++i) {
-      const int place = half * kWords + i;
-      Bits codes[Across];
+    for (int turn = half * kWords; turn < (half + 1) * kWords; turn += kTurn) {
+#pragma GCC unroll 4
+      for (int place = turn; place < turn + kTurn; ++place) {
+        Bits codes[Across];
 #pragma GCC unroll 8
-      for (int p = 0; p < Across; ++p) codes[p] = word(p, place);
+        for (int p = 0; p < Across; ++p) codes[p] = word(p, place);
 #pragma GCC unroll 8
-      for (int row = 0; row < Rows; ++row) {
-        const Bits inputs = spread_bits(x.words[place * Rows + row]);
+        for (int row = 0; row < Rows; ++row) {
+          const Bits inputs = spread_bits(x.words[place * Rows + row]);
 #pragma GCC unroll 8
-        for (int p = 0; p < Across; ++p)
-          products[row][p] = Of::kBytes ? add_quads<Of::kWide>(products[row][p], codes[p], inputs)
-                                       : add_pairs(products[row][p], codes[p], inputs);
+          for (int p = 0; p < Across; ++p)
+            products[row][p] = Of::kBytes ? add_quads<Of::kWide>(products[row][p], codes[p], inputs)
+                                         : add_pairs(products[row][p], codes[p], inputs);
+        }
       }
     }
 #pragma GCC unroll 8
@@ -259,7 +261,7 @@ void unpack_groups(Cursor<kKind, kParts>& cursor, int64_t groups, const Unpacked
     float* numbers = to.factors + group * 3 * kPanel;
 #pragma GCC unroll 8
     for (int p = 0; p < kParts; ++p) {
-#pragma GCC unroll 16
+#pragma GCC unroll 4
       for (int place = 0; place < kWords; ++place) {
         Bits codes = cursor.template word<kBytes>(p, place);
         if (!kBytes) codes = (Bits)((Shorts)codes + static_cast<int16_t>(kOf.offset));
