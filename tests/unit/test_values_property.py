@@ -56,6 +56,9 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
     limits = fake_limits(max_context=24, logits_processor=lambda logits, row: logits)
     with fake_session(fake_loaded_engine(limits, tokenizer=byte_tokenizer)) as session:
+        one = np.ones((1, 1), np.float32)
+        tensors = {f"model.layers.0.self_attn.q_proj.lora_{side}": one for side in "AB"}
+        session.add_adapter_sync("a", tensors=tensors, config={"r": 1})
         yield session
 
 
