@@ -240,10 +240,11 @@ void linear_rows(const Linear& all, const LinearPart& part) {
       for (int64_t t = 0; t < tiles.count; ++t)
         interleave<Kind>(all.x + (part.first_row + tiles.first(t)) * all.in + begin, all.in, tiles.rows(t),
                          least(kBlock, all.in - begin), tiles.inputs(begin, t));
-  // Weights are prefetched into the second cache: 6 KiB ahead if a panel is read once, else each strip's and each tile's
-  // share of the next panel, since the panel itself is in the cache after the first of them. (Measured: a fifth of the
-  // time of 8 to 16 rows; with AVX2 a quarter of the time of 4 to 6.) For one or two rows, reads are sequential and the
-  // processor prefetches by itself; our prefetches would cost a tenth, unless the weights are widened (`kSoon`).
+  // Weights are prefetched into the second cache: 6 KiB ahead if a panel is read once, else each strip's and each
+  // tile's share of the next panel, since the panel itself is in the cache after the first of them. (Measured: a fifth
+  // of the time of 8 to 16 rows; with AVX2 a quarter of the time of 4 to 6.) For one or two rows, reads are sequential
+  // and the processor prefetches by itself; our prefetches would cost a tenth, unless the weights are widened
+  // (`kSoon`).
   const int64_t line = kPanel * Kind::kDepth * sizeof(typename Kind::Weight), hop = line / tiles.count;
   const int64_t panel = (all.in + Kind::kDepth - 1) / Kind::kDepth * line;
   const bool more = all.onto == all.y;

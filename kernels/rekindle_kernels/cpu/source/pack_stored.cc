@@ -95,8 +95,7 @@ struct FileBlock {
   // Writes the block as one output's part of a panel's block.
   void write(uint8_t* to, int64_t lane) const {
     const int width = header() > 2 && kOf.scales != Scales::kHalfLeast && kOf.scales != Scales::kGroups ? 4 : 2;
-    for (int at = 0; at < header(); at += width)
-      std::memcpy(to + at * kPanel + lane * width, header_at() + at, width);
+    for (int at = 0; at < header(); at += width) std::memcpy(to + at * kPanel + lane * width, header_at() + at, width);
     to += header_bytes(kOf);
     for (int64_t group = 0; group < groups; ++group, to += group_bytes(kOf)) {
       if (factor_bytes(kOf)) factors(group, to + lane, to + kPanel + lane);
@@ -109,7 +108,8 @@ struct FileBlock {
       if constexpr (kOf.bits == 8)
         for (int quad = 0; quad < 8; ++quad) put(low, quad, words[quad]);
       if constexpr (kOf.bits < 8)
-        for (int quad = 0; quad < 4; ++quad) put(low, quad, (words[quad] & kNibbles) | (words[quad + 4] & kNibbles) << 4);
+        for (int quad = 0; quad < 4; ++quad)
+          put(low, quad, (words[quad] & kNibbles) | (words[quad + 4] & kNibbles) << 4);
       // 5 bits: bit `quad` of byte j. 6 bits: two bits of byte j of the first four steps, or of the others.
       uint32_t rest[2] = {};
       for (int quad = 0; quad < 8; ++quad) {

@@ -66,7 +66,9 @@ struct QuantizedRows {
       }
       totals[before + group * across + row] = scale * static_cast<float>(both);
       uint32_t* to = words + (before + group * across) * words_of(bytes()) + row;
-      const auto part = [&](int i, uint32_t mask, int shift) { return (static_cast<uint32_t>(whole[i]) & mask) << shift; };
+      const auto part = [&](int i, uint32_t mask, int shift) {
+        return (static_cast<uint32_t>(whole[i]) & mask) << shift;
+      };
       for (int i = 0; i < kGroup && bytes(); i += 4, to += across)
         *to = part(i, 255, 0) | part(i + 1, 255, 8) | part(i + 2, 255, 16) | part(i + 3, 255, 24);
       for (int i = 0; i < kGroup && !bytes(); i += 4)
@@ -92,7 +94,7 @@ void stored_panel(const uint8_t* panel, int64_t of_block, const QuantizedRows& x
       for (int64_t line = next * t / x.tiles(); line < next * (t + 1) / x.tiles(); line += 64)
         __builtin_prefetch(cursor.at + line);
       many_rows_of<ProductOf<kKind, kBytes>>(x.size(t), wide, groups, begin == 0, kBytes ? byte_offset_of(kOf) : 0,
-                                            x.tile(t).from<kBytes>(begin, x.size(t)), y + x.first(t) * kPanel);
+                                             x.tile(t).from<kBytes>(begin, x.size(t)), y + x.first(t) * kPanel);
     }
   }
 }

@@ -19,7 +19,7 @@ constexpr int kPairs = 16;                   // pairs of a group's inputs
 constexpr int kTurn = 4;                     // words of a group in the code of a loop
 constexpr int kFew = 4;                      // the most rows in a tile that reads blocks
 constexpr int kMany = kLanes == 16 ? 8 : 4;  // the most rows in a tile that reads unpacked numbers
-constexpr int64_t kChunk = 8;              // groups unpacked at a time
+constexpr int64_t kChunk = 8;                // groups unpacked at a time
 constexpr int64_t kAhead = 2048;             // prefetch distance, in bytes
 
 // The vectors of outputs computed at a time.
@@ -56,7 +56,8 @@ struct Quantized {
 
   template <bool kBytes>
   Quantized from(int64_t group, int64_t rows) const {
-    return {words + group * words_of(kBytes) * rows, scales + group * rows, totals + group * rows, sums + group * 2 * rows};
+    return {words + group * words_of(kBytes) * rows, scales + group * rows, totals + group * rows,
+            sums + group * 2 * rows};
   }
 };
 
@@ -171,7 +172,8 @@ struct Product {
 };
 
 template <int kKind, bool kBytes>
-using ProductOf = Product<halves_of(kStored[kKind]), adds_of(kStored[kKind]), kBytes, kBytes && kStored[kKind].bits == 8>;
+using ProductOf =
+    Product<halves_of(kStored[kKind]), adds_of(kStored[kKind]), kBytes, kBytes && kStored[kKind].bits == 8>;
 
 // Adds a group to some rows and vectors of outputs. `word(p, place)` returns the codes, and `offset` is added to them.
 template <typename Of, int Rows, int Across, typename Word>
@@ -197,7 +199,7 @@ inline __attribute__((always_inline)) void add_group(const Word& word, const Fac
 #pragma GCC unroll 8
           for (int p = 0; p < Across; ++p)
             products[row][p] = Of::kBytes ? add_quads<Of::kWide>(products[row][p], codes[p], inputs)
-                                         : add_pairs(products[row][p], codes[p], inputs);
+                                          : add_pairs(products[row][p], codes[p], inputs);
         }
       }
     }
@@ -296,7 +298,7 @@ void many_rows(const Unpacked& panel, int64_t groups, bool first, int offset, co
         if constexpr (Of::kAdds) factors.added[p] = load(numbers + 2 * kPanel + p * kLanes);
       }
       add_group<Of, Rows, kAcross>([&](int p, int place) { return load_bits(words + place * kPanel + p * kLanes); },
-                                    factors, offset, x.template from<Of::kBytes>(group, Rows), sums);
+                                   factors, offset, x.template from<Of::kBytes>(group, Rows), sums);
     }
 #pragma GCC unroll 8
     for (int row = 0; row < Rows; ++row)
