@@ -3,7 +3,8 @@
 The packed form of a weight depends on the implementation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,21 +12,22 @@ import jax.numpy as jnp
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.inputs import Gated, Input, Normed, shape_of
-from rekindle_kernels.storage import BlockRows, Storage, Stored, Weight, runs_of
+from rekindle_kernels.storage import BlockRows, Storage, Stored, Weight, pieces_of
 
 
-def packed(
-    shape: tuple[int, int], dtype: jnp.dtype | Storage, *, implementation: Implementation
-) -> jax.ShapeDtypeStruct:
+def packed(shape: tuple[int, int], dtype: jnp.dtype | Storage, *, implementation: Implementation) -> Any:
     """Return the shape and dtype of a weight in an implementation's packed form.
 
     Args:
         shape: (out, in) of the weight.
-        dtype: float32 or bfloat16, or a storage for quantized blocks, whose form is (bytes,) uint8.
+        dtype: float32 or bfloat16, or a storage for quantized blocks.
         implementation: by name.
 
+    Returns:
+        A `jax.ShapeDtypeStruct`; of a storage (bytes,) uint8, or a tree of them for codes with arrays of their own.
+
     Raises:
-        ValueError: the storage does not fit the shape, or the implementation is unknown.
+        ValueError: the storage does not fit the shape, or the implementation does not support it or is unknown.
     """
     if isinstance(dtype, Storage):
         dtype.check(shape)
@@ -52,23 +54,26 @@ def pack(parts: Sequence[Tensor], into: Array, *, implementation: Implementation
     operations_of(implementation).pack(parts, into)
 
 
-def pack_blocks(parts: Sequence[BlockRows], into: Array, storage: Storage, *, implementation: Implementation) -> None:
+def pack_blocks(
+    parts: Iterable[BlockRows], into: Any, storage: Storage, inputs: int, *, implementation: Implementation
+) -> None:
     """Join matrices along their outputs, and write their blocks in an implementation's packed form.
 
     Args:
-        parts: the matrices, at least one.
-        into: a zeroed array with the shape and dtype of `packed` for the joined matrix.
+        parts: the matrices, or pieces of them in order; each is dropped before the next is taken.
+        into: a zeroed array, or a tree of them, with the shapes and dtypes of `packed` for the joined matrix.
         storage: the storage of the joined matrix.
+        inputs: the numbers of a row.
         implementation: by name.
 
     Raises:
         ValueError: the arrays do not fit together or to the storage, or the implementation is unknown.
     """
-    shape = (sum(map(len, parts)), parts[0].inputs)
+    shape = (storage.outputs, inputs)
     form = packed(shape, storage, implementation=implementation)
-    if into.shape != form.shape or into.dtype != form.dtype:
-        raise ValueError(f"a weight {shape} has the form {form.shape}, but `into` is {into.shape} {into.dtype}")
-    operations_of(implementation).pack_blocks(runs_of(parts, storage), into)
+    if not _has_form(into, form):
+        raise ValueError(f"a weight {shape} has the form {_text(form)}, but `into` is {_text(into)}")
+    operations_of(implementation).pack_blocks(pieces_of(parts, storage, inputs), into, storage)
 
 
 def linear(
@@ -143,11 +148,11 @@ def grouped_linear(
     Raises:
         ValueError: the arguments do not fit together, or the implementation is unknown.
     """
-    array, dtype = _parts(weight)
+    data, dtype = _parts(weight)
     form = packed((outputs, x.shape[1]), dtype, implementation=implementation)
     groups = len(weight) if counts is None else len(counts)
-    if array.shape != (groups, *form.shape) or (counts is None and len(x) % groups):
-        raise ValueError(f"{groups} weights have the form {form.shape} each, got {array.shape} for {x.shape}")
+    if not _has_form(data, form, (groups,)) or (counts is None and len(x) % groups):
+        raise ValueError(f"{groups} weights have the form {_text(form)} each, got {_text(data)} for {x.shape}")
     return operations_of(implementation).grouped_linear(x, counts, weight, outputs)
 
 
@@ -286,15 +291,28 @@ def _check_gate(x: jax.Array) -> None:
 
 
 def _check(weight: Weight, shape: tuple[int, int], implementation: Implementation) -> None:
-    array, dtype = _parts(weight)
+    data, dtype = _parts(weight)
     form = packed(shape, dtype, implementation=implementation)
-    if array.shape != form.shape or array.dtype != form.dtype:
+    if not _has_form(data, form):
         raise ValueError(
-            f'a weight {shape} has the form {form.shape} for implementation "{implementation}", got {array.shape}'
-            f" {array.dtype}"
+            f'a weight {shape} has the form {_text(form)} for implementation "{implementation}", got {_text(data)}'
         )
 
 
-def _parts(weight: Weight) -> tuple[jax.Array, jnp.dtype | Storage]:
-    """Return the array of a weight, and what determines its form."""
+def _parts(weight: Weight) -> tuple[Any, jnp.dtype | Storage]:
+    """Return the arrays of a weight, and what determines their form."""
     return (weight.data, weight.storage) if isinstance(weight, Stored) else (weight, weight.dtype)
+
+
+def _has_form(data: Any, form: Any, before: tuple[int, ...] = ()) -> bool:
+    """Return True if arrays have the shapes and dtypes of a form, after these axes."""
+    arrays, forms = jax.tree.leaves(data), jax.tree.leaves(form)
+    same_tree = str(jax.tree.structure(data)) == str(jax.tree.structure(form))
+    return same_tree and all(
+        array.shape == (*before, *each.shape) and array.dtype == each.dtype
+        for array, each in zip(arrays, forms, strict=True)
+    )
+
+
+def _text(tree: Any) -> str:
+    return " and ".join(f"{each.shape} {each.dtype}" for each in jax.tree.leaves(tree))

@@ -1,7 +1,7 @@
 """Protocol of an implementation: a module with these functions, called with checked arguments."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.inputs import Input
 from rekindle_kernels.penalties import Penalties
-from rekindle_kernels.storage import Run, Storage, Weight
+from rekindle_kernels.storage import Piece, Storage, Weight
 
 
 class Operations(Protocol):
@@ -61,14 +61,14 @@ class Operations(Protocol):
     ) -> jax.Array:
         """See `api.attend_blocks`."""
 
-    def packed(self, shape: tuple[int, int], dtype: jnp.dtype | Storage) -> jax.ShapeDtypeStruct:
+    def packed(self, shape: tuple[int, int], dtype: jnp.dtype | Storage) -> Any:
         """See `layers.packed`."""
 
     def pack(self, parts: Sequence[Tensor], into: Array) -> None:
         """See `layers.pack`."""
 
-    def pack_blocks(self, runs: Sequence[Run], into: Array) -> None:
-        """Write runs of rows, in the order of a storage; see `layers.pack_blocks`."""
+    def pack_blocks(self, pieces: Iterable[Piece], into: Any, storage: Storage) -> None:
+        """Write the pieces of a matrix; see `layers.pack_blocks`."""
 
     def linear(self, x: Input, weight: Weight, outputs: int, onto: jax.Array | None = None) -> jax.Array:
         """See `layers.linear`."""

@@ -4,9 +4,9 @@ A *kind* is a name of ggml, such as "Q4_K", or codes of safetensors files with f
 a scale for each 128 numbers of a row. ":zero" and ":least" after it stand for zero points and least numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
@@ -15,11 +15,12 @@ from rekindle_kernels.blocks import Blocks, Bytes, Tensor
 from rekindle_kernels.quantized import Codes, Quantized
 
 Indices = np.ndarray[Any, np.dtype[np.int_]]
-Activations = Literal["int16", "int8", "exact"]
-"""The numbers multiplied with packed codes: integers by row and group of 32 inputs, or float32.
+Activations = Literal["int16", "int8", "bfloat16", "exact"]
+"""The numbers multiplied with packed codes: integers by row and group of 32 inputs, bfloat16 or float32.
 
 Of "int16" the products are within 1e-4 of "exact", relative to the largest. Of "int8" they are within a fiftieth.
-"exact" is `linear` over the weights widened to float32, bit for bit on CPUs, and slow.
+"bfloat16" is for accelerators, and the native kernels of CPUs lack it. "exact" is `linear` over the weights widened to
+float32, bit for bit on CPUs, and slow.
 """
 MOST: Final[dict[Activations, int]] = {"int16": 32767, "int8": 127, "exact": 0}
 """The largest integer of a group; 0 for no integers."""
@@ -30,6 +31,8 @@ _GGML: Final = {
     "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
 }  # fmt: skip
 """The numbers and bytes of a block."""
+LEAST: Final = 128
+"""The fewest numbers of a group in arrays of codes and of scales, unless a row is one group."""
 _CODES: Final = ("int4", "int4:zero", "int4:least", "int8", "int8:zero", "int8:least")
 
 
@@ -66,6 +69,15 @@ def layout_of(kind: str) -> Layout:
         )
     header = 8 if offset else 4
     return Layout(len(_GGML) + _CODES.index(whole), int(group), header + int(group) * int(name[3:]) // 8)
+
+
+def has_large_groups(kind: str, inputs: int) -> bool:
+    """Return True for codes with one scale for at least 128 of the inputs, or for all.
+
+    Accelerators multiply these as they are. A product of smaller groups is dominated by its partial sums.
+    """
+    numbers = layout_of(kind).numbers
+    return kind not in _GGML and inputs % numbers == 0 and (numbers >= LEAST or numbers == inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +124,20 @@ class Stored:
     """A packed weight in quantized blocks, for use in place of an array. A pytree with a static storage.
 
     Attributes:
-        data: (bytes,) uint8 in the form of `layers.packed`, or (groups, bytes).
+        data: an array or several, in the form of `layers.packed`; with a first axis of groups, or without.
         storage: its description.
     """
 
-    data: jax.Array
+    data: Any
     storage: Storage = field(metadata={"static": True})
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(jax.tree.leaves(self.data)[0])
+
+    def __getitem__(self, group: Any) -> "Stored":
+        """Return the weight of a group."""
+        one: Stored = jax.tree.map(lambda array: array[group], self)
+        return one
 
 
 Weight = jax.Array | Stored
@@ -203,35 +220,43 @@ def storage_of(kinds: Sequence[tuple[str, int]], activations: Activations = "int
     return Storage(tuple(runs), activations)
 
 
-Run = tuple[str, list[Bytes]]
-"""The kind of a run of rows, and its blocks, (rows, bytes) each."""
+class Piece(NamedTuple):
+    """Some rows of a run of a storage.
+
+    Attributes:
+        run: the index of the run.
+        first: the index of the first row within the run.
+        blocks: (rows, bytes).
+    """
+
+    run: int
+    first: int
+    blocks: Bytes
 
 
-def runs_of(parts: Sequence[BlockRows], storage: Storage) -> list[Run]:
-    """Return the runs of a storage from parts of the joined matrix.
+def pieces_of(parts: Iterable[BlockRows], storage: Storage, inputs: int) -> Iterator[Piece]:
+    """Yield the parts of a joined matrix with their places in its storage.
 
     Raises:
         ValueError: the parts are not stored so.
     """
-    blocks = [list[Bytes]() for _ in storage.runs]
-    place, missing = 0, storage.runs[0][1]
+    run, first = 0, 0
     for part in parts:
-        if not missing and place + 1 < len(blocks):
-            place += 1
-            missing = storage.runs[place][1]
-        expected = storage.runs[place][0]
-        if part.kind != expected or len(part) > missing:
+        if first == storage.runs[run][1] and run + 1 < len(storage.runs):
+            run, first = run + 1, 0
+        kind, rows = storage.runs[run]
+        if part.kind != kind or len(part) > rows - first:
             raise ValueError(
-                f"the storage has {missing} rows of {expected} at this place, but the part has {len(part)} of "
+                f"the storage has {rows - first} rows of {kind} at this place, but the part has {len(part)} of "
                 f"{part.kind}"
             )
-        if part.inputs != parts[0].inputs:
-            raise ValueError(f"a part has {part.inputs} inputs, others {parts[0].inputs}")
-        blocks[place].append(part.data)
-        missing -= len(part)
-    if missing or place + 1 < len(blocks):
-        raise ValueError(f"the parts have fewer rows than the storage, {storage.outputs}")
-    return [(kind, each) for (kind, _), each in zip(storage.runs, blocks, strict=True)]
+        if part.inputs != inputs:
+            raise ValueError(f"a part has {part.inputs} inputs, others {inputs}")
+        yield Piece(run, first, part.data)
+        first += len(part)
+    rows = first + sum(count for _, count in storage.runs[:run])
+    if rows < storage.outputs:
+        raise ValueError(f"the joined matrix has {rows} rows, but its storage has {storage.outputs}: {storage.runs}")
 
 
 def _blocks_of_codes(codes: Codes) -> BlockRows:

@@ -44,7 +44,7 @@ def weights_of(name: str, shape: tuple[int, int], activations: Activations) -> l
     matrix = BlockRows.of(blocks_of(name, shape))
     storage = storage_of([(matrix.kind, len(matrix))], activations)
     one = np.zeros(layers.packed(shape, storage, implementation="cpu").shape, np.uint8)
-    layers.pack_blocks([matrix], one, storage, implementation="cpu")
+    layers.pack_blocks([matrix], one, storage, shape[1], implementation="cpu")
     return [Stored(jnp.asarray(one.copy()), storage) for _ in range(max(2, BYTES // one.nbytes))]
 
 

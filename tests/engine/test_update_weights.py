@@ -255,3 +255,15 @@ def test_a_session_of_shapes_alone_compiles_and_serves_once_it_has_all_tensors(
         session.wake_sync(others)
         assert session.generate_sync(**ASKED).token_ids == expected[0]
         assert (session.stats.compilations, session.weights_version) == (compilations, 1)
+
+
+def test_new_weights_of_a_quantized_session_are_quantized(model: Path, others: dict[str, Any]) -> None:
+    originals = load_file(model / "model.safetensors")
+    with rekindle.open_sync(model, progress=False, quantize="int8", precompile="all", **SMALL) as session:
+        first = session.generate_sync(**ASKED).token_ids
+        compiled = session.stats.compilations
+        session.update_weights_sync(others)
+        second = session.generate_sync(**ASKED).token_ids
+        session.update_weights_sync({name: jnp.asarray(array) for name, array in originals.items()})
+        assert first == session.generate_sync(**ASKED).token_ids != second
+        assert session.stats.compilations == compiled

@@ -17,13 +17,15 @@ from rekindle.core.buckets import Bucket
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.step import step
+from rekindle.core.engine.loading.kinds import quantized_kinds
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import abstract_decoder
-from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.models.shard import WHOLE
+from rekindle.core.models.weights.form import Quantize, WeightForm
 from rekindle_kernels import api
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.engine_gpu import LLAMA_3_8B
-from tests.kernels import state_programs
+from tests.kernels import narrow_programs, state_programs
 from tests.published import CONFIGS, published
 
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
@@ -65,7 +67,8 @@ platform_name: "CUDA" runtime_version { major: 13 } dnn_version_info { major: 9 
 device_description_str: "NVIDIA A100-SXM4-80GB"
 """
 TARGETS = {"NVIDIA H100 80GB HBM3": HOPPER, "NVIDIA A100-SXM4-80GB": AMPERE}
-INT32 = jnp.dtype(jnp.int32)
+INT32, BFLOAT16 = jnp.dtype(jnp.int32), jnp.dtype(jnp.bfloat16)
+PLAIN = WeightForm(BFLOAT16)
 
 Shape = jax.ShapeDtypeStruct
 
@@ -166,11 +169,29 @@ def test_a_step_with_each_kind_of_layer_compiles_at_its_true_widths(model: str, 
     _check_step(published(model), bucket)
 
 
-def _check_step(config: ModelConfig, bucket: Bucket) -> None:
+@pytest.mark.parametrize("name", narrow_programs.GPU)
+def test_codes_are_multiplied_without_widening_them_in_memory(name: str) -> None:
+    case = narrow_programs.GPU[name]
+    program = compiled("NVIDIA H100 80GB HBM3", case.function, *case.shapes)
+    assert program.memory_analysis().temp_size_in_bytes <= case.temporary
+    assert not narrow_programs.wide_arrays(program.as_text())
+
+
+@pytest.mark.parametrize("quantize", ["int4", pytest.param("int8", marks=pytest.mark.deep)])
+def test_a_step_with_quantized_weights_widens_none_of_them(quantize: Quantize) -> None:
+    config = replace(LLAMA_3_8B, layers=LLAMA_3_8B.layers[:2])
+    kinds = quantized_kinds(config, quantize, [WHOLE], is_accelerator=True)
+    memory = _check_step(config, Bucket(0, 8), WeightForm(BFLOAT16, kinds, "bfloat16", quantize))
+    assert (
+        memory.temp_size_in_bytes < config.hidden_size * 14336
+    )  # half of one matrix in bfloat16, of two in each layer
+
+
+def _check_step(config: ModelConfig, bucket: Bucket, weights: WeightForm = PLAIN) -> Any:
     """Compile the step of a bucket; what these kernels do not serve, XLA serves, as in a session."""
-    dtype = jnp.dtype(jnp.bfloat16)
+    dtype = weights.dtype
     implementation = api.choose_for_all("gpu", config.pools(2049, 16), dtype)
-    abstract = abstract_decoder(config, WeightForm(dtype), implementation)
+    abstract = abstract_decoder(config, weights, implementation)
     pages = jax.eval_shape(lambda: empty_pages(config, 2049, 16, dtype, implementation))
     slots = jax.eval_shape(lambda: empty_slots(32, 512, config.vocab_size))
     packed = InputLayout.of(bucket, slots).padding()
@@ -185,3 +206,4 @@ def _check_step(config: ModelConfig, bucket: Bucket) -> None:
     if implementation == "gpu":
         text = program.as_text()
         assert ("attend_blocks" in text, "attend_rows" in text) == (bucket.prefill_tokens > 0, bucket.decode_rows > 0)
+    return program.memory_analysis()

@@ -39,9 +39,10 @@ def stored(parts: Sequence[Tensor], implementation: Implementation, activations:
     matrices = [BlockRows.of(part) for part in parts]
     storage = storage_of([(matrix.kind, len(matrix)) for matrix in matrices], activations)
     shape = (storage.outputs, matrices[0].inputs)
-    into = np.zeros(layers.packed(shape, storage, implementation=implementation).shape, np.uint8)
-    layers.pack_blocks(matrices, into, storage, implementation=implementation)
-    return Stored(jnp.asarray(into), storage)
+    form = layers.packed(shape, storage, implementation=implementation)
+    into = jax.tree.map(lambda each: np.zeros(each.shape, each.dtype), form)
+    layers.pack_blocks(matrices, into, storage, shape[1], implementation=implementation)
+    return Stored(jax.tree.map(jnp.asarray, into), storage)
 
 
 def codes_of(name: str, rows: int, inputs: int = INPUTS) -> Quantized:
@@ -116,6 +117,36 @@ def test_products_are_those_of_the_numbers(implementation: Implementation, name:
         assert np.abs(y - expected).max() < limit * scale
         np.testing.assert_array_equal(columns.T, y)
         np.testing.assert_array_equal(added, onto + y)
+
+
+LARGE = ("4:128:0:", "8:128::zeros", "8:512::", "8:128:0:biases", "4:256:0:zeros")
+
+
+@pytest.mark.parametrize("rows", [1, 5, 200])
+@pytest.mark.parametrize("name", LARGE)
+def test_codes_with_large_groups_are_multiplied_with_bfloat16(
+    implementation: Implementation, name: str, rows: int
+) -> None:
+    parts: list[Tensor] = [codes_of(name, 45), codes_of(LARGE[0], 7)]
+    if implementation == "cpu":
+        with pytest.raises(ValueError, match='multiply int16, int8, exact, not "bfloat16"'):
+            stored(parts, implementation, "bfloat16")
+        return
+    weight = stored(parts, implementation, "bfloat16")
+    assert all(each.shape[1] in (45, 7, 52) for each in jax.tree.leaves(weight.data)), "arrays of codes and of scales"
+    x = random(rows, INPUTS)
+    rounded = np.asarray(jnp.asarray(x).astype(jnp.bfloat16)).astype(np.float64)
+    expected = rounded @ numbers_of(parts).astype(np.float64).T
+    limit = (1e-5 if rows <= 64 else 1e-2) * np.abs(expected).max()  # many rows: numbers of weights in bfloat16
+    product = jax.jit(lambda x, weight: layers.linear(x, weight, 52, implementation=implementation))
+    y = np.asarray(product(jnp.asarray(x), weight))
+    assert np.abs(y - expected).max() < limit
+    counts = np.array([0, rows - rows // 2, rows // 2], np.int32)
+    every = jax.tree.map(lambda each: jnp.stack([each] * 3), weight)
+    grouped = jax.jit(
+        lambda x, counts, weight: layers.grouped_linear(x, counts, weight, 52, implementation=implementation)
+    )
+    assert np.abs(np.asarray(grouped(jnp.asarray(x), jnp.asarray(counts), every)) - expected).max() < limit
 
 
 @pytest.mark.parametrize("rows", [1, 5, 100])
@@ -230,9 +261,9 @@ def test_arrays_that_do_not_fit_a_storage_are_refused(implementation: Implementa
     wide = np.zeros(layers.packed((45, INPUTS), other, implementation=implementation).shape, np.uint8)
     into, parts = np.zeros(weight.data.shape, np.uint8), [BlockRows.of(PARTS["Q4_1"][0])]
     with pytest.raises(ValueError, match=r"the storage has 45 rows of Q5_1 at this place, but the part has 45 of Q4_1"):
-        layers.pack_blocks(parts, wide, other, implementation=implementation)
+        layers.pack_blocks(parts, wide, other, INPUTS, implementation=implementation)
     with pytest.raises(ValueError, match="has 44 rows, but its storage has 45"):
-        layers.pack_blocks([parts[0].rows(slice(44))], into, weight.storage, implementation=implementation)
+        layers.pack_blocks([parts[0].rows(slice(44))], into, weight.storage, INPUTS, implementation=implementation)
 
 
 def test_only_whole_blocks_of_known_kinds_are_stored() -> None:

@@ -14,12 +14,14 @@ from rekindle.core.buckets import Bucket
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.step import step
+from rekindle.core.engine.loading.kinds import quantized_kinds
 from rekindle.core.models.config import ModelConfig, Rope
 from rekindle.core.models.decoder import abstract_decoder
-from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.models.shard import WHOLE
+from rekindle.core.models.weights.form import Quantize, WeightForm
 from rekindle_kernels import api
 from rekindle_kernels.tpu import blocks, form, rows, tuning
-from tests.kernels import state_programs
+from tests.kernels import narrow_programs, state_programs
 from tests.kernels.topologies import KINDS, V5E, V5P, V6E, chip
 from tests.published import CONFIGS, published
 
@@ -33,6 +35,8 @@ LLAMA_3_8B = ModelConfig.llama("llama", 128256, 4096, 14336, 32, 32, 8, 128, 819
 
 LLAMA_OF_TWO = replace(LLAMA_3_8B, layers=LLAMA_3_8B.layers[:2])
 """Its other layers are the same."""
+
+PLAIN = WeightForm(BFLOAT16)
 
 
 def lowered(topology: str, function: Callable[..., Any], *shapes: Any, donated: tuple[int, ...] = ()) -> Any:
@@ -167,9 +171,33 @@ def test_the_stated_cost_of_prefill_attention_is_the_program_s(topology: str) ->
     assert_within(stated.bytes_accessed, 16 * (4096 * 8 * 2 * 128 * 2 + 128 * heads * 128 * 6))
 
 
-def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket) -> tuple[Any, int]:
+@pytest.mark.parametrize("topology", [V5E, V6E])
+@pytest.mark.parametrize("name", narrow_programs.TPU)
+def test_codes_are_multiplied_without_widening_them_in_memory(topology: str, name: str) -> None:
+    case = narrow_programs.TPU[name]
+    program = compiled(topology, case.function, *case.shapes)
+    assert program.memory_analysis().temp_size_in_bytes <= case.temporary
+    assert not narrow_programs.wide_arrays(program.as_text())
+
+
+@pytest.mark.parametrize(
+    ("topology", "quantize"), [(V5E, "int4"), (V6E, "int8"), pytest.param(V6E, "int4", marks=pytest.mark.deep)]
+)
+def test_a_step_with_quantized_weights_widens_none_of_them(topology: str, quantize: Quantize) -> None:
+    kinds = quantized_kinds(LLAMA_OF_TWO, quantize, [WHOLE], is_accelerator=True)
+    form = WeightForm(BFLOAT16, kinds, "bfloat16", quantize)
+    program, _ = _lowered_step(topology, LLAMA_OF_TWO, Bucket(0, 8), form)
+    memory = program.compile().memory_analysis()
+    hidden, width = LLAMA_OF_TWO.hidden_size, 14336
+    assert memory.temp_size_in_bytes < hidden * width  # half of one matrix in bfloat16, of two in each layer
+    wide, _ = _lowered_step(topology, LLAMA_OF_TWO, Bucket(0, 8))
+    least = 2 * LLAMA_OF_TWO.vocab_size * hidden  # embedding and head save one byte of each number
+    assert wide.compile().memory_analysis().argument_size_in_bytes - memory.argument_size_in_bytes > least
+
+
+def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket, weights: WeightForm = PLAIN) -> tuple[Any, int]:
     """Return the lowered step with abstract weights, and the bytes of its pools."""
-    abstract = abstract_decoder(config, WeightForm(BFLOAT16), "tpu")
+    abstract = abstract_decoder(config, weights, "tpu")
     pages = jax.eval_shape(lambda: empty_pages(config, 1025, 64, BFLOAT16, "tpu"))
     slots = jax.eval_shape(lambda: empty_slots(32, 32, config.vocab_size))
     packed = InputLayout.of(bucket, slots).padding()

@@ -1,7 +1,7 @@
 """Linear layers over quantized blocks, in C++."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import jax
@@ -10,7 +10,7 @@ import numpy as np
 
 from rekindle_kernels.blocks import Array
 from rekindle_kernels.cpu.library import load
-from rekindle_kernels.storage import GROUP, MOST, Run, Storage, Stored, layout_of
+from rekindle_kernels.storage import GROUP, MOST, Piece, Storage, Stored, layout_of
 
 PANEL: Final = 32
 """Outputs in a panel."""
@@ -18,6 +18,8 @@ PANEL: Final = 32
 
 def packed(shape: tuple[int, int], storage: Storage) -> jax.ShapeDtypeStruct:
     """See `layers.packed`: panels of 32 outputs for each run, described in `source/stored.h`."""
+    if storage.activations not in MOST:
+        raise ValueError(f'the kernels of CPUs multiply {", ".join(MOST)}, not "{storage.activations}"')
     size = sum(_run_bytes(kind, rows, shape[1]) for kind, rows in storage.runs)
     return jax.ShapeDtypeStruct((size,), jnp.dtype(jnp.uint8))
 
@@ -29,19 +31,17 @@ def _run_bytes(kind: str, rows: int, inputs: int) -> int:
     return -(-rows // PANEL) * PANEL * (inputs // layout.numbers) * block
 
 
-def pack_blocks(runs: Sequence[Run], into: Array) -> None:
+def pack_blocks(pieces: Iterable[Piece], into: Array, storage: Storage) -> None:
     """See `layers.pack_blocks`."""
-    write, offset = load().rekindle_pack_stored, 0
-    for kind, blocks in runs:
-        layout, first = layout_of(kind), 0
-        inputs = blocks[0].shape[1] // layout.size * layout.numbers
-        for each in blocks:
-            data = np.ascontiguousarray(each)
-            sizes = [*map(ctypes.c_int64, (layout.number, layout.numbers // GROUP))]
-            place = (ctypes.c_void_p(into.ctypes.data + offset), ctypes.c_int64(first))
-            write(*sizes, *place, ctypes.c_void_p(data.ctypes.data), ctypes.c_int64(len(data)), ctypes.c_int64(inputs))
-            first += len(data)
-        offset += _run_bytes(kind, first, inputs)
+    write = load().rekindle_pack_stored
+    for run, first, blocks in pieces:
+        kind, _ = storage.runs[run]
+        layout, data = layout_of(kind), np.ascontiguousarray(blocks)
+        inputs = data.shape[1] // layout.size * layout.numbers
+        offset = sum(_run_bytes(each, rows, inputs) for each, rows in storage.runs[:run])
+        sizes = [*map(ctypes.c_int64, (layout.number, layout.numbers // GROUP))]
+        place = (ctypes.c_void_p(into.ctypes.data + offset), ctypes.c_int64(first))
+        write(*sizes, *place, ctypes.c_void_p(data.ctypes.data), ctypes.c_int64(len(data)), ctypes.c_int64(inputs))
 
 
 def linear(

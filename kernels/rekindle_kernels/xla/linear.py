@@ -1,6 +1,7 @@
 """Linear layers in portable XLA, over weights in the order of checkpoints, (out, in)."""
 
 from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ MANY_ROWS = 128
 """Maximum number of rows of a group in one product."""
 
 
-def packed(shape: tuple[int, int], dtype: jnp.dtype | Storage) -> jax.ShapeDtypeStruct:
+def packed(shape: tuple[int, int], dtype: jnp.dtype | Storage) -> Any:
     """See `layers.packed`. The form of a dtype is the unchanged shape."""
     if isinstance(dtype, Storage):
         return stored.packed(shape, dtype)
@@ -34,8 +35,18 @@ def pack(parts: Sequence[Tensor], into: Array) -> None:
 
 def linear(x: Input, weight: Weight, outputs: int, onto: jax.Array | None = None) -> jax.Array:
     """See `layers.linear`."""
-    y = _product(*widened(materialize(x), weight))
+    y = _matmul(materialize(x), weight)
     return y if onto is None else onto + y
+
+
+def _matmul(x: jax.Array, weight: Weight) -> jax.Array:
+    """Compute `x @ weight.T`."""
+    return stored.product(x, weight) if _is_narrow(weight) else _product(*widened(x, weight))
+
+
+def _is_narrow(weight: Weight) -> TypeGuard[Stored]:
+    """Return True for codes that are multiplied without widening."""
+    return isinstance(weight, Stored) and stored.has_arrays(weight) and weight.storage.activations != "exact"
 
 
 def widened(x: jax.Array, weight: Weight) -> tuple[jax.Array, jax.Array]:
@@ -80,10 +91,14 @@ def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: Weight, outpu
     and copies none. In contrast, `lax.ragged_dot` computes every group for a few rows, and for many rows it transposes
     all weights first (in the program for a v6e; tests/kernels/test_tpu_compiles.py).
     """
-    x, weight = widened(x, weight)
     rows, groups = len(x), len(weight)
+    if not _is_narrow(weight):
+        x, weight = widened(x, weight)
     if counts is None:
-        each = x.astype(weight.dtype).reshape(groups, -1, x.shape[1])
+        each = x.reshape(groups, -1, x.shape[1])
+        if isinstance(weight, Stored):
+            return jax.vmap(stored.product)(each, weight).reshape(rows, outputs)
+        each = each.astype(weight.dtype)
         dims = (((2,), (2,)), ((0,), (0,)))
         y: jax.Array = lax.dot_general(each, weight, dims, preferred_element_type=jnp.float32)
         return y.reshape(rows, outputs)
@@ -99,7 +114,7 @@ def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: Weight, outpu
         first = (block - ends[group] + blocks[group]) * size
         within = first + jnp.arange(size, dtype=jnp.int32)
         places = jnp.where(within < counts[group], starts[group] + within, rows)
-        product = _product(x[jnp.minimum(places, rows - 1)], weight[group])
+        product = _matmul(x[jnp.minimum(places, rows - 1)], weight[group])
         return y.at[places].set(product, mode="drop")
 
     out: jax.Array = lax.fori_loop(0, ends[-1], body, jnp.zeros((rows, outputs), jnp.float32))

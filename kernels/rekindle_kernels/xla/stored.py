@@ -1,37 +1,55 @@
-"""Linear layers over quantized blocks in portable XLA: widened first, right and slow.
+"""Linear layers over quantized blocks in portable XLA: widened first, right and slow, except codes with large groups.
 
-The packed form is the blocks of a file, row by row.
+The packed form of other blocks is that of a file, row by row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rekindle_kernels.blocks import Array
-from rekindle_kernels.storage import GROUP, MOST, Activations, Run, Storage, Stored, layout_of
+from rekindle_kernels.storage import GROUP, MOST, Activations, Piece, Storage, Stored, layout_of
+from rekindle_kernels.xla import narrow
 
 
-def packed(shape: tuple[int, int], storage: Storage) -> jax.ShapeDtypeStruct:
+def packed(shape: tuple[int, int], storage: Storage) -> Any:
     """See `layers.packed`."""
+    if narrow.has_arrays(storage, shape[1]):
+        return narrow.packed(shape, storage)
     size = sum(rows * _row_bytes(kind, shape[1]) for kind, rows in storage.runs)
     return jax.ShapeDtypeStruct((size,), jnp.dtype(jnp.uint8))
 
 
-def pack_blocks(runs: Sequence[Run], into: Array) -> None:
+def pack_blocks(pieces: Iterable[Piece], into: Any, storage: Storage) -> None:
     """See `layers.pack_blocks`."""
-    first = 0
-    for data in (each for _, blocks in runs for each in blocks):
-        into[first : first + data.size].reshape(data.shape)[:] = data
-        first += data.size
+    if not isinstance(into, np.ndarray):
+        narrow.pack_blocks(pieces, into, storage)
+        return
+    place = 0
+    for _, _, blocks in pieces:
+        into[place : place + blocks.size].reshape(blocks.shape)[:] = blocks
+        place += blocks.size
+
+
+def has_arrays(weight: jax.Array | Stored) -> bool:
+    """Return True for codes and scales in arrays of their own."""
+    return isinstance(weight, Stored) and isinstance(weight.data, tuple)
+
+
+def product(x: jax.Array, weight: Stored) -> jax.Array:
+    """Compute `x @ weight.T`, (rows, out) float32, of codes and scales in arrays of their own."""
+    return narrow.product(rounded(x, weight.storage.activations), weight)
 
 
 def rounded(x: jax.Array, activations: Activations) -> jax.Array:
-    """Round (rows, in) as the native layers do: to integers by row and group of 32 inputs."""
+    """Round (rows, in) as the native layers do, to integers by row and group of 32 inputs; or to bfloat16."""
     if activations == "exact":
         return x
+    if activations == "bfloat16":
+        return x.astype(jnp.bfloat16).astype(x.dtype)
     groups = x.reshape(len(x), -1, GROUP)
     scale = jnp.abs(groups).max(-1, keepdims=True) / MOST[activations]
     return jnp.where(scale > 0, jnp.round(groups / scale) * scale, 0).reshape(x.shape)
@@ -39,6 +57,8 @@ def rounded(x: jax.Array, activations: Activations) -> jax.Array:
 
 def widen(weight: Stored, inputs: int) -> jax.Array:
     """Return the numbers of a weight, (..., out, in) float32, with the roundings of the gguf library."""
+    if has_arrays(weight):
+        return narrow.widen(weight)
     parts, first = [], 0
     for kind, rows in weight.storage.runs:
         size = rows * _row_bytes(kind, inputs)
@@ -50,6 +70,8 @@ def widen(weight: Stored, inputs: int) -> jax.Array:
 
 def look_up(weight: Stored, ids: jax.Array, inputs: int) -> jax.Array:
     """See `layers.look_up`."""
+    if has_arrays(weight):
+        return narrow.look_up(weight, ids, inputs)
     result, first, row = jnp.zeros((len(ids), inputs), jnp.float32), 0, 0
     for kind, rows in weight.storage.runs:
         size = rows * _row_bytes(kind, inputs)

@@ -59,6 +59,7 @@ def generate(arguments: Namespace) -> int:
         revision=arguments.revision,
         dtype=arguments.dtype,
         kv_dtype=arguments.kv_dtype,
+        quantize=arguments.quantize,
         precompile="lazy",
         adapters={"adapter": arguments.adapter_path} if arguments.adapter_path else {},
     )

@@ -210,11 +210,12 @@ def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
     tokens, token = limits.pool.tokens, limits.pool.page_bytes // limits.pool.page_size
     yield "dtype", blueprint.dtype.name + ("" if arguments.dtype else f", the default on {place.first.platform}")
     yield "weights", size_text(budget.weights)
+    form, how = blueprint.form, "quantized" if blueprint.form.quantize else "packed"
     if formats := blueprint.checkpoint.formats:
-        is_packed = bool(blueprint.form.kinds)
-        yield "files", f"{', '.join(formats)}, {'kept packed' if is_packed else f'read as {blueprint.dtype.name}'}"
-        if is_packed:
-            yield "packed", str(blueprint.form)
+        is_kept = form.kinds and form.quantize is None
+        yield "files", f"{', '.join(formats)}, {'kept packed' if is_kept else f'read as {blueprint.dtype.name}'}"
+    if form.kinds:
+        yield how, str(form)
     how = "measured" if budget.measured else "estimated from shapes"
     yield "a step", f"{size_text(budget.workspace)} for the largest, {how}; {size_text(budget.slots)} between steps"
     kind = "" if blueprint.kv_dtype == blueprint.dtype else f", {blueprint.kv_dtype.name}"

@@ -9,7 +9,7 @@ import jax
 
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.concurrency.progress import Report
-from rekindle.core.config import Implementation, KvDtype, Settings, SettingsOptions, Ticks, check_axes
+from rekindle.core.config import Implementation, KvDtype, Quantize, Settings, SettingsOptions, Ticks, check_axes
 from rekindle.core.device.devices import candidate_places, place_from, places_of
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.store import ProgramStore
@@ -60,7 +60,7 @@ class Requirements:
 
 
 def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
-    """Add the arguments for a model, its revision and its dtypes; `nargs` of the model as in argparse."""
+    """Add the arguments for a model, its revision and the forms of its numbers; `nargs` as in argparse."""
     text = "smollm2-135m-instruct, a directory, a .gguf file, or owner/name or owner/name/file.gguf on the hub"
     parser.add_argument("model", metavar="MODEL", nargs=nargs, help=text)
     parser.add_argument("--revision", metavar="NAME", help="a branch, a tag or a commit of a model on the hub")
@@ -68,6 +68,8 @@ def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=text)
     text = "dtype of keys and values in pages (the dtype of weights)"
     parser.add_argument("--kv-dtype", choices=get_args(KvDtype), help=text)
+    text = "codes to make from the matrices of the model as they are read"
+    parser.add_argument("--quantize", choices=get_args(Quantize), help=text)
 
 
 def add_adapters(parser: ArgumentParser) -> None:

@@ -20,7 +20,8 @@ Precompile = Literal["all", "background", "lazy"]
 Restore = Literal["auto", "require", "off"]
 SamplingDefaults = Literal["model", "neutral"]
 WeightsChoice = Literal["auto", "packed", "dequantized"]
-Activations = Literal["int16", "int8", "exact"]
+Activations = Literal["int16", "int8", "bfloat16", "exact"]
+Quantize = Literal["int8", "int4"]
 AXES: Final = ("data", "tensor")
 """Axis names of a device mesh."""
 
@@ -67,12 +68,20 @@ class Settings:
         dtype: data type of weights that are not packed, "float32" or "bfloat16". None is float32 on CPUs, bfloat16
             elsewhere.
         weights: form of the weights in memory. "packed" keeps the quantized blocks of a file, such as Q4_K of a GGUF
-            file, where the kernels support them. "dequantized" converts all numbers to `dtype`. "auto" (default)
-            keeps the blocks of GGUF files with the native kernels of CPUs: a fourth of the memory or less, and faster
-            than float32. None reads no weights, only their shapes: the session compiles its programs and
-            refuses requests with NoWeights, until `update_weights` has given all tensors.
-        activations: numbers multiplied with packed weights: integers by token and group of 32, "int16" (default) or
-            "int8", which is less exact and faster for many tokens, or float32 with "exact", which is slow.
+            file, where the kernels support them: on TPUs and GPUs, codes with a scale for at least 128 numbers.
+            "dequantized" converts all numbers to `dtype`. "auto" (default) keeps the blocks of GGUF files with the
+            native kernels of CPUs: a fourth of the memory or less, and faster than float32. None reads no weights, only
+            their shapes: the session compiles its programs and refuses requests with NoWeights, until `update_weights`
+            has given all tensors.
+        quantize: codes made from the matrices of a file as they are read, "int8" or "int4": a half or a quarter of the
+            memory of bfloat16. Embedding and head have 8 bits and a scale per row, other matrices a scale per 128
+            numbers. Routers and vectors keep their numbers. Files that are quantized already are refused, unless
+            `weights="dequantized"` converts them first. `update_weights` quantizes new weights, too. None (default)
+            quantizes nothing.
+        activations: numbers multiplied with packed or quantized weights: integers by token and group of 32, "int16" or
+            "int8", which is less exact and faster for many tokens; "bfloat16"; or float32 with "exact", which is slow.
+            None is "int16" on CPUs, where there is no "bfloat16". Elsewhere it is "bfloat16", or "exact" if `dtype` is
+            float32, and there are no integers.
         kv_dtype: data type of keys and values in pages: "float32", "bfloat16" or "int8". None is `dtype`. "int8" has
             one scale for each position of a head, so it holds 1.8 to 3.9 times the positions in the same memory, and a
             position is rounded alike whatever is computed with it. Excludes models with latent attention.
@@ -160,7 +169,8 @@ class Settings:
     implementation: Implementation | None = None
     dtype: Dtype | None = None
     weights: WeightsChoice | None = "auto"
-    activations: Activations = "int16"
+    quantize: Quantize | None = None
+    activations: Activations | None = None
     kv_dtype: KvDtype | None = None
     page_size: int = 64
     num_pages: int | None = None
@@ -229,7 +239,12 @@ class Settings:
         _one_of("implementation", self.implementation, (None, *get_args(Implementation)))
         _one_of("dtype", self.dtype, (None, *get_args(Dtype)))
         _one_of("weights", self.weights, (*get_args(WeightsChoice), None), "(update_weights takes others)")
-        _one_of("activations", self.activations, get_args(Activations))
+        _one_of("quantize", self.quantize, (None, *get_args(Quantize)))
+        if self.quantize is not None and self.weights == "packed":
+            raise ConfigError(
+                'weights="packed" keeps the blocks of a file, and quantize= makes others: give one of them'
+            )
+        _one_of("activations", self.activations, (None, *get_args(Activations)))
         _one_of("kv_dtype", self.kv_dtype, (None, *get_args(KvDtype)))
         _one_of("ticks", self.ticks, get_args(Ticks))
         if not callable(self.policy):
@@ -325,7 +340,8 @@ class SettingsOptions(TypedDict, total=False):
     implementation: Implementation | None
     dtype: Dtype | None
     weights: WeightsChoice | None
-    activations: Activations
+    quantize: Quantize | None
+    activations: Activations | None
     kv_dtype: KvDtype | None
     page_size: int
     num_pages: int | None

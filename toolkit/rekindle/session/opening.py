@@ -238,7 +238,7 @@ def _session(engine: EngineThread, client: EngineClient, name: str, progress: bo
             stacklevel=2,
         )
     deployment = engine.loaded_engine.deployment
-    if deployment.form.kinds and deployment.implementation != "cpu":
+    if deployment.form.kinds and deployment.implementation != "cpu" and not deployment.form.is_narrow:
         warnings.warn(
             f"{name}: the kernels here ({deployment.implementation}) convert packed weights again in every step, which "
             'is slow: weights="dequantized" needs more memory and less time',

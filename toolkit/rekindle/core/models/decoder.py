@@ -160,7 +160,7 @@ class _Abstract:
     def get(self, request: JoinedTensors) -> Any:
         form = request.form(self.form, self.implementation)
         self.requests.append(request)
-        self.forms.append(form)
+        self.forms.extend(jax.tree.leaves(form))
         return form
 
 
@@ -171,8 +171,8 @@ class AbstractDecoder:
     Attributes:
         graph, structure: the graph of the modules, and the tree structure of their state.
         requests: the requests for weights, in order of construction.
-        forms: the shape and dtype of each weight, in the programs' order.
-        places: the index of each weight in `requests`, in the programs' order.
+        forms: the shape and dtype of each array, in the programs' order.
+        places: the index of each array among those of all `requests`, in the programs' order.
     """
 
     graph: nnx.GraphDef[Decoder]

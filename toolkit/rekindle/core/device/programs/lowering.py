@@ -37,7 +37,8 @@ from rekindle.core.device.state import Sizes, empty_state
 from rekindle.core.models.adapters.products import NO_ROOM, AdapterSizes, Product, products_of
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import abstract_decoder
-from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.models.weights.form import WeightForm, held_bytes
+from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle_kernels.api import Implementation, choose_for_all
 
 Program = Callable[..., Any]
@@ -102,6 +103,7 @@ class Programs:
         statics: values compiled into the programs beyond the model's config, by name.
         jax_settings: the settings of JAX.
         page_sharding: the sharding of a page from GATHER or for SCATTER.
+        widened_bytes: most bytes of a packed matrix widened in a step, or of its partial sums.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class Programs:
         abstract = abstract_decoder(config, form, kernels, place.shards[0])
         self._weights = [place.global_shape(form, WEIGHTS) for form in abstract.forms]
         self._place = place
+        self.widened_bytes = 0 if kernels == "cpu" else _widened_bytes(abstract.requests, form)
         self.statics: dict[str, int | str] = asdict(sizes) | {
             "dtype": dtype.name,
             "kv_dtype": kv_dtype.name,
@@ -186,7 +189,7 @@ class Programs:
     @property
     def weight_bytes(self) -> int:
         """The bytes of all weights over the devices of a group."""
-        return _bytes(self._weights)
+        return sum(held_bytes(array, self._place.first.platform) for array in self._weights)
 
     @property
     def page_bytes(self) -> int:
@@ -328,6 +331,13 @@ def _is_kind(x: Any) -> bool:
 def _bytes(arrays: Sequence[Any]) -> int:
     """Return the total bytes of arrays of these shapes."""
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
+
+
+def _widened_bytes(requests: Sequence[JoinedTensors], form: WeightForm) -> int:
+    """Return the bytes of the largest packed matrix in the dtype of its products."""
+    size = 2 if form.activations == "bfloat16" else 4
+    packed = (request.plain[-2:] for request in requests if request.storage(form) is not None)
+    return size * max(map(math.prod, packed), default=0)
 
 
 def _renamed(function: Callable[..., Any], name: str, unique: str) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rekindle.core.buckets import Bucket
 from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.config import Dtype, KvDtype, Precompile, Settings
+from rekindle.core.config import Dtype, KvDtype, Precompile, Settings, WeightsChoice
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
 from rekindle.core.device.programs.lowering import (
@@ -122,10 +122,16 @@ class Blueprint:
             **({} if settings.mesh is not None or settings.prefill is not None else devices),
             implementation=self.programs.implementation,
             dtype=cast(Dtype, self.dtype.name),
-            weights=settings.weights and ("packed" if self.form.kinds else "dequantized"),
+            weights=settings.weights and self._weights,
+            activations=self.form.activations if self.form.kinds else settings.activations,
             kv_dtype=cast(KvDtype, self.kv_dtype.name),
             watchdog_timeout=timeout_of(settings.watchdog_timeout, self.place.first.platform),
         )
+
+    @property
+    def _weights(self) -> WeightsChoice:
+        """The form of the file's weights, before they are quantized."""
+        return "packed" if self.form.kinds and self.form.quantize is None else "dequantized"
 
     def kernels(self, setting: Implementation | None) -> str:
         """Return the kernels in use, as text, given the implementation in the settings."""

@@ -68,7 +68,8 @@ class Budget:
             memory=memory,
             weights=programs.weight_bytes + adapters,
             slots=devices * programs.slot_bytes,
-            workspace=devices * (workspace_bound(config, limits) if workspace is None else workspace),
+            workspace=devices
+            * (workspace_bound(config, limits) + programs.widened_bytes if workspace is None else workspace),
             measured=workspace is not None,
         )
 

@@ -4,7 +4,7 @@ import math
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +21,11 @@ from rekindle.core.models.config.partition import Order
 from rekindle.core.models.decoder import Decoder, abstract_decoder
 from rekindle.core.models.loading.copying import ByteBudget, between, copy_into, release
 from rekindle.core.models.shard import WHOLE, Shard
-from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.models.weights.form import WeightForm, held_bytes
 from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Tensor
+from rekindle_kernels.encode import encode
 from rekindle_kernels.layers import pack_blocks
 from rekindle_kernels.quantized import Quantized, Turned
 from rekindle_kernels.storage import BlockRows
@@ -33,6 +34,8 @@ Put = Callable[[Array], jax.Array]
 Join = Callable[[JoinedTensors, Sequence[jax.Array], jnp.dtype], jax.Array]
 
 _THREADS: Final = min(4, os.cpu_count() or 1)
+_ENCODED_AT_ONCE: Final = 1 << 20
+"""Numbers quantized at a time, to keep temporary arrays small."""
 MAX_RUNS: Final = 64
 """From this number of runs of consecutive rows on, all rows are copied first, and not run by run from the file."""
 
@@ -67,7 +70,7 @@ def load_weights(
     """Read each tensor once, in several threads, and return the weights in the programs' order.
 
     The weights being loaded together take at most the bytes of the largest weight. So loading needs little host memory
-    in addition to the device's.
+    in addition to the device's. Weights to be quantized are read and quantized in pieces.
 
     Args:
         config: the model.
@@ -86,9 +89,11 @@ def load_weights(
     abstract = abstract_decoder(config, form, implementation, shard)
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
         try:
-            budget = ByteBudget(max(map(size_of, abstract.forms)))
+            forms = [request.form(form, implementation) for request in abstract.requests]
+            budget = ByteBudget(max(map(size_of, forms)))
             reader = _Reader(tensors, form, put, implementation, budget, join)
-            arrays = [_report(array, report_bytes) for array in pool.map(reader.read, abstract.requests)]
+            weights = pool.map(reader.read, abstract.requests)
+            arrays = [_report(array, report_bytes) for weight in weights for array in weight]
             return [arrays[place] for place in abstract.places]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -98,7 +103,7 @@ def load_weights(
 
 
 def _report(array: jax.Array, report_bytes: Callable[[int], None]) -> jax.Array:
-    report_bytes(array.nbytes)
+    report_bytes(held_bytes(array, next(iter(array.devices())).platform))
     return array
 
 
@@ -113,7 +118,7 @@ class _Reader:
     budget: ByteBudget
     join: Join | None
 
-    def read(self, request: JoinedTensors) -> jax.Array:
+    def read(self, request: JoinedTensors) -> list[jax.Array]:
         """Join tensors along their first axis, and put them on the device.
 
         They are always copied, because they may be views of a file or belong to the caller. Nothing else refers to the
@@ -123,36 +128,47 @@ class _Reader:
         with self.budget.reserve(size_of(form)):
             parts: list[Any] = [self.tensors[name] for name in request.shapes]
             if self.join is not None and _may_join_on_device(request, parts, form):
-                array = self.join(request, [self.put(part) for part in parts], self.form.dtype)
+                arrays = [self.join(request, [self.put(part) for part in parts], self.form.dtype)]
             else:
                 parts = [np.asarray(part) if isinstance(part, jax.Array) else part for part in parts]
-                array = self.put(self._matrix(request, parts, form) if request.matrix else _vector(request, parts))
-            jax.block_until_ready(array)  # the host copy exists until the transfer ends
-            return array
+                weight = self._matrix(request, parts, form) if request.matrix else _vector(request, parts)
+                arrays = [self.put(array) for array in jax.tree.leaves(weight)]
+            jax.block_until_ready(arrays)  # the host copy exists until the transfer ends
+            return arrays
 
-    def _matrix(self, request: JoinedTensors, parts: list[Tensor], form: jax.ShapeDtypeStruct) -> Array:
-        whole, storage = _empty(form.shape, form.dtype), request.storage(self.form)
+    def _matrix(self, request: JoinedTensors, parts: list[Tensor], form: Any) -> Any:
+        """Return the packed form of a matrix or of several, an array or a tree of arrays."""
+        whole = jax.tree.map(lambda each: _empty(each.shape, each.dtype), form)
         groups = range(max(1, request.groups)) if request.members is None else request.members
-        for group, into in zip(groups, whole if request.groups else [whole], strict=True):
-            matrices = _of_group(parts, group, request.groups)
-            if storage is None:
-                copy_into(_select(request, matrices), into, self.implementation)
-            else:
-                pack_blocks(_select_blocks(request, matrices), into, storage, implementation=self.implementation)
+        for place, group in enumerate(groups):
+            into = jax.tree.map(lambda each, place=place: each[place], whole) if request.groups else whole
+            matrices = _of_group(parts, int(group), request.groups)
+            self._pack(request, matrices, into)
             release(matrices)
         return whole
 
+    def _pack(self, request: JoinedTensors, matrices: list[Tensor], into: Any) -> None:
+        """Write the matrices of one group in packed form."""
+        storage = request.storage(self.form)
+        if storage is None:
+            copy_into(_select(request, matrices), into, self.implementation)
+            return
+        if self.form.quantize is None:
+            blocks: Iterable[BlockRows] = _select_blocks(request, matrices)
+        else:
+            blocks = _encoded(_select(request, matrices), storage.runs[0][0])
+        pack_blocks(blocks, into, storage, request.plain[-1], implementation=self.implementation)
 
-def _may_join_on_device(request: JoinedTensors, parts: Sequence[Any], form: jax.ShapeDtypeStruct) -> bool:
+
+def _may_join_on_device(request: JoinedTensors, parts: Sequence[Any], form: Any) -> bool:
     """Return True if the parts are arrays of JAX in this process, and the packed form is a plain matrix or vector."""
     on_device = all(isinstance(each, jax.Array) and each.is_fully_addressable for each in parts)
-    return on_device and form.shape == request.plain
+    return on_device and isinstance(form, jax.ShapeDtypeStruct) and form.shape == request.plain
 
 
-def size_of(form: jax.ShapeDtypeStruct) -> int:
-    """Return the bytes of an array of this form."""
-    size: int = math.prod(form.shape) * form.dtype.itemsize
-    return size
+def size_of(form: Any) -> int:
+    """Return the bytes in host memory of an array of this form, or of all arrays of a tree."""
+    return sum(math.prod(each.shape) * each.dtype.itemsize for each in jax.tree.leaves(form))
 
 
 def _vector(request: JoinedTensors, parts: Sequence[Tensor]) -> Array:
@@ -171,6 +187,16 @@ def _select(request: JoinedTensors, matrices: Sequence[Tensor]) -> list[Tensor]:
     if request.inputs is None:
         return list(matrices)
     return [_some_inputs(matrix, request.inputs) for matrix in matrices]
+
+
+def _encoded(matrices: Sequence[Tensor], kind: str) -> Iterator[BlockRows]:
+    """Yield the numbers of matrices as codes, piece by piece."""
+    rows, step = sum(map(len, matrices)), max(1, _ENCODED_AT_ONCE // matrices[0].shape[1])
+    for first in range(0, rows, step):
+        views = between(matrices, first, first + step)
+        for view in views:
+            yield encode(np.asarray(view), kind)
+        release(views)
 
 
 def _select_blocks(request: JoinedTensors, matrices: Sequence[Tensor]) -> list[BlockRows]:

@@ -1,18 +1,21 @@
-"""Forms of a model's weights in memory: a dtype, or the quantized blocks of the checkpoint."""
+"""Forms of a model's weights in memory: a dtype, or quantized blocks, of the checkpoint or made from its numbers."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
 from rekindle_kernels.blocks import Tensor
-from rekindle_kernels.storage import Activations, BlockRows
+from rekindle_kernels.storage import LEAST, Activations, BlockRows, layout_of
 
 Kinds = tuple[tuple[str, str], ...]
 """Names of tensors, each with a kind of quantized blocks, in ascending order."""
+Quantize = Literal["int8", "int4"]
+"""The codes made from a checkpoint's numbers."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +26,13 @@ class WeightForm:
         dtype: the dtype of all other matrices, float32 or bfloat16.
         kinds: the tensors to keep in quantized blocks.
         activations: the numbers multiplied with packed codes.
+        quantize: the codes made from the checkpoint's numbers, in these kinds; None for blocks of the checkpoint.
     """
 
     dtype: jnp.dtype
     kinds: Kinds = ()
     activations: Activations = "int16"
+    quantize: Quantize | None = None
 
     @cached_property
     def kind_of(self) -> Mapping[str, str]:
@@ -41,9 +46,26 @@ class WeightForm:
         return f"{', '.join(kind for kind, _ in counts)} with {self.activations} activations"
 
     @property
+    def is_narrow(self) -> bool:
+        """True if all kernels multiply the packed codes without widening them in each step."""
+        is_large = all(kind.startswith("int") and layout_of(kind).numbers >= LEAST for _, kind in self.kinds)
+        return is_large and self.activations != "exact"
+
+    @property
     def digest(self) -> str:
         """A digest of the form."""
-        return sha256(repr((self.dtype.name, self.kinds, self.activations)).encode()).hexdigest()[:16]
+        parts = self.dtype.name, self.kinds, self.activations, self.quantize
+        return sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def held_bytes(array: Any, platform: str) -> int:
+    """Return the bytes of an array on a platform; two codes of 4 bits share a byte, except on CPUs.
+
+    Args:
+        array: an array, or its shape and dtype.
+    """
+    size: int = array.size * array.dtype.itemsize
+    return (size + 1) // 2 if array.dtype == jnp.int4 and platform != "cpu" else size
 
 
 def kinds_in(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Kinds:

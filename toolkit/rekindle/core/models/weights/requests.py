@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -52,24 +52,28 @@ class JoinedTensors:
     inputs: Order | None = None
     members: Order | None = None
 
-    def form(self, form: WeightForm, implementation: Implementation) -> jax.ShapeDtypeStruct:
-        """Return the packed shape and dtype of the result. Groups form an additional first axis."""
+    def form(self, form: WeightForm, implementation: Implementation) -> Any:
+        """Return the packed shape and dtype of the result, or a tree of them. Groups form an additional first axis."""
         if not self.matrix:
             return jax.ShapeDtypeStruct(self.plain, jnp.float32)
         *groups, outputs, inputs = self.plain
         one = kernels.packed((outputs, inputs), self.storage(form) or form.dtype, implementation=implementation)
-        return jax.ShapeDtypeStruct((*groups, *one.shape), one.dtype)
+        return jax.tree.map(lambda each: jax.ShapeDtypeStruct((*groups, *each.shape), each.dtype), one)
 
     def storage(self, form: WeightForm) -> Storage | None:
         """Return the storage of each matrix if all its rows and inputs keep their quantized blocks, else None."""
-        if not self.matrix or self.transposed or any(name not in form.kind_of for name in self.shapes):
+        if not self.matrix or any(name not in form.kind_of for name in self.shapes):
             return None
-        parts = self._parts(form.kind_of)
+        if self.transposed and form.quantize is None:
+            return None
+        parts = self._parts(form.kind_of) if form.quantize is None else self._quantized_parts(form.kind_of)
         kinds = {kind for kind, _ in parts}
         is_whole = all(self.inputs is None or in_blocks(self.inputs, kind) is not None for kind in kinds)
         if not parts or not is_whole or any(self.plain[-1] % layout_of(kind).numbers for kind in kinds):
             return None
-        storage = storage_of(parts if self.order is None else _reordered(parts, self.order), form.activations)
+        if self.order is not None and form.quantize is None:
+            parts = _reordered(parts, self.order)
+        storage = storage_of(parts, form.activations)
         return storage if len(storage.runs) <= MOST_RUNS else None
 
     def _parts(self, kind_of: Mapping[str, str]) -> list[tuple[str, int]]:
@@ -81,6 +85,11 @@ class JoinedTensors:
         if not each:  # the rows of all groups, one after the other
             return [(kind, rows // self.groups) for kind, rows in parts]
         return parts[:each] if parts == parts[:each] * self.groups else []
+
+    def _quantized_parts(self, kind_of: Mapping[str, str]) -> list[tuple[str, int]]:
+        """Return the kind and the rows of a matrix to be quantized; nothing if its tensors have several kinds."""
+        kinds = {kind_of[name] for name in self.shapes}
+        return [(kinds.pop(), self.plain[-2])] if len(kinds) == 1 else []
 
     @property
     def plain(self) -> tuple[int, ...]:
@@ -117,7 +126,7 @@ class WeightSource(Protocol):
     shard: Shard
     form: WeightForm
 
-    def get(self, request: JoinedTensors) -> jax.Array:
+    def get(self, request: JoinedTensors) -> Any:
         """Return matrices in the form of `kernels.packed`, and vectors as (elements,) float32."""
 
 
@@ -125,14 +134,21 @@ class Matrix(nnx.Module, pytree=False):
     """A matrix, or several equal ones, in the kernels' packed form.
 
     Attributes:
-        data: the numbers, or the blocks.
+        data: the numbers, the blocks, or the first of several arrays; the others are `part_1`, ….
         storage: the storage of each matrix in quantized blocks; None for numbers.
     """
 
     def __init__(self, weights: WeightSource, request: JoinedTensors):
-        self.data, self.storage = nnx.Param(weights.get(request)), request.storage(weights.form)
+        (first, *others), self._tree = jax.tree.flatten(weights.get(request))
+        self.data, self.storage = nnx.Param(first), request.storage(weights.form)
+        self._others = tuple(f"part_{index}" for index in range(1, len(others) + 1))
+        for name, other in zip(self._others, others, strict=True):
+            setattr(self, name, nnx.Param(other))
 
     def __call__(self) -> Weight:
         """Return the weight for the kernels."""
         data: jax.Array = self.data[...]
-        return data if self.storage is None else Stored(data, self.storage)
+        if self.storage is None:
+            return data
+        arrays = [data, *(getattr(self, name)[...] for name in self._others)]
+        return Stored(jax.tree.unflatten(self._tree, arrays), self.storage)
