@@ -26,9 +26,10 @@ def large_groups(kinds: Kinds, shapes: Shapes) -> Kinds:
 def quantized_kinds(config: ModelConfig, quantize: Quantize, shards: Sequence[Shard], *, is_accelerator: bool) -> Kinds:
     """Return the kinds to make of a model's matrices, by the names of tensors.
 
-    Embedding and head have codes of 8 bits with a scale for each row. Other matrices have the given codes in groups of
-    128. If 128 does not divide the inputs of each device, CPUs have groups of 64 or 32, and accelerators 8 bits with a
-    scale for each row. Norms, biases, positions, convolutions and routers keep numbers.
+    Embedding and head have codes of 8 bits with a scale for each row. So do all matrices of "int8" on accelerators, where
+    the partial sums of groups take more time than the codes. Other matrices have the given codes in groups of 128. If 128
+    does not divide the inputs of each device, CPUs have groups of 64 or 32, and accelerators 8 bits with a scale for each
+    row. Norms, biases, positions, convolutions and routers keep numbers.
 
     Args:
         shards: the parts of the model, one for each device.
@@ -55,7 +56,7 @@ def _kind(
     whole = f"int8:{first.plain[-1]}"
     tables = {f"{names.embedding}.weight", f"{names.head}.weight"}
     grouped = [f"{quantize}:{group}" for group in GROUPS if not is_accelerator or group >= LEAST]
-    if tables & set(first.shapes):
+    if tables & set(first.shapes) or (is_accelerator and quantize == "int8"):
         grouped = [whole]
     elif is_accelerator:
         grouped.append(whole)
