@@ -26,10 +26,10 @@ def large_groups(kinds: Kinds, shapes: Shapes) -> Kinds:
 def quantized_kinds(config: ModelConfig, quantize: Quantize, shards: Sequence[Shard], *, is_accelerator: bool) -> Kinds:
     """Return the kinds to make of a model's matrices, by the names of tensors.
 
-    Embedding and head have codes of 8 bits with a scale for each row. So do all matrices of "int8" on accelerators, where
-    the partial sums of groups take more time than the codes. Other matrices have the given codes in groups of 128. If 128
-    does not divide the inputs of each device, CPUs have groups of 64 or 32, and accelerators 8 bits with a scale for each
-    row. Norms, biases, positions, convolutions and routers keep numbers.
+    Embedding and head have codes of 8 bits with a scale for each row. So do all matrices of "int8" on accelerators,
+    where the partial sums of groups take more time than the codes. Other matrices have the given codes in groups of
+    128. If 128 does not divide the inputs of each device, CPUs have groups of 64 or 32, and accelerators 8 bits with a
+    scale for each row. Norms, biases, positions, convolutions and routers keep numbers.
 
     Args:
         shards: the parts of the model, one for each device.
