@@ -26,6 +26,7 @@ os.environ["REKINDLE_CACHE"] = str(cache)
 
 MODEL = "smollm2-135m-instruct"
 SETTINGS = {
+    "weights": "dequantized",
     "num_pages": 33,
     "max_context": 512,
     "max_running": 8,

@@ -108,6 +108,7 @@ from rekindle.core.buckets import Bucket
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs, Sizes
+from rekindle.core.models.weights.form import WeightForm
 
 config = open_checkpoint(MODEL).config
 sizes = Sizes(num_pages=17, page_size=64, pages_per_request=4, max_running=4, max_logprobs=5)
@@ -116,7 +117,7 @@ sizes = Sizes(num_pages=17, page_size=64, pages_per_request=4, max_running=4, ma
 def collectives(tensor, data=1):
     """Return the collectives of a step that decodes four rows, in order."""
     place = Place(tuple(jax.devices()[: data * tensor]), data)
-    programs = Programs(config, sizes, jnp.dtype("float32"), place)
+    programs = Programs(config, sizes, WeightForm(jnp.dtype("float32")), place)
     text = programs.lower(Bucket(prefill_tokens=0, decode_rows=4)).as_text()
     return re.findall(r"stablehlo\.(all_reduce|all_gather)", text)
 

@@ -68,7 +68,7 @@ def test_logits_with_an_adapter_are_those_of_merged_weights(
         other = load_decoder(own_head, merged(config, tensors, lora.parts), FLOAT, implementation)
         (expected,) = paged_logits(other, prompts)
         assert np.abs(expected - base).max() > 1e-2 * np.abs(base).max()
-        assert np.abs(own - expected).max() <= 2 * tolerance(config) * np.abs(expected).max()
+        assert np.abs(own - expected).max() <= 3 * tolerance(config) * np.abs(expected).max()
     (without,) = paged_logits(decoder, prompts, adapt=partial(adapt_to, SIZES.slots))
     if implementation == "cpu":
         np.testing.assert_array_equal(without, base)

@@ -1,0 +1,152 @@
+"""A decoder over whole sequences, differentiable: for the training of adapters in a notebook.
+
+Sessions compute ticks over pages and slots, with kernels that have no derivative. Here, a sequence is computed at once
+with the implementation "xla", from the same modules.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.models.adapters.products import HEAD, Product, linears, products_of
+from rekindle.core.models.decoder import Decoder
+from rekindle.core.models.layers import Delta
+from rekindle.core.models.mixing import Memory, ScoreOptions
+from rekindle_kernels import api as kernels
+from rekindle_kernels import states
+
+
+def token_logprobs(decoder: Decoder, tokens: jax.Array, head: Delta | None = None) -> jax.Array:
+    """Compute the log-probability of each token of some sequences, given the tokens before it.
+
+    Padding at the end of a sequence does not change the log-probabilities of the tokens before.
+
+    Args:
+        decoder: a whole decoder, loaded with the implementation "xla".
+        tokens: (sequence, length) int32 ids.
+        head: the summand of the head, as from `adapt`.
+
+    Returns:
+        (sequence, length - 1) float32, for all tokens except the first.
+    """
+
+    def one(ids: jax.Array) -> jax.Array:
+        slots = tuple(tuple(jnp.zeros((1, *each), jnp.float32) for each in state) for state in decoder.config.states())
+        memory = Memory((jnp.zeros(()),) * len(decoder.config.paged), slots)
+        hidden, _ = decoder(ids, jnp.arange(len(ids), dtype=jnp.int32), memory, SequenceMixer())
+        logprobs = jax.nn.log_softmax(decoder.logits(hidden[:-1], head))
+        return jnp.take_along_axis(logprobs, ids[1:, None], axis=1)[:, 0]
+
+    return jax.vmap(one)(tokens)
+
+
+def adapt(decoder: Decoder, tensors: Mapping[str, jax.Array], scale: float) -> Delta | None:
+    """Add a LoRA adapter to the products of a decoder made for one trace; the sums are differentiable in its tensors.
+
+    Args:
+        decoder: a whole decoder; its linear layers are changed.
+        tensors: the matrices "….lora_A.weight" (rank, in) and "….lora_B.weight" (out, rank) of each projection, by its
+            name in the checkpoint.
+        scale: the factor of their products, `lora_alpha / r` in PEFT's configurations.
+
+    Returns:
+        The summand of the head, for `token_logprobs`; None without one.
+
+    Raises:
+        InvalidRequest: a tensor is no matrix of a projection of this model, or one of the two is missing.
+    """
+    products = products_of(decoder.config)
+    projections = [name for product in products for name in product.parts]
+    expected = {
+        f"{name}.lora_{side}.weight": f"{name}.lora_{other}.weight" for name in projections for side, other in _BOTH
+    }
+    for name in tensors:
+        if expected.get(name) not in tensors:
+            what = f"{name} alone" if name in expected else f"{name} of none"
+            raise InvalidRequest(
+                f"expected lora_A.weight and lora_B.weight of projections such as {projections[0]}, and got {what}"
+            )
+    adapted = [product for product in products if any(f"{name}.lora_A.weight" in tensors for name in product.parts)]
+    deltas = {product.path: LowRankDelta(product, tensors, scale) for product in adapted}
+    for path, linear in linears(decoder):
+        if path in deltas and path != HEAD:
+            linear.delta = deltas[path]
+    return deltas.get(HEAD)
+
+
+_BOTH = (("A", "B"), ("B", "A"))
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankDelta:
+    """The summand of one product, for all rows. Its attributes are those of `adapt`, and the product."""
+
+    product: Product
+    tensors: Mapping[str, jax.Array]
+    scale: float
+
+    def __call__(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        """Return the sum with the product (rows, out) of the input (rows, in)."""
+        sums = jnp.concatenate([self._part(x, name, size) for name, size in self.product.parts.items()], axis=1)
+        return y + self.scale * (sums if self.product.order is None else sums[:, self.product.order])
+
+    def _part(self, x: jax.Array, name: str, outputs: int) -> jax.Array:
+        if f"{name}.lora_A.weight" not in self.tensors:
+            return jnp.zeros((len(x), outputs), x.dtype)
+        first, second = (self.tensors[f"{name}.lora_{side}.weight"] for side in "AB")
+        return x @ first.T @ second.T
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceMixer:
+    """The `Mixer` of one whole sequence: its keys and values are one page, or one for each chunk of positions."""
+
+    def attend(
+        self, q: jax.Array, kv: jax.Array | None, pages: jax.Array, scores: ScoreOptions
+    ) -> tuple[jax.Array, jax.Array]:
+        """See `Mixer.attend`; the pages are the keys and values of the sequence."""
+        kv = pages if kv is None else kv
+        size = len(q) if scores.chunk is None else min(scores.chunk, len(q))
+        own, rows = jnp.moveaxis(_split(kv, size), 1, 3), _split(q, size)
+        chunks = jnp.arange(len(rows), dtype=jnp.int32)
+        out = kernels.attend_blocks(
+            rows, own, chunks[:, None], chunks, jnp.zeros_like(chunks), **scores.options(), implementation="reference"
+        )
+        return out.reshape(-1, *out.shape[2:])[: len(q)], kv
+
+    def convolve(
+        self, x: jax.Array, weight: jax.Array, bias: jax.Array | None, state: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """See `Mixer.convolve`."""
+        y, state = states.convolve_blocks(x[None], weight, bias, state, *_run(len(x)), implementation="xla")
+        return y[0], state
+
+    def recur(
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        decay: jax.Array,
+        beta: jax.Array | None,
+        state: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """See `Mixer.recur`."""
+        rates = None if beta is None else beta[None]
+        o, state = states.recur_blocks(
+            q[None], k[None], v[None], decay[None], rates, state, *_run(len(q)), implementation="xla"
+        )
+        return o[0], state
+
+
+def _split(x: jax.Array, size: int) -> jax.Array:
+    """Return the rows in blocks of this size, the last one padded with zeros."""
+    padding = [(0, -len(x) % size), *[(0, 0)] * (x.ndim - 1)]
+    return jnp.pad(x, padding).reshape(-1, size, *x.shape[1:])
+
+
+def _run(tokens: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the slot, the start and the token count of the only block."""
+    return jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32), jnp.full(1, tokens, jnp.int32)
