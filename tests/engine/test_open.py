@@ -49,7 +49,7 @@ def test_the_kernels_can_be_named(model: Path) -> None:
         with opened(model, **(short | SettingsOptions(implementation=implementation))) as session:
             programs = programs_of(session._loaded_engine).executables[0].builder._programs
             assert programs.statics["kernels"] == implementation
-            assert len(programs._functions) == 1 + EXTRA_PROGRAMS
+            assert len(programs._functions) == 2 + EXTRA_PROGRAMS, "with the writer of adapters"
             answers[implementation] = session.generate_sync(token_ids=[1, 2, 3], max_tokens=5).token_ids
     assert answers["xla"] == answers["reference"]
 

@@ -108,7 +108,7 @@ def test_log_probabilities_of_a_prompt_that_is_cached_are_the_reference_s(
         answer = session.generate_sync(golden["messages"], max_tokens=1, prompt_logprobs=0)
         assert answer.prompt_logprobs is not None
         scored = [score.logprob for score in answer.prompt_logprobs if score]
-        np.testing.assert_allclose(scored, golden["prompt_logprobs"], atol=1e-3)
+        np.testing.assert_allclose(scored, golden["prompt_logprobs"], atol=1e-2)
         assert session.generate_sync(golden["messages"], max_tokens=1).cached_tokens == 32
 
 
