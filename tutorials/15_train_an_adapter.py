@@ -93,7 +93,7 @@ tokens, mask = padded([answer])
 ours = np.asarray(jax.jit(logprobs_of)(adapter, tokens))[0][np.asarray(mask[0], bool)]
 theirs = np.array([token.logprob for token in answer.logprobs])
 assert np.abs(ours - theirs).max() < 1e-2
-np.abs(ours - theirs).max()
+float(np.abs(ours - theirs).max())
 
 # %% [markdown]
 # ## One step of training
@@ -163,3 +163,12 @@ for number in (0, ROUNDS // 2, ROUNDS - 1):
 
 # %%
 await session.close()
+
+# %% [markdown]
+# ## Try it
+#
+# - Answers of digits alone are seldom what somebody wants: the reward is all that training knows. Compute the
+#   log-probabilities `base` of the same tokens without `adapt`, and add the mean of
+#   `exp(base - ours) - (base - ours) - 1` to the loss, times 0.1. That keeps the answers closer to the model's own.
+# - Reward words without the letter e instead of digits. What do the answers look like after 12 rounds, with the term
+#   above and without?

@@ -1,5 +1,6 @@
-"""A decoder over whole sequences has the log-probabilities of the paged one, and derivatives by adapters."""
+"""A decoder over whole sequences: log-probabilities as over pages, and derivatives by the tensors of an adapter."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +12,26 @@ from flax import nnx
 
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.models.adapters.lora import Lora
+from rekindle.core.models.adapters.lora import LowRank
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.loading.load import load_decoder
 from rekindle.core.models.training import adapt, token_logprobs
+from rekindle_kernels.api import Implementation
 from tests.families import MODELS
-from tests.unit.lora import merged, random_parts
+from tests.unit.lora import merged, random_parts, tensors_of
 from tests.unit.test_models import paged_logits, tolerance
 
 FEW = ("llama-tied", "gemma3n", "llama4", "qwen3-next", "gpt-oss", "deepseek-v3")
 """Families with shared pages, chunks of positions, states, sinks, and latent pages."""
 
 
-def loaded(directory: Path) -> Decoder:
+def loaded(directory: Path, implementation: Implementation = "xla") -> Decoder:
     checkpoint = open_checkpoint(directory)
-    return load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
+    return load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"), implementation)
 
 
-def tensors_of(lora: Lora) -> dict[str, jax.Array]:
-    sides = {name: {"A": part.a, "B": part.b} for name, part in lora.parts.items()}
-    return {f"{name}.lora_{side}.weight": jnp.asarray(pair[side]) for name, pair in sides.items() for side in pair}
+def arrays(parts: Mapping[str, LowRank]) -> dict[str, jax.Array]:
+    return {name: jnp.asarray(array) for name, array in tensors_of(parts, "").items()}
 
 
 def of_tokens(logits: np.ndarray[Any, Any], ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -62,7 +63,7 @@ def test_an_adapter_over_whole_sequences_is_that_of_merged_weights(family: str, 
     other = load_decoder(config, merged(config, checkpoint.tensors, parts), jnp.dtype("float32"))
     ids = jnp.asarray(np.load(families / family / "golden.npz")["input_ids"])
     before, expected = token_logprobs(decoder, ids), token_logprobs(other, ids)
-    assert adapt(decoder, tensors_of(Lora("", parts)), scale) is None
+    assert adapt(decoder, arrays(parts), scale) is None
     result = token_logprobs(decoder, ids)
     assert jnp.abs(expected - before).max() > 1e-2
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-4)
@@ -73,17 +74,21 @@ def test_the_head_has_a_summand_of_its_own(families: Path) -> None:
     config = decoder.config
     head = {config.names.head: random_parts(config, 3, 1)[config.names.head]}
     ids = jnp.asarray(np.load(families / "llama-tied" / "golden.npz")["input_ids"])
-    delta = adapt(decoder, tensors_of(Lora("", head)), 1.0)
+    delta = adapt(decoder, arrays(head), 1.0)
     assert delta is not None
     assert jnp.abs(token_logprobs(decoder, ids, delta) - token_logprobs(decoder, ids)).max() > 1e-3
 
 
-def test_gradients_by_an_adapter_are_those_of_small_steps(families: Path) -> None:
-    decoder = loaded(families / "llama-tied")
+@pytest.mark.parametrize(("family", "implementation"), [("llama-tied", "xla"), ("qwen3-next", "reference")])
+def test_gradients_by_an_adapter_are_those_of_small_steps(
+    family: str, implementation: Implementation, families: Path
+) -> None:
+    """Check a plain model, and one with states and experts."""
+    decoder = loaded(families / family, implementation)
     (graph, state), config = nnx.split(decoder), decoder.config
-    ids = jnp.asarray(np.load(families / "llama-tied" / "golden.npz")["input_ids"])
+    ids = jnp.asarray(np.load(families / family / "golden.npz")["input_ids"])
     parts = random_parts(config, 3, 1)
-    tensors = tensors_of(Lora("", {name: part for name, part in parts.items() if "layers.0" in name}))
+    tensors = arrays({name: part for name, part in parts.items() if "layers.0." in name})
 
     @jax.jit
     def loss(tensors: dict[str, jax.Array]) -> jax.Array:
@@ -103,7 +108,7 @@ def test_gradients_by_an_adapter_are_those_of_small_steps(families: Path) -> Non
     ("names", "message"),
     [
         (["model.layers.0.self_attn.q_proj.lora_A.weight"], "q_proj.lora_A.weight alone"),
-        (["model.embed_tokens.lora_A.weight"], "embed_tokens.lora_A.weight of none"),
+        (["model.embed_tokens.lora_A.weight"], "embed_tokens.lora_A.weight, which no projection"),
     ],
 )
 def test_tensors_that_are_no_adapter_are_refused(names: list[str], message: str, families: Path) -> None:

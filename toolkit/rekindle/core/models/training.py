@@ -1,7 +1,7 @@
 """A decoder over whole sequences, differentiable: for the training of adapters in a notebook.
 
 Sessions compute ticks over pages and slots, with kernels that have no derivative. Here, a sequence is computed at once
-with the implementation "xla", from the same modules.
+by the same modules. Attention is that of the implementation "reference", which has derivatives.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def token_logprobs(decoder: Decoder, tokens: jax.Array, head: Delta | None = Non
     Padding at the end of a sequence does not change the log-probabilities of the tokens before.
 
     Args:
-        decoder: a whole decoder, loaded with the implementation "xla".
+        decoder: a whole decoder, loaded with the implementation "xla"; with "reference" for derivatives of experts.
         tokens: (sequence, length) int32 ids.
         head: the summand of the head, as from `adapt`.
 
@@ -60,14 +60,13 @@ def adapt(decoder: Decoder, tensors: Mapping[str, jax.Array], scale: float) -> D
     """
     products = products_of(decoder.config)
     projections = [name for product in products for name in product.parts]
-    expected = {
-        f"{name}.lora_{side}.weight": f"{name}.lora_{other}.weight" for name in projections for side, other in _BOTH
-    }
+    pairs = [(f"{name}.lora_A.weight", f"{name}.lora_B.weight") for name in projections]
+    expected = dict(pairs) | {second: first for first, second in pairs}
     for name in tensors:
         if expected.get(name) not in tensors:
-            what = f"{name} alone" if name in expected else f"{name} of none"
+            problem = f"{name} alone" if name in expected else f"{name}, which no projection has"
             raise InvalidRequest(
-                f"expected lora_A.weight and lora_B.weight of projections such as {projections[0]}, and got {what}"
+                f"tensors must be lora_A.weight and lora_B.weight of projections like {projections[0]}, got {problem}"
             )
     adapted = [product for product in products if any(f"{name}.lora_A.weight" in tensors for name in product.parts)]
     deltas = {product.path: LowRankDelta(product, tensors, scale) for product in adapted}
@@ -75,9 +74,6 @@ def adapt(decoder: Decoder, tensors: Mapping[str, jax.Array], scale: float) -> D
         if path in deltas and path != HEAD:
             linear.delta = deltas[path]
     return deltas.get(HEAD)
-
-
-_BOTH = (("A", "B"), ("B", "A"))
 
 
 @dataclass(frozen=True, slots=True)
