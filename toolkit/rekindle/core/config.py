@@ -210,68 +210,21 @@ class Settings:
         printer.text(repr(self) if printer.indentation else self._repr_mimebundle_()["text/plain"])
 
     def __post_init__(self) -> None:
-        for name in ("page_size", "max_prefill_tokens", "prefill_chunk"):
-            _integer(name, getattr(self, name), 1, multiple=buckets.QUERY_BLOCK)
-        if self.tensor is not None:
-            _integer("tensor", self.tensor, 1)
-        _integer("data", self.data, 1)
-        if not isinstance(self.replicas, Ray):
-            _integer("replicas", self.replicas, 1, another=", or a rekindle.Ray")
-        if not callable(self.route):
-            _one_of("route", self.route, tuple(ROUTES), "or a function of a request and the lanes")
-        _integer("prefill_from", self.prefill_from, 1)
+        self._check_sizes()
+        self._check_choices()
+        self._check_weights()
         if self.mesh is not None:
             self._check_mesh()
         if self.prefill is not None or self.decode is not None:
             self._check_sets()
-        for name in ("max_running", "max_waiting", "max_executables"):
-            _integer(name, getattr(self, name), 1)
-        for name in ("host_cache_bytes", "disk_cache_bytes", "max_logprobs"):
-            _integer(name, getattr(self, name), 0)
-        for name in ("num_pages", "pool_bytes", "max_context"):
-            if getattr(self, name) is not None:
-                _integer(name, getattr(self, name), 2)
-        for name in ("max_adapters", "max_adapter_rank"):
-            if getattr(self, name) is not None:
-                _integer(name, getattr(self, name), 1)
-        if self.num_pages is not None and self.pool_bytes is not None:
-            raise ConfigError("num_pages and pool_bytes both say how large the pool of pages is: give one of them")
-        _one_of("implementation", self.implementation, (None, *get_args(Implementation)))
-        _one_of("dtype", self.dtype, (None, *get_args(Dtype)))
-        _one_of("weights", self.weights, (*get_args(WeightsChoice), None), "(update_weights takes others)")
-        _one_of("quantize", self.quantize, (None, *get_args(Quantize)))
-        if self.quantize is not None and self.weights == "packed":
-            raise ConfigError(
-                'weights="packed" keeps the blocks of a file, and quantize= makes others: give one of them'
-            )
-        _one_of("activations", self.activations, (None, *get_args(Activations)))
-        _one_of("kv_dtype", self.kv_dtype, (None, *get_args(KvDtype)))
-        _one_of("ticks", self.ticks, get_args(Ticks))
-        if not callable(self.policy):
-            _one_of("policy", self.policy, tuple(POLICIES), "or a function of a rekindle.Candidate")
         if self.logits_processor is not None and not callable(self.logits_processor):
             got = f"{self.logits_processor!r:.80}"
             raise ConfigError(f"logits_processor must be a function of logits and a rekindle.LogitsRow, got {got}")
-        _one_of("deterministic", self.deterministic, (True, False))
         one_shape = not (self.prefill_buckets or self.decode_buckets or self.ticks == "combined")
         if self.deterministic and not (one_shape and self.decode_steps == 1):
             raise ConfigError(
                 "deterministic=True gives every tick one shape: leave out prefill_buckets, decode_buckets, "
                 'decode_steps and ticks="combined"'
-            )
-        _one_of("prefix_cache", self.prefix_cache, (True, False))
-        _one_of("overlap", self.overlap, (True, False))
-        _one_of("precompile", self.precompile, get_args(Precompile))
-        _one_of("restore", self.restore, get_args(Restore))
-        _one_of("sampling_defaults", self.sampling_defaults, get_args(SamplingDefaults))
-        _integer("decode_steps", self.decode_steps, 1)
-        if self.decode_steps > buckets.MAX_STEPS:
-            raise ConfigError(f"decode_steps must be at most {buckets.MAX_STEPS}, got {self.decode_steps}")
-        seconds = self.watchdog_timeout
-        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if seconds is not None and not (number and seconds > 0):
-            raise ConfigError(
-                f"watchdog_timeout must be a positive number of seconds, or math.inf, got {seconds!r:.80}"
             )
 
     @property
@@ -285,6 +238,56 @@ class Settings:
         if self.prefill is not None:
             return 2
         return self.replicas.count if isinstance(self.replicas, Ray) else self.replicas
+
+    def _check_sizes(self) -> None:
+        for name in ("page_size", "max_prefill_tokens", "prefill_chunk"):
+            _integer(name, getattr(self, name), 1, multiple=buckets.QUERY_BLOCK)
+        if not isinstance(self.replicas, Ray):
+            _integer("replicas", self.replicas, 1, another=", or a rekindle.Ray")
+        for name in ("data", "prefill_from", "max_running", "max_waiting", "max_executables", "decode_steps"):
+            _integer(name, getattr(self, name), 1)
+        for name in ("host_cache_bytes", "disk_cache_bytes", "max_logprobs"):
+            _integer(name, getattr(self, name), 0)
+        for name in ("num_pages", "pool_bytes", "max_context"):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), 2)
+        for name in ("tensor", "max_adapters", "max_adapter_rank"):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), 1)
+        if self.num_pages is not None and self.pool_bytes is not None:
+            raise ConfigError("num_pages and pool_bytes both say how large the pool of pages is: give one of them")
+        if self.decode_steps > buckets.MAX_STEPS:
+            raise ConfigError(f"decode_steps must be at most {buckets.MAX_STEPS}, got {self.decode_steps}")
+        seconds = self.watchdog_timeout
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (number and seconds > 0):
+            raise ConfigError(
+                f"watchdog_timeout must be a positive number of seconds, or math.inf, got {seconds!r:.80}"
+            )
+
+    def _check_choices(self) -> None:
+        if not callable(self.route):
+            _one_of("route", self.route, tuple(ROUTES), "or a function of a request and the lanes")
+        if not callable(self.policy):
+            _one_of("policy", self.policy, tuple(POLICIES), "or a function of a rekindle.Candidate")
+        _one_of("implementation", self.implementation, (None, *get_args(Implementation)))
+        _one_of("dtype", self.dtype, (None, *get_args(Dtype)))
+        _one_of("kv_dtype", self.kv_dtype, (None, *get_args(KvDtype)))
+        _one_of("ticks", self.ticks, get_args(Ticks))
+        _one_of("precompile", self.precompile, get_args(Precompile))
+        _one_of("restore", self.restore, get_args(Restore))
+        _one_of("sampling_defaults", self.sampling_defaults, get_args(SamplingDefaults))
+        for name in ("deterministic", "prefix_cache", "overlap"):
+            _one_of(name, getattr(self, name), (True, False))
+
+    def _check_weights(self) -> None:
+        _one_of("weights", self.weights, (*get_args(WeightsChoice), None), "(update_weights takes others)")
+        _one_of("quantize", self.quantize, (None, *get_args(Quantize)))
+        _one_of("activations", self.activations, (None, *get_args(Activations)))
+        if self.quantize is not None and self.weights == "packed":
+            raise ConfigError(
+                'weights="packed" keeps the blocks of a file, and quantize= makes others: give one of them'
+            )
 
     def _check_sets(self) -> None:
         if self.prefill is None or self.decode is None:

@@ -14,6 +14,7 @@ from rekindle.core.config import Settings
 from rekindle.core.device.jax_settings import overrides
 from rekindle.core.device.orders import AwakeWeights
 from rekindle.core.device.place import Place
+from rekindle.core.device.programs.adapter_room import AdapterRoom
 from rekindle.core.device.programs.engine_programs import EnginePrograms
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.lowering import EMPTY
@@ -21,8 +22,9 @@ from rekindle.core.engine.actor import Actor
 from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.engine import Engine
 from rekindle.core.engine.followers import Followers
+from rekindle.core.engine.loading.adapting import put_adapter, put_empty
 from rekindle.core.engine.loading.blueprint import adapter_programs
-from rekindle.core.engine.loading.filling import empty_adapters, place_adapter, place_new_weights
+from rekindle.core.engine.loading.filling import place_new_weights
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.engine.replicas import LaneState, ProgramsView, Replicas
 from rekindle.core.engine.watchdog import timeout_of
@@ -191,11 +193,6 @@ class LoadedEngine:
                 ) from error
         return lanes[0] if len(lanes) == 1 else lanes
 
-    @property
-    def adapter_sizes(self) -> AdapterSizes:
-        """The room for adapters."""
-        return AdapterSizes(self.limits.adapter_slots, self.limits.max_adapter_rank)
-
     def check_adapter(self, lora: Lora) -> Lora:
         """Return an adapter that fits the model; raises as `Lora.check` does."""
         lora.check(self.model, products_of(self.model), self.limits.max_adapter_rank)
@@ -214,10 +211,13 @@ class LoadedEngine:
             ModelTooLarge: the device has no room.
         """
         places = [lane.place for lane in self.lanes if lane.place is not None]
-        options = self.adapter_sizes, self.deployment.form.dtype, self.deployment.implementation, places
+        sizes = AdapterSizes(self.limits.adapter_slots, self.limits.max_adapter_rank)
+        form, kernels = self.deployment.form, self.deployment.implementation
+        rooms = {place: AdapterRoom(self.model, sizes, form.dtype, kernels, place) for place in places}
         try:
-            empty = empty_adapters(self.model, *options) if with_room else None
-            lanes = place_adapter(self.model, lora, *options)
+            empty = {place: put_empty(room) for place, room in rooms.items()} if with_room else {}
+            content = {place: put_adapter(room, lora) for place, room in rooms.items()}
+            jax.block_until_ready((empty, content))
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
@@ -225,8 +225,9 @@ class LoadedEngine:
                 f"out of memory: {self.deployment} has no room for {self.limits.adapter_slots} adapters of rank "
                 f"{self.limits.max_adapter_rank}; open the session with max_adapters, so that room is set aside"
             ) from error
-        several = len(lanes) > 1
-        return (lanes if several else lanes[0]), (empty if several or empty is None else empty[0])
+        if len(places) == 1:
+            return content[places[0]], empty.get(places[0])
+        return [content[place] for place in places], [empty[place] for place in places] if with_room else None
 
     def prepare_adapter_programs(self) -> None:
         """Prepare the programs for adapters in quiet times, unless they are prepared, or `precompile` is "lazy"."""

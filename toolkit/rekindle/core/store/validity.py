@@ -16,6 +16,7 @@ SOURCES: Final = (
     "rekindle/core/device/jax_settings.py",
     "rekindle/core/device/page_form.py",
     "rekindle/core/device/place.py",
+    "rekindle/core/device/programs/adapter_room.py",
     "rekindle/core/device/programs/functions.py",
     "rekindle/core/device/programs/lowering.py",
     "rekindle/core/device/sampling",

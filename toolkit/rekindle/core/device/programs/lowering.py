@@ -19,6 +19,7 @@ from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.device.page_form import PageForm, StateForm
 from rekindle.core.device.place import PAGE, PAGES, SAME, WEIGHTS, Place
+from rekindle.core.device.programs.adapter_room import AdapterRoom
 from rekindle.core.device.programs.functions import (
     SLOTS,
     Function,
@@ -34,7 +35,7 @@ from rekindle.core.device.sampling.adjustments import no_adjustments
 from rekindle.core.device.sampling.constraints import no_masks
 from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.state import Sizes, empty_state
-from rekindle.core.models.adapters.products import NO_ROOM, AdapterSizes, Product, products_of
+from rekindle.core.models.adapters.products import NO_ROOM, AdapterSizes
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import abstract_decoder
 from rekindle.core.models.weights.form import WeightForm, held_bytes
@@ -103,6 +104,7 @@ class Programs:
         statics: values compiled into the programs beyond the model's config, by name.
         jax_settings: the settings of JAX.
         page_sharding: the sharding of a page from GATHER or for SCATTER.
+        adapters: the room for adapters.
         widened_bytes: most bytes of a packed matrix widened in a step, or of its partial sums.
     """
 
@@ -151,7 +153,7 @@ class Programs:
         page = PAGE if is_divided and place.processes == 1 else SAME
         self.page_sharding = place.sharding(page)
         gather_page, scatter_page = copy_functions(place, page_form, kernels, sizes.num_pages, page)
-        self._config, self._dtype, self._adapter_sizes = config, dtype, adapters
+        self.adapters = AdapterRoom(config, adapters, dtype, kernels, place)
         self._adapted_step = partial(adapted_step_function, place, abstract, sizes, processor)
         self._functions: dict[Any, Function] = {
             Bucket: step_function(place, abstract, sizes, processor),
@@ -202,30 +204,15 @@ class Programs:
         return _bytes(jax.tree.leaves(self._group_slots))
 
     @property
-    def products(self) -> Sequence[Product]:
-        """The products with room for adapters, in the order of the programs' arguments; of the first device."""
-        return products_of(self._config, self._place.shards[0])
-
-    @property
-    def adapter(self) -> Any:
-        """The shapes and dtypes of one adapter's arrays, for each of the products."""
-        return self._adapter_arrays()
-
-    @property
-    def adapters(self) -> Any:
-        """The shapes and dtypes of the arrays of all adapters, for each of the products."""
-        return self._adapter_arrays(self._adapter_sizes.slots)
-
-    @property
     def adapter_bytes(self) -> int:
         """The bytes of the arrays of all adapters over the devices of a group."""
-        return _bytes(jax.tree.leaves(self.adapters))
+        return _bytes(jax.tree.leaves(self.adapters.all))
 
     def arguments(self, key: Key) -> dict[str, Any]:
         """Return the shapes of a program's arguments, by name and in order."""
         match key:
             case "adapt":
-                return {"adapters": self.adapters, "slot": np.int32(0), "content": self.adapter}
+                return {"adapters": self.adapters.all, "slot": np.int32(0), "content": self.adapters.one}
             case "empty":
                 return {}
             case "enter":
@@ -245,7 +232,7 @@ class Programs:
                 return {"states": self._slots.states, "slot": np.int32(0), "content": self.state}
             case Bucket():
                 packed = np.tile(InputLayout.of(key, self._group_slots).padding(), self._place.data)
-                adapters = {"adapters": self.adapters} if key.adapters else {}
+                adapters = {"adapters": self.adapters.all} if key.adapters else {}
                 state = {"pages": self._pages, "slots": self._slots, "packed": packed}
                 return {"weights": self._weights, **adapters, **state}
 
@@ -283,13 +270,6 @@ class Programs:
         with self.jax_settings.apply():
             return self.lower(key, arguments).compile()
 
-    def _adapter_arrays(self, *slots: int) -> Any:
-        def array(form: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-            return self._place.global_shape(jax.ShapeDtypeStruct((*slots, *form.shape), form.dtype), WEIGHTS)
-
-        forms = (each.forms(self._adapter_sizes, self._dtype, self.implementation) for each in self.products)
-        return tuple(tuple(map(array, pair)) for pair in forms)
-
     def _trace(self, logits_processor: Callable[[Any, Any], Any] | None, vocab_size: int) -> LogitsProcessor | None:
         if logits_processor is None:
             return None
@@ -307,7 +287,7 @@ class Programs:
 
     def _function(self, key: Key) -> Function:
         if isinstance(key, Bucket) and key.adapters:
-            return self._adapted_step(self.products, self._adapter_sizes)
+            return self._adapted_step(self.adapters.products, self.adapters.sizes)
         return self._functions[type(key) if isinstance(key, Bucket) else key]
 
     def _with_sharding(self, argument: Any, kind: Any) -> Any:

@@ -7,8 +7,6 @@ from threading import Event
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work, soon
@@ -23,13 +21,8 @@ from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.engine.loading.joining import join
 from rekindle.core.errors import ConfigError
 from rekindle.core.markup import size_text
-from rekindle.core.models.adapters.content import pack_adapter
-from rekindle.core.models.adapters.lora import Lora
-from rekindle.core.models.adapters.products import AdapterSizes, products_of
-from rekindle.core.models.adapters.rows import Stacks
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.loading.load import load_weights
-from rekindle.core.models.shard import Shard
 from rekindle.core.models.weights.form import WeightForm
 from rekindle_kernels.api import Implementation
 
@@ -146,61 +139,6 @@ def place_new_weights(
     weights = place_weights(config, tensors, form, implementation, places)
     collapse(spans_of(distinct(weights)))
     return weights
-
-
-def place_adapter(
-    config: ModelConfig,
-    lora: Lora,
-    sizes: AdapterSizes,
-    dtype: jnp.dtype,
-    implementation: Implementation,
-    places: Sequence[Place],
-) -> list[Stacks]:
-    """Put an adapter on this process's devices, packed for each shard; return its arrays for each place."""
-
-    def arrays(shard: Shard) -> list[tuple[Any, Any]]:
-        return pack_adapter(lora, products_of(config, shard), sizes, dtype, implementation)
-
-    return _on_places(arrays, places)
-
-
-def empty_adapters(
-    config: ModelConfig,
-    sizes: AdapterSizes,
-    dtype: jnp.dtype,
-    implementation: Implementation,
-    places: Sequence[Place],
-) -> list[Stacks]:
-    """Return arrays for all adapters on this process's devices, zeros, for each place."""
-
-    def arrays(shard: Shard) -> list[tuple[Any, Any]]:
-        forms = (product.forms(sizes, dtype, implementation) for product in products_of(config, shard))
-        return [
-            (np.zeros((sizes.slots, *a.shape), a.dtype), np.zeros((sizes.slots, *b.shape), b.dtype)) for a, b in forms
-        ]
-
-    return _on_places(arrays, places)
-
-
-def _on_places(arrays_of: Callable[[Shard], list[tuple[Any, Any]]], places: Sequence[Place]) -> list[Stacks]:
-    stacks: dict[Place, Stacks] = {}
-    for place in dict.fromkeys(places):
-        by_rank: dict[int, list[tuple[Any, Any]]] = {}
-        shards = []
-        for device, shard in place.local_shards:
-            if shard.rank not in by_rank:
-                by_rank[shard.rank] = arrays_of(shard)
-            put = put_on(device)
-            shards.append([(put(a), put(b)) for a, b in by_rank[shard.rank]])
-        stacks[place] = tuple(
-            (
-                place.global_array([a for a, _ in product], WEIGHTS),
-                place.global_array([b for _, b in product], WEIGHTS),
-            )
-            for product in zip(*shards, strict=True)
-        )
-    jax.block_until_ready(list(stacks.values()))
-    return [stacks[place] for place in places]
 
 
 def distinct(weights: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
