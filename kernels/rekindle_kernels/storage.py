@@ -1,7 +1,8 @@
 """Static descriptions of weights kept in quantized blocks in memory.
 
 A *kind* is a name of ggml, such as "Q4_K", or codes of safetensors files with float32 scales: "int4:128" has 4 bits and
-a scale for each 128 numbers of a row. ":zero" and ":least" after it stand for zero points and least numbers.
+a scale for each 128 numbers of a row. ":zero" and ":least" after it stand for zero points and least numbers. The codes
+of "float8:128" are floats of 8 bits, E4M3.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from rekindle_kernels.blocks import Blocks, Bytes, Tensor
+from rekindle_kernels.blocks import Array, Blocks, Bytes, Tensor
 from rekindle_kernels.quantized import Codes, Quantized
 
 Indices = np.ndarray[Any, np.dtype[np.int_]]
@@ -20,7 +22,8 @@ Activations = Literal["int16", "int8", "bfloat16", "exact"]
 
 Of "int16" the products are within 1e-4 of "exact", relative to the largest. Of "int8" they are within a fiftieth.
 "bfloat16" is for accelerators, and the native kernels of CPUs lack it. "exact" is `linear` over the weights widened to
-float32, bit for bit on CPUs, and slow.
+float32, bit for bit on CPUs, and slow. On CPUs, codes of "float8" are multiplied so for all three, and fast: integers
+do not hold their products.
 """
 MOST: Final[dict[Activations, int]] = {"int16": 32767, "int8": 127, "exact": 0}
 """The largest integer of a group; 0 for no integers."""
@@ -33,7 +36,8 @@ _GGML: Final = {
 """The numbers and bytes of a block."""
 LEAST: Final = 128
 """The fewest numbers of a group in arrays of codes and of scales, unless a row is one group."""
-_CODES: Final = ("int4", "int4:zero", "int4:least", "int8", "int8:zero", "int8:least")
+_CODES: Final = ("int4", "int4:zero", "int4:least", "int8", "int8:zero", "int8:least", "float8")
+_E4M3: Final = np.arange(256, dtype=np.uint8).view(jnp.dtype(jnp.float8_e4m3fn)).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,10 @@ def layout_of(kind: str) -> Layout:
     if whole not in _CODES or not group.isdecimal() or not int(group) or int(group) % GROUP:
         raise ValueError(
             f"the kind of a packed weight is one of {', '.join(_GGML)}, or like "
-            f'"int4:128", "int8:32:zero", not "{kind}"'
+            f'"int4:128", "int8:32:zero", "float8:128", not "{kind}"'
         )
     header = 8 if offset else 4
-    return Layout(len(_GGML) + _CODES.index(whole), int(group), header + int(group) * int(name[3:]) // 8)
+    return Layout(len(_GGML) + _CODES.index(whole), int(group), header + int(group) * (4 if name == "int4" else 8) // 8)
 
 
 def has_large_groups(kind: str, inputs: int) -> bool:
@@ -260,15 +264,35 @@ def pieces_of(parts: Iterable[BlockRows], storage: Storage, inputs: int) -> Iter
 
 
 def _blocks_of_codes(codes: Codes) -> BlockRows:
-    """Return codes as blocks: float32 scale, float32 zero point or least number if any, and the codes."""
+    """Return codes as blocks: float32 scale, float32 zero point or least number if any, and the codes.
+
+    The numbers of blocks have float32's rounding alone, and not those of the codes' dtype.
+    """
+    if codes.inputs % codes.group or codes.group % GROUP:
+        raise ValueError(
+            f"codes are packed in whole groups of {GROUP} or a multiple, not {codes.group} of {codes.inputs}"
+        )
+    return _of_floats(codes) if np.array_equal(codes.table, _E4M3, equal_nan=True) else _of_integers(codes)
+
+
+def _of_floats(codes: Codes) -> BlockRows:
+    """Return codes of E4M3 as blocks. A group with a code that is not a number has the scale NaN."""
+    if codes.zeros is not None or codes.biases is not None:
+        raise ValueError("codes of 8-bit floats are packed if they have no zero points and no least numbers")
+    data, scales = codes.data[:, : codes.inputs], codes.scales
+    is_nan = data & 127 == 127
+    if is_nan.any():
+        scales = np.where(is_nan.reshape(*scales.shape, -1).any(-1), np.float32(np.nan), scales)
+    return _joined(f"float8:{codes.group}", codes, data, [scales])
+
+
+def _of_integers(codes: Codes) -> BlockRows:
+    """Return codes of consecutive integers as blocks."""
     first, bits = float(codes.table[0]), 4 if len(codes.table) == 16 else 8
-    rows, group = len(codes.data), codes.group
     is_signed = bits == 8 and np.array_equal(codes.table, np.arange(256).astype(np.int8).astype(np.float32))
     integers = np.arange(len(codes.table), dtype=np.float32)
     if not is_signed and not np.array_equal(codes.table, integers + np.float32(first)):
-        raise ValueError("codes are packed only if their numbers are consecutive integers")
-    if codes.inputs % group or group % GROUP:
-        raise ValueError(f"codes are packed in whole groups of {GROUP} or a multiple, not {group} of {codes.inputs}")
+        raise ValueError("codes are packed only if their numbers are consecutive integers, or floats of E4M3")
     if codes.biases is not None and (codes.zeros is not None or first or is_signed):
         raise ValueError("codes with least numbers are packed if they count from 0, without zero points")
     data, zeros = codes.data[:, : codes.inputs * bits // 8], codes.zeros
@@ -281,9 +305,14 @@ def _blocks_of_codes(codes: Codes) -> BlockRows:
     elif codes.biases is None and less != (-8 if bits == 4 else 0):
         zeros = np.full_like(codes.scales, -less)
     offset = codes.biases if codes.biases is not None else zeros
-    numbers = [codes.scales] if offset is None else [codes.scales, offset]
+    kind = f"int{bits}:{codes.group}" + ("" if offset is None else ":zero" if codes.biases is None else ":least")
+    return _joined(kind, codes, data, [codes.scales] if offset is None else [codes.scales, offset])
+
+
+def _joined(kind: str, codes: Codes, data: Bytes, numbers: Sequence[Array]) -> BlockRows:
+    """Return the numbers of each group before its codes."""
+    rows = len(data)
     header = np.stack(numbers, axis=-1).astype(np.float32).view(np.uint8)
-    body = data.reshape(rows, codes.inputs // group, -1)
-    name = f"int{bits}:{group}" + ("" if offset is None else ":zero" if codes.biases is None else ":least")
+    body = data.reshape(rows, codes.inputs // codes.group, -1)
     blocks = np.concatenate([header.reshape(*body.shape[:2], -1), body], axis=-1)
-    return BlockRows(name, blocks.reshape(rows, -1))
+    return BlockRows(kind, blocks.reshape(rows, -1))

@@ -25,7 +25,7 @@ from rekindle_kernels.storage import Activations, BlockRows, Stored, Weight, lay
 SHAPES: Final = ((3072, 576), (1024, 2048), (2048, 8192))
 ROWS: Final = (1, 4, 8, 32)
 BYTES: Final = 64 << 20
-KINDS: Final = ("Q4_0", "Q4_1", "Q5_1", "Q8_0", "Q4_K", "Q6_K")
+KINDS: Final = ("Q4_0", "Q4_1", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "float8:64", "float8:128")
 
 
 def blocks_of(name: str, shape: tuple[int, int]) -> Blocks:
@@ -35,13 +35,24 @@ def blocks_of(name: str, shape: tuple[int, int]) -> Blocks:
     return Blocks(data, kind)
 
 
+def matrix_of(name: str, shape: tuple[int, int]) -> BlockRows:
+    """Make random blocks: of a file in GGUF, or codes with small scales and no number that is none."""
+    if name.startswith("float8"):
+        layout = layout_of(name)
+        form = shape[0], shape[1] // layout.numbers, layout.size
+        groups = np.random.default_rng(0).integers(0, 127, form, np.uint8)
+        groups[..., :4] = np.array(2**-8, np.float32)[None].view(np.uint8)
+        return BlockRows(name, groups.reshape(shape[0], -1))
+    return BlockRows.of(blocks_of(name, shape))
+
+
 def weights_of(name: str, shape: tuple[int, int], activations: Activations) -> list[Weight]:
     """Return equal weights in the form of a dtype or of a kind."""
     if name in ("float32", "bfloat16"):
         form = layers.packed(shape, jnp.dtype(name), implementation="cpu")
         one = np.full(form.shape, 0.25, form.dtype)
         return [jnp.asarray(one.copy()) for _ in range(max(2, BYTES // one.nbytes))]
-    matrix = BlockRows.of(blocks_of(name, shape))
+    matrix = matrix_of(name, shape)
     storage = storage_of([(matrix.kind, len(matrix))], activations)
     one = np.zeros(layers.packed(shape, storage, implementation="cpu").shape, np.uint8)
     layers.pack_blocks([matrix], one, storage, shape[1], implementation="cpu")
@@ -73,7 +84,7 @@ def measure(shape: tuple[int, int], rows: int, names: list[str], rounds: int, ac
             best[name] = min(best[name], timed())
     for name in timers:
         ratios = f"{best['bfloat16'] / best[name]:5.2f} x bfloat16 {best['float32'] / best[name]:5.2f} x float32"
-        print(f"{shape[0]}x{shape[1]} {rows:3} rows {name:9} {best[name]:8.1f} us {ratios}", flush=True)
+        print(f"{shape[0]}x{shape[1]} {rows:3} rows {name:10} {best[name]:8.1f} us {ratios}", flush=True)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from rekindle_kernels.storage import Storage, Stored
 Shape = jax.ShapeDtypeStruct
 OUTPUTS, INPUTS, EXPERTS = 8192, 2048, 8
 FLOAT32, INT32 = jnp.dtype("float32"), jnp.dtype("int32")
-KINDS: Final = ("int4:128", "int8:128", "int8:256:least", "int4:2048", "int8:2048")
+KINDS: Final = ("int4:128", "int8:128", "float8:128", "int8:256:least", "int4:2048", "int8:2048", "float8:2048")
 
 
 @dataclass(frozen=True)

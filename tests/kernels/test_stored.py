@@ -1,6 +1,8 @@
 """Weights kept in quantized blocks have the numbers of their files, and close products."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import gguf
 import jax
@@ -8,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rekindle.core.checkpoints.huggingface.quantized.parts.tables import E4M3, E5M2
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.blocks import Array, Blocks, Tensor
@@ -46,7 +49,9 @@ def stored(parts: Sequence[Tensor], implementation: Implementation, activations:
 
 
 def codes_of(name: str, rows: int, inputs: int = INPUTS) -> Quantized:
-    """Return random codes: "bits:group:first number", and zero points or biases."""
+    """Return random codes: "bits:group:first number", and zero points or biases; "float8:group"."""
+    if name.startswith("float8"):
+        return float_codes(rows, inputs, int(name.partition(":")[2]))
     bits, group, first, offset = name.split(":")
     count, rng = 1 << int(bits), np.random.default_rng(rows)
     data = rng.integers(0, 256, (rows, inputs * int(bits) // 8), np.uint8)
@@ -59,6 +64,30 @@ def codes_of(name: str, rows: int, inputs: int = INPUTS) -> Quantized:
     return Quantized(inputs, range(rows), lambda some: _some(codes, some), rows)
 
 
+def float_codes(rows: int, inputs: int, group: int, nans: Sequence[tuple[int, int]] = ()) -> Quantized:
+    """Return codes of E4M3 with all numbers, and with codes that are none at some places."""
+    rng = np.random.default_rng(rows)
+    data = rng.integers(0, 256, (rows, inputs), np.uint8)
+    data[:, :8] = np.arange(8) | 128 * (np.arange(rows)[:, None] & 1)  # the smallest
+    data[data & 127 == 127] ^= 1
+    for place in nans:
+        data[place] = 255
+    scales = rng.standard_normal((rows, inputs // group)).astype(np.float32)
+    codes = Codes(data, inputs, E4M3, group, scales, np.dtype(np.float32))
+    return Quantized(inputs, range(rows), lambda some: _some(codes, some), rows)
+
+
+def replaced(matrix: Quantized, **fields: Any) -> Quantized:
+    """Return a matrix whose codes have other values of some fields."""
+
+    def read(rows: slice) -> Codes:
+        codes = matrix.reader(rows)
+        assert isinstance(codes, Codes)
+        return replace(codes, **fields)
+
+    return replace(matrix, reader=read)
+
+
 def _some(codes: Codes, rows: slice) -> Codes:
     zeros, biases = (None if a is None else a[rows] for a in (codes.zeros, codes.biases))
     return Codes(
@@ -68,7 +97,7 @@ def _some(codes: Codes, rows: slice) -> Codes:
 
 CODES = (
     "4:64:-8:", "4:128:0:", "4:32:0:zeros", "4:64:-8:zeros", "4:64:0:biases",
-    "8:512::", "8:32:-128:", "8:64:0:", "8:128::zeros", "8:64:0:zeros", "8:32:0:biases",
+    "8:512::", "8:32:-128:", "8:64:0:", "8:128::zeros", "8:64:0:zeros", "8:32:0:biases", "float8:32", "float8:512",
 )  # fmt: skip
 
 
@@ -76,11 +105,13 @@ def all_parts() -> dict[str, list[Tensor]]:
     """Return a weight of each kind, and one of several."""
     single: dict[str, list[Tensor]] = {kind: [blocks(kind, 45)] for kind in KINDS}
     coded: dict[str, list[Tensor]] = {name: [codes_of(name, 45)] for name in CODES}
-    return single | coded | {"mixed": [blocks(kind, rows) for kind, rows in zip(MIXED, (33, 64, 7, 40), strict=True)]}
+    beside: list[Tensor] = [blocks("Q4_K", 33), codes_of("float8:128", 40), blocks("Q8_0", 7)]
+    mixed: list[Tensor] = [blocks(kind, rows) for kind, rows in zip(MIXED, (33, 64, 7, 40), strict=True)]
+    return single | coded | {"mixed": mixed, "floats beside": beside}
 
 
 PARTS = all_parts()
-FIRST = ("Q4_1", "Q6_K", "4:64:-8:zeros", "mixed")
+FIRST = ("Q4_1", "Q6_K", "4:64:-8:zeros", "float8:32", "mixed", "floats beside")
 NAMES = [name if name in FIRST else pytest.param(name, marks=pytest.mark.wide) for name in PARTS]
 
 
@@ -119,7 +150,7 @@ def test_products_are_those_of_the_numbers(implementation: Implementation, name:
         np.testing.assert_array_equal(added, onto + y)
 
 
-LARGE = ("4:128:0:", "8:128::zeros", "8:512::", "8:128:0:biases", "4:256:0:zeros")
+LARGE = ("4:128:0:", "8:128::zeros", "8:512::", "8:128:0:biases", "4:256:0:zeros", "float8:128", "float8:512")
 
 
 @pytest.mark.parametrize("rows", [1, 5, 200])
@@ -149,9 +180,10 @@ def test_codes_with_large_groups_are_multiplied_with_bfloat16(
     assert np.abs(np.asarray(grouped(jnp.asarray(x), jnp.asarray(counts), every)) - expected).max() < limit
 
 
+@pytest.mark.parametrize("name", ["mixed", "floats beside"])
 @pytest.mark.parametrize("rows", [1, 5, 100])
-def test_exact_products_are_those_of_float32_weights(implementation: Implementation, rows: int) -> None:
-    parts, x = PARTS["mixed"], jnp.asarray(random(rows, INPUTS))
+def test_exact_products_are_those_of_float32_weights(implementation: Implementation, name: str, rows: int) -> None:
+    parts, x = PARTS[name], jnp.asarray(random(rows, INPUTS))
     outputs = sum(map(len, parts))
     y = layers.linear(x, stored(parts, implementation, "exact"), outputs, implementation=implementation)
     wide = packed_form([numbers_of(parts)], "float32", implementation)
@@ -164,7 +196,7 @@ def test_rows_of_native_products_do_not_depend_on_the_rows_beside_them(activatio
     if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)
     x = jnp.asarray(random(99, INPUTS))
-    for name in ("mixed", "Q4_1"):
+    for name in ("mixed", "Q4_1", "floats beside"):
         weight, outputs = stored(PARTS[name], "cpu", activations), sum(map(len, PARTS[name]))
         alone = np.concatenate([
             np.asarray(layers.linear(x[row : row + 1], weight, outputs, implementation="cpu"))
@@ -175,15 +207,39 @@ def test_rows_of_native_products_do_not_depend_on_the_rows_beside_them(activatio
             np.testing.assert_array_equal(np.asarray(y)[::7].view(np.int32), alone[: -(-rows // 7)].view(np.int32))
 
 
+@pytest.mark.parametrize("activations", ["int16", "int8", "exact"])
+def test_native_products_of_float_codes_are_those_of_float32_weights(activations: Activations) -> None:
+    if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
+        pytest.skip(reason)
+    for inputs, group in ((512, 128), (1600, 32), (96, 96)):  # more than one block of the sums, and less than one
+        part, x = float_codes(45, inputs, group), jnp.asarray(random(99, inputs))
+        weight, wide = stored([part], "cpu", activations), packed_form([np.asarray(part)], "float32", "cpu")
+        for rows in (*range(1, 15), 24, 25, 96, 99):
+            y = layers.linear(x[:rows], weight, 45, implementation="cpu")
+            expected = layers.linear(x[:rows], wide, 45, implementation="cpu")
+            np.testing.assert_array_equal(np.asarray(y).view(np.int32), np.asarray(expected).view(np.int32))
+
+
+def test_float_codes_that_are_no_number_reach_the_product(implementation: Implementation) -> None:
+    weight = stored([float_codes(40, 256, 64, nans=[(3, 65), (39, 255)])], implementation)
+    y = layers.linear(jnp.asarray(random(2, 256)), weight, 40, implementation=implementation)
+    assert np.flatnonzero(np.isnan(np.asarray(y)).all(0)).tolist() == [3, 39]
+    assert np.isnan(np.asarray(y)).sum() == 4
+    rows = layers.look_up(weight, jnp.asarray([3]), (40, 256), implementation=implementation)
+    assert np.flatnonzero(np.isnan(np.asarray(rows)[0])).tolist() == list(range(64, 128))
+
+
 def test_rows_are_multiplied_with_the_blocks_of_their_group(implementation: Implementation) -> None:
     counts = np.array([0, 3, 1, 50], np.int32)
-    parts = [[blocks("Q4_K", 40 + group), blocks("Q6_K", 24 - group)] for group in range(4)]
-    parts = [[first[:40], second[:20]] for first, second in parts]
+    parts: list[list[Tensor]] = [
+        [blocks("Q4_K", 40 + group)[:40], codes_of("float8:256", 30 + group)[:12], blocks("Q6_K", 24 - group)[:20]]
+        for group in range(4)
+    ]
     each = [stored(group, implementation) for group in parts]
     weight = Stored(jnp.stack([one.data for one in each]), each[0].storage)
     x = random(54, INPUTS)
     grouped = jax.jit(
-        lambda x, counts, weight: layers.grouped_linear(x, counts, weight, 60, implementation=implementation)
+        lambda x, counts, weight: layers.grouped_linear(x, counts, weight, 72, implementation=implementation)
     )
     y = grouped(jnp.asarray(x), jnp.asarray(counts), weight)
     numbers = np.stack([numbers_of(group) for group in parts]).astype(np.float64)
@@ -257,6 +313,9 @@ def test_arrays_that_do_not_fit_a_storage_are_refused(implementation: Implementa
         layers.linear(x, weight, 44, implementation=implementation)
     with pytest.raises(ValueError, match=r"rows of Q6_K are blocks of 256 numbers, not 320"):
         layers.packed((8, 320), Storage((("Q6_K", 8),)), implementation=implementation)
+    floats = stored([float_codes(45, INPUTS, 64)], implementation)
+    with pytest.raises(ValueError, match=r"a weight \(45, 512\) has the form \(\d+,\) .* got \(\d+,\) uint8"):
+        layers.linear(x, Stored(floats.data[:-64], floats.storage), 45, implementation=implementation)
     other = Storage((("Q5_1", 45),))
     wide = np.zeros(layers.packed((45, INPUTS), other, implementation=implementation).shape, np.uint8)
     into, parts = np.zeros(weight.data.shape, np.uint8), [BlockRows.of(PARTS["Q4_1"][0])]
@@ -280,5 +339,11 @@ def test_only_whole_blocks_of_known_kinds_are_stored() -> None:
         Storage(())
     with pytest.raises(ValueError, match="whole groups of 32 or a multiple, not 16 of 64"):
         BlockRows.of(codes_of("4:16:-8:", 4, 64))
+    with pytest.raises(ValueError, match="whole groups of 32 or a multiple, not 128 of 320"):
+        BlockRows.of(replaced(float_codes(4, 320, 64), group=128))
+    with pytest.raises(ValueError, match="if they have no zero points and no least numbers"):
+        BlockRows.of(replaced(float_codes(4, 64, 32), zeros=np.zeros((4, 2), np.float32)))
+    with pytest.raises(ValueError, match="consecutive integers, or floats of E4M3"):
+        BlockRows.of(replaced(float_codes(4, 64, 32), table=E5M2))
     with pytest.raises(ValueError, match="if they count from 0"):
         BlockRows.of(codes_of("4:32:-8:biases", 4, 64))

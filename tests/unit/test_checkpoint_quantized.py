@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,12 +20,13 @@ from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.models.loading.load import _select, load_decoder, load_weights
 from rekindle.core.models.shard import Shard
-from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.quantized import Quantized
+from rekindle_kernels.storage import BlockRows, Stored, storage_of
 from tests.unit.test_models import paged_logits
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "quantized"
@@ -80,6 +82,34 @@ def test_their_parts_are_parts_of_the_numbers(case: str, implementation: Impleme
                 layers.pack([tensor[:5], tensor[5:]], packed, implementation=implementation)
                 layers.pack([numbers], wanted, implementation=implementation)
                 assert equal(packed, wanted)
+
+
+PACKED = {
+    "compressed-fp8": "float8:64", "compressed-fp8-tensor": "float8:64", "compressed-mxfp8": "float8:32",
+    "fp8-powers": "float8:32", "fp8-tensor": "float8:32", "fp8-tensor-plain-scale": "float8:32",
+    "mlx-mxfp8": "float8:32", "compressed-fp8-block": None, "fp8-e5m2": None, "fp8-partial-blocks": None,
+    "fp8-stack": None,
+}  # fmt: skip
+"""The kind of each case with floats of 8 bits; None without whole groups of 32, or for E5M2."""
+
+
+@pytest.mark.parametrize("case", PACKED)
+def test_floats_of_8_bits_are_packed_with_the_numbers_of_the_library(case: str, implementation: Implementation) -> None:
+    assert {each for each in CASES if "fp8" in each} == set(PACKED)
+    (name, tensor), ((_, expected),) = *opened(case)[0].items(), opened(case)[1].items()
+    kinds = kinds_in({name: tensor}, [name])
+    assert kinds == (() if PACKED[case] is None else ((name, PACKED[case]),))
+    if not kinds:
+        return
+    matrix = BlockRows.of(tensor)
+    storage = storage_of([(matrix.kind, len(matrix))])
+    form = layers.packed(expected.shape, storage, implementation=implementation)
+    into = jax.tree.map(lambda each: np.zeros(each.shape, each.dtype), form)
+    layers.pack_blocks([matrix], into, storage, matrix.inputs, implementation=implementation)
+    ids = jnp.arange(len(matrix), dtype=jnp.int32)
+    weight = Stored(jax.tree.map(jnp.asarray, into), storage)
+    rows = np.asarray(layers.look_up(weight, ids, expected.shape, implementation=implementation))
+    assert equal(rows.astype(expected.dtype), expected)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -126,6 +126,51 @@ def test_logits_of_packed_weights_are_those_of_their_numbers(family: str, famili
     assert 0 < np.abs(close - expected).max() <= 5e-4 * np.abs(expected).max()
 
 
+FP8 = Path(__file__).parents[1] / "goldens" / "quantized" / "fp8-block"
+
+
+def test_logits_of_packed_floats_of_8_bits_are_those_of_float32() -> None:
+    if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), FLOAT32):
+        pytest.skip(reason)
+    checkpoint, prompt = open_checkpoint(FP8), np.load(FP8 / "golden.npz")["prompt"]
+    form = packed_form(checkpoint.tensors)
+    assert dict.fromkeys(kind for _, kind in form.kinds) == {"float8:32": None}
+    assert str(form) == "float8:32 with float32 activations"
+    packed, expected = (
+        paged_logits(load_decoder(checkpoint.config, checkpoint.tensors, each, "cpu"), [prompt])[0]
+        for each in (form, WeightForm(FLOAT32))
+    )
+    np.testing.assert_array_equal(packed, expected)
+
+
+@pytest.mark.parametrize("shard", [WHOLE, Shard(0, 2), Shard(1, 2)], ids=["whole", "first", "second"])
+def test_packed_floats_of_8_bits_have_the_numbers_of_their_tensors(shard: Shard) -> None:
+    checkpoint = open_checkpoint(FP8)
+    form, wide = packed_form(checkpoint.tensors), WeightForm(FLOAT32)
+    requests = abstract_decoder(checkpoint.config, form, "xla", shard).requests
+    packed, expected = (_by_request(checkpoint, each, shard) for each in (form, wide))
+    kept = [request.storage(form) is not None for request in requests]
+    for request, array, numbers in zip(requests, packed, expected, strict=True):
+        np.testing.assert_array_equal(numbers_of(request, array, form), np.asarray(numbers))
+    sizes = [
+        sum(
+            each.nbytes
+            for each in jax.tree.leaves([array for array, is_kept in zip(arrays, kept, strict=True) if is_kept])
+        )
+        for arrays in (packed, expected)
+    ]
+    assert sizes[0] == sizes[1] * (32 + 4) // (32 * 4), "a byte for each number, and scales"
+    assert sum(kept) == (4 if shard is WHOLE else 3), "a device of two has half of a group of an output of attention"
+
+
+def _by_request(checkpoint: Checkpoint, form: WeightForm, shard: Shard) -> list[Any]:
+    """Return the weights of a model in the order of requests, an array or a tree each."""
+    abstract = abstract_decoder(checkpoint.config, form, "xla", shard)
+    arrays = load_weights(checkpoint.config, checkpoint.tensors, form, shard=shard)
+    ordered = iter([arrays[abstract.places.index(place)] for place in range(len(arrays))])
+    return [jax.tree.map(lambda _: next(ordered), request.form(form, "xla")) for request in abstract.requests]
+
+
 def test_kinds_and_activations_are_in_all_keys(families: Path) -> None:
     checkpoint = checkpoint_of("qwen2", families)
     settings = (

@@ -52,7 +52,7 @@ def _is_narrow(weight: Weight) -> TypeGuard[Stored]:
 def widened(x: jax.Array, weight: Weight) -> tuple[jax.Array, jax.Array]:
     """Return the numbers of a product in blocks: rounded inputs and float32 weights. Others are returned unchanged."""
     if isinstance(weight, Stored):
-        return stored.rounded(x, weight.storage.activations), stored.widen(weight, x.shape[1])
+        return stored.rounded(x, weight.storage), stored.widen(weight, x.shape[1])
     return x, weight
 
 

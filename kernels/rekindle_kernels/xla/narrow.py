@@ -1,4 +1,4 @@
-"""Linear layers over codes and scales in arrays of their own, for compilers that read narrow integers without widening.
+"""Linear layers over codes and scales in arrays of their own, for compilers that read narrow numbers without widening.
 
 The groups of a row are the first axis: a product is a dot batched over groups, followed by a scaled sum. With one group
 it is a plain dot. (XLA for v5e, v6e and H100 keeps these codes narrow; tests/kernels/stored_compiles.py.)
@@ -23,7 +23,7 @@ class Narrow(NamedTuple):
     """A run of rows of one kind; all arrays have a first axis of groups.
 
     Attributes:
-        codes: (groups, out, numbers) int4 or int8; unsigned codes of a file less half of their range.
+        codes: (groups, out, numbers) int4, int8 or float8_e4m3fn; unsigned codes of a file less half of their range.
         scales: (groups, out) float32.
         offsets: (groups, out) float32: zero points or least numbers; None for neither.
     """
@@ -44,11 +44,16 @@ def packed(shape: tuple[int, int], storage: Storage) -> tuple[Any, ...]:
 
 
 def _form(kind: str, rows: int, inputs: int) -> Any:
-    numbers, dtype = layout_of(kind).numbers, jnp.int4 if kind.startswith("int4") else jnp.int8
+    numbers, dtype = layout_of(kind).numbers, _dtype(kind)
     scales = jax.ShapeDtypeStruct((inputs // numbers, rows), jnp.float32)
     offsets = jax.ShapeDtypeStruct(scales.shape, scales.dtype) if _offset_of(kind) else None
     form: Any = Narrow
     return form(jax.ShapeDtypeStruct((*scales.shape, numbers), dtype), scales, offsets)
+
+
+def _dtype(kind: str) -> Any:
+    name = kind.partition(":")[0]
+    return jnp.dtype(jnp.float8_e4m3fn if name == "float8" else name)
 
 
 def pack_blocks(pieces: Iterable[Piece], into: Sequence[Any], storage: Storage) -> None:
@@ -69,7 +74,9 @@ def _float(parts: Bytes, place: int) -> Array:
 
 
 def _signed(data: Bytes, kind: str) -> Array:
-    """Return the codes of bytes, (..., numbers) int8, less the shift of unsigned ones."""
+    """Return the codes of bytes, (..., numbers) int8 or float8_e4m3fn, less the shift of unsigned ones."""
+    if kind.startswith("float8"):
+        return data.view(_dtype(kind))
     if kind.startswith("int4"):
         codes = np.empty((*data.shape, 2), np.int8)
         np.bitwise_and(data, 15, out=codes[..., 0], casting="unsafe")

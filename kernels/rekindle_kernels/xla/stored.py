@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rekindle_kernels.storage import GROUP, MOST, Activations, Piece, Storage, Stored, layout_of
+from rekindle_kernels.storage import GROUP, MOST, Piece, Storage, Stored, layout_of
 from rekindle_kernels.xla import narrow
 
 
@@ -41,17 +41,20 @@ def has_arrays(weight: jax.Array | Stored) -> bool:
 
 def product(x: jax.Array, weight: Stored) -> jax.Array:
     """Compute `x @ weight.T`, (rows, out) float32, of codes and scales in arrays of their own."""
-    return narrow.product(rounded(x, weight.storage.activations), weight)
+    return narrow.product(rounded(x, weight.storage), weight)
 
 
-def rounded(x: jax.Array, activations: Activations) -> jax.Array:
-    """Round (rows, in) as the native layers do, to integers by row and group of 32 inputs; or to bfloat16."""
-    if activations == "exact":
-        return x
-    if activations == "bfloat16":
+def rounded(x: jax.Array, storage: Storage) -> jax.Array:
+    """Round (rows, in) as the native layers do, to integers by row and group of 32 inputs; or to bfloat16.
+
+    Inputs of codes that are floats are not rounded to integers, and neither are those of other codes beside them.
+    """
+    if storage.activations == "bfloat16":
         return x.astype(jnp.bfloat16).astype(x.dtype)
+    if storage.activations == "exact" or any(kind.startswith("float8") for kind, _ in storage.runs):
+        return x
     groups = x.reshape(len(x), -1, GROUP)
-    scale = jnp.abs(groups).max(-1, keepdims=True) / MOST[activations]
+    scale = jnp.abs(groups).max(-1, keepdims=True) / MOST[storage.activations]
     return jnp.where(scale > 0, jnp.round(groups / scale) * scale, 0).reshape(x.shape)
 
 
@@ -101,7 +104,7 @@ def _nibbles(data: jax.Array, groups: int) -> jax.Array:
 
 def _widen(blocks: jax.Array, kind: str) -> jax.Array:
     """Return the numbers of blocks, from (..., blocks, bytes) to (..., numbers)."""
-    if kind.startswith("int"):
+    if kind.startswith(("int", "float8")):
         numbers = _widen_codes(blocks, kind)
     elif kind in ("Q4_K", "Q5_K"):
         numbers = _widen_k(blocks, kind)
@@ -153,6 +156,8 @@ def _widen_codes(blocks: jax.Array, kind: str) -> jax.Array:
     if name == "int4":
         codes = jnp.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1).astype(jnp.float32)
         codes = codes if offset else codes - 8
+    elif name == "float8":
+        codes = lax.bitcast_convert_type(data, jnp.float8_e4m3fn).astype(jnp.float32)
     else:
         codes = (data if offset == "least" else lax.bitcast_convert_type(data, jnp.int8)).astype(jnp.float32)
     if offset == "least":

@@ -20,6 +20,14 @@ inline float half_at(const uint8_t* stored) {
   return number;
 }
 
+// Returns the number of a code of E4M3, 480 for codes that are not numbers.
+inline float e4m3_of(uint8_t code) {
+  const uint32_t size = code & 127, bits = (size << 20) + (120u << 23);
+  float number = static_cast<float>(size) * 0x1p-9f;
+  if (size >= 8) std::memcpy(&number, &bits, sizeof number);
+  return code >> 7 ? -number : number;
+}
+
 struct Q4_0 {
   static constexpr int kNumbers = 32, kBytes = 18;
   static void read(const uint8_t* block, float* numbers) {

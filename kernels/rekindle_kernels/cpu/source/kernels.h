@@ -41,7 +41,8 @@ struct Run {
 };
 
 // A linear layer over a weight in quantized blocks. `x` is rounded to integers up to `most` by row and group of 32
-// inputs, or not at all if it is 0. Sums of products of integers are exact, and groups are added in order.
+// inputs, or not at all if it is 0 or for codes that are floats. Sums of products of integers are exact, and groups are
+// added in order.
 struct StoredLinear {
   Linear all;
   const Run* runs;
@@ -51,7 +52,7 @@ struct StoredLinear {
 
 // Returns the bytes of scratch for a part of a linear layer over quantized blocks.
 static inline int64_t stored_scratch(int64_t rows, int64_t in) {
-  return linear_scratch(rows, in) + (in + rows) * kPanel * 4 + 65536;
+  return linear_scratch(rows, in) + rows * in * 3 + (in + rows) * kPanel * 4 + 65536;
 }
 
 // Attention sums over positions in an order given by the positions alone: tiles of 64 one after the other, and sums of

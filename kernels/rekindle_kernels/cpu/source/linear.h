@@ -232,14 +232,20 @@ struct Tiles {
   }
 };
 
+// Interleaves the inputs of all rows of a part.
+template <typename Kind>
+void interleave_rows(const Linear& all, const LinearPart& part) {
+  const Tiles<Kind> tiles{all, part};
+  for (int64_t begin = 0; begin < all.in; begin += kBlock)
+    for (int64_t t = 0; t < tiles.count; ++t)
+      interleave<Kind>(all.x + (part.first_row + tiles.first(t)) * all.in + begin, all.in, tiles.rows(t),
+                       least(kBlock, all.in - begin), tiles.inputs(begin, t));
+}
+
 template <typename Kind>
 void linear_rows(const Linear& all, const LinearPart& part) {
   const Tiles<Kind> tiles{all, part};
-  if (!part.interleaved)
-    for (int64_t begin = 0; begin < all.in; begin += kBlock)
-      for (int64_t t = 0; t < tiles.count; ++t)
-        interleave<Kind>(all.x + (part.first_row + tiles.first(t)) * all.in + begin, all.in, tiles.rows(t),
-                         least(kBlock, all.in - begin), tiles.inputs(begin, t));
+  if (!part.interleaved) interleave_rows<Kind>(all, part);
   // Weights are prefetched into the second cache: 6 KiB ahead if a panel is read once, else each strip's and each
   // tile's share of the next panel, since the panel itself is in the cache after the first of them. (Measured: a fifth
   // of the time of 8 to 16 rows; with AVX2 a quarter of the time of 4 to 6.) For one or two rows, reads are sequential

@@ -65,7 +65,7 @@ struct FileBlock {
     } else {
       const int64_t place = group * kGroup + quad * 4;
       if constexpr (kOf.bits == 4) return spread_nibbles(after + place / 2);
-      return word_at(after + place) ^ (kKind == kStoredKinds - 1 ? 0x80808080 : 0);
+      return word_at(after + place) ^ (kKind == kIntegerKinds - 1 ? 0x80808080 : 0);
     }
   }
 
@@ -105,7 +105,9 @@ struct FileBlock {
       uint8_t *high = to + factor_bytes(kOf), *low = to + before_codes(kOf);
       uint32_t words[8];
       for (int quad = 0; quad < 8; ++quad) words[quad] = codes(group, quad);
-      if constexpr (kOf.bits == 8)
+      if constexpr (kOf.floats)
+        for (int i = 0; i < kGroup; ++i) low[i * kPanel + lane] = static_cast<uint8_t>(words[i / 4] >> i % 4 * 8);
+      else if constexpr (kOf.bits == 8)
         for (int quad = 0; quad < 8; ++quad) put(low, quad, words[quad]);
       if constexpr (kOf.bits < 8)
         for (int quad = 0; quad < 4; ++quad)
@@ -145,14 +147,16 @@ void write_rows_of(int64_t kind, int64_t groups, uint8_t* packed, int64_t first,
   if constexpr (kKind + 1 < kStoredKinds) write_rows_of<kKind + 1>(kind, groups, packed, first, blocks, rows, in);
 }
 
-int code_at(const StoredKind& kind, const uint8_t* group, int64_t lane, int i) {
+// Returns the number of a code without its scale.
+float code_at(const StoredKind& kind, const uint8_t* group, int64_t lane, int i) {
   const int quad = i / 4, j = i % 4;
   const uint8_t *high = group + factor_bytes(kind) + lane * 4 + j, *codes = group + before_codes(kind) + lane * 4 + j;
-  if (kind.bits == 8) return static_cast<int8_t>(codes[quad * 4 * kPanel]);
-  const int low = codes[quad % 4 * 4 * kPanel] >> quad / 4 * 4 & 15;
-  if (kind.bits == 5) return low | (*high >> quad & 1) << 4;
-  if (kind.bits == 6) return low | (high[quad / 4 * 4 * kPanel] >> quad % 4 * 2 & 3) << 4;
-  return low;
+  if (kind.floats) return e4m3_of(group[i * kPanel + lane]);
+  if (kind.bits == 8) return static_cast<float>(static_cast<int8_t>(codes[quad * 4 * kPanel]) + kind.offset);
+  int code = codes[quad % 4 * 4 * kPanel] >> quad / 4 * 4 & 15;
+  if (kind.bits == 5) code |= (*high >> quad & 1) << 4;
+  if (kind.bits == 6) code |= (high[quad / 4 * 4 * kPanel] >> quad % 4 * 2 & 3) << 4;
+  return static_cast<float>(code + kind.offset);
 }
 
 }  // namespace
@@ -166,7 +170,7 @@ void read_output(const Run& run, int64_t in, const uint8_t* panel, int64_t lane,
     panel += header_bytes(kind);
     for (int64_t g = 0; g < run.groups; ++g, begin += kGroup, panel += group_bytes(kind)) {
       for (int i = 0; i < kGroup; ++i) {
-        const float code = static_cast<float>(code_at(kind, panel, lane, i) + kind.offset);
+        const float code = code_at(kind, panel, lane, i);
         float number = 0;
         switch (kind.scales) {
           case Scales::kHalf:

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "float8.h"
 #include "linear.h"
 #include "quantized_tiles.h"
 
@@ -104,7 +105,7 @@ void stored_panel_of(int64_t kind, const uint8_t* panel, int64_t of_block, const
                      float* y) {
   if (kind == kKind && x.bytes()) return stored_panel<kKind, true>(panel, of_block, x, wide, y);
   if (kind == kKind) return stored_panel<kKind, false>(panel, of_block, x, wide, y);
-  if constexpr (kKind + 1 < rekindle::kStoredKinds) stored_panel_of<kKind + 1>(kind, panel, of_block, x, wide, y);
+  if constexpr (kKind + 1 < rekindle::kIntegerKinds) stored_panel_of<kKind + 1>(kind, panel, of_block, x, wide, y);
 }
 
 // Puts the results of a panel, [rows][32], in their place.
@@ -126,37 +127,62 @@ inline void put_panel(const Linear& all, const LinearPart& part, const float* fr
   }
 }
 
+// The rows of a part in the forms that its runs multiply, and room for a panel, all in its scratch.
+struct StoredRows {
+  QuantizedRows integers;
+  Unpacked wide;
+  Linear exact;  // with the numbers of a panel as its weight
+  LinearPart floats;
+  float* numbers;
+  float* y;  // [rows][32]
+
+  StoredRows(const StoredLinear& stored, const LinearPart& part)
+      : integers{part.rows, stored.all.in / kGroup, stored.most, nullptr, nullptr, nullptr, nullptr},
+        wide{nullptr, nullptr},
+        floats{0, part.rows, 0, 1, nullptr, true} {
+    const int64_t in = stored.all.in, numbers_of_rows = part.rows * in / kGroup;
+    const auto aligned = [](char* at) { return at + (64 - reinterpret_cast<uintptr_t>(at) % 64) % 64; };
+    char* at = aligned(static_cast<char*>(part.scratch));
+    const auto take = [&](int64_t bytes) {
+      char* taken = at;
+      at = aligned(at + bytes);
+      return taken;
+    };
+    y = reinterpret_cast<float*>(take(part.rows * kPanel * sizeof(float)));
+    const float* x = stored.all.x + part.first_row * in;
+    bool rounds = false, keeps = false;
+    for (int64_t i = 0; i < stored.count; ++i)
+      (stored.most == 0 || kStored[stored.runs[i].kind].floats ? keeps : rounds) = true;
+    if (rounds) {
+      integers.words = reinterpret_cast<uint32_t*>(take(numbers_of_rows * kPairs * 4));
+      integers.scales = reinterpret_cast<float*>(take(numbers_of_rows * 4));
+      integers.totals = reinterpret_cast<float*>(take(numbers_of_rows * 4));
+      integers.sums = reinterpret_cast<int32_t*>(take(numbers_of_rows * 8));
+      wide.words = reinterpret_cast<uint32_t*>(take(kChunk * kPairs * kPanel * 4));
+      wide.factors = reinterpret_cast<float*>(take(kChunk * 3 * kPanel * 4));
+      for (int64_t t = 0; t < integers.tiles() && !part.interleaved; ++t)
+        for (int64_t r = 0; r < integers.size(t); ++r) integers.quantize(x + (integers.first(t) + r) * in, t, r);
+    }
+    if (keeps) floats.scratch = take(rekindle::linear_scratch(part.rows, in));
+    numbers = reinterpret_cast<float*>(take((stored.most == 0 ? in : kWidened) * kPanel * sizeof(float)));
+    exact = {x, numbers, nullptr, y, part.rows, in, kPanel, false};
+    if (keeps && !part.interleaved) interleave_rows<Float32>(exact, floats);
+  }
+
+  // Multiplies a panel of a run.
+  void multiply(const Run& run, const uint8_t* panel) const {
+    if (kStored[run.kind].floats) return float_panel(panel, run.groups, exact, floats, numbers, y);
+    if (integers.most > 0) return stored_panel_of(run.kind, panel, run.groups, integers, wide, y);
+    for (int64_t lane = 0; lane < kPanel; ++lane)
+      rekindle::read_output(run, exact.in, panel, lane, numbers + lane, kPanel);
+    linear_rows<Float32>(exact, floats);
+  }
+};
+
 // A part of a linear layer over quantized blocks; its panels are counted over all runs.
 void linear_stored(const StoredLinear& stored, const LinearPart& part) {
   const Linear& all = stored.all;
-  const int64_t groups = all.in / kGroup;
-  const auto aligned = [](char* at) { return at + (64 - reinterpret_cast<uintptr_t>(at) % 64) % 64; };
-  char* at = aligned(static_cast<char*>(part.scratch));
-  const auto take = [&](int64_t bytes) {
-    char* taken = at;
-    at = aligned(at + bytes);
-    return taken;
-  };
-  const float* x = all.x + part.first_row * all.in;
-  float* y = reinterpret_cast<float*>(take(part.rows * kPanel * sizeof(float)));
-  QuantizedRows rows{part.rows, groups, stored.most, nullptr, nullptr, nullptr, nullptr};
-  Unpacked wide{nullptr, nullptr};
-  float* numbers = nullptr;
-  char* interleaved = nullptr;
-  if (stored.most > 0) {
-    rows.words = reinterpret_cast<uint32_t*>(take(part.rows * groups * kPairs * 4));
-    rows.scales = reinterpret_cast<float*>(take(part.rows * groups * 4));
-    rows.totals = reinterpret_cast<float*>(take(part.rows * groups * 4));
-    rows.sums = reinterpret_cast<int32_t*>(take(part.rows * groups * 8));
-    wide.words = reinterpret_cast<uint32_t*>(take(kChunk * kPairs * kPanel * 4));
-    wide.factors = reinterpret_cast<float*>(take(kChunk * 3 * kPanel * 4));
-    for (int64_t t = 0; t < rows.tiles() && !part.interleaved; ++t)
-      for (int64_t r = 0; r < rows.size(t); ++r) rows.quantize(x + (rows.first(t) + r) * all.in, t, r);
-  } else {
-    interleaved = take(rekindle::linear_scratch(part.rows, all.in));
-    numbers = reinterpret_cast<float*>(take(all.in * kPanel * sizeof(float)));
-  }
-  bool there = part.interleaved;
+  const StoredRows rows(stored, part);
   for (int64_t i = 0; i < stored.count; ++i) {
     const Run& run = stored.runs[i];
     const int64_t begin = part.first_panel > run.first_panel ? part.first_panel : run.first_panel;
@@ -164,17 +190,8 @@ void linear_stored(const StoredLinear& stored, const LinearPart& part) {
     const int64_t size = rekindle::panel_bytes(kStored[run.kind], run.groups, all.in);
     for (int64_t panel = begin; panel < end; ++panel) {
       const int64_t place = panel - run.first_panel, first = run.first_output + place * kPanel;
-      const uint8_t* from = static_cast<const uint8_t*>(all.weight) + run.offset + place * size;
-      if (stored.most > 0) {
-        stored_panel_of(run.kind, from, run.groups, rows, wide, y);
-      } else {
-        for (int64_t lane = 0; lane < kPanel; ++lane)
-          rekindle::read_output(run, all.in, from, lane, numbers + lane, kPanel);
-        linear_rows<Float32>({x, numbers, nullptr, y, part.rows, all.in, kPanel, false},
-                             {0, part.rows, 0, 1, interleaved, there});
-        there = true;
-      }
-      put_panel(all, part, y, first, least(kPanel, run.first_output + run.outputs - first));
+      rows.multiply(run, static_cast<const uint8_t*>(all.weight) + run.offset + place * size);
+      put_panel(all, part, rows.y, first, least(kPanel, run.first_output + run.outputs - first));
     }
   }
 }

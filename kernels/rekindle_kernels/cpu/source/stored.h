@@ -4,7 +4,8 @@
 // blocks: a header for each output, then groups of 32 inputs. A group has the factors of its own scales, then the high
 // bits of codes of 5 or 6 bits, then 4 bits of all codes (or whole codes of 8 bits) as [step][32 outputs][4 bytes]. In
 // 4 bits, byte j of step s has input 4 s + j in its low half and 16 + 4 s + j in the high one. So 4 bytes are an
-// output's numbers for 4 inputs, as the integer products of all instruction sets take them.
+// output's numbers for 4 inputs, as the integer products of all instruction sets take them. Codes that are floats are
+// [32 inputs][32 outputs] instead.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +30,21 @@ enum class Scales {
 struct StoredKind {
   int bits;
   Scales scales;
-  int offset;  // added to a code; codes of 8 bits are signed
+  int offset;           // added to a code; codes of 8 bits are signed
+  bool floats = false;  // whether codes are E4M3
 };
 
 // By the numbers of `storage.py`.
 constexpr StoredKind kStored[] = {
-    {4, Scales::kHalf, -8},     {4, Scales::kHalfLeast, 0},    {5, Scales::kHalf, -16},        // Q4_0, Q4_1, Q5_0
-    {5, Scales::kHalfLeast, 0}, {8, Scales::kHalf, 0},         {4, Scales::kGroups, 0},        // Q5_1, Q8_0, Q4_K
-    {5, Scales::kGroups, 0},    {6, Scales::kSixteenths, -32},                                 // Q5_K, Q6_K
-    {4, Scales::kFloat, -8},    {4, Scales::kFloatZero, 0},    {4, Scales::kFloatLeast, 0},    // int4
-    {8, Scales::kFloat, 0},     {8, Scales::kFloatZero, 0},    {8, Scales::kFloatLeast, 128},  // int8
+    {4, Scales::kHalf, -8},       {4, Scales::kHalfLeast, 0},    {5, Scales::kHalf, -16},        // Q4_0, Q4_1, Q5_0
+    {5, Scales::kHalfLeast, 0},   {8, Scales::kHalf, 0},         {4, Scales::kGroups, 0},        // Q5_1, Q8_0, Q4_K
+    {5, Scales::kGroups, 0},      {6, Scales::kSixteenths, -32},                                 // Q5_K, Q6_K
+    {4, Scales::kFloat, -8},      {4, Scales::kFloatZero, 0},    {4, Scales::kFloatLeast, 0},    // int4
+    {8, Scales::kFloat, 0},       {8, Scales::kFloatZero, 0},    {8, Scales::kFloatLeast, 128},  // int8
+    {8, Scales::kFloat, 0, true},                                                                // float8
 };
 constexpr int kStoredKinds = sizeof(kStored) / sizeof(*kStored);
+constexpr int kIntegerKinds = kStoredKinds - 1;  // the first kinds
 
 // Returns the bytes of the header of a panel's block.
 constexpr int64_t header_bytes(const StoredKind& kind) {

@@ -43,13 +43,16 @@ class WeightForm:
         if not self.kinds:
             return self.dtype.name
         counts = Counter(kind for _, kind in self.kinds).most_common()
-        return f"{', '.join(kind for kind, _ in counts)} with {self.activations} activations"
+        is_float = self.activations != "bfloat16" and all(kind.startswith("float8") for kind, _ in counts)
+        activations = "float32" if is_float else self.activations
+        return f"{', '.join(kind for kind, _ in counts)} with {activations} activations"
 
     @property
     def is_narrow(self) -> bool:
         """True if all kernels multiply the packed codes without widening them in each step."""
-        is_large = all(kind.startswith("int") and layout_of(kind).numbers >= LEAST for _, kind in self.kinds)
-        return is_large and self.activations != "exact"
+        has_arrays = all(kind.startswith(("int", "float8")) for _, kind in self.kinds)
+        is_large = all(layout_of(kind).numbers >= LEAST for _, kind in self.kinds)
+        return has_arrays and is_large and self.activations != "exact"
 
     @property
     def digest(self) -> str:
