@@ -37,6 +37,8 @@ _GGML: Final = {
 LEAST: Final = 128
 """The fewest numbers of a group in arrays of codes and of scales, unless a row is one group."""
 _CODES: Final = ("int4", "int4:zero", "int4:least", "int8", "int8:zero", "int8:least", "float8")
+_CODES_AT_ONCE: Final = 1 << 18
+"""Codes searched for those that are no number at a time, to stay in the caches."""
 _E4M3: Final = np.arange(256, dtype=np.uint8).view(jnp.dtype(jnp.float8_e4m3fn)).astype(np.float32)
 
 
@@ -280,9 +282,10 @@ def _of_floats(codes: Codes) -> BlockRows:
     if codes.zeros is not None or codes.biases is not None:
         raise ValueError("codes of 8-bit floats are packed if they have no zero points and no least numbers")
     data, scales = codes.data[:, : codes.inputs], codes.scales
-    is_nan = data & 127 == 127
-    if is_nan.any():
-        scales = np.where(is_nan.reshape(*scales.shape, -1).any(-1), np.float32(np.nan), scales)
+    step = max(1, _CODES_AT_ONCE // codes.inputs)
+    if any((data[first : first + step] & 127).max() == 127 for first in range(0, len(data), step)):
+        largest = (data & 127).reshape(*scales.shape, -1).max(-1)
+        scales = np.where(largest == 127, np.float32(np.nan), scales)
     return _joined(f"float8:{codes.group}", codes, data, [scales])
 
 

@@ -77,7 +77,7 @@ def float_codes(rows: int, inputs: int, group: int, nans: Sequence[tuple[int, in
     return Quantized(inputs, range(rows), lambda some: _some(codes, some), rows)
 
 
-def replaced(matrix: Quantized, **fields: Any) -> Quantized:
+def with_fields(matrix: Quantized, **fields: Any) -> Quantized:
     """Return a matrix whose codes have other values of some fields."""
 
     def read(rows: slice) -> Codes:
@@ -340,10 +340,10 @@ def test_only_whole_blocks_of_known_kinds_are_stored() -> None:
     with pytest.raises(ValueError, match="whole groups of 32 or a multiple, not 16 of 64"):
         BlockRows.of(codes_of("4:16:-8:", 4, 64))
     with pytest.raises(ValueError, match="whole groups of 32 or a multiple, not 128 of 320"):
-        BlockRows.of(replaced(float_codes(4, 320, 64), group=128))
+        BlockRows.of(with_fields(float_codes(4, 320, 64), group=128))
     with pytest.raises(ValueError, match="if they have no zero points and no least numbers"):
-        BlockRows.of(replaced(float_codes(4, 64, 32), zeros=np.zeros((4, 2), np.float32)))
+        BlockRows.of(with_fields(float_codes(4, 64, 32), zeros=np.zeros((4, 2), np.float32)))
     with pytest.raises(ValueError, match="consecutive integers, or floats of E4M3"):
-        BlockRows.of(replaced(float_codes(4, 64, 32), table=E5M2))
+        BlockRows.of(with_fields(float_codes(4, 64, 32), table=E5M2))
     with pytest.raises(ValueError, match="if they count from 0"):
         BlockRows.of(codes_of("4:32:-8:biases", 4, 64))

@@ -149,18 +149,14 @@ def test_packed_floats_of_8_bits_have_the_numbers_of_their_tensors(shard: Shard)
     form, wide = packed_form(checkpoint.tensors), WeightForm(FLOAT32)
     requests = abstract_decoder(checkpoint.config, form, "xla", shard).requests
     packed, expected = (_by_request(checkpoint, each, shard) for each in (form, wide))
-    kept = [request.storage(form) is not None for request in requests]
+    sizes = []
     for request, array, numbers in zip(requests, packed, expected, strict=True):
         np.testing.assert_array_equal(numbers_of(request, array, form), np.asarray(numbers))
-    sizes = [
-        sum(
-            each.nbytes
-            for each in jax.tree.leaves([array for array, is_kept in zip(arrays, kept, strict=True) if is_kept])
-        )
-        for arrays in (packed, expected)
-    ]
-    assert sizes[0] == sizes[1] * (32 + 4) // (32 * 4), "a byte for each number, and scales"
-    assert sum(kept) == (4 if shard is WHOLE else 3), "a device of two has half of a group of an output of attention"
+        if request.storage(form) is not None:
+            sizes.append((sum(each.nbytes for each in jax.tree.leaves(array)), numbers.nbytes))
+    assert all(size == wide * (32 + 4) // (32 * 4) for size, wide in sizes), "a byte for each number, and scales"
+    # Of the output of attention, a device of two has half of a group.
+    assert len(sizes) == (4 if shard is WHOLE else 3)
 
 
 def _by_request(checkpoint: Checkpoint, form: WeightForm, shard: Shard) -> list[Any]:

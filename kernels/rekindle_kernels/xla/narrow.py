@@ -1,7 +1,7 @@
 """Linear layers over codes and scales in arrays of their own, for compilers that read narrow numbers without widening.
 
 The groups of a row are the first axis: a product is a dot batched over groups, followed by a scaled sum. With one group
-it is a plain dot. (XLA for v5e, v6e and H100 keeps these codes narrow; tests/kernels/stored_compiles.py.)
+it is a plain dot. (XLA for v5e, v6e and H100 keeps these codes narrow; tests/kernels/narrow_programs.py.)
 """
 
 from collections.abc import Iterable, Sequence

@@ -47,7 +47,7 @@ def product(x: jax.Array, weight: Stored) -> jax.Array:
 def rounded(x: jax.Array, storage: Storage) -> jax.Array:
     """Round (rows, in) as the native layers do, to integers by row and group of 32 inputs; or to bfloat16.
 
-    Inputs of codes that are floats are not rounded to integers, and neither are those of other codes beside them.
+    If a weight has codes of floats, nothing is rounded to integers.
     """
     if storage.activations == "bfloat16":
         return x.astype(jnp.bfloat16).astype(x.dtype)

@@ -68,7 +68,7 @@ class Settings:
         dtype: data type of weights that are not packed, "float32" or "bfloat16". None is float32 on CPUs, bfloat16
             elsewhere.
         weights: form of the weights in memory. "packed" keeps the quantized blocks of a file, such as Q4_K of a GGUF
-            file, where the kernels support them: on TPUs and GPUs, codes with a scale for at least 128 numbers.
+            file or FP8, where the kernels support them: on TPUs and GPUs, codes with a scale for at least 128 numbers.
             "dequantized" converts all numbers to `dtype`. "auto" (default) keeps the blocks of GGUF files with the
             native kernels of CPUs: a fourth of the memory or less, and faster than float32. None reads no weights, only
             their shapes: the session compiles its programs and refuses requests with NoWeights, until `update_weights`
@@ -80,8 +80,8 @@ class Settings:
             quantizes nothing.
         activations: numbers multiplied with packed or quantized weights: integers by token and group of 32, "int16" or
             "int8", which is less exact and faster for many tokens; "bfloat16"; or float32 with "exact", which is slow.
-            None is "int16" on CPUs, where there is no "bfloat16". Elsewhere it is "bfloat16", or "exact" if `dtype` is
-            float32, and there are no integers.
+            None is "int16" on CPUs, where there is no "bfloat16", and float32 for FP8 in any case. Elsewhere it is
+            "bfloat16", or "exact" if `dtype` is float32, and there are no integers.
         kv_dtype: data type of keys and values in pages: "float32", "bfloat16" or "int8". None is `dtype`. "int8" has
             one scale for each position of a head, so it holds 1.8 to 3.9 times the positions in the same memory, and a
             position is rounded alike whatever is computed with it. Excludes models with latent attention.
