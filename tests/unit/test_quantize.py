@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rekindle.core.checkpoints.huggingface.quantized.parts.tables import E4M3
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.checkpoints.weights import tensors_of
 from rekindle.core.config import Quantize, Settings
@@ -174,10 +175,14 @@ def test_codes_are_in_all_keys_and_take_less_memory(families: Path) -> None:
         assert Blueprint.of(checkpoint, resolved, HERE).form == plan.form
 
 
-def elsewhere(platform: str) -> Place:
+def elsewhere(platform: str, **facts: str) -> Place:
     """Return a place with a device of a platform that is absent."""
-    device: Any = SimpleNamespace(platform=platform, id=0, process_index=0)
+    device: Any = SimpleNamespace(platform=platform, id=0, process_index=0, **facts)
     return Place((device,))
+
+
+TPU = elsewhere("tpu")
+INT4 = np.arange(16, dtype=np.float32) - 8
 
 
 def test_accelerators_have_large_groups_and_their_own_activations(families: Path) -> None:
@@ -190,9 +195,10 @@ def test_accelerators_have_large_groups_and_their_own_activations(families: Path
     assert weight_form(checkpoint, Settings(quantize="int4"), FLOAT32, HERE).kind_of[name] == "int4:32"
     with pytest.raises(ConfigError, match=r'activations="int8" is for CPUs: .* on gpu'):
         weight_form(checkpoint, Settings(quantize="int8", activations="int8"), bfloat16, place)
-    kinds = {"a": "int4:128:zero", "b": "int4:64", "c": "Q8_0", "d": "int8:96", "e": "int8:256"}
+    kinds = {"a": "int4:128:zero", "b": "int4:64", "c": "Q8_0", "d": "int8:96", "e": "int8:256", "f": "float8:128"}
     shapes = {name: (8, 96 if name == "d" else 512) for name in kinds}
-    assert dict(large_groups(tuple(kinds.items()), shapes)).keys() == {"a", "d", "e"}
+    assert dict(large_groups(tuple(kinds.items()), shapes, floats=True)).keys() == {"a", "d", "e", "f"}
+    assert dict(large_groups(tuple(kinds.items()), shapes, floats=False)).keys() == {"a", "d", "e"}
 
 
 def test_codes_of_files_stay_packed_on_accelerators_where_a_scale_is_for_many(families: Path) -> None:
@@ -201,13 +207,18 @@ def test_codes_of_files_stay_packed_on_accelerators_where_a_scale_is_for_many(fa
     rows, inputs = expected_shapes(checkpoint.config)[name]
     data, scales = np.zeros((rows, inputs // 2), np.uint8), np.ones((rows, 1), np.float32)
 
-    def packed_kinds(group: int) -> Mapping[str, str]:
-        codes = Codes(data, inputs, np.arange(16, dtype=np.float32) - 8, group, scales, np.dtype(np.float32))
+    def packed_kinds(group: int, data: Array = data, table: Array = INT4, place: Place = TPU) -> Mapping[str, str]:
+        codes = Codes(data, inputs, table, group, scales, np.dtype(np.float32))
         tensors = {**checkpoint.tensors, name: Quantized(inputs, range(rows), lambda _: codes, rows)}
         changed = replace(checkpoint, tensors=tensors)
-        return weight_form(changed, Settings(weights="packed"), jnp.dtype("bfloat16"), elsewhere("tpu")).kind_of
+        return weight_form(changed, Settings(weights="packed"), jnp.dtype("bfloat16"), place).kind_of
 
     assert packed_kinds(inputs) == {name: f"int4:{inputs}"}
+    floats = np.zeros((rows, inputs), np.uint8), E4M3
+    assert packed_kinds(inputs, *floats) == {name: f"float8:{inputs}"}
+    assert packed_kinds(inputs, *floats, elsewhere("gpu", compute_capability="9.0")) == {name: f"float8:{inputs}"}
+    with pytest.raises(ConfigError, match=r"none of a supported kind.* \(FP8 takes a GPU of compute capability 9\.0\)"):
+        packed_kinds(inputs, *floats, elsewhere("gpu", compute_capability="8.9"))
     with pytest.raises(ConfigError, match="has none of a supported kind, with a scale for at least 128 numbers"):
         packed_kinds(32)
 

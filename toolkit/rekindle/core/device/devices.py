@@ -197,6 +197,15 @@ def shares_memory(device: jax.Device) -> bool:
     return str(device.platform) == "cpu"
 
 
+def reads_floats(device: jax.Device) -> bool:
+    """Return True if the compiler for an accelerator reads weights of 8-bit floats as they are.
+
+    For GPUs before compute capability 9.0, XLA widens a whole matrix in memory before each product.
+    """
+    major = str(getattr(device, "compute_capability", "")).partition(".")[0]
+    return device.platform == "tpu" or (major.isdecimal() and int(major) >= 9)
+
+
 def _host_memory() -> int | None:
     """Return the bytes of memory of the machine, or of this process's container if less."""
     if not hasattr(os, "sysconf"):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.config import Settings
-from rekindle.core.device.devices import shares_memory
+from rekindle.core.device.devices import reads_floats, shares_memory
 from rekindle.core.device.place import Place
 from rekindle.core.engine.loading.kinds import large_groups, quantized_kinds
 from rekindle.core.errors import ConfigError
@@ -32,11 +32,13 @@ def weight_form(checkpoint: Checkpoint, settings: Settings, dtype: jnp.dtype, pl
         return wide
     shapes = expected_shapes(checkpoint.config)
     kinds = kinds_in(checkpoint.tensors, shapes)
-    kinds = large_groups(kinds, shapes) if is_accelerator else kinds
+    kinds = large_groups(kinds, shapes, floats=reads_floats(place.first)) if is_accelerator else kinds
     form = WeightForm(dtype, kinds, _activations(checkpoint, settings, dtype, place))
     problem = ""
     if not kinds:
         groups = ", with a scale for at least 128 numbers" if is_accelerator else ""
+        if is_accelerator and not reads_floats(place.first):
+            groups += " (FP8 takes a GPU of compute capability 9.0)"
         problem = f"and {checkpoint.source} has none of a supported kind{groups}"
     elif not _is_same_on_all(checkpoint.config, form, place.shards):
         problem = f"and the parts of this model for {place.tensor} devices differ in theirs"

@@ -18,9 +18,10 @@ FEWEST_OUTPUTS: Final = 32
 """A matrix with fewer outputs, such as the gate of a shared expert, is not quantized."""
 
 
-def large_groups(kinds: Kinds, shapes: Shapes) -> Kinds:
-    """Return the kinds with large groups, for accelerators."""
-    return tuple((name, kind) for name, kind in kinds if has_large_groups(kind, shapes[name][-1]))
+def large_groups(kinds: Kinds, shapes: Shapes, *, floats: bool) -> Kinds:
+    """Return the kinds with large groups, for accelerators; without codes that are floats unless `floats`."""
+    large = ((name, kind) for name, kind in kinds if has_large_groups(kind, shapes[name][-1]))
+    return tuple((name, kind) for name, kind in large if floats or not kind.startswith("float8"))
 
 
 def quantized_kinds(config: ModelConfig, quantize: Quantize, shards: Sequence[Shard], *, is_accelerator: bool) -> Kinds:
