@@ -16,7 +16,8 @@ inline void load_e4m3(const uint8_t* from, Vec (&to)[kParts]) {
 #if defined(__AVX512BW__)
   const __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   const __m512i halves = _mm512_and_si512(_mm512_slli_epi16(wide, 7), _mm512_set1_epi16(static_cast<int16_t>(0xbf80)));
-  to[0] = (Vec)_mm512_maskz_cvtph_ps(0xffff, _mm512_castsi512_si256(halves));
+  // Without masks, GCC 12 warns about undefined values in its own header.
+  to[0] = (Vec)_mm512_maskz_cvtph_ps(0xffff, _mm512_maskz_extracti64x4_epi64(0xff, halves, 0));
   to[1] = (Vec)_mm512_maskz_cvtph_ps(0xffff, _mm512_maskz_extracti64x4_epi64(0xff, halves, 1));
 #elif defined(__F16C__) && !defined(__AVX512F__)
 #pragma GCC unroll 2
