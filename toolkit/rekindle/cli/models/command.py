@@ -15,6 +15,7 @@ from rekindle.cli.units import columns
 from rekindle.core.errors import ConfigError
 from rekindle.core.markup import size_text
 
+EXAMPLES: Final = ("rekindle models", "rekindle models qwen3", "rekindle models llama --context 32768")
 TOKENS: Final = 8192
 """The default number of tokens of context."""
 _WIDEST: Final = 100
@@ -27,6 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     text = f"tokens of context in addition to the weights ({TOKENS})"
     parser.add_argument("--context", type=int, default=TOKENS, metavar="N", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=models)
 
 
 def models(arguments: Namespace) -> int:
