@@ -17,7 +17,7 @@ from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.device.programs.targets import LARGER, devices_of, known_targets
 from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.engine.loading.planning import fewest, plan
-from rekindle.core.engine.loading.stores import PROGRAMS
+from rekindle.core.engine.loading.stores import PROGRAMS, program_store
 from rekindle.core.errors import ConfigError
 from rekindle.core.store.directory import cache_dir
 
@@ -60,7 +60,7 @@ class Requirements:
         checkpoint = open_checkpoint(arguments.model, report, revision=arguments.revision)
         place = fewest(checkpoint, settings, places)
         blueprint = plan(checkpoint, settings, place, cache_dir(), compiles=compiles, report=report)
-        return cls(blueprint, devices, ProgramStore(cache_dir(PROGRAMS), blueprint.program_keys(), place.devices))
+        return cls(blueprint, devices, program_store(cache_dir(PROGRAMS), blueprint))
 
 
 def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
