@@ -12,6 +12,7 @@ from rekindle.cli.models import machine as machines
 from rekindle.cli.models.machine import Machine
 from rekindle.cli.models.table import Row, Size, count_text, rows
 from rekindle.cli.units import columns
+from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.errors import ConfigError
 from rekindle.core.markup import size_text
 
@@ -81,6 +82,8 @@ def _summary(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator
     )
     yield ""
     yield from columns([_line(row, machine, tokens) for row in families], indent="")
+    yield ""
+    yield from _text(f"`rekindle chat` opens {NAME}, from PyPI, and `rekindle chat owner/name` a model of the hub.")
     yield from _note(machine)
 
 
