@@ -20,6 +20,7 @@ import pytest
 import rekindle
 from rekindle.__main__ import main
 from rekindle.cli.chat import command, commands, lines
+from rekindle.cli.chat.screen import DIM, PLAIN, Screen
 from rekindle.cli.chat.talk import Talk
 from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.errors import InvalidRequest
@@ -200,6 +201,24 @@ def test_an_edit_that_fails_leaves_the_chat_as_it_was(say: Say, monkeypatch: pyt
     output, _ = say()
     assert users(output) == ["one"]
     assert "no answer today" in output
+
+
+def test_reasoning_is_a_paragraph_of_its_own_and_dim_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = [Part("reasoning", "Let me"), Part("reasoning", " see."), Part("content", "Paris")]
+    outputs = []
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for is_terminal in (False, True):
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        screen = Screen(quiet=False)
+        for part in parts:
+            screen.part(part)
+        screen.end()
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == "Let me see.\n\nParis\n"
+    assert outputs[1] == f"{DIM}Let me{PLAIN}{DIM} see.{PLAIN}\n\nParis\n"
 
 
 def test_completeness_of_messages() -> None:

@@ -31,6 +31,7 @@ EXAMPLES: Final = ("rekindle precompile owner/name", "rekindle precompile owner/
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the command's arguments."""
     requirements.add_arguments(parser)
+    parser.usage = "%(prog)s [OPTION ...] MODEL"
     parser.set_defaults(run=precompile)
 
 

@@ -46,6 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     requirements.add_adapters(parser)
     requirements.add_mesh(parser)
     requirements.add_settings(parser)
+    parser.usage = "%(prog)s [OPTION ...] MODEL"
     parser.set_defaults(run=serve)
 
 

@@ -32,6 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress and no notes on stderr")
     requirements.add_forms(parser)
     sampling.add_arguments(parser, MAX_TOKENS)
+    parser.usage = "%(prog)s [OPTION ...] [MODEL]"
     parser.set_defaults(run=chat, refuse=parser.error)
 
 

@@ -42,6 +42,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress and no figures on stderr")
     requirements.add_forms(parser)
     sampling.add_arguments(parser, MAX_TOKENS)
+    parser.usage = "%(prog)s [OPTION ...] [PROMPT ...]"
     parser.set_defaults(run=generate, refuse=parser.error)
 
 
