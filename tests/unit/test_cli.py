@@ -4,60 +4,36 @@ import io
 import json
 import os
 import re
-import shutil
+import shlex
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
 
 import rekindle
-from rekindle.__main__ import main
+from rekindle.__main__ import _parser, main
 from rekindle.cli.demo import BATCH, QUESTIONS
 from rekindle.core.device.programs.store import ProgramCatalog
 from rekindle.core.models.adapters.lora import LowRank
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import VOCAB_SIZE, fake_limits, fake_loaded_engine, fake_session
+from rekindle.testing import VOCAB_SIZE
+from tests.unit.command_line import fake_opening, patient_model, running, writing_model
 from tests.unit.lora import saved
 from tests.waiting import PATIENCE
-
-TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
 
 
 @pytest.fixture(scope="module")
 def model(families: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Make the tiny model with a tokenizer of bytes, and of words for the rest of its 512 tokens."""
-    directory = tmp_path_factory.mktemp("models") / "tiny"
-    shutil.copytree(families / "llama-tied", directory)
-    tokens = ["<pad>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokens += [f"w{place}" for place in range(len(tokens), 512)]
-    backend = Backend(models.BPE(vocab={token: place for place, token in enumerate(tokens)}, merges=[]))
-    backend.add_special_tokens(tokens[:3])
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.save(str(directory / "tokenizer.json"))
-    settings = {"chat_template": TEMPLATE, "eos_token": "</s>"}
-    (directory / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    return str(directory)
+    return writing_model(families, tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="module")
-def patient(model: str) -> str:
-    """Make the same model with a context so long that an answer takes seconds, and cannot end before it is stopped."""
-    directory = Path(model).with_name("patient")
-    shutil.copytree(model, directory, copy_function=shutil.copyfile)
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    (directory / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 1 << 14}), encoding="utf-8")
-    return str(directory)
+def patient(families: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return patient_model(families, tmp_path_factory.mktemp("models") / "patient")
 
 
 @pytest.fixture
@@ -68,41 +44,11 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _fake_device(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> None:
-    """Open the fake device, which writes bytes, for every model."""
-    speaking = Tokenizer(byte_tokenizer.backend, TEMPLATE)
-
-    def open_fake(
-        model: str,
-        *,
-        progress: bool = True,
-        revision: str | None = None,
-        adapters: Mapping[str, Any] = MappingProxyType({}),
-        **settings: Any,
-    ) -> Session:
-        session = fake_session(fake_loaded_engine(fake_limits(**settings), tokenizer=speaking))
-        for name, path in adapters.items():
-            session.add_adapter_sync(name, path)
-        return session
-
-    monkeypatch.setattr(rekindle, "open_sync", open_fake)
-
-
-@contextmanager
-def running(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Run the command line in a process of its own."""
-    command = [sys.executable, "-m", "rekindle", *arguments]
-    path = os.pathsep.join([str(Path(rekindle.__file__).parents[1]), *sys.path])
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    environment = os.environ | {"PYTHONPATH": path}
-    with subprocess.Popen(command, text=True, env=environment, **{**pipes, **options}) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    monkeypatch.setattr(rekindle, "open_sync", fake_opening(byte_tokenizer))
 
 
 def test_generate_streams_text_to_stdout_and_the_rest_to_stderr(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", model, "Hello", "--max-tokens", "7", "--ignore-eos"]) == 0
+    assert main(["generate", "-m", model, "Hello", "--max-tokens", "7", "--ignore-eos"]) == 0
     said = capsys.readouterr()
     assert len(said.out) > 1
     assert said.out.endswith("\n")
@@ -110,7 +56,7 @@ def test_generate_streams_text_to_stdout_and_the_rest_to_stderr(model: str, caps
     stages = [line for line in said.err.splitlines() if not re.search(r": .*, \d+ s$", line)]
     assert stages[:2] == ["opening the model", "loading weights"]
     assert "\r" not in said.err
-    assert said.err.splitlines()[-1].startswith("5 prompt tokens, 7 generated in ")
+    assert said.err.splitlines()[-1].startswith("11 prompt tokens, 7 generated in ")
 
 
 @pytest.mark.usefixtures("_fake_device")
@@ -118,10 +64,10 @@ def test_json_reports_what_would_have_been_streamed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampling = ["--max-tokens", "7", "--temperature", "0.9", "--top-k", "40", "--seed", "5"]
-    assert main(["generate", "fake", "Hello", *sampling]) == 0
+    assert main(["generate", "--raw", "-m", "fake", "Hello", *sampling]) == 0
     streamed = capsys.readouterr().out
     monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n"))
-    assert main(["generate", "fake", "-", *sampling, "--json", "--quiet"]) == 0
+    assert main(["generate", "--raw", "-m", "fake", "-", *sampling, "--json", "--quiet"]) == 0
     quiet = capsys.readouterr()
     report = json.loads(quiet.out)
     assert quiet.err == ""
@@ -143,17 +89,17 @@ def test_an_adapter_is_used(
         return call(session, prompt, **options)
 
     monkeypatch.setattr(Session, "submit", noted)
-    assert main(["generate", "--adapter", str(directory), "--quiet", "fake", "Hello"]) == 0
-    assert main(["generate", "--quiet", "fake", "Hello"]) == 0
+    assert main(["generate", "--adapter", str(directory), "--quiet", "-m", "fake", "Hello"]) == 0
+    assert main(["generate", "--quiet", "-m", "fake", "Hello"]) == 0
     assert used == ["adapter", None]
-    assert main(["generate", "--adapter", str(tmp_path / "nowhere"), "--quiet", "fake", "Hello"]) == 1
+    assert main(["generate", "--adapter", str(tmp_path / "nowhere"), "--quiet", "-m", "fake", "Hello"]) == 1
     assert "no adapter_config.json" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_fake_device")
-def test_chat_uses_the_template_and_stop_tokens_stop(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_template_is_applied_and_stop_tokens_stop(capsys: pytest.CaptureFixture[str]) -> None:
     stops = [word for token in range(VOCAB_SIZE) for word in ("--stop-token-id", str(token))]
-    assert main(["generate", "--chat", *stops, "--json", "--quiet", "fake", "Hello"]) == 0
+    assert main(["generate", *stops, "--json", "--quiet", "-m", "fake", "Hello"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["prompt_tokens"] == len("<user>Hello")
     assert (len(report["token_ids"]), report["finish_reason"]) == (1, "stop")
@@ -213,9 +159,9 @@ def test_info_of_a_model_names_its_features_and_streams(families: Path, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["generate", "/nowhere/at/all", "Hello"], "no model '/nowhere/at/all'"),
-        (["generate", "/nowhere/at/all", "Hello", "--top-p", "1.5"], "top_p must be"),
-        (["generate", "/nowhere/at/all", ""], "the prompt is empty"),
+        (["generate", "-m", "/nowhere/at/all", "Hello"], "no model '/nowhere/at/all'"),
+        (["generate", "-m", "/nowhere/at/all", "Hello", "--top-p", "1.5"], "top_p must be"),
+        (["generate", "-m", "/nowhere/at/all", ""], "the prompt is empty"),
         (["info", "/nowhere/at/all"], "no model '/nowhere/at/all'"),
     ],
 )
@@ -227,7 +173,7 @@ def test_an_error_is_one_line_on_stderr(arguments: list[str], message: str, caps
     assert message in last
 
 
-@pytest.mark.parametrize("arguments", [[], ["serve"], ["generate"], ["generate", "m", "p", "--max-tokens", "many"]])
+@pytest.mark.parametrize("arguments", [[], ["serve"], ["generate", "p", "--max-tokens", "many"], ["genrate"]])
 def test_what_argparse_cannot_read_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(arguments)
@@ -245,7 +191,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.usefixtures("interruptible")
 def test_interrupting_a_generation_exits_130_without_a_traceback(patient: str) -> None:
-    with running("generate", patient, "Hello", "--max-tokens", "16000", "--ignore-eos") as process:
+    with running("generate", "-m", patient, "Hello", "--max-tokens", "16000", "--ignore-eos") as process:
         assert process.stdout is not None
         first = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
@@ -263,7 +209,7 @@ def test_interrupting_the_compiler_does_not_wait_for_it(
 ) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))  # no program is stored there yet
-    with running("generate", str(smollm2_path), "Hello") as process:
+    with running("generate", "-m", str(smollm2_path), "Hello") as process:
         assert process.stderr is not None
         while process.stderr.readline() != "loading weights\n":  # programs are being compiled meanwhile
             assert process.poll() is None
@@ -277,7 +223,7 @@ def test_interrupting_the_compiler_does_not_wait_for_it(
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
 def test_a_reader_that_goes_away_is_no_error_to_speak_of(patient: str) -> None:
-    with running("generate", patient, "Hello", "--max-tokens", "16000", "--ignore-eos", "--quiet") as process:
+    with running("generate", "-m", patient, "Hello", "--max-tokens", "16000", "--ignore-eos", "--quiet") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(1)
@@ -292,3 +238,37 @@ def test_lm_eval_that_is_not_installed_is_told_with_what_to_do(
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     assert main(["lm-eval", "--model", "rekindle", "--tasks", "arc_easy"]) == 1
     assert "install it: pip install 'rekindle[lm-eval]'" in capsys.readouterr().err
+
+
+def test_the_help_of_lm_eval_needs_no_harness(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    assert main(["lm-eval", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: rekindle lm-eval --model rekindle")
+
+
+def test_help_has_a_summary_and_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = 0
+    for name in _parser().names:
+        if name == "lm-eval":
+            continue
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        text = capsys.readouterr().out
+        assert re.search(r"^[A-Z].*\.$", text, re.MULTILINE), name
+        for line in text.partition("examples:")[2].split("\n"):
+            if line.strip():
+                command = line.strip().rpartition("| ")[2]
+                _parser().parse_args(shlex.split(command)[1:])
+                shown += 1
+    assert shown > 20
+
+
+def test_no_command_prints_the_help_and_a_misspelt_one_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert "chat with a model" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["genrate"])
+    assert capsys.readouterr().err.endswith("rekindle: error: no command 'genrate'; did you mean generate?\n")

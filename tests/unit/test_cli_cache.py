@@ -27,6 +27,7 @@ from tests.unit.stored_programs import MODEL, save_as, serialized, some_key
 from tests.unit.stored_snapshots import PATH_PAGES, open_store, path, write
 
 STEPS = ("step of 64+0", "step of 512+0", "step of 0+4")
+SOURCES = ("tiny.gguf", "/hub/models--owner--tiny/snapshots/0123", "")
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "models" / "tiny.gguf").write_bytes(bytes(2_500_000))
     (root / "tests" / "notes").write_bytes(bytes(999))
     for place, name in enumerate(STEPS):
-        save_as(root / "programs", step_key(name), serialized())
+        save_as(root / "programs", step_key(name), serialized(), SOURCES[place])
         used(root / "programs" / step_key(name).digest, 1000 + place)
     for number in (1, 2):
         write(open_store(root / "snapshots"), path(number))
@@ -100,7 +101,7 @@ def test_ls_names_what_is_there_in_words(filled: Path, capsys: pytest.CaptureFix
     assert lines[0] == str(filled)
     assert "models, 2.5 MB" in lines
     assert "  tiny.gguf  2.5 MB" in lines
-    assert "  llama of 3 layers, hidden 8, float32, for cpu" in lines
+    assert "  owner/tiny, tiny.gguf: llama of 3 layers, hidden 8, float32, for cpu" in lines
     assert re.search(r"\n    3 programs, .* kB, used [\d,]+ days ago\n    step of 0\+4, 64\+0, 512\+0\n", output)
     assert "  a model, float32, of another version of Rekindle" in lines
     assert re.search(rf"\n    {2 * PATH_PAGES} pages, {8 * PATH_PAGES} tokens, .* used [\d,]+ days ago\n", output)

@@ -87,7 +87,7 @@ def test_every_promise_of_the_readme_names_what_holds_it() -> None:
 @each_document
 def test_commands_are_known(document: Path) -> None:
     for command in commands(document):
-        first, *arguments = shlex.split(command)
+        first, *arguments = shlex.split(command.rpartition(" | ")[2].partition(" < ")[0])  # the last one of a pipe
         match [first, *arguments]:
             case ["rekindle", *rest] | ["python", "-m", "rekindle", *rest]:
                 _parser().parse_args(rest)

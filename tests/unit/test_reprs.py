@@ -41,6 +41,7 @@ def test_what_is_in_a_list_is_shown_by_its_repr_and_printed_as_its_text() -> Non
 def test_what_is_not_awaited_says_so() -> None:
     opening = rekindle.open("some-model")
     assert repr(opening) == "<rekindle.Opening of 'some-model': await it, or enter it with 'async with'>"
+    assert "'smollm2-135m-instruct'" in repr(rekindle.open()), "the default model"
     with fake_session() as session:
         stream = session.stream(token_ids=[1], max_tokens=1)
         assert repr(stream).startswith("<rekindle.Stream of <rekindle.Handle ")

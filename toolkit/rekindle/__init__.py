@@ -1,7 +1,7 @@
 """Rekindle: async, notebook-first LLM inference in JAX.
 
-session = await rekindle.open("smollm2-135m-instruct")
-print(await session.generate("Once upon a time"))
+session = await rekindle.open()  # a small model; others by name or path
+await session.chat().show("What is the capital of France?")
 """
 
 from rekindle.core.concurrency.collector import collector_paused

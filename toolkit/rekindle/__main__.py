@@ -6,21 +6,25 @@ import os
 import signal
 import sys
 import threading
-from argparse import ArgumentParser
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from functools import partial
 from time import monotonic
 from typing import NoReturn
 
 import rekindle
-from rekindle.cli import follow, generate, lm_eval, replicas, requirements, serve
+from rekindle.cli import demo, follow, info, lm_eval, precompile, replicas, serve
 from rekindle.cli.cache import command as cache
-from rekindle.cli.demo import demo
-from rekindle.cli.info import info
+from rekindle.cli.chat import command as chat
+from rekindle.cli.generate import command as generate
 from rekindle.cli.models import command as models
-from rekindle.cli.precompile import precompile
-from rekindle.core.checkpoints.embedded import NAME
+from rekindle.cli.parser import CommandParser, add_command
 from rekindle.core.errors import RekindleError
 
+DESCRIPTION = """\
+LLM inference in JAX. `rekindle chat` opens a small model and chats with it.
+`rekindle COMMAND --help` has the arguments of a command, and examples.
+The Python API can do more."""
 INTERRUPTED = 128 + signal.SIGINT
 BROKEN_PIPE = 128 + 13  # SIGPIPE, absent on some systems
 GRACE_SECONDS = 1.0
@@ -38,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: from argparse, with 0 for --help and --version, and 2 for invalid arguments.
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    parser.check_command(sys.argv[1:] if argv is None else argv)
+    arguments = parser.parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a model may write characters that the terminal's encoding lacks
     try:
@@ -56,47 +62,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _leave(BROKEN_PIPE) if argv is None else BROKEN_PIPE
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(prog="rekindle", description="LLM inference in JAX. The Python API can do more.")
+def _parser() -> CommandParser:
+    parser = CommandParser(prog="rekindle", description=DESCRIPTION, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"rekindle {rekindle.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    command = commands.add_parser("demo", help="answer a few questions with the default model")
-    command.add_argument("--model", default=NAME, help="another model with a chat template")
-    command.set_defaults(run=demo)
-    command = commands.add_parser("generate", help="generate from one prompt, streaming to stdout")
-    generate.add_arguments(command)
-    command.set_defaults(run=generate.generate)
-    command = commands.add_parser(
-        "info", help="show versions, devices and the cache; with MODEL, its architecture and memory needs"
+    command = partial(add_command, commands)
+    chat.add_arguments(command("chat", "chat with a model; the line /help lists the commands of a chat", chat.EXAMPLES))
+    generate.add_arguments(
+        command("generate", "generate from one prompt, and stream the text to stdout", generate.EXAMPLES)
     )
-    requirements.add_model(command, nargs="?")
-    requirements.add_devices(command)
-    command.set_defaults(run=info)
-    summary = "list the model families, and the sizes that fit this machine"
-    command = commands.add_parser("models", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-    models.add_arguments(command)
-    command.set_defaults(run=models.models)
-    command = commands.add_parser(
-        "precompile", help="compile a model's programs in advance, for this machine or for another"
+    demo.add_arguments(command("demo", "answer a few questions with the default model"))
+    models.add_arguments(
+        command("models", "list the model families, and the sizes that fit this machine", models.EXAMPLES)
     )
-    requirements.add_arguments(command)
-    command.set_defaults(run=precompile)
-    summary = "serve clients of OpenAI's API over HTTP"
-    command = commands.add_parser("serve", help=summary, description=f"{summary}, until Ctrl-C; prints the base_url")
-    serve.add_arguments(command)
-    command.set_defaults(run=serve.serve)
-    command = commands.add_parser("follow", help="serve sessions that another process opens with hosts=")
-    follow.add_arguments(command)
-    command.set_defaults(run=follow.follow)
-    command = commands.add_parser("replicas", help="list or stop the replicas of a Ray cluster, including kept ones")
-    replicas.add_arguments(command)
-    command = commands.add_parser("cache", help="list, measure, explain, verify, prune or clear the cache directory")
-    cache.add_arguments(command)
-    command = commands.add_parser(
-        "lm-eval", help="run lm-eval's tasks (--model rekindle)", prefix_chars=lm_eval.NO_PREFIX, add_help=False
-    )
-    lm_eval.add_arguments(command)
-    command.set_defaults(run=lm_eval.lm_eval)
+    summary = "show versions, devices and the cache; with MODEL, its architecture and memory needs"
+    info.add_arguments(command("info", summary, info.EXAMPLES))
+    summary = "serve clients of OpenAI's API over HTTP until Ctrl-C, and print the base_url"
+    serve.add_arguments(command("serve", summary, serve.EXAMPLES))
+    summary = "compile a model's programs in advance, for this machine or for another"
+    precompile.add_arguments(command("precompile", summary, precompile.EXAMPLES))
+    summary = "list, measure, explain, verify, prune or clear the cache directory"
+    cache.add_arguments(command("cache", summary, cache.EXAMPLES))
+    follow.add_arguments(command("follow", "serve sessions that another process opens with hosts=", follow.EXAMPLES))
+    summary = "list or stop the replicas of a Ray cluster, including kept ones"
+    replicas.add_arguments(command("replicas", summary))
+    summary = "run lm-eval's tasks (--model rekindle)"
+    lm_eval.add_arguments(command("lm-eval", summary, prefix_chars=lm_eval.NO_PREFIX, add_help=False))
+    parser.names = commands.choices
     return parser
 
 

@@ -1,14 +1,14 @@
 """`python -m rekindle demo`: answers of the default model, one by one and several at once."""
 
 import os
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from time import perf_counter
 
 import jax
 
 import rekindle
-from rekindle.cli.answer import Answer, answer
+from rekindle.cli.generate.answer import Answer, answer
 from rekindle.client.prompts import Messages
 from rekindle.core.checkpoints.embedded import NAME, SMOLLM2
 from rekindle.core.markup import quantity, size_text
@@ -26,13 +26,19 @@ BATCH = (
 MAX_TOKENS = 64
 
 
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("--model", default=NAME, help="another model with a chat template")
+    parser.set_defaults(run=demo)
+
+
 def demo(arguments: Namespace) -> int:
     """Announce the demo, open the model, and answer the questions."""
     model: str = arguments.model
     _announce(model)
     start = perf_counter()
-    # The same shapes as in a notebook, so a session there finds these programs.
-    with rekindle.open_sync(model, precompile="lazy") as session:
+    # The same programs as in a notebook and in a chat, so that a session there finds them.
+    with rekindle.open_sync(model) as session:
         print(f"Open after {perf_counter() - start:.1f} s: {_restored_text(session.restored)}\n", flush=True)
         alone = [_ask(session, question) for question in QUESTIONS]
         together, seconds = _ask_together(session)

@@ -5,12 +5,15 @@ import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Final
 
 import jax
 
 from rekindle.core.errors import ConfigError, RekindleError
 from rekindle.hosts.address import LISTEN, Address
 from rekindle.hosts.following import follow as follow_leader
+
+EXAMPLES: Final = ("rekindle follow leader.example.org:7468", "rekindle follow 10.0.0.1:7468 --index 2")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -26,6 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=Path,
         help="a file with the secret (REKINDLE_SECRET, else the one in the cache directory)",
     )
+    parser.set_defaults(run=follow)
 
 
 def follow(arguments: Namespace) -> int:

@@ -9,9 +9,19 @@ NO_PREFIX = "\0"
 """Prefix character of a parser without flags, so that the harness receives all arguments unchanged."""
 
 
+HELP = """\
+usage: rekindle lm-eval --model rekindle --model_args pretrained=MODEL --tasks TASK,TASK [OPTION ...]
+
+Run lm-eval's tasks on a session. The arguments are those of lm-eval. To install it: pip install 'rekindle[lm-eval]'
+
+example:
+  rekindle lm-eval --model rekindle --model_args pretrained=smollm2-135m-instruct --tasks arc_easy --limit 50"""
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("arguments", nargs="*", help="arguments of lm-eval: --model rekindle --tasks ...")
+    parser.set_defaults(run=lm_eval)
 
 
 def lm_eval(arguments: Namespace) -> int:
@@ -25,6 +35,9 @@ def lm_eval(arguments: Namespace) -> int:
 
         import rekindle.session.lm_eval  # noqa: F401  # registers the model with the harness
     except ImportError as error:
+        if not {"-h", "--help"}.isdisjoint(arguments.arguments):
+            print(HELP)
+            return 0
         raise not_installed("lm-eval", "lm-eval", error) from error
     original, sys.argv = sys.argv, ["lm-eval", *arguments.arguments]
     try:

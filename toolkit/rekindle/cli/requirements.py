@@ -3,10 +3,11 @@
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import jax
 
+from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.config import Implementation, KvDtype, Quantize, Settings, SettingsOptions, Ticks, check_axes
@@ -16,9 +17,12 @@ from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.device.programs.targets import LARGER, devices_of, known_targets
 from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.engine.loading.planning import fewest, plan
-from rekindle.core.engine.loading.stores import PROGRAMS
+from rekindle.core.engine.loading.stores import PROGRAMS, program_store
 from rekindle.core.errors import ConfigError
 from rekindle.core.store.directory import cache_dir
+
+MODELS: Final = f"{NAME}, a directory, a .gguf file, or owner/name or owner/name/file.gguf on the hub"
+"""Names of models, for the help of commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,17 @@ class Requirements:
         checkpoint = open_checkpoint(arguments.model, report, revision=arguments.revision)
         place = fewest(checkpoint, settings, places)
         blueprint = plan(checkpoint, settings, place, cache_dir(), compiles=compiles, report=report)
-        return cls(blueprint, devices, ProgramStore(cache_dir(PROGRAMS), blueprint.program_keys(), place.devices))
+        return cls(blueprint, devices, program_store(cache_dir(PROGRAMS), blueprint))
 
 
 def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
     """Add the arguments for a model, its revision and the forms of its numbers; `nargs` as in argparse."""
-    text = "smollm2-135m-instruct, a directory, a .gguf file, or owner/name or owner/name/file.gguf on the hub"
-    parser.add_argument("model", metavar="MODEL", nargs=nargs, help=text)
+    parser.add_argument("model", metavar="MODEL", nargs=nargs, help=MODELS)
+    add_forms(parser)
+
+
+def add_forms(parser: ArgumentParser) -> None:
+    """Add the arguments for a model's revision and the forms of its numbers."""
     parser.add_argument("--revision", metavar="NAME", help="a branch, a tag or a commit of a model on the hub")
     text = "dtype of weights (float32 on CPU, else bfloat16)"
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=text)

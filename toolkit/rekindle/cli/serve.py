@@ -6,6 +6,7 @@ import socket
 import sys
 from argparse import ArgumentParser, Namespace
 from contextlib import suppress
+from typing import Final
 
 import rekindle
 from rekindle.cli import requirements
@@ -16,6 +17,11 @@ from rekindle.core.route import ROUTES
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 KEYS_VARIABLE = "REKINDLE_API_KEY"
+EXAMPLES: Final = (
+    "rekindle serve smollm2-135m-instruct",
+    "rekindle serve owner/name --host 0.0.0.0 --port 8080 --api-key KEY",
+    "rekindle serve owner/name --adapter sql=adapters/sql",
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -40,6 +46,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     requirements.add_adapters(parser)
     requirements.add_mesh(parser)
     requirements.add_settings(parser)
+    parser.usage = "%(prog)s [OPTION ...] MODEL"
+    parser.set_defaults(run=serve)
 
 
 def serve(arguments: Namespace) -> int:

@@ -26,6 +26,9 @@ class Drawer(Protocol):
     def batch(self, longest: int | None) -> Watch:
         """Return the function that waits for a batch and draws its progress; `longest` is the batch's `max_tokens`."""
 
+    def note(self, line: str) -> None:
+        """Write a line below the current cell, or to stderr."""
+
     def display(self, handle: "Handle") -> None:
         """Draw a request in the output of the current cell until it ends; return at once."""
 

@@ -193,6 +193,11 @@ class Stream(Loop[Piece]):
         self._position = 0
         self._closed = False
 
+    @property
+    def handle(self) -> Handle:
+        """Handle of the request. After the stream, `stream.handle.generation` has the whole answer with its figures."""
+        return self._handle
+
     def close(self) -> None:
         """Cancel the request, if it has not ended, and stop the iteration. Thread-safe and idempotent."""
         self._closed = True

@@ -32,7 +32,7 @@ from rekindle.core.concurrency.waits import Waits
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionClosed
-from rekindle.core.messages import Conversation, OutputPrefix, Prompt, goes_on
+from rekindle.core.messages import Conversation, OutputPrefix, Prompt, Verbatim, goes_on
 from rekindle.core.request.checks import boolean, text
 from rekindle.core.request.constraint import Kind
 from rekindle.core.request.params import LONGEST_NAME, SamplingOptions, SamplingParams, check_draws, draws
@@ -41,6 +41,11 @@ from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.reading import TemplateReading
 from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from rekindle.core.text.tokenizer import Tokenizer
+
+TEMPLATE_NOTE = (
+    "A str is used as it is, without the model's chat template. To apply the template, pass messages: "
+    '[{"role": "user", "content": "..."}], or use session.chat(). This note appears once per session.'
+)
 
 
 class HasRequests(Protocol):
@@ -94,6 +99,7 @@ class Requests:
         self._engine, self.loaded_engine, self._client = engine, loaded_engine, client
         self._options, self._draw, self._progress, self._prefix = options, draw, progress, prefix
         self._drawing = draw(loaded_engine.programs.awaited)
+        self._has_note = progress and prefix is None
 
     @property
     def is_open(self) -> bool:
@@ -209,6 +215,9 @@ class Requests:
         call = self._call(prompt, options, n)
         check_errors(errors, call.shape)
         check_progress(progress, call.shape)
+        if self._has_note and self._lacks_template(call):
+            self._has_note = False
+            self._drawing.note(TEMPLATE_NOTE)
         if call.shape.is_list:
             return self._batch(call, errors, progress)
         return self.submit(one_prompt(call.prompts, call.shape.several), call.params, options, progress=progress)
@@ -248,6 +257,16 @@ class Requests:
         prompts, several = self.prompts(prompt, options)
         inputs: Any = (prompt if options.get("token_ids") is None else options["token_ids"]) if several else [prompt]
         return _Call(options, params, prompts, inputs, Shape(several, n))
+
+    def _lacks_template(self, call: "_Call") -> bool:
+        """Return True for a text without the chat template, unless it is marked up, scored or has a choice."""
+        tokenizer, params = self.tokenizer, call.params
+        if tokenizer is None or tokenizer.chat_template is None or params.max_tokens == 0:
+            return False
+        if params.constraint is not None and params.constraint.kind == "choice":
+            return False
+        texts = [prompt for prompt in call.prompts if isinstance(prompt, str) and not isinstance(prompt, Verbatim)]
+        return bool(texts) and not any(mark in texts[0] for mark in tokenizer.special_texts)
 
     def _batch(self, call: "_Call", errors: Errors, progress: bool | None) -> Batch:
         """Return the batch of a call. Once started, it tokenizes its prompts and checks their lengths."""

@@ -270,8 +270,11 @@ _OTHERWISE: Final = {
     ("system", "system_prompt"): 'begin the messages with {"role": "system", "content": ...}',
     ("stream", "streamer"): "session.stream() gives the pieces as they come",
     ("timeout",): "put the call into asyncio.timeout() or anyio.fail_after(), which cancel it",
-    ("quantization", "quantize", "load_in_4bit", "load_in_8bit"): "weights are computed in dtype, and a GGUF file's "
-    "blocks are widened to that when it is opened: leave it out",
+    (
+        "quantization",
+        "load_in_4bit",
+        "load_in_8bit",
+    ): 'open(quantize="int8") or "int4" makes codes of the weights as they are read',
 }
 """Hints for keywords of other libraries without a counterpart here."""
 

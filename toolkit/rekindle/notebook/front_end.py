@@ -6,6 +6,8 @@ from contextvars import Context, copy_context
 from typing import Any
 from uuid import uuid4
 
+from rekindle.core import markup
+
 VIEW = "application/vnd.jupyter.widget-view+json"
 """The MIME type of a widget view."""
 EMPTY = {"text/plain": "", "text/html": ""}
@@ -26,6 +28,15 @@ def tell(value: Any) -> None:
         display(value)  # type: ignore[no-untyped-call]
     elif sys.stderr is not None:
         sys.stderr.write(f"{value!r}\n")
+        sys.stderr.flush()
+
+
+def note(line: str) -> None:
+    """Write a dim line into the output of the running cell; outside notebooks, write it to stderr."""
+    if kernel() is not None:
+        CellOutput().draw(markup.bundle(line, f'<div style="opacity:0.75">{markup.visible(line)}</div>'))
+    elif sys.stderr is not None:
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 

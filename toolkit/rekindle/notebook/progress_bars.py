@@ -6,7 +6,6 @@ import threading
 from time import monotonic
 from typing import Any
 
-from rekindle.core import markup
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait, Waits
@@ -49,7 +48,7 @@ class ProgressBars:
     def say(self, line: str) -> None:
         """Write a line below the bars of a notebook cell."""
         if self._enabled and front_end.kernel() is not None:
-            front_end.CellOutput().draw(markup.bundle(line, f'<div style="opacity:0.75">{markup.visible(line)}</div>'))
+            front_end.note(line)
 
     def __enter__(self) -> "ProgressBars":
         return self

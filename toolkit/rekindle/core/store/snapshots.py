@@ -19,12 +19,10 @@ class SnapshotEntry(Entry):
     """One snapshot.
 
     Attributes:
-        model: display name of the model.
         pages, states, tokens: counts over all segments.
-        digest, parts, bytes, created, used: see `Entry`.
+        digest, parts, bytes, created, used, model: see `Entry`.
     """
 
-    model: str
     pages: int
     tokens: int
     states: int = 0

@@ -54,6 +54,11 @@ class Tokenizer:
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     @cached_property
+    def special_texts(self) -> frozenset[str]:
+        """Texts of the special tokens."""
+        return frozenset(entry.content for entry in self.backend.get_added_tokens_decoder().values() if entry.special)
+
+    @cached_property
     def special_ids(self) -> frozenset[int]:
         """Special tokens, skipped by `decode`."""
         added = self.backend.get_added_tokens_decoder()

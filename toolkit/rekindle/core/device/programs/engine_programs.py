@@ -52,8 +52,15 @@ class EnginePrograms:
         """Return the state restored from earlier sessions so far."""
         misses = [miss for each in self.executables for miss in tuple(each.builder.misses.values()) if miss]
         missed = {part: shorten(pair) for miss in misses for part, pair in miss.items()}
-        differences = self.restored_at_open.differences | missed
-        return replace(self.restored_at_open, programs=self.loads, compiled=self.compilations, differences=differences)
+        loads, at_open = self.loads, self.restored_at_open
+        pending = max(0, self.readiness().pending - max(0, at_open.stored - loads))
+        return replace(
+            at_open,
+            programs=loads,
+            compiled=self.compilations,
+            pending=pending,
+            differences=at_open.differences | missed,
+        )
 
     def prepare(self, keys: Sequence[Key]) -> None:
         """Prepare more programs in quiet times."""

@@ -54,7 +54,8 @@ class ProgramCatalog(Catalog[Entry]):
     def describe(self, path: Path) -> Entry:
         """See `Catalog`."""
         header, used = disk.header_of(path), disk.last_used(path) / 1e9
-        return Entry(path.name, header.get("parts", {}), disk.bytes_of(path), header.get("created", 0.0), used)
+        parts, created, model = header.get("parts", {}), header.get("created", 0.0), str(header.get("model", ""))
+        return Entry(path.name, parts, disk.bytes_of(path), created, used, model)
 
     def check(self, path: Path) -> None:
         """See `Catalog`."""
@@ -79,6 +80,8 @@ class ProgramStore:
         devices: the devices of the programs, in the order of compilation.
         capacity_bytes: limit on the programs of all models together; the least recently used are evicted first,
             except programs loaded or saved by this process.
+        model: the model's file or directory, for lists of programs. It is no part of a key: models with the same
+            config share programs.
     """
 
     def __init__(
@@ -87,8 +90,10 @@ class ProgramStore:
         key_of: Callable[[Key], ProgramKey],
         devices: Sequence[jax.Device],
         capacity_bytes: int = DEFAULT_BYTES,
+        model: str = "",
     ):
         self._catalog = ProgramCatalog(directory)
+        self._model = model
         self._key_of = cache(key_of)
         self._devices = devices
         self._capacity = capacity_bytes
@@ -204,6 +209,7 @@ class ProgramStore:
         header = {
             "parts": self._key_of(key).parts(),
             "created": time.time(),
+            "model": self._model,
             "seconds": program.seconds,
             "workspace": program.workspace,
         }

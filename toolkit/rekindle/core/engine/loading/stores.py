@@ -44,6 +44,12 @@ def store_directory(restore: Restore) -> Path | None:
         return None
 
 
+def program_store(directory: Path, blueprint: Blueprint) -> ProgramStore:
+    """Return the store of a model's programs."""
+    model = blueprint.checkpoint.source
+    return ProgramStore(directory, blueprint.program_keys(), blueprint.place.devices, model=model)
+
+
 def require_all(store: ProgramStore | None, keys: Sequence[Key]) -> None:
     """Require all programs to be in the store.
 
@@ -131,7 +137,7 @@ def open_programs(directory: Path | None, blueprint: Blueprint) -> ProgramStore 
     """Open the store of the model's programs in the cache directory; None without a directory."""
     if directory is None:
         return None
-    return ProgramStore(directory / PROGRAMS, blueprint.program_keys(), blueprint.place.devices)
+    return program_store(directory / PROGRAMS, blueprint)
 
 
 def _open_snapshot(directory: Path | None, blueprint: Blueprint, capacity_bytes: int) -> SnapshotStore | None:

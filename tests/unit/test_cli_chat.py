@@ -1,0 +1,317 @@
+"""`rekindle chat` answers lines, keeps the conversation, and survives interrupts and errors of a person."""
+
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rekindle
+from rekindle.__main__ import main
+from rekindle.cli.chat import command, commands, lines
+from rekindle.cli.chat.screen import DIM, PLAIN, Screen
+from rekindle.cli.chat.talk import Talk
+from rekindle.core.checkpoints.embedded import NAME
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.text.response import Part
+from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.session.session import Session
+from tests.unit.command_line import fake_opening, patient_model, running
+from tests.waiting import PATIENCE, until_blocking
+
+Say = Callable[..., tuple[str, str]]
+SHORT = ("--max-tokens", "4")
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> Say:
+    """Return a function that pipes lines into a chat with the fake device, and returns its stdout and stderr."""
+    monkeypatch.setattr(rekindle, "open_sync", fake_opening(byte_tokenizer))
+
+    def say(*lines: str, arguments: tuple[str, ...] = (), status: int = 0) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        assert main(["chat", "fake", *SHORT, *arguments]) == status
+        said = capsys.readouterr()
+        return said.out, said.err
+
+    return say
+
+
+def users(shown: str) -> list[str]:
+    """Return the messages of the user that /show printed."""
+    return [line.removeprefix("user: ") for line in shown.splitlines() if line.startswith("user: ")]
+
+
+def test_a_pipe_gets_answers_without_prompts_and_colours(say: Say) -> None:
+    output, notes = say("Hello", "And?")
+    assert len(output.splitlines()) >= 2
+    assert ">>>" not in output + notes
+    assert "\x1b" not in output + notes
+    assert notes.count("first token after ") == 1
+    assert say("Hello", "And?", arguments=("--quiet",)) == (output, "")
+
+
+def test_turns_are_remembered_undone_and_cleared(say: Say) -> None:
+    assert users(say("one", "two", "/show")[0]) == ["one", "two"]
+    assert users(say("one", "two", "/undo", "/show")[0]) == ["one"]
+    assert users(say("one", "/clear", "two", "/show")[0]) == ["two"]
+    assert users(say("one", "/clear", "/undo", "/show")[0]) == ["one"]
+    assert "there is no turn to undo" in say("/undo", status=1)[1]
+
+
+def test_the_last_message_is_edited_and_answered(say: Say) -> None:
+    output, _ = say("one", "two", "/edit three", "/show")
+    assert users(output) == ["one", "three"]
+    assert output.count("assistant: ") == 2
+    assert users(say("one", "/edit three", "/undo", "/undo", "/show")[0]) == ["one"]
+    assert "/edit TEXT" in say("one", "/edit", status=1)[1]
+
+
+def test_branches_are_independent(say: Say) -> None:
+    output, _ = say("one", "/branch", "two", "/branch 1", "three", "/show")
+    assert users(output) == ["one", "three"]
+    assert "* 1  2 messages  one\n  2  4 messages  two\n" in output
+    assert "no branch '3'; there are 1" in say("/branch 3", status=1)[1]
+
+
+def test_a_system_message_is_first_and_stays(say: Say) -> None:
+    output, _ = say("one", "/system Be kind.", "/clear", "two", "/show", "/system", arguments=("--system", "Be brief."))
+    assert "system: Be kind.\nuser: two\n" in output
+    assert output.endswith("\nBe kind.\n")
+    assert "there is no system message" in say("/system")[0]
+
+
+def test_a_conversation_is_saved_and_loaded(say: Say, tmp_path: Path) -> None:
+    path = str(tmp_path / "chat.json")
+    say("one", f"/save {path}", arguments=("--system", "Be brief."))
+    assert [message["role"] for message in json.loads(Path(path).read_text())["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+    ]
+    for output, _ in (say(f"/load {path}", "two", "/show"), say("two", "/show", arguments=("--load", path))):
+        assert users(output) == ["one", "two"]
+    assert "cannot be read" in say("/load nowhere.json", status=1)[1]
+    assert "needs a file" in say("/save", status=1)[1]
+    Path(path).write_text('{"messages": 3}')
+    assert "expected a JSON object with a list of messages" in say(f"/load {path}", status=1)[1]
+
+
+def test_stats_tell_the_figures_of_the_last_answer(say: Say) -> None:
+    output, _ = say("Hello", "/stats")
+    assert f"prompt    0 of {len('<user>Hello')} prompt tokens cached\n" in output
+    assert "answer    4 tokens, the first after " in output
+    assert "tokens of context" in output
+
+
+def test_lines_between_triple_quotes_are_one_message(say: Say) -> None:
+    output, _ = say('"""one', 'two"""', '"""three"""', "//four", "/show")
+    assert "user: one\ntwo\nassistant:" in output
+    assert "user: three\n" in output
+    assert "user: /four\n" in output
+    assert say('"""one', "two")[0] != ""
+
+
+def test_a_misspelt_command_is_no_message(say: Say) -> None:
+    assert "no command /sytem; did you mean /system?" in say("/sytem hi", status=1)[1]
+    assert "no command /xyz; /help lists the commands" in say("/xyz", status=1)[1]
+    assert users(say("/etc/hosts is a file", "/show")[0]) == ["/etc/hosts is a file"]
+    helped = say("/help", "/exit", "never said")[0]
+    assert all(f"/{name}" in helped for name in commands.COMMANDS)
+
+
+def test_a_model_without_a_template_cannot_chat(
+    byte_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rekindle, "open_sync", fake_opening(byte_tokenizer, None))
+    assert main(["chat", "fake"]) == 1
+    assert "has no chat template, so it cannot chat" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["chat", "fake", "-m", "other"])
+    assert "there are two models" in capsys.readouterr().err
+
+
+class Typed:
+    """Lines of a person, some of which raise an error."""
+
+    interactive = True
+
+    def __init__(self, *script: Any):
+        self._script = iter(script)
+
+    def read(self, text: str = "") -> str:
+        """Return the next line, or raise the next error."""
+        line = next(self._script, EOFError)
+        if isinstance(line, str):
+            return line
+        raise line
+
+
+def test_an_interrupt_after_the_last_token_keeps_the_turn(
+    say: Say, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = Typed("one", KeyboardInterrupt, "two", "/show", "/undo", "/show", "/nonsense", "/exit", "never")
+    monkeypatch.setattr(command, "open_lines", lambda names: typed)
+    show, left = Talk.say, iter([False, True])
+
+    def interrupted(talk: Talk, text: str | None) -> bool:
+        """Interrupt the second answer at its first part, when the request has ended."""
+        if next(left):
+            original = talk.screen.part
+
+            def part(each: Part) -> None:
+                original(each)
+                until_blocking(lambda: not talk.session.requests, "the request ends")
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(talk.screen, "part", part)
+        return show(talk, text)
+
+    monkeypatch.setattr(Talk, "say", interrupted)
+    output, notes = say()
+    first, second = output.split("user: one\n")[1:]
+    assert "user: two\nassistant: " in first
+    assert "user:" not in second
+    assert "the answer had just ended, and the chat has all of it" in notes
+    assert "Ctrl-D or /exit leaves the chat" in notes
+    assert "no command /nonsense" in output
+
+
+def test_an_edit_that_fails_leaves_the_chat_as_it_was(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "open_lines", lambda names: Typed("one", "/edit two", "/show"))
+    show, calls = Talk.say, iter(["one", None])
+
+    def failing(talk: Talk, text: str | None) -> bool:
+        if next(calls) is None:
+            raise InvalidRequest("no answer today")
+        return show(talk, text)
+
+    monkeypatch.setattr(Talk, "say", failing)
+    output, _ = say()
+    assert users(output) == ["one"]
+    assert "no answer today" in output
+
+
+def test_reasoning_is_a_paragraph_of_its_own_and_dim_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = [Part("reasoning", "Let me"), Part("reasoning", " see."), Part("content", "Paris")]
+    outputs = []
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for is_terminal in (False, True):
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        screen = Screen(quiet=False)
+        for part in parts:
+            screen.part(part)
+        screen.end()
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == "Let me see.\n\nParis\n"
+    assert outputs[1] == f"{DIM}Let me{PLAIN}{DIM} see.{PLAIN}\n\nParis\n"
+
+
+def test_completeness_of_messages() -> None:
+    assert [lines.is_complete(text) for text in ("", "one", '"""', '"""one', '"""one"""', '""""""')] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.fixture(scope="module")
+def patient(families: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return patient_model(families, tmp_path_factory.mktemp("models") / "patient")
+
+
+def _saving() -> bool:
+    """Return True while programs are compiled or saved, for which the end of a process waits."""
+    return any(thread.name == "rekindle-programs" for thread in threading.enumerate())
+
+
+@pytest.mark.wide
+def test_what_one_command_compiles_the_others_load(
+    patient: str, own_cache: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REKINDLE_CACHE", str(Path(os.environ["REKINDLE_CACHE"]) / "empty"))
+    opening, compiled = rekindle.open_sync, []
+
+    def noted(model: str = NAME, **options: Any) -> Session:
+        until_blocking(lambda: not _saving(), "the programs of the earlier session are saved")
+        session = opening(model, **options)
+        compiled.append(session.restored.compiled)
+        return session
+
+    monkeypatch.setattr(rekindle, "open_sync", noted)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n"))
+    assert main(["generate", "-m", patient, "--max-tokens", "4"]) == 0
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n"))
+    assert main(["chat", patient, "--max-tokens", "4"]) == 0
+    with noted(patient):
+        pass
+    first, *others = compiled
+    assert first > 0
+    assert others == [0, 0]
+
+
+@contextmanager
+def terminal(*arguments: str) -> Iterator[tuple[Callable[[str], str], Callable[[str], int], subprocess.Popen[str]]]:
+    """Run the command line in a terminal.
+
+    Returns:
+        A function that waits for a regular expression and returns the output until its end, a function that types, and
+        the process.
+    """
+    own, inner = pty.openpty()
+    output = ""
+
+    def wait_for(pattern: str) -> str:
+        nonlocal output
+        while not (match := re.search(pattern, output, re.DOTALL)):
+            ready, _, _ = select.select([own], [], [], PATIENCE)
+            assert ready, f"no {pattern!r} in {output!r}"
+            output += os.read(own, 4096).decode(errors="replace")
+        text, output = output[: match.end()], output[match.end() :]
+        return text
+
+    try:
+        with running(*arguments, stdin=inner, stdout=inner, stderr=inner) as process:
+            os.close(inner)
+            yield wait_for, lambda text: os.write(own, text.encode()), process
+    finally:
+        os.close(own)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_in_a_terminal_stops_the_answer_and_ctrl_d_leaves(patient: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMPT_TOOLKIT_NO_CPR", "1")  # this terminal does not tell where its cursor is
+    monkeypatch.setenv("TERM", "xterm")
+    typing, prompt, answering = r"\x1b\[\?2004h", ">>>", r"\x1b\[\?2004l"  # a line is typed while the mode is on
+    with terminal("chat", patient, "--max-tokens", "16000", "--ignore-eos") as (wait_for, send, process):
+        wait_for(f"{typing}.*{prompt}")
+        send("Hello\r")
+        wait_for(rf"{answering}.*\n.*\w\w")
+        process.send_signal(signal.SIGINT)
+        wait_for(f"stopped; the chat has the answer so far.*{typing}.*{prompt}")
+        send("/branches\r")
+        wait_for(f"1  2 messages  Hello.*{typing}.*{prompt}")
+        send("/undo\r")
+        wait_for(f"the conversation is empty.*{typing}.*{prompt}")
+        send("\x03")
+        wait_for(f"Ctrl-D or /exit leaves the chat.*{typing}.*{prompt}")
+        send("\x04")
+        assert process.wait(PATIENCE) == 0

@@ -1,0 +1,1 @@
+"""The command `chat`: lines of a terminal, a conversation, and commands about it."""

@@ -1,0 +1,85 @@
+"""Branches of a conversation, each with its earlier states."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rekindle.chats.chat import Chat
+from rekindle.core.errors import InvalidRequest
+
+
+class Branch:
+    """One line of a conversation.
+
+    Attributes:
+        chats: the replaced conversations, and the current one last.
+    """
+
+    def __init__(self, chat: Chat):
+        self.chats = [chat]
+
+    @property
+    def now(self) -> Chat:
+        """The conversation."""
+        return self.chats[-1]
+
+    def replace(self, chat: Chat) -> None:
+        """Replace the conversation; `undo` brings the earlier one back."""
+        self.chats.append(chat)
+
+    def undo(self) -> None:
+        """Undo the last turn, edit or replacement.
+
+        Raises:
+            InvalidRequest: there is nothing to undo.
+        """
+        try:
+            self.now.undo()
+        except InvalidRequest:
+            if len(self.chats) == 1:
+                raise
+            self.chats.pop()
+
+
+class Branches:
+    """All branches of a conversation, by number from 1 on.
+
+    Attributes:
+        number: the number of the current branch.
+    """
+
+    def __init__(self, chat: Chat):
+        self._branches = [Branch(chat)]
+        self.number = 1
+
+    @property
+    def now(self) -> Branch:
+        """The current branch."""
+        return self._branches[self.number - 1]
+
+    def add(self) -> None:
+        """Begin a branch with a copy of the conversation."""
+        self._branches.append(Branch(self.now.now.fork()))
+        self.number = len(self._branches)
+
+    def go(self, text: str) -> None:
+        """Continue the branch with a number.
+
+        Raises:
+            InvalidRequest: there is no such branch.
+        """
+        if not (text.isdecimal() and 1 <= int(text) <= len(self._branches)):
+            raise InvalidRequest(f"no branch {text!r}; there are {len(self._branches)}, numbered from 1")
+        self.number = int(text)
+
+    def __str__(self) -> str:
+        lines = []
+        for number, branch in enumerate(self._branches, 1):
+            mark = "*" if number == self.number else " "
+            lines.append(f"{mark} {number}  {len(branch.now)} messages  {last_said(branch.now.messages):.60}".rstrip())
+        return "\n".join(lines)
+
+
+def last_said(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the last message of the user in one line; "" if there is none."""
+    texts = [str(message["content"]) for message in messages if message["role"] == "user"]
+    return " ".join(texts[-1].split()) if texts else ""

@@ -1,0 +1,93 @@
+"""`python -m rekindle chat`: a chat in the terminal, with answers on stdout and notes on stderr."""
+
+from argparse import ArgumentParser, Namespace
+from contextlib import suppress
+from typing import Final
+
+from rekindle.cli import requirements, sampling
+from rekindle.cli.chat import commands
+from rekindle.cli.chat.commands import Leave
+from rekindle.cli.chat.lines import Lines, open_lines
+from rekindle.cli.chat.screen import Screen
+from rekindle.cli.chat.talk import Talk
+from rekindle.core.checkpoints.embedded import NAME
+from rekindle.core.errors import InvalidRequest, RekindleError, SessionError
+from rekindle.session.session import Session
+
+EXAMPLES: Final = (
+    "rekindle chat",
+    'rekindle chat owner/name --system "Answer in one sentence." --temperature 0.7',
+    "rekindle chat --load trip.json",
+    r"printf 'What is the capital of France?\n/stats\n' | rekindle chat --quiet",
+)
+MAX_TOKENS: Final = 1024
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=f"{requirements.MODELS} ({NAME})")
+    parser.add_argument("-m", "--model", dest="named", metavar="MODEL", help="MODEL, as in `rekindle generate`")
+    parser.add_argument("-s", "--system", metavar="TEXT", help="a system message at the beginning")
+    parser.add_argument("--load", metavar="FILE", help="continue a conversation from the command /save")
+    parser.add_argument("--quiet", action="store_true", help="no progress and no notes on stderr")
+    requirements.add_forms(parser)
+    sampling.add_arguments(parser, MAX_TOKENS)
+    parser.usage = "%(prog)s [OPTION ...] [MODEL]"
+    parser.set_defaults(run=chat, refuse=parser.error)
+
+
+def chat(arguments: Namespace) -> int:
+    """Open the model and answer messages until their end. In a pipe, the first error ends the chat."""
+    if arguments.model and arguments.named:
+        arguments.refuse(f"there are two models, {arguments.model!r} and {arguments.named!r}: give one")
+    model = arguments.named or arguments.model or NAME
+    options = sampling.options_of(arguments)
+    lines, screen = open_lines(commands.names()), Screen(quiet=arguments.quiet)
+    with sampling.open_session(arguments, model) as session:
+        _check_template(session)
+        talk = Talk(session, lines, screen, options)
+        if arguments.load is not None:
+            commands.load(talk, arguments.load)
+        if arguments.system is not None:
+            commands.set_system(talk, arguments.system)
+        if lines.interactive:
+            screen.show(f"{session.name}, {session.settings.max_context:,} tokens of context; /help, Ctrl-D leaves")
+        with suppress(Leave, EOFError):
+            while True:
+                _take(talk, lines)
+        if lines.interactive:
+            print()
+    return 0
+
+
+def _check_template(session: Session) -> None:
+    """Raise InvalidRequest if the model has no chat template."""
+    tokenizer = session.tokenizer
+    if tokenizer is None or tokenizer.chat_template is None:
+        raise InvalidRequest(f"{session.name} has no chat template, so it cannot chat: use rekindle generate")
+
+
+def _take(talk: Talk, lines: Lines) -> None:
+    """Take the next message or command.
+
+    Raises:
+        Leave: the chat ends.
+        EOFError: there are no more messages.
+        KeyboardInterrupt: an interrupt came, and no person types the messages.
+        RekindleError: the message failed, and no person types the messages, or the session has ended.
+    """
+    try:
+        line = lines.read()
+        if line and not commands.run(talk, line):
+            talk.say(commands.unescaped(line))
+    except KeyboardInterrupt:
+        if not lines.interactive:
+            raise
+        talk.screen.note("Ctrl-D or /exit leaves the chat")
+    except SessionError:
+        raise
+    except RekindleError as error:
+        if not lines.interactive:
+            raise
+        talk.screen.end()
+        talk.screen.show(f"{error}")

@@ -1,0 +1,205 @@
+"""Commands of a chat, lines that begin with a slash."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rekindle.chats.card import chat_text
+from rekindle.cli.chat.branches import last_said
+from rekindle.cli.chat.talk import Talk, cached_text
+from rekindle.core.errors import InvalidRequest, StorageError, likely
+from rekindle.core.markup import quantity, seconds
+
+KEYS: Final = (
+    "Enter sends, Alt-Enter begins a line, and so do lines between triple quotes. Ctrl-C stops an answer,\n"
+    "Ctrl-D leaves. Up and down go through earlier messages, Tab completes commands. // sends a message with a slash."
+)
+_COMMAND: Final = re.compile(r"/(\w*)(?:\s+(.*))?", re.DOTALL)
+
+
+class Leave(Exception):
+    """Ends the chat."""
+
+
+def run(talk: Talk, line: str) -> bool:
+    """Run the command of a line; return False if the line is a message.
+
+    Raises:
+        Leave: the command ends the chat.
+        InvalidRequest: the command does not exist, or its argument is invalid.
+        StorageError: a file cannot be read or written.
+    """
+    match = _COMMAND.fullmatch(line)
+    if match is None:
+        return False
+    name, argument = match[1], (match[2] or "").strip()
+    command = COMMANDS.get(ALIASES.get(name, name))
+    if command is None:
+        hint = likely(name, COMMANDS) or "/help lists the commands"
+        raise InvalidRequest(f"no command /{name}; {hint.replace('did you mean ', 'did you mean /')}")
+    command.run(talk, argument)
+    return True
+
+
+def load(talk: Talk, argument: str) -> None:
+    """Replace the conversation by that of a file."""
+    path = _path(argument, "load")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidRequest(f"{path} has no conversation, which /save writes: {error}") from error
+    messages = content.get("messages") if isinstance(content, dict) else content
+    if not isinstance(messages, list):
+        raise InvalidRequest(f"{path} has no conversation: expected a JSON object with a list of messages")
+    talk.branches.now.replace(talk.chat_of(messages))
+    talk.screen.note(f"{quantity(len(messages), 'message')} from {path}")
+
+
+def set_system(talk: Talk, text: str) -> None:
+    """Set the system message, and keep the other messages."""
+    others = [message for message in talk.chat.messages if message["role"] != "system"]
+    talk.branches.now.replace(talk.chat_of([{"role": "system", "content": text}, *others]))
+
+
+def _help(talk: Talk, argument: str) -> None:
+    width = max(len(f"/{name} {command.usage}") for name, command in COMMANDS.items())
+    lines = [f"{f'/{name} {command.usage}':<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    talk.screen.show("\n".join([*lines, KEYS]))
+
+
+def _system(talk: Talk, argument: str) -> None:
+    messages = talk.chat.messages
+    system = messages[0]["content"] if messages and messages[0]["role"] == "system" else None
+    if not argument:
+        talk.screen.show("there is no system message; /system TEXT sets one" if system is None else str(system))
+        return
+    set_system(talk, argument)
+    talk.screen.note("the system message holds from now on; /clear begins a new conversation with it")
+
+
+def _clear(talk: Talk, argument: str) -> None:
+    first = talk.chat.messages[:1]
+    talk.branches.now.replace(talk.chat_of([message for message in first if message["role"] == "system"]))
+    talk.screen.note("a new conversation; /undo returns to the earlier one")
+
+
+def _undo(talk: Talk, argument: str) -> None:
+    talk.branches.now.undo()
+    last = last_said(talk.chat.messages)
+    talk.screen.note(f"the last message is now: {last:.60}" if last else "the conversation is empty")
+
+
+def _edit(talk: Talk, argument: str) -> None:
+    messages = talk.chat.messages
+    places = [place for place, message in enumerate(messages) if message["role"] == "user"]
+    if not places:
+        raise InvalidRequest("there is no message to edit")
+    if not argument and not talk.lines.interactive:
+        raise InvalidRequest("/edit needs the new text of the last message: /edit TEXT")
+    text = argument or talk.lines.read(str(messages[places[-1]]["content"]))
+    talk.chat.edit(places[-1], text)
+    changed, is_answered = talk.chat, False
+    try:
+        is_answered = talk.say(None)
+    finally:
+        if not is_answered:
+            changed.undo()
+
+
+def _branch(talk: Talk, argument: str) -> None:
+    if argument:
+        talk.branches.go(argument)
+    else:
+        talk.branches.add()
+    _branches(talk, "")
+
+
+def _branches(talk: Talk, argument: str) -> None:
+    talk.screen.show(str(talk.branches))
+
+
+def _show(talk: Talk, argument: str) -> None:
+    talk.screen.show(chat_text(talk.chat.messages) or "the conversation is empty")
+
+
+def _save(talk: Talk, argument: str) -> None:
+    path = _path(argument, "save")
+    content = {"model": talk.session.name, "messages": talk.chat.messages}
+    try:
+        path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    talk.screen.note(f"{quantity(len(talk.chat), 'message')} in {path}; /load brings them back")
+
+
+def _stats(talk: Talk, argument: str) -> None:
+    answer, restored = talk.answer, talk.session.restored
+    lines = [
+        f"model     {talk.session.name}, {talk.session.settings.max_context:,} tokens of context",
+        f"programs  {restored.programs} loaded from disk, {restored.compiled} compiled; open after "
+        f"{seconds(restored.seconds)}",
+    ]
+    if answer is not None:
+        pace = answer.timings.per_token(len(answer.token_ids))
+        rate = f", then {1 / pace:.1f} tokens/s" if pace else ""
+        lines += [
+            f"prompt    {cached_text(answer)}",
+            f"answer    {quantity(len(answer.token_ids), 'token')}, the first after "
+            f"{seconds(answer.timings.first_token)}{rate}; ended by {answer.finish_reason}",
+        ]
+    talk.screen.show("\n".join(lines))
+
+
+def _exit(talk: Talk, argument: str) -> None:
+    raise Leave
+
+
+def _path(argument: str, name: str) -> Path:
+    if not argument:
+        raise InvalidRequest(f"/{name} needs a file: /{name} FILE")
+    return Path(argument).expanduser()
+
+
+class Command(NamedTuple):
+    """A command.
+
+    Attributes:
+        run: the function of the chat and the command's argument.
+        usage: the name of the argument.
+        summary: the purpose.
+    """
+
+    run: Callable[[Talk, str], None]
+    usage: str
+    summary: str
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "help": Command(_help, "", "list the commands and keys"),
+    "system": Command(_system, "[TEXT]", "show or set the system message"),
+    "undo": Command(_undo, "", "drop the last turn, or undo /edit, /clear, /load and /system"),
+    "edit": Command(_edit, "[TEXT]", "change the last message, and answer it anew"),
+    "branch": Command(_branch, "[N]", "continue in a copy of the conversation, or in branch N"),
+    "branches": Command(_branches, "", "list the branches"),
+    "show": Command(_show, "", "print the conversation"),
+    "clear": Command(_clear, "", "begin a new conversation"),
+    "save": Command(_save, "FILE", "write the conversation to a JSON file"),
+    "load": Command(load, "FILE", "continue the conversation of a file"),
+    "stats": Command(_stats, "", "print the figures of the last answer"),
+    "exit": Command(_exit, "", "leave"),
+}
+ALIASES: Final = {"": "help", "bye": "exit", "quit": "exit", "q": "exit", "h": "help"}
+
+
+def names() -> list[str]:
+    """Return the commands with their slash."""
+    return [f"/{name}" for name in COMMANDS]
+
+
+def unescaped(line: str) -> str:
+    """Return a message without the first of two slashes at its beginning."""
+    return line[1:] if line.startswith("//") else line

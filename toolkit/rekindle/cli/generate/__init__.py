@@ -1,0 +1,1 @@
+"""The command `generate`: its prompt, its request and its report."""

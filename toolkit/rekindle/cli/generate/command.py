@@ -1,0 +1,132 @@
+"""`python -m rekindle generate`: generate from one prompt, with the text on stdout and the rest on stderr."""
+
+import json
+import sys
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from pathlib import Path
+from typing import Any, Final
+
+from rekindle.cli import requirements, sampling
+from rekindle.cli.generate.answer import Answer, answer
+from rekindle.cli.generate.prompt import prompt_of
+from rekindle.client.prompts import Messages
+from rekindle.core.checkpoints.embedded import NAME
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.request.params import SamplingOptions
+from rekindle.session.session import Session
+
+EXAMPLES: Final = (
+    'rekindle generate "What is the capital of France?"',
+    'rekindle generate -m owner/name --system "Answer in French." "Good morning"',
+    "git diff | rekindle generate 'Write a commit message for this diff.'",
+    'rekindle generate --raw "Once upon a time" --max-tokens 40 --temperature 0.8',
+    """rekindle generate "A city" --schema '{"type": "object", "properties": {"name": {"type": "string"}}}'""",
+)
+MAX_TOKENS: Final = 256
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the command's arguments."""
+    text = "words of the prompt, joined by spaces. Text from standard input comes before them, or in the place of -"
+    parser.add_argument("words", metavar="PROMPT", nargs="*", help=text)
+    parser.add_argument("-m", "--model", metavar="MODEL", help=f"{requirements.MODELS} ({NAME})")
+    parser.add_argument("-s", "--system", metavar="TEXT", help="a system message before the prompt")
+    text = "use the prompt as it is, without the model's chat template"
+    parser.add_argument("--raw", action="store_true", help=text)
+    text = "a JSON schema of the answer, or the path of a file with one"
+    parser.add_argument("--schema", metavar="FILE|JSON", help=text)
+    forms = parser.add_mutually_exclusive_group()
+    text = "print the text as it is generated (the default), or at the end"
+    forms.add_argument("--stream", action=BooleanOptionalAction, default=True, help=text)
+    forms.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument("--quiet", action="store_true", help="no progress and no figures on stderr")
+    requirements.add_forms(parser)
+    sampling.add_arguments(parser, MAX_TOKENS)
+    parser.usage = "%(prog)s [OPTION ...] [PROMPT ...]"
+    parser.set_defaults(run=generate, refuse=parser.error)
+
+
+def generate(arguments: Namespace) -> int:
+    """Check the arguments before opening the model, then generate."""
+    if arguments.raw and arguments.system is not None:
+        arguments.refuse("--system needs the chat template, and --raw leaves it out: omit one of them")
+    options = sampling.options_of(arguments)
+    if arguments.schema is not None:
+        options["json_schema"] = _schema(arguments.schema)
+    text = prompt_of(arguments.words, arguments.model, arguments.refuse)
+    if not text:
+        raise InvalidRequest("the prompt is empty; give at least one character")
+    model = arguments.model or NAME
+    with sampling.open_session(arguments, model) as session:
+        prompt = _prompt(session, text, arguments.system, raw=arguments.raw)
+        streams = arguments.stream and not arguments.json
+        result = answer(session, prompt, show=streams, **options)
+    if arguments.json:
+        print(json.dumps(_report(model, result, options)), flush=True)
+    elif not streams:
+        print(result.generation.text, flush=True)
+    if not arguments.quiet:
+        print(_figures(result), file=sys.stderr)
+    return 0
+
+
+def _schema(text: str) -> Any:
+    """Return a JSON schema, from its text or from a file.
+
+    Raises:
+        InvalidRequest: the file cannot be read, or the text is no JSON object.
+    """
+    source = text
+    if not text.lstrip().startswith("{"):
+        try:
+            source = Path(text).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InvalidRequest(f"--schema takes a JSON object or a file with one; {text!r}: {error}") from error
+    try:
+        schema = json.loads(source)
+    except ValueError as error:
+        raise InvalidRequest(f"--schema is no valid JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"--schema must be a JSON object, got {source!r:.80}")
+    return schema
+
+
+def _prompt(session: Session, text: str, system: str | None, *, raw: bool) -> str | Messages:
+    """Return the text for a model without a chat template or with --raw, else a conversation.
+
+    Raises:
+        InvalidRequest: there is a system message, and the model has no chat template.
+    """
+    tokenizer = session.tokenizer
+    if raw or tokenizer is None or tokenizer.chat_template is None:
+        if system is not None:
+            raise InvalidRequest(f"--system needs a chat template, and {session.name} has none: put it into the prompt")
+        return text
+    messages = [{"role": "user", "content": text}]
+    return messages if system is None else [{"role": "system", "content": system}, *messages]
+
+
+def _report(model: str, result: Answer, options: SamplingOptions) -> dict[str, Any]:
+    generation = result.generation
+    report = {
+        "model": model,
+        "text": generation.text,
+        "token_ids": generation.token_ids,
+        "finish_reason": generation.finish_reason,
+        "stopped_by": generation.stopped_by,
+        "prompt_tokens": generation.usage.prompt_tokens,
+        "cached_tokens": generation.cached.total,
+        "seconds_to_first_token": round(result.first, 4),
+        "seconds": round(result.seconds, 4),
+    }
+    return report | ({"parsed": generation.parsed} if "json_schema" in options else {})
+
+
+def _figures(result: Answer) -> str:
+    generation = result.generation
+    end = f" at {generation.stopped_by!r}" if isinstance(generation.stopped_by, str) else ""
+    return (
+        f"{generation.usage.prompt_tokens} prompt tokens, {result.tokens} generated in {result.seconds:.2f} s "
+        f"({result.tokens / result.seconds:.1f} tokens/s, the first after {result.first:.2f} s), "
+        f"ended by {generation.finish_reason}{end}"
+    )
