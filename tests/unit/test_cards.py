@@ -60,6 +60,8 @@ def test_the_card_of_a_generation_is_that_of_its_file() -> None:
         "cached": generated("One", 5, cached=CachedTokens(device=16, disk=1)),
         "token ids alone": generated("", 5, 6),
         "nothing": generated(""),
+        "of a prompt": generated("One", 5, prompt="Count."),
+        "of a long prompt": generated("One", 5, prompt="Count\n" + "and count " * 30),
         "stop string": generated("One", 5, 2, **stopped, stopped_by="\n\n"),
         "end token": generated("One", 5, 2, **stopped, stopped_by=0),
         "end token with a text": generated("", 7, **stopped, stopped_by=7, end_token="</s>"),

@@ -21,7 +21,7 @@ def chat_html(messages: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _html(message: Mapping[str, Any]) -> str:
-    role = f'<div style="margin:0.5em 0 0 0;opacity:0.75">{markup.visible(str(message.get("role")))}</div>'
+    role = f'<div style="margin:0.5em 0 0 0;{markup.PALE}">{markup.visible(str(message.get("role")))}</div>'
     reasoning = next((str(message[key]) for key in REASONING if message.get(key)), "")
     reasoning_html = markup.folded("reasoning", markup.passage(reasoning)) if reasoning else ""
     return f"{role}{reasoning_html}{markup.passage(_content(message))}"

@@ -49,7 +49,7 @@ class ProgressBars:
     def say(self, line: str) -> None:
         """Write a line below the bars of a notebook cell."""
         if self._enabled and front_end.kernel() is not None:
-            front_end.CellOutput().draw(markup.bundle(line, f'<div style="opacity:0.75">{markup.visible(line)}</div>'))
+            front_end.CellOutput().draw(markup.bundle(line, markup.note(line)))
 
     def __enter__(self) -> "ProgressBars":
         return self
