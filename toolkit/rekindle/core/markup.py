@@ -73,11 +73,16 @@ def card(kind: str, state: str, *parts: str, mark: str = EMBER) -> str:
     Args:
         mark: the RGB colour of the mark in the header.
     """
+    return frame(f"{header(kind, state, mark)}{''.join(parts)}")
+
+
+def frame(html: str) -> str:
+    """Return HTML in the frame of a card."""
     style = (
         f"box-sizing:border-box;max-width:72em;padding:0.6em 0.9em;border:1px solid {LINE};border-radius:8px;"
         f"background:{SURFACE};line-height:1.5;font-variant-numeric:tabular-nums;overflow-wrap:break-word"
     )
-    return f'<div style="{style}">{header(kind, state, mark)}{"".join(parts)}</div>'
+    return f'<div style="{style}">{html}</div>'
 
 
 def header(kind: str, state: str, mark: str = EMBER) -> str:
