@@ -13,7 +13,7 @@ from rekindle.core.config import SettingsOptions
 from rekindle.core.request.params import _CHECKS, SamplingOptions
 
 PUBLIC = """
-Answers BatchFailed CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification Comparison
+Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification Comparison
 ConfigError ConstraintFailed EngineFailed Family Generation Handle HostLost HostRefused Hosts InvalidBatch InvalidData
 InvalidRequest LaneLoad LogitsNotFinite LogitsRow MapResults MessageRecord ModelError ModelNotFound ModelTooLarge
 NoWeights NotRestored ParametersIgnored Part Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray

@@ -58,6 +58,7 @@ with collector_paused():
     from rekindle.hosts.hosts import Hosts
     from rekindle.mapping.results import MapResults
     from rekindle.results.answers import Answers
+    from rekindle.results.bench import Bench
     from rekindle.results.comparison import Comparison
     from rekindle.results.generation import Generation
     from rekindle.results.scores.classes import Classification
@@ -75,6 +76,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Answers",
     "BatchFailed",
+    "Bench",
     "CacheView",
     "CachedPath",
     "CachedTokens",
