@@ -100,7 +100,8 @@ class Comparison(Answers[Generation]):
         if first.token_ids == answer.token_ids:
             return "all tokens"
         same = takewhile(lambda pair: pair[0] == pair[1], zip(first.token_ids, answer.token_ids, strict=False))
-        return markup.quantity(sum(1 for _ in same), "token")
+        count = sum(1 for _ in same)
+        return markup.quantity(count, "token") if count else None
 
     def _text(self) -> str:
         blocks = []

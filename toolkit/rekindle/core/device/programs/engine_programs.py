@@ -52,8 +52,14 @@ class EnginePrograms:
         """Return the state restored from earlier sessions so far."""
         misses = [miss for each in self.executables for miss in tuple(each.builder.misses.values()) if miss]
         missed = {part: shorten(pair) for miss in misses for part, pair in miss.items()}
-        differences = self.restored_at_open.differences | missed
-        return replace(self.restored_at_open, programs=self.loads, compiled=self.compilations, differences=differences)
+        at_open, loads, pending = self.restored_at_open, self.loads, self.readiness().pending
+        return replace(
+            at_open,
+            programs=loads,
+            compiled=self.compilations,
+            to_compile=max(0, pending - max(0, at_open.stored - loads)),
+            differences=at_open.differences | missed,
+        )
 
     def prepare(self, keys: Sequence[Key]) -> None:
         """Prepare more programs in quiet times."""
