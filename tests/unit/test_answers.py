@@ -181,7 +181,7 @@ def pandas(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_data_frame_has_a_row_for_each(texts: Session) -> None:
     good, bad = texts.generate_sync(["ab", ""], max_tokens=3, errors="return")
     assert isinstance(good, Generation)
-    frame = Answers([good, bad, None], ["ab", "", "c"]).to_pandas()
+    frame = Answers([good, bad, None], ["ab", "", "c"]).to_frame()
     values = dict.fromkeys(frame.columns)
     assert frame.rows == [
         {
@@ -199,7 +199,7 @@ def test_a_data_frame_has_a_row_for_each(texts: Session) -> None:
     ]
     assert frame.index is None
     assert frame.types["cached_tokens"] == "Int64"
-    nested = texts.generate_sync(["a", "b"], n=2, seed=1, max_tokens=2).to_pandas()
+    nested = texts.generate_sync(["a", "b"], n=2, seed=1, max_tokens=2).to_frame()
     assert nested.index == ([(0, 0), (0, 1), (1, 0), (1, 1)], ["place", "draw"])
     assert isinstance(bad, InvalidRequest)
 
@@ -207,7 +207,7 @@ def test_a_data_frame_has_a_row_for_each(texts: Session) -> None:
 def test_without_pandas_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
-        Answers().to_pandas()
+        Answers().to_frame()
 
 
 # A file

@@ -63,6 +63,21 @@ def test_numbers_are_right_aligned_and_so_is_what_stands_above_them() -> None:
     aligned = re.findall(r"text-align:(left|right)", table)
     assert aligned == ["left", "right", "right", "right", "left"] * 3
     assert re.findall(r"text-align:(left|right)", markup.table([], ("name", "size"))) == ["left", "left"]
+    mixed = markup.table([("policy", "fcfs"), ("max_running", "32")])
+    assert re.findall(r"text-align:(left|right)", mixed) == ["left"] * 4, "a column is aligned as one"
+
+
+def test_facts_are_apart_in_copied_text_and_bars_have_values() -> None:
+    facts = read(markup.facts({"prompt": "1 token", "cached": None, "total": "2 s"}))
+    assert facts.text == "prompt 1 token · total 2 s"
+    bar = read(markup.bar({"red": 1.0}, "1 of 4", whole=4, role="progressbar"))
+    assert {("role", "progressbar"), ("aria-label", "1 of 4"), ("aria-valuenow", "25")} <= {*bar.attributes}
+
+
+def test_the_numbers_of_a_heat_map_are_text_too() -> None:
+    tokens = (scored(" odd", -0.5, 3, (scored(" sure", -0.1, 1),)),)
+    page = shown(generation(" odd", tokens))
+    assert "0. “ odd” 60.7%, rank 3; likeliest: “ sure” 90.5%" in page.text
 
 
 def test_one_of_a_thing_is_not_several() -> None:

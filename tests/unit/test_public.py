@@ -13,8 +13,8 @@ from rekindle.core.config import SettingsOptions
 from rekindle.core.request.params import _CHECKS, SamplingOptions
 
 PUBLIC = """
-Answers BatchFailed CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification ConfigError
-ConstraintFailed EngineFailed Family Generation Handle HostLost HostRefused Hosts InvalidBatch InvalidData
+Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification Comparison
+ConfigError ConstraintFailed EngineFailed Family Generation Handle HostLost HostRefused Hosts InvalidBatch InvalidData
 InvalidRequest LaneLoad LogitsNotFinite LogitsRow MapResults MessageRecord ModelError ModelNotFound ModelTooLarge
 NoWeights NotRestored ParametersIgnored Part Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray
 RekindleError ReplicaLost RequestCancelled SamplingParams Scores Session SessionClosed SessionError Settings Stats

@@ -58,6 +58,8 @@ with collector_paused():
     from rekindle.hosts.hosts import Hosts
     from rekindle.mapping.results import MapResults
     from rekindle.results.answers import Answers
+    from rekindle.results.bench import Bench
+    from rekindle.results.comparison import Comparison
     from rekindle.results.generation import Generation
     from rekindle.results.scores.classes import Classification
     from rekindle.results.scores.options import Scores
@@ -74,6 +76,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Answers",
     "BatchFailed",
+    "Bench",
     "CacheView",
     "CachedPath",
     "CachedTokens",
@@ -81,6 +84,7 @@ __all__ = [
     "Chat",
     "CheckpointError",
     "Classification",
+    "Comparison",
     "ConfigError",
     "ConstraintFailed",
     "EngineFailed",
@@ -149,6 +153,20 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'rekindle' has no attribute {name!r}")
     warn(f"rekindle.{name} is now rekindle.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
     return globals()[_RENAMED[name]]
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Add the cell magic `%%rekindle` to IPython; called by `%load_ext rekindle`."""
+    from rekindle.session.magic import register
+
+    register(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """Remove the cell magic; called by `%unload_ext rekindle`."""
+    from rekindle.session.magic import unregister
+
+    unregister(ipython)
 
 
 def __dir__() -> list[str]:

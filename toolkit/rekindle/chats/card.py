@@ -12,7 +12,7 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 
 def chat_text(messages: Iterable[Mapping[str, Any]]) -> str:
     """Return messages as text, each beginning on a new line with its role."""
-    return "\n".join(f"{message.get('role')}: {_content(message)}" for message in messages)
+    return "\n".join(f"{message.get('role')}: {content(message)}" for message in messages)
 
 
 def chat_html(messages: Iterable[Mapping[str, Any]]) -> str:
@@ -21,16 +21,20 @@ def chat_html(messages: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _html(message: Mapping[str, Any]) -> str:
-    role = f'<div style="margin:0.5em 0 0 0;opacity:0.75">{markup.visible(str(message.get("role")))}</div>'
+    role = f'<div style="margin:0.5em 0 0 0;{markup.PALE}">{markup.visible(str(message.get("role")))}</div>'
+    return f"{role}{reasoning_html(message)}{markup.passage(content(message))}"
+
+
+def reasoning_html(message: Mapping[str, Any]) -> str:
+    """Return the reasoning of a message as folded HTML; empty without reasoning."""
     reasoning = next((str(message[key]) for key in REASONING if message.get(key)), "")
-    reasoning_html = markup.folded("reasoning", markup.passage(reasoning)) if reasoning else ""
-    return f"{role}{reasoning_html}{markup.passage(_content(message))}"
+    return markup.folded("reasoning", markup.passage(reasoning)) if reasoning else ""
 
 
-def _content(message: Mapping[str, Any]) -> str:
+def content(message: Mapping[str, Any]) -> str:
     """Return the content of a message, followed by its tool calls."""
-    content = message.get("content") or ""
-    text = content if isinstance(content, str) else "\n".join(str(part.get("text", "")) for part in content)
+    parts = message.get("content") or ""
+    text = parts if isinstance(parts, str) else "\n".join(str(part.get("text", "")) for part in parts)
     calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
     lines = [f"{call.get('name')}({_arguments(call.get('arguments'))})" for call in calls]
     return "\n".join([*([text] if text else []), *lines])

@@ -6,7 +6,8 @@ from typing import Any, Unpack
 
 from rekindle.chats.card import chat_html, chat_text
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
-from rekindle.chats.turns import TURN_DEFAULTS, Turn, TurnOptions, draw_results
+from rekindle.chats.turns import TURN_DEFAULTS, Draw, Turn, TurnOptions, draw_results, drawing
+from rekindle.chats.widget import ChatWidget
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
 from rekindle.core import markup
@@ -17,10 +18,9 @@ from rekindle.core.keywords import spelled_out
 from rekindle.core.request import checks
 from rekindle.core.request.params import check_keywords
 from rekindle.core.text.chat import check_messages, copy_messages
-from rekindle.notebook.live_text import Cell
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import ToolRun
-from rekindle.tools.running import Rounds
+from rekindle.tools.running import OnStep, Rounds
 from rekindle.tools.tool import AnyTool, Tool, tools_of
 
 NewMessages = str | Sequence[Mapping[str, Any]] | None
@@ -112,7 +112,7 @@ class Chat:
             InvalidRequest: no message awaits an answer, or another turn is running, or as in `session.generate`.
             Others: as in `session.generate`. After an error, the conversation is unchanged.
         """
-        return self._turn(said, options, None)
+        return self._turn(said, options, drawing(None))
 
     say_sync = blocking(say)
 
@@ -124,7 +124,7 @@ class Chat:
         The cancel button raises no error: the partial answer is added to the conversation, and returned. Arguments and
         errors are as in `say`.
         """
-        return (yield from self._turn(said, options, (yield from way())))
+        return (yield from self._turn(said, options, drawing((yield from way())), draw_results))
 
     show_sync = blocking(show)
 
@@ -203,20 +203,37 @@ class Chat:
         html = markup.card("Chat", markup.quantity(len(self), "message"), chat_html(self.messages))
         return markup.bundle(chat_text(self.messages) or repr(self), html)
 
-    def _turn(self, new_messages: NewMessages, options: TurnOptions, cell: Cell | None) -> Waits[Generation]:
+    def widget(self) -> ChatWidget:
+        """Return a box to talk to the model, for a notebook: `chat.widget()` as the last line of a cell.
+
+        Enter, or the button "Send", starts a turn as `say` does, with tools. The answer appears as it arrives, and the
+        kernel is free meanwhile. Each answer has its figures, and a bar with the part of its prompt that came from the
+        prefix cache. "Stop" ends an answer and keeps its text. An error appears below the conversation.
+
+        The turns are those of this object, so other cells can read or continue the conversation. A saved notebook has
+        the conversation without the box.
+        """
+        return ChatWidget(self)
+
+    def _turn(
+        self,
+        new_messages: NewMessages,
+        options: TurnOptions,
+        draw: Draw,
+        on_step: OnStep = lambda step: None,
+    ) -> Waits[Generation]:
         __tracebackhide__ = True  # hides this frame from notebook tracebacks
         messages, turn = self._begin(new_messages, options)
         self._in_turn = True
         try:
-            return self._finish((yield from self._rounds(messages, turn, cell).run()), turn)
+            return self._finish((yield from self._rounds(messages, turn, draw, on_step).run()), turn)
         finally:
             self._in_turn = False
 
-    def _rounds(self, messages: Sequence[Mapping[str, Any]], turn: Turn, cell: Cell | None) -> Rounds:
+    def _rounds(self, messages: Sequence[Mapping[str, Any]], turn: Turn, draw: Draw, on_step: OnStep) -> Rounds:
         """Return the rounds of a turn; without functions to call there is a single round."""
-        on_step = (lambda step: None) if cell is None else draw_results
         tools = {tool.name: tool for tool in self._tools}
-        return Rounds(messages, tools, ROUNDS, lambda history: turn.answer(history, cell), on_step)
+        return Rounds(messages, tools, ROUNDS, lambda history: turn.answer(history, draw), on_step)
 
     def _begin(self, new_messages: NewMessages, options: TurnOptions) -> tuple[list[Mapping[str, Any]], Turn]:
         """Return the conversation with the new messages, and the turn that requests its next answer."""

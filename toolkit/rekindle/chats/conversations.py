@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from rekindle.chats.chat import Chat
-from rekindle.chats.turns import TURN_DEFAULTS, Turn, TurnOptions, draw_results, draws
+from rekindle.chats.turns import TURN_DEFAULTS, Turn, TurnOptions, draw_results, drawing, draws
 from rekindle.client.prompts import Messages
 from rekindle.client.requests import HasRequests, Requests
 from rekindle.core import markup
@@ -114,4 +114,4 @@ def _rounds(
     turn = Turn(requests, [tool.schema for tool in tools.values()], options)
     on_step = (lambda step: None) if cell is None else draw_results
     rounds = checks.integer("limit", limit, 1, MOST_ROUNDS)
-    return Rounds(copy_messages(messages), tools, rounds, lambda history: turn.answer(history, cell), on_step)
+    return Rounds(copy_messages(messages), tools, rounds, lambda history: turn.answer(history, drawing(cell)), on_step)

@@ -1,7 +1,8 @@
 """Turns of a conversation: their options, the requests for their answers, and the drawing of tool results."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
@@ -17,6 +18,9 @@ from rekindle.notebook.live_text import Cell
 from rekindle.notebook.showing import show_one
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import ToolStep, results_html, results_text
+
+Draw = Callable[[Handle], Waits[Generation]]
+"""Waits for the answer of a request, and draws it meanwhile."""
 
 
 class TurnOptions(SamplingOptions, total=False):
@@ -82,13 +86,17 @@ class Turn:
         assert tokenizer is not None, "rendering a conversation needs a tokenizer"
         self.turn_tokens = self.turn_tokens.with_turn(self._rendered, answer, tokenizer)
 
-    def answer(self, messages: Sequence[Mapping[str, Any]], cell: Cell | None = None) -> Waits[Generation]:
-        """Wait for the next answer; with `cell`, draw it as it arrives."""
+    def answer(self, messages: Sequence[Mapping[str, Any]], draw: Draw) -> Waits[Generation]:
+        """Wait for the next answer, and draw it meanwhile."""
         __tracebackhide__ = True  # hides this frame from notebook tracebacks
-        handle = self.ask(messages)
-        answer = yield from handle.wait_ended() if cell is None else show_one(handle, cell)
+        answer = yield from draw(self.ask(messages))
         self.take(answer)
         return answer
+
+
+def drawing(cell: Cell | None) -> Draw:
+    """Return the drawing of answers as they arrive; without a cell, a plain wait for the answer."""
+    return Handle.wait_ended if cell is None else partial(show_one, cell=cell)
 
 
 def draws(show: bool | None) -> bool:

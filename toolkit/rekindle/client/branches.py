@@ -31,6 +31,7 @@ class BranchRequests(Protocol):
         options: GenerateOptions[Any],
         output_prefix: OutputPrefix,
         tools: ToolSchemas | None,
+        label: str | None,
     ) -> Handle: ...
 
 
@@ -69,7 +70,9 @@ class Branches:
         )
         if params.logprobs is not None:
             output_prefix = replace(output_prefix, logprobs=(*logprobs[:at], _logprob(token_id, at, logprobs)))
-        return requests.begin(generation.prompt_token_ids, params, call_options, output_prefix, self.tools)
+        return requests.begin(
+            generation.prompt_token_ids, params, call_options, output_prefix, self.tools, generation.prompt
+        )
 
     def _call_options(self, generation: Generation, options: SamplingOptions) -> GenerateOptions[Any]:
         """Return the options of a branch: the generation's options and seed, overridden by `options`."""

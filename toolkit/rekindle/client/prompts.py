@@ -252,6 +252,12 @@ def label_of(prompt: Prompt | Exception, value: Any) -> PromptLabel:
     return prompt
 
 
+def text_of(prompt: Prompt) -> str | None:
+    """Return the label of a prompt for its card; None for token ids."""
+    label = label_of(prompt, None)
+    return str(label) if isinstance(label, str) else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Extras:
     """Checked prompt options of a call.

@@ -146,6 +146,11 @@ class Record:
         return self._progress() if failure is None else f"{self._progress()}: {failure}"
 
     @property
+    def prompt(self) -> str:
+        """Prompt for displays: its text, or the last user message of a conversation; empty for token ids."""
+        return self._submission.label or ""
+
+    @property
     def facts(self) -> dict[str, str | None]:
         """Facts of an unfinished request for its card, by label."""
         facts: dict[str, str | None] = {}
@@ -172,7 +177,7 @@ class Record:
         why = "" if failure is None else markup.passage(str(failure))
         text, token_ids, logprobs = self._so_far()
         body = text_html(text, ids_in_words(token_ids), logprobs)
-        return markup.card(kind, self._progress(), body, why, markup.facts(self.facts))
+        return markup.card(kind, self._progress(), markup.prompt_line(self.prompt), body, why, markup.facts(self.facts))
 
     def _progress(self) -> str:
         generated = markup.quantity(self._generated, "token")
@@ -268,6 +273,7 @@ class Record:
             begun=min(len(self._submission.output_prefix.token_ids), len(token_ids)),
             origin=self._submission.origin,
             weights_version=self._weights_version,
+            prompt=self._submission.label,
         )
 
     def _with_parsed(self, generation: Generation) -> Generation:

@@ -24,6 +24,7 @@ from rekindle.client.prompts import (
     label_of,
     one_prompt,
     prefix_prompt,
+    text_of,
     tools_in,
     unfinished,
 )
@@ -143,13 +144,16 @@ class Requests:
         options: GenerateOptions[Any],
         output_prefix: OutputPrefix,
         tools: ToolSchemas | None,
+        label: str | None,
     ) -> Handle:
         """Submit a request whose output begins with given tokens, for a branch.
 
         Args:
             tools: the tools of the conversation; None if the prompt is not a conversation.
+            label: the prompt for displays; see `Submission`.
         """
-        return self._submit(replace(self._submission(prompt, params, options, tools), output_prefix=output_prefix))
+        submission = self._submission(prompt, params, options, tools)
+        return self._submit(replace(submission, output_prefix=output_prefix, label=label))
 
     def compute(self, prompt: Prompt, params: SamplingParams, pooling: Pooling | None = None) -> Handle:
         """Submit a request for prompt logprobs or hidden states; its output is not parsed."""
@@ -196,7 +200,8 @@ class Requests:
             prompt: the prompt of the conversation with the tokens of earlier turns; None without them.
         """
         call_options = self._with_tool_grammar(options, [chat])
-        return self._submit(self._submission(prompt or chat, self.params(call_options), call_options, chat.tools or ()))
+        submission = self._submission(prompt or chat, self.params(call_options), call_options, chat.tools or ())
+        return self._submit(replace(submission, label=text_of(chat)))
 
     def render(self, chat: Conversation) -> str:
         """Return a conversation rendered by the chat template; raises InvalidRequest if the template fails."""
@@ -275,8 +280,9 @@ class Requests:
         self.check_engine()
         labels = [label_of(*each) for each in zip(call.prompts, call.inputs, strict=True)]
 
-        def submit(prompt: Prompt, params: SamplingParams, tools: ToolSchemas | None) -> Handle:
-            return self._submit(self._submission(prompt, params, options, tools, progress))
+        def submit(token_ids: tuple[int, ...], params: SamplingParams, prompt: Prompt) -> Handle:
+            submission = self._submission(token_ids, params, options, tools_in(prompt), progress)
+            return self._submit(replace(submission, label=text_of(prompt)))
 
         return Batch(call.prompts, labels, variants, call.shape, errors, self.loaded_engine.preparer, submit)
 
@@ -369,6 +375,7 @@ class Requests:
             origin=self._origin(options, tools),
             drawing=self._drawing,
             progress=self.draws_progress(progress),
+            label=text_of(prompt),
         )
 
     def _submit(self, submission: Submission, *, wait: bool = True) -> Handle:

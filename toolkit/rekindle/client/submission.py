@@ -26,6 +26,7 @@ class Submission:
         drawing: draws the request; None for a request without a display.
         progress: whether a wait for the first token draws the compilation that the engine awaits.
         adapter: the adapter named by the parameters; the client finds it.
+        label: the text of the prompt, or the last user message of a conversation, for displays; None for token ids.
     """
 
     prompt: Prompt
@@ -38,6 +39,7 @@ class Submission:
     drawing: Drawer | None = None
     progress: bool = False
     adapter: AdapterUse | None = None
+    label: str | None = None
 
     def message(self, request_id: int) -> Submit:
         """Return the message for the engine, with the current task or thread as the caller."""

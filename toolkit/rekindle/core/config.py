@@ -201,9 +201,7 @@ class Settings:
     max_adapter_rank: int | None = None
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        rows = [(field.name, _value_text(getattr(self, field.name))) for field in fields(self)]
-        lines = (f"{name:{max(len(name) for name, _ in rows)}}  {value}" for name, value in rows)
-        return markup.bundle("\n".join(lines), markup.card("Settings", "", markup.table(rows)))
+        return markup.named_values("Settings", {field.name: getattr(self, field.name) for field in fields(self)})
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Print one line per setting as the result of a cell, and the repr inside a list."""
@@ -373,15 +371,6 @@ class SettingsOptions(TypedDict, total=False):
     decode_steps: int
     max_adapters: int | None
     max_adapter_rank: int | None
-
-
-def _value_text(value: Any) -> str:
-    """Format the value of a setting for a notebook cell."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    if isinstance(value, str):
-        return value
-    return getattr(value, "__name__", None) or repr(value)
 
 
 def _integer(name: str, value: Any, low: int, multiple: int = 1, another: str = "") -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rekindle.results.answer_table import AnswerRow, PromptLabel
-from rekindle.results.answers import Answers
+from rekindle.results.answers import Answers, import_pandas
 from rekindle.results.generation import Generation
 
 ANSWER_COLUMNS = ("text", "parsed", "finish_reason", "tokens", "error")
@@ -47,10 +47,7 @@ class MapResults(Answers[Generation | Exception | None]):
             ImportError: pandas is not installed.
             ValueError: the list was modified, so its answers cannot be matched to items.
         """
-        try:
-            import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]
-        except ImportError as error:
-            raise ImportError("to_frame() needs pandas, which is not installed: pip install pandas") from error
+        pandas = import_pandas()
         rows = self._records()
         columns = dict.fromkeys(name for row in rows for name in row if name not in ANSWER_COLUMNS)
         frame = pandas.DataFrame(rows, columns=[*columns, *ANSWER_COLUMNS])
@@ -60,7 +57,10 @@ class MapResults(Answers[Generation | Exception | None]):
         """Return the rows of the data frame."""
         unchanged = (now is before for now, (before, _) in zip(self, self._pairs, strict=False))
         if len(self) != len(self.items) or not all(unchanged):
-            raise ValueError("the list was modified, so its answers cannot be matched to items; use to_pandas()")
+            raise ValueError(
+                "the list was modified, so its answers cannot be matched to items: rekindle.Answers(...).to_frame() "
+                "has the answers alone"
+            )
         rows = zip(self.items, self.prompts, self, strict=True)
         return [_record(item, AnswerRow((), prompt, outcome)) for item, prompt, outcome in rows]
 

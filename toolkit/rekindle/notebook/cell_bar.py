@@ -62,7 +62,7 @@ def bar_bundle(progress: Progress, seconds: float) -> markup.Bundle:
         parts.append(remaining)
     text = ", ".join(parts)
     share = progress.done / progress.total if progress.total else 0.0
-    filled = f'<span style="display:block;height:100%;width:{100 * share:.1f}%;background:rgba(60,160,90,0.75)"></span>'
+    filled = f'<span style="display:block;height:100%;width:{100 * share:.1f}%;background:rgb({markup.EMBER})"></span>'
     style = "display:flex;flex-wrap:wrap;align-items:center;gap:0 0.8em;max-width:60em;line-height:1.5"
     rail = "flex:1 1 8em;height:0.6em;border-radius:3px;overflow:hidden;background:rgba(128,128,128,0.25)"
     now = f' aria-valuenow="{100 * share:.0f}"' if progress.total else ""  # no value: indeterminate progress
@@ -71,6 +71,6 @@ def bar_bundle(progress: Progress, seconds: float) -> markup.Bundle:
     )
     html = (
         f'<div style="{style}"><span>{markup.visible(progress.stage)}</span><span {role} style="{rail}">{filled}</span>'
-        f'<span style="font-variant-numeric:tabular-nums;opacity:0.75">{markup.visible(text)}</span></div>'
+        f'<span style="font-variant-numeric:tabular-nums;{markup.PALE}">{markup.visible(text)}</span></div>'
     )
     return markup.bundle(f"{progress.stage}: {text}", html)

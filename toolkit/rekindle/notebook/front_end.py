@@ -34,7 +34,7 @@ def tell(value: Any) -> None:
 def note(line: str) -> None:
     """Write a dim line into the output of the running cell; outside notebooks, write it to stderr."""
     if kernel() is not None:
-        CellOutput().draw(markup.bundle(line, f'<div style="opacity:0.75">{markup.visible(line)}</div>'))
+        CellOutput().draw(markup.bundle(line, markup.note(line)))
     elif sys.stderr is not None:
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()

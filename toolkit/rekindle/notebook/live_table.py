@@ -19,7 +19,7 @@ from rekindle.results.answer_table import (
     head_html,
     prompt_html,
     row_html,
-    scrollable_table,
+    whole_table,
 )
 from rekindle.results.generation import Generation
 
@@ -144,16 +144,16 @@ class WidgetTable:
         self._batch, self._rows = batch, rows
         self._output: front_end.CellOutput | None = None
         self._state = HTML()
-        text = {"layout": Layout(width="calc(100% - 6em)", min_width="40em"), "style": self._state.style}
+        text = {"layout": Layout(width="calc(100% - 6em)"), "style": self._state.style}
         narrow, style = Layout(width="5.5em", flex="0 0 auto"), ButtonStyle()
-        line = Layout(overflow="visible", min_width="46em", align_items="flex-start")
+        line = Layout(overflow="visible", align_items="flex-start")
         self._more, self._nothing = HTML(**text), HTML(layout=narrow, style=self._state.style)
         self._lines = [HTML(**text) for _ in rows]
         self._buttons = [Button(description="Cancel", layout=narrow, style=style) for _ in rows]
         for row, button in zip(rows, self._buttons, strict=True):
             button.on_click(partial(_cancel_row, row))
         self._boxes = [HBox(pair, layout=line) for pair in zip(self._buttons, self._lines, strict=True)]
-        head = HBox([self._nothing, HTML(scrollable_table([head_html()]), **text)], layout=line)
+        head = HBox([self._nothing, HTML(whole_table([head_html()]), **text)], layout=line)
         self._root = VBox([self._state, head, *self._boxes, self._more], layout=Layout(overflow="auto"))
         widgets = [self._root, *self._root.children, *head.children, *self._buttons, *self._lines]
         self._parts = {*widgets, *(widget.layout for widget in widgets), self._state.style, style}
@@ -162,7 +162,7 @@ class WidgetTable:
         lines, more = _lines(self._rows), _more(self._batch, len(self._rows))
         self._state.value, self._more.value = markup.card("Answers", state), more
         for row, box, html, line in zip(self._rows, self._boxes, self._lines, lines, strict=True):
-            html.value = scrollable_table([line])
+            html.value = whole_table([line])
             if row.has_ended and box.children[0] is not self._nothing:
                 box.children = (self._nothing, html)
         if self._output is None:
@@ -226,9 +226,9 @@ def _lines(rows: Sequence[LiveRow]) -> list[str]:
 def _more(batch: BatchRun, rows: int) -> str:
     """Return a note about the requests without a row, and how many of them have ended; empty if all have rows."""
     more, ended = len(batch.requests) - rows, sum(place >= rows for place in batch.ends.items)
-    return f'<div style="opacity:0.75">and {more:,} more, {ended:,} of them ended</div>' if more else ""
+    return markup.note(f"and {more:,} more, {ended:,} of them ended") if more else ""
 
 
 def _bundle(state: str, lines: Sequence[str], more: str) -> markup.Bundle:
-    html = markup.card("Answers", state, scrollable_table([head_html(), *lines]), more)
+    html = markup.card("Answers", state, whole_table([head_html(), *lines]), more)
     return markup.bundle(f"Answers: {state}", html)

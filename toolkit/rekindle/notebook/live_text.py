@@ -143,7 +143,8 @@ class Card:
         self._parts.take(self._reader.push(new))
         text = self._parts.text
         plain = f"{text}\n[{state}]" if text else f"[{state}]"
-        return markup.bundle(plain, markup.card("Generation", state, self._parts.html, facts))
+        parts = markup.prompt_line(self._record.prompt), self._parts.html, facts
+        return markup.bundle(plain, markup.card("Generation", state, *parts))
 
 
 class PrintedText:

@@ -21,7 +21,7 @@ LONGEST_ANSWER = 240
 """Maximum number of characters of a folded answer."""
 IN_TEXT = {"prompt": 30, "answer": 50}
 """Maximum number of characters of a cell of the plain text table, by column."""
-COLUMNS = {"": "3.6em", "prompt": "25%", "answer": "auto", "ended": "5.8em", "tokens": "4.6em", "time": "4.6em"}
+COLUMNS = {"": "2.6em", "prompt": "24%", "answer": "auto", "ended": "4.6em", "tokens": "3.6em", "time": "4.2em"}
 """CSS width of each column, by name."""
 NUMBERS = ("tokens", "time")
 """Right-aligned columns."""
@@ -99,27 +99,24 @@ def table_html(rows: Sequence[AnswerRow]) -> str:
         row_html(row.name, prompt_html(row.prompt, previous), answer_html(row, heat <= MOST_SHADED), row.ending)
         for row, previous, heat in zip(head, before, shaded, strict=False)
     )
-    more = f'<div style="opacity:0.75">and {len(rows) - MOST_ROWS:,} more</div>' if len(rows) > MOST_ROWS else ""
-    return scrollable_table(chain([head_html()], lines)) + more if rows else ""
+    more = markup.note(f"and {len(rows) - MOST_ROWS:,} more") if len(rows) > MOST_ROWS else ""
+    return whole_table(chain([head_html()], lines)) + more if rows else ""
 
 
-def scrollable_table(lines: Iterable[str]) -> str:
-    """Return an HTML table of rows with horizontal scrolling on narrow pages."""
-    style = (
-        "table-layout:fixed;border-collapse:collapse;width:100%;min-width:40em;margin:0;font-size:inherit;"
-        "line-height:1.5;color:inherit"
-    )
-    return f'<div style="overflow-x:auto"><table style="{style}">{"".join(lines)}</table></div>'
+def whole_table(lines: Iterable[str]) -> str:
+    """Return an HTML table of rows with all columns on narrow pages."""
+    style = "table-layout:fixed;border-collapse:collapse;width:100%;margin:0;font-size:inherit;line-height:1.5"
+    return f'<table style="{style};color:inherit">{"".join(lines)}</table>'
 
 
 def head_html() -> str:
     """Return the header row of the table."""
-    return _cells("th", tuple(f'<span style="opacity:0.75">{name}</span>' for name in COLUMNS))
+    return _cells("th", tuple(f'<span style="{markup.PALE}">{name}</span>' for name in COLUMNS))
 
 
 def row_html(name: str, prompt: str, answer: str, ending: Sequence[str]) -> str:
     """Return a row of the table; `prompt` and `answer` are HTML."""
-    return _cells("td", (f'<span style="opacity:0.75">{visible(name)}</span>', prompt, answer, *map(visible, ending)))
+    return _cells("td", (f'<span style="{markup.PALE}">{visible(name)}</span>', prompt, answer, *map(_small, ending)))
 
 
 def answer_html(row: AnswerRow, shaded: bool) -> str:
@@ -129,14 +126,14 @@ def answer_html(row: AnswerRow, shaded: bool) -> str:
     parts = response_html(row.outcome.response, heat_map(heat)) if isinstance(row.outcome, Generation) else ""
     if preview == text and not logprobs and not parts:
         return _unfolding(preview)
-    unshaded = f'<div style="opacity:0.75">its heat map is shown with {row.name} alone</div>'
+    unshaded = markup.note(f"its heat map is shown with {row.name} alone")
     return _unfolding(preview, (parts or text_html(text, "", heat)) + (unshaded if logprobs and not shaded else ""))
 
 
 def prompt_html(prompt: PromptLabel | None, before: PromptLabel | None) -> str:
     """Return a prompt on one line, unfolding to the whole prompt; "the same" if the row before has the same prompt."""
     if prompt is not None and prompt is before:
-        return '<span style="opacity:0.75">the same</span>'
+        return f'<span style="{markup.PALE}">the same</span>'
     text = _in_words(prompt)
     preview = markup.one_line(text, LONGEST_PROMPT)
     return _unfolding(preview, "" if preview == text else markup.passage(text))
@@ -178,13 +175,18 @@ def _in_words(prompt: PromptLabel | None) -> str:
     return ids_in_words(prompt)
 
 
+def _small(text: str) -> str:
+    return f'<span style="font-size:0.9em">{visible(text)}</span>'
+
+
 def _cells(tag: str, cells: Sequence[str]) -> str:
     style = (
         "box-sizing:border-box;vertical-align:top;white-space:normal;overflow-wrap:anywhere;"
-        "padding:0.15em 0.6em 0.15em 0;border:0"
+        "padding:0.15em 0.6em 0.15em 0;border:0;font-weight:normal"
     )
     elements = (
-        f'<{tag} style="{style};width:{width};text-align:{"right" if name in NUMBERS else "left"}">{cell}</{tag}>'
+        f'<{tag if name else "td"} style="{style};width:{width};text-align:{"right" if name in NUMBERS else "left"}">'
+        f"{cell}</{tag if name else 'td'}>"
         for (name, width), cell in zip(COLUMNS.items(), cells, strict=True)
     )
-    return f'<tr style="border-top:1px solid rgba(128,128,128,0.25)">{"".join(elements)}</tr>'
+    return f'<tr style="{markup.row_style(tag)}">{"".join(elements)}</tr>'

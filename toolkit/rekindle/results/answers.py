@@ -55,7 +55,7 @@ class Answers(list[T]):
             return Answers(super().__getitem__(place), self.prompts[place])
         return super().__getitem__(place)
 
-    def to_pandas(self) -> Any:
+    def to_frame(self) -> Any:
         """Return a `pandas.DataFrame` with one row per answer.
 
         The index is the answer's place in the list; for nested answers, the place of the prompt and the draw, the index
@@ -66,10 +66,7 @@ class Answers(list[T]):
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]
-        except ImportError as error:
-            raise ImportError("to_pandas() needs pandas, which is not installed: pip install pandas") from error
+        pandas = import_pandas()
         rows = list(self._rows())
         places = [row.place for row in rows]
         nested = any(len(place) > 1 for place in places)
@@ -147,3 +144,16 @@ def _record(row: AnswerRow) -> dict[str, Any]:
         "seconds": answer and answer.timings.total,
         "error": row.error,
     }
+
+
+def import_pandas() -> Any:
+    """Return the module pandas, for a method `to_frame`.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    try:
+        import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError as error:
+        raise ImportError("to_frame() needs pandas, which is not installed: pip install pandas") from error
+    return pandas

@@ -13,12 +13,13 @@ from rekindle.core.request.figures import CachedTokens, Timings, Usage
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.response import MessageForm, Response, ToolCall
 
-VERSION = 4
+VERSION = 5
 """Version of the format. It changes if an older reader cannot read the new format."""
 SINCE: Mapping[int, Mapping[str, Any]] = {
     2: {"constraint": None, "response": None},
     3: {"usage": {"reasoning_tokens": 0}},
     4: {"weights_version": ()},
+    5: {"prompt": None},
 }
 """Attributes added by each version, with their values for older data; nested dicts are attributes of objects."""
 
@@ -187,4 +188,5 @@ _ATTRIBUTES: Mapping[str, Reader] = {
     "constraint": partial(_or_none, _one_of(*get_args(Kind))),
     "response": partial(_or_none, _RESPONSE),
     "weights_version": partial(_list, _run),
+    "prompt": _STR_OR_NONE,
 }

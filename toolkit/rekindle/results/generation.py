@@ -15,7 +15,7 @@ from rekindle.core.request.params import SamplingOptions
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob
 from rekindle.core.text.response import Response, ToolCall
 from rekindle.results import data
-from rekindle.results.heat_map import covers, heat_map
+from rekindle.results.heat_map import covers, heat_map, token_numbers
 from rekindle.results.parsing import parse
 from rekindle.results.response_card import response_html, response_text
 
@@ -59,7 +59,7 @@ class Generation:
     """Result of a finished request, or the partial result of an interrupted one.
 
     Generations can be pickled, copied and used as dict keys. Equality and hashes ignore `timings`, `cached`,
-    `end_token`, `drawn_in`, `parsed`, `unparsed`, `weights_version` and `origin`.
+    `end_token`, `drawn_in`, `parsed`, `unparsed`, `weights_version`, `prompt` and `origin`.
 
     Attributes:
         text: the generated text, without special tokens unless the request included them; empty for a model without a
@@ -93,6 +93,8 @@ class Generation:
         weights_version: the weights that drew the tokens, as runs: (`session.weights_version` at that time, number of
             tokens) of each. Several runs mean that `update_weights` kept the request. A token set by `branch` or forced
             by a constraint counts with the weights in use then. Empty without tokens, and from dicts of format 3.
+        prompt: the text of the prompt, or the last user message of a conversation; None for a prompt of token ids, and
+            from dicts of format 4.
         origin: the session used for branches; None after pickling, copying or `from_dict`.
     """
 
@@ -117,6 +119,7 @@ class Generation:
     response: Response | None = None
     weights_version: tuple[tuple[int, int], ...] = field(default=(), compare=False)
     origin: "Origin | None" = field(default=None, compare=False, repr=False)
+    prompt: str | None = field(default=None, compare=False)
 
     @property
     def cached_tokens(self) -> int:
@@ -192,17 +195,17 @@ class Generation:
     def to_dict(self) -> dict[str, Any]:
         """Return the generation as a JSON-compatible dict of dicts, lists, strings, numbers and None, without loss.
 
-        The dict has the version of the format, 4, under "version", and each attribute by name, except `drawn_in` and
+        The dict has the version of the format, 5, under "version", and each attribute by name, except `drawn_in` and
         `origin`. It has no `parsed` and `unparsed` either, because `from_dict` parses the text again:
 
-            {"version": 4, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
+            {"version": 5, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
              "logprobs": [{"token_id": 7042, "text": " Paris", "logprob": -0.25, "rank": 1, "top": [],
                            "bytes": "IFBhcmlz"}],
              "prompt_logprobs": None, "prompt_token_ids": [504, 3575], "seed": None,
              "usage": {"prompt_tokens": 2, "completion_tokens": 1, "reasoning_tokens": 0},
              "timings": {"queued": 0.01, "first_token": 0.5, "total": 0.5},
              "cached": {"device": 0, "host": 0, "disk": 0}, "cut": "", "end_token": None, "begun": 0,
-             "constraint": None, "response": None, "weights_version": [[0, 1]]}
+             "constraint": None, "response": None, "weights_version": [[0, 1]], "prompt": "The capital of France is"}
 
         A response and its tool calls are dicts of their attributes. Bytes are in base64. A non-finite float is "inf",
         "-inf" or "nan". The items of `top` have the same fields as the items of `logprobs`. A `prompt_logprobs` list
@@ -311,11 +314,12 @@ def generation_html(generation: Generation, calls: str = "") -> str:
     prompt = heat_map(generation.prompt_logprobs or ())
     logprobs = generation.logprobs or ()
     parts = (
+        markup.prompt_line(generation.prompt or ""),
         response_html(generation.response, heat_map(logprobs), calls)
         or text_html(generation.text, generation.without_words, logprobs),
+        token_numbers(logprobs),
         markup.folded("tokens of the prompt", prompt) if prompt else "",
-        markup.facts(generation.usage.said(generation.cached)),
-        markup.facts(generation._times()),
+        markup.facts(generation.usage.said(generation.cached) | generation._times()),
         markup.facts({"not parsed": generation.unparsed}),
     )
     return "".join(parts)

@@ -26,12 +26,27 @@ def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
         spans.append(_span(group, place))
         place += len(group) or 1
     rest = f" … {markup.quantity(len(tokens) - MOST_TOKENS, 'more token')}" if len(tokens) > MOST_TOKENS else ""
-    legend = (
-        '<div style="opacity:0.75;font-size:85%">the deeper the shade, the less likely the token; underlined: '
-        "another token was likelier; point at a token for its place, rank and probability</div>"
+    legend = markup.note(
+        "the deeper the shade, the less likely the token; underlined: another token was likelier; point at a token for "
+        "its place, rank and probability"
     )
-    style = "white-space:pre-wrap;overflow-wrap:break-word;line-height:1.9;margin:0.2em 0"
+    style = "white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.9;margin:0.2em 0"
     return f'<div dir="auto" style="{style}">{"".join(spans)}{rest}</div>{legend}'
+
+
+def token_numbers(tokens: Sequence[TokenLogprob | None]) -> str:
+    """Return the numbers of a heat map as folded HTML, for keyboards, touch screens and screen readers."""
+    lines = (_line(token, place) for place, token in enumerate(tokens[:MOST_TOKENS]) if token is not None)
+    return markup.folded("numbers of the tokens", markup.preformatted("\n".join(lines))) if tokens else ""
+
+
+def _line(token: TokenLogprob, place: int) -> str:
+    others = ", ".join(f"{_quoted(each)} {_share(each)}" for each in token.top[:SHOWN_TOP])
+    return f"{place}. {_quoted(token)} {_share(token)}, rank {token.rank:,}{f'; likeliest: {others}' if others else ''}"
+
+
+def _share(token: TokenLogprob) -> str:
+    return markup.percent(probability(token.logprob))
 
 
 def covers(text: str, tokens: Sequence[TokenLogprob]) -> bool:
@@ -91,11 +106,8 @@ def title(group: Sequence[TokenLogprob], place: int) -> str:
 
 
 def _title(token: TokenLogprob, place: int) -> str:
-    likely = markup.percent(probability(token.logprob))
-    lines = [f"{_quoted(token)}: {likely}, rank {token.rank:,}, token {token.token_id}, place {place}"]
-    lines += [
-        f"  {each.rank}. {_quoted(each)} {markup.percent(probability(each.logprob))}" for each in token.top[:SHOWN_TOP]
-    ]
+    lines = [f"{_quoted(token)}: {_share(token)}, rank {token.rank:,}, token {token.token_id}, place {place}"]
+    lines += [f"  {each.rank}. {_quoted(each)} {_share(each)}" for each in token.top[:SHOWN_TOP]]
     return "\n".join(lines)
 
 

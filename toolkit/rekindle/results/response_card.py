@@ -55,7 +55,7 @@ def reasoning_html(reasoning: str, *, folded: bool = True) -> str:
         return ""
     title = f"reasoning, {markup.quantity(len(reasoning.split()), 'word')}"
     body = f'<div style="opacity:0.75">{markup.passage(reasoning)}</div>'  # paler than the content
-    return markup.folded(title, body) if folded else f'<div style="margin:0.2em 0;opacity:0.75">{title}</div>{body}'
+    return markup.folded(title, body) if folded else f"{markup.note(title)}{body}"
 
 
 def calls_html(calls: tuple[ToolCall, ...]) -> str:

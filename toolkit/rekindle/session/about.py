@@ -148,7 +148,7 @@ class About:
             "meanwhile": self.loaded_engine.programs.readiness().summary or None,
         }
         memory = self._memory.facts()
-        parts = (*map(markup.facts, (self._model(), memory, now)), prompt_shares(counts))
+        parts = (*map(markup.facts, (now, self._model(), memory)), prompt_shares(counts))
         return markup.card("Session", self.name, *parts)
 
     @property

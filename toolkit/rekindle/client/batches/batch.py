@@ -9,7 +9,6 @@ from typing import Any
 from rekindle.client.batches.run import BatchRun, Errors, Shape
 from rekindle.client.drawing import Watch, until_over
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import ToolSchemas, tools_in
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import InvalidBatch, InvalidRequest
@@ -35,7 +34,7 @@ class Batch:
         shape: the shape of the result.
         errors: "raise" raises the first error; "return" returns each error in the place of its generation.
         preparer: tokenizes the prompts.
-        submit: submits a request with its prompt, sampling parameters, and the tools of its conversation.
+        submit: submits a request with the tokens of its prompt, its sampling parameters, and the prompt itself.
     """
 
     prompts: Sequence[Prompt | Exception]
@@ -44,7 +43,7 @@ class Batch:
     shape: Shape
     errors: Errors
     preparer: Preparer
-    submit: Callable[[Prompt, SamplingParams, ToolSchemas | None], Handle]
+    submit: Callable[[tuple[int, ...], SamplingParams, Prompt], Handle]
 
     def __len__(self) -> int:
         return len(self.prompts) * len(self.variants)
@@ -93,7 +92,8 @@ class Batch:
                 if isinstance(prompt, Exception):
                     requests += [prompt] * len(self.variants)
                 else:
-                    requests += [self.submit(prompt, variant, tools_in(untokenized)) for variant in self.variants]
+                    assert not isinstance(untokenized, Exception), "a bad prompt has no tokens"
+                    requests += [self.submit(prompt, variant, untokenized) for variant in self.variants]
             return BatchRun(self.labels, self.shape, requests, self.errors, keeps_cancelled=keeps_cancelled)
         except BaseException:
             for each in requests:

@@ -44,6 +44,7 @@ from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.store.snapshot_store import SnapshotStore
+from rekindle.core.store.starts import ColdStarts
 from rekindle.core.text.masks import ThreadedMasks
 
 
@@ -106,6 +107,7 @@ def build(
             _lane(lane, store, stepper, preparer, executables[lane.place], resources, alone=followers is None)
             for lane, store, stepper in zip(lanes, stores, steppers, strict=True)
         ]
+        times = _times(directory, stores, monotonic() - started, wait=wait)
         loaded_engine = LoadedEngine(
             checkpoint=checkpoint,
             family=family,
@@ -116,7 +118,7 @@ def build(
             unserved=unserved,
             preparer=preparer,
             lanes=tuple(parts),
-            programs=_programs(lanes, stores, executables, preparing, monotonic() - started),
+            programs=_programs(lanes, stores, executables, preparing, times),
             resources=ExitStack(),
             followers=followers,
         ).composed(compose)
@@ -203,11 +205,11 @@ def _programs(
     stores: Sequence[Stores],
     executables: Mapping[Place, Executables],
     preparing: list[Future[None]],
-    seconds: float,
+    times: tuple[float, float | None],
 ) -> EnginePrograms:
-    """Return the programs of an engine that took so many seconds to load."""
+    """Return the programs of an engine, given the seconds of its opening and of a cold start."""
     by_place = dict(zip((lane.place for lane in lanes), stores, strict=True))
-    report = _restore_report(by_place, lanes[0].limits, seconds)
+    report = _restore_report(by_place, lanes[0].limits, *times)
     workspace = sum(place.data * lanes[0].budget.workspace for place in executables)
     return EnginePrograms(tuple(executables.values()), preparing, report, workspace)
 
@@ -240,13 +242,35 @@ def open_model(
     return checkpoint
 
 
-def _restore_report(stores: Mapping[Place, Stores], limits: EngineLimits, seconds: float) -> RestoreReport:
+def _times(
+    directory: Path | None, stores: Sequence[Stores], seconds: float, *, wait: bool
+) -> tuple[float, float | None]:
+    """Return the seconds of this opening, and of the cold start with these programs (None: unknown, or this one).
+
+    Args:
+        wait: True if the opening waited for programs; only such a cold start is recorded.
+    """
+    entries = [each.programs.entry(key) for each in stores if each.programs for key in each.program_keys]
+    if directory is None or not entries:
+        return seconds, None
+    starts = ColdStarts(directory, entries)
+    if any(each.compile_seconds for each in stores):
+        return seconds, starts.seconds()
+    if wait:
+        starts.record(seconds)
+    return seconds, None
+
+
+def _restore_report(
+    stores: Mapping[Place, Stores], limits: EngineLimits, seconds: float, cold_seconds: float | None
+) -> RestoreReport:
     """Return the report on restored state: the programs of all places, and the pages of the first."""
     reports = [each.restore_report(limits.pool.page_size, seconds) for each in stores.values()]
     return replace(
         reports[0],
         stored=sum(each.stored for each in reports),
         compile_seconds=sum(each.compile_seconds for each in reports),
+        cold_seconds=cold_seconds,
     )
 
 

@@ -2,10 +2,11 @@
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal, TypedDict, cast, get_args
 
+from rekindle.core import markup
 from rekindle.core.buckets import MAX_PROCESSOR_ARGS
 from rekindle.core.errors import InvalidRequest, ParametersIgnored, suggestion, warn
 from rekindle.core.request import checks, constraint
@@ -156,6 +157,13 @@ class SamplingParams:
     regex: Constraint | None = None
     choice: Constraint | None = None
     grammar: Constraint | None = None
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        return markup.named_values("SamplingParams", {field.name: getattr(self, field.name) for field in fields(self)})
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print one line per parameter as the result of a cell, and the repr inside a list."""
+        printer.text(repr(self) if printer.indentation else self._repr_mimebundle_()["text/plain"])
 
     @classmethod
     def from_options(

@@ -178,7 +178,7 @@ class Stats(_Counters):
 def prompt_shares(stats: SchedulerStats) -> str:
     """Return the sources of prompt tokens as HTML; an empty string before the first prompt."""
     shares = markup.shares(prompt_sources(stats), "token")
-    return f"<div>tokens of prompts, by where they were found:</div>{shares}" if shares else ""
+    return markup.note("tokens of prompts, by where they were found") + shares if shares else ""
 
 
 def cached_suffix(stats: SchedulerStats) -> str:

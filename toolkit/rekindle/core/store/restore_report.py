@@ -42,7 +42,9 @@ class RestoreReport:
             may have been compiled concurrently.
         differences: reasons for unused entries: each differing key part, with (its value here, its stored value).
         states: number of cached states found in the snapshot, for a model whose layers keep one.
-        pending: number of programs still to be compiled, in quiet times.
+        to_compile: number of programs being compiled in the background, or waiting for it.
+        cold_seconds: time of `open` when none of these programs was stored, as measured then; None if it is unknown, or
+            for a cold start itself.
     """
 
     stored: int
@@ -54,23 +56,48 @@ class RestoreReport:
     compile_seconds: float
     differences: dict[str, tuple[str, str]]
     states: int = 0
-    pending: int = 0
+    to_compile: int = 0
+    cold_seconds: float | None = None
 
     def __repr__(self) -> str:
         return f"<rekindle restored: {'; '.join(self._counts())}>" + "".join(f"\n  {line}" for line in self._reasons())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        return markup.bundle(
-            repr(self), markup.card("rekindle restored", "", markup.bullet_list(self._counts() + self._reasons()))
-        )
+        reasons = markup.bullet_list(self._reasons()) if self.differences else ""
+        html = markup.card("Restored", self._state(), self._picture(), markup.facts(self._facts()), reasons)
+        return markup.bundle(repr(self), html)
+
+    def _state(self) -> str:
+        ratio = self.cold_seconds / self.seconds if self.cold_seconds and self.seconds else 0.0
+        faster = f", {ratio:.{0 if ratio >= 9.95 else 1}f} times as fast as a cold start" if ratio >= 1.05 else ""
+        return f"open after {markup.seconds(self.seconds)}{faster}"
+
+    def _picture(self) -> str:
+        """Return a bar for the cold start and a bar for this start; empty without a measured cold start."""
+        if not self.cold_seconds:
+            return ""
+        whole = max(self.cold_seconds, self.seconds)
+        cold = _bar("cold start", self.cold_seconds, whole, f"rgb({markup.COOL})")
+        return cold + _bar("this start", self.seconds, whole, f"rgb({markup.EMBER})")
+
+    def _facts(self) -> dict[str, str | None]:
+        """Return the numbers of the card, by name."""
+        states = f" and {markup.quantity(self.states, 'state')}" if self.states else ""
+        missing = self.stored - self.programs
+        return {
+            "programs loaded": f"{self.programs:,}" + (f" of {self.stored:,}" if missing > 0 else ""),
+            "compiled": f"{self.compiled:,}" + (f", {self.to_compile:,} still to compile" if self.to_compile else ""),
+            "saved": f"{markup.seconds(self.compile_seconds)} of compiling" if self.compile_seconds else None,
+            "cached": f"{markup.quantity(self.nodes, 'page')} ({markup.quantity(self.tokens, 'token')}){states}",
+        }
 
     def _counts(self) -> list[str]:
         states = f" and {markup.quantity(self.states, 'state')}" if self.states else ""
-        pending = f", {self.pending} still to compile" if self.pending else ""
         return [
-            f"{self._programs()}, {self.compiled} compiled{pending}",
+            f"{self._programs()}, {self.compiled} compiled"
+            + (f", {self.to_compile} still to compile" if self.to_compile else ""),
             f"{markup.quantity(self.nodes, 'cached page')} ({markup.quantity(self.tokens, 'token')}){states} found",
-            f"open after {self.seconds:.2f} s",
+            f"open after {self.seconds:.2f} s" + (f" ({self.cold_seconds:.2f} s cold)" if self.cold_seconds else ""),
             *([f"saved {markup.seconds(self.compile_seconds)} of compiling"] if self.compile_seconds else []),
         ]
 
@@ -84,6 +111,15 @@ class RestoreReport:
             f"stored entries differ in {difference_text(part, here, there)}"
             for part, (here, there) in self.differences.items()
         ]
+
+
+def _bar(name: str, seconds: float, whole: float, colour: str) -> str:
+    """Return a bar for a duration, between its name and its seconds."""
+    time = markup.seconds(seconds)
+    bar = markup.bar({colour: seconds}, f"{name}: {time}", whole=whole)
+    style = "display:flex;align-items:center;gap:0 0.8em;max-width:44em;margin:0.1em 0 0 0"
+    label = f'<span style="flex:0 0 5.5em;{markup.PALE}">{markup.visible(name)}</span>'
+    return f'<div style="{style}">{label}{bar}<span style="flex:0 0 5em">{markup.visible(time)}</span></div>'
 
 
 def difference_text(part: str, here: str, there: str) -> str:

@@ -10,22 +10,19 @@ from rekindle.notebook.board.rates import SECONDS
 
 WIDTH, HEIGHT = 180, 34
 """The size of the sparkline in SVG units; the page scales it."""
-SPEED = "70,140,210"
-"""The colour of generated tokens, without an alpha."""
 SHADES = {
     "in use": f"rgba({markup.TIERS['device']},0.85)",
     "free, cached": f"rgba({markup.TIERS['device']},0.35)",
     "device": f"rgba({markup.TIERS['device']},0.85)",
     "host": f"rgba({markup.TIERS['host']},0.85)",
     "disk": f"rgba({markup.TIERS['disk']},0.85)",
-    "slots": f"rgba({SPEED},0.75)",
-    "ready": "rgba(60,160,90,0.75)",
+    "slots": f"rgba({markup.COOL},0.75)",
+    "ready": f"rgb({markup.EMBER})",
 }
 """The colours of the parts of bars, by name; other parts are transparent."""
-DOTS = {"running": "rgb(60,160,90)", "paused": "rgb(225,150,30)", "stuck": "rgb(200,60,50)"}
+MARKS = {"running": "60,160,90", "paused": "225,150,30", "stuck": "200,60,50"}
+"""The colours of the mark in the header, by state, without an alpha."""
 GRID = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:0.7em 2.2em"
-PALE = "font-size:0.9em;opacity:0.75"
-WHOLE = "max-width:60em;line-height:1.45;font-variant-numeric:tabular-nums"
 
 
 def board_bundle(board: Board) -> markup.Bundle:
@@ -35,33 +32,33 @@ def board_bundle(board: Board) -> markup.Bundle:
 
 def board_html(board: Board) -> str:
     """Return the whole snapshot as HTML."""
-    return overview_html(board) + requests_html(board)
+    facts = board.facts
+    state = markup.BETWEEN.join((f"{facts.name} ({facts.dtype})", board.state()))
+    mark = MARKS.get(facts.state.partition(" ")[0], "128,128,128")
+    return markup.card("Dashboard", state, overview_html(board), requests_html(board), mark=mark)
 
 
 def overview_html(board: Board) -> str:
-    """Return the snapshot without the table of requests, as HTML."""
+    """Return the figures of the snapshot as HTML, without its header and the table of requests."""
     facts, stats = board.facts, board.facts.stats.scheduler
     here, elsewhere = pages(stats), pages_elsewhere(stats)
     free, _, of_all = free_pages(stats).partition(" ")
-    slot_counts = {"slots": stats.running, "": facts.slots - stats.running}
     slots = f"of {facts.slots} in use, {stats.waiting:,} waiting"
-    ready = {"ready": facts.ready_programs, "to come": facts.total_programs - facts.ready_programs}
+    ready = _progress("ready", facts.ready_programs, facts.total_programs)
     sections = (
         _section("tokens per second", _speed(board), _sparkline(board.rate.history)),
         _section("time to the first token", _number(*(board.first_token() or ("-", "none in the last minute")))),
-        _section("slots", _number(f"{stats.running}", slots), _bar(slot_counts, "slot")),
+        _section("slots", _number(f"{stats.running}", slots), _progress("slots", stats.running, facts.slots)),
         _section("pages", _number(free, of_all), _bar(here, "page"), _legend(here, elsewhere)),
         _section(
             "tokens of prompts, found in",
             _bar(prompt_sources(stats), "token"),
             _shares(prompt_sources(stats)),
         ),
-        _section("programs", _bar(ready, "program"), _programs(board)),
+        _section("programs", ready, _programs(board)),
     )
     faded = ";opacity:0.85" if facts.has_ended else ""
-    return (
-        f'<div style="{WHOLE}{faded}">{_title(board)}<div style="{GRID}">{"".join(sections)}</div>{_lanes(board)}</div>'
-    )
+    return f'<div style="{GRID}{faded}">{"".join(sections)}</div>{_lanes(board)}'
 
 
 def requests_html(board: Board) -> str:
@@ -69,41 +66,29 @@ def requests_html(board: Board) -> str:
     rows = board.requests()
     if not rows:
         return ""
-    more = f'<div style="{PALE}">and {board.facts.more:,} more</div>' if board.facts.more else ""
-    lines = (_row(COLUMNS, PALE), *(_row(row, "") for row in rows))
-    table = f'<table style="border-collapse:collapse;margin:0;font-size:inherit">{"".join(lines)}</table>'
-    return f'<div style="{WHOLE};margin-top:0.7em">{table}{more}</div>'
+    more = markup.note(f"and {board.facts.more:,} more") if board.facts.more else ""
+    return f'<div style="margin-top:0.7em">{markup.table(rows, COLUMNS)}{more}</div>'
 
 
 def _lanes(board: Board) -> str:
     """Return a line of HTML for each lane; empty with a single lane."""
     lines = "".join(
-        f'<div>{visible(name)} <span style="{PALE}">{visible(text)}</span></div>'
+        f'<div>{visible(name)} <span style="{markup.PALE}">{visible(text)}</span></div>'
         for name, text in board.lanes().items()
     )
     return lines and f'<div style="margin-top:0.7em">{lines}</div>'
 
 
-def _title(board: Board) -> str:
-    facts = board.facts
-    dot = DOTS.get(facts.state.partition(" ")[0], "rgba(128,128,128,0.7)")
-    return (
-        f'<div style="margin-bottom:0.4em"><b>{visible(facts.name)}</b> <span style="opacity:0.7">'
-        f'{visible(facts.dtype)}</span> <span style="overflow-wrap:anywhere;margin-left:0.8em">'
-        f'<span style="color:{dot}">●</span> {visible(board.state())}</span></div>'
-    )
-
-
 def _section(name: str, *parts: str) -> str:
     """Return a section of HTML parts below its name."""
-    return f'<div><div style="{PALE}">{visible(name)}</div>{"".join(parts)}</div>'
+    return f'<div><div style="{markup.PALE}">{visible(name)}</div>{"".join(parts)}</div>'
 
 
 def _number(number: str, words: str) -> str:
     """Return a number in large type, followed by words."""
     return (
-        f'<div style="white-space:nowrap"><span style="font-size:1.5em;margin-right:0.4em">{visible(number)}</span>'
-        f'<span style="{PALE}">{visible(words)}</span></div>'
+        f'<div><span style="{markup.BIG};margin-right:0.4em">{visible(number)}</span>'
+        f'<span style="{markup.PALE}">{visible(words)}</span></div>'
     )
 
 
@@ -119,7 +104,7 @@ def _programs(board: Board) -> str:
     restored = (
         f", {markup.quantity(board.facts.restored_pages, 'cached page')} found" if board.facts.restored_pages else ""
     )
-    return f'<div>{visible(ready)}</div><div style="{PALE}">{visible(sources + restored)}</div>'
+    return f'<div>{visible(ready)}</div><div style="{markup.PALE}">{visible(sources + restored)}</div>'
 
 
 def _shares(parts: Mapping[str, int]) -> str:
@@ -142,23 +127,20 @@ def _entry(name: str, count: int | str, shade: str | None) -> str:
     text = count if isinstance(count, str) else f"{count:,}"
     return (
         f'<span style="white-space:nowrap;margin-right:0.7em">{swatch if shade else ""}{visible(text)} '
-        f'<span style="{PALE}">{visible(name)}</span></span>'
+        f'<span style="{markup.PALE}">{visible(name)}</span></span>'
     )
 
 
 def _bar(parts: Mapping[str, int], unit: str) -> str:
     """Return a bar of parts; `parts` has their counts by name, and `unit` is the unit of the counts."""
-    whole = sum(parts.values())
-    filled = "".join(
-        f'<span title="{visible(f"{name}: {markup.quantity(count, unit)}")}" style="width:{100 * count / whole:.1f}%;'
-        f'background:{SHADES.get(name, "transparent")}"></span>'
-        for name, count in parts.items()
-        if count
-    )
-    return (
-        '<div style="display:flex;height:0.6em;margin:0.3em 0;border-radius:3px;overflow:hidden;'
-        f'background:rgba(128,128,128,0.18)">{filled}</div>'
-    )
+    label = ", ".join(f"{name}: {markup.quantity(count, unit)}" for name, count in parts.items())
+    filled = {SHADES[name]: count for name, count in parts.items() if name in SHADES}
+    return markup.bar(filled, label, whole=sum(parts.values()))
+
+
+def _progress(name: str, done: int, whole: int) -> str:
+    """Return a bar of the part of a whole that is in use or done; `name` is a name of `SHADES`."""
+    return markup.bar({SHADES[name]: done}, f"{name}: {done:,} of {whole:,}", whole=whole, role="progressbar")
 
 
 def _sparkline(history: Sequence[float]) -> str:
@@ -169,8 +151,8 @@ def _sparkline(history: Sequence[float]) -> str:
     line = " ".join(f"{start + (place + 0.5) * step:.1f},{top:.1f}" for place, top in enumerate(tops))
     edges = f"{start + step / 2:.1f},{HEIGHT} {line} {WIDTH - step / 2:.1f},{HEIGHT}"
     curve = (
-        f'<polygon points="{edges}" fill="rgb({SPEED})" fill-opacity="0.18"/>'
-        f'<polyline points="{line}" fill="none" stroke="rgb({SPEED})" stroke-width="1.5" stroke-linejoin="round" '
+        f'<polygon points="{edges}" fill="rgb({markup.COOL})" fill-opacity="0.18"/>'
+        f'<polyline points="{line}" fill="none" stroke="rgb({markup.COOL})" stroke-width="1.5" stroke-linejoin="round" '
         'vector-effect="non-scaling-stroke"/>'
         if history
         else ""
@@ -182,13 +164,3 @@ def _sparkline(history: Sequence[float]) -> str:
         f'<path d="M0 {HEIGHT - 0.5}H{WIDTH}" stroke="currentColor" stroke-opacity="0.25" '
         'vector-effect="non-scaling-stroke"/></svg>'
     )
-
-
-def _row(cells: Sequence[str], style: str) -> str:
-    """Return a row of the table. Columns after the first two are right-aligned."""
-    columns = (
-        f'<td style="padding:0 1.6em 0 0;border:0;text-align:{"right" if place > 1 else "left"}">'
-        f'<span style="{style}">{visible(cell)}</span></td>'
-        for place, cell in enumerate(cells)
-    )
-    return f'<tr style="background:none">{"".join(columns)}</tr>'

@@ -52,13 +52,12 @@ class EnginePrograms:
         """Return the state restored from earlier sessions so far."""
         misses = [miss for each in self.executables for miss in tuple(each.builder.misses.values()) if miss]
         missed = {part: shorten(pair) for miss in misses for part, pair in miss.items()}
-        loads, at_open = self.loads, self.restored_at_open
-        pending = max(0, self.readiness().pending - max(0, at_open.stored - loads))
+        at_open, loads, pending = self.restored_at_open, self.loads, self.readiness().pending
         return replace(
             at_open,
             programs=loads,
             compiled=self.compilations,
-            pending=pending,
+            to_compile=max(0, pending - max(0, at_open.stored - loads)),
             differences=at_open.differences | missed,
         )
 

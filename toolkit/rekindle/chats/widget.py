@@ -1,0 +1,272 @@
+"""Box to talk to a model in a notebook: the conversation, the answer as it arrives, and an input with buttons."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from rekindle.chats.card import content, reasoning_html
+from rekindle.chats.turns import Draw, TurnOptions
+from rekindle.client.handle import Handle
+from rekindle.client.record import Record
+from rekindle.core import markup
+from rekindle.core.concurrency.threads import ending, soon
+from rekindle.core.concurrency.waits import Waits, blocked
+from rekindle.core.errors import RequestCancelled
+from rekindle.notebook import front_end
+from rekindle.notebook.live_parts import GrowingParts, PartReader
+from rekindle.notebook.live_text import REDRAW_SECONDS, draw_record
+from rekindle.results.generation import Generation
+from rekindle.results.markdown import render
+from rekindle.results.tool_run import ToolStep
+
+HINT = "Say something, and press Enter"
+
+
+class Conversation(Protocol):
+    """Interface of a `Chat` for its widget."""
+
+    @property
+    def messages(self) -> list[Mapping[str, Any]]: ...
+    def _turn(self, new_messages: str, options: TurnOptions, draw: Draw, on_step: Any = ...) -> Waits[Generation]: ...
+    def _repr_mimebundle_(self) -> markup.Bundle: ...
+
+
+class ChatWidget:
+    """Box to talk to a model, from `chat.widget()`.
+
+    It has three outputs: the conversation, updated after each turn; the current turn; and the input, which alone
+    consists of widgets. So a saved notebook has the conversation.
+
+    Args:
+        chat: the conversation.
+
+    Attributes:
+        answers: the answers of this widget, by the number of messages before each.
+    """
+
+    def __init__(self, chat: Conversation):
+        self._chat = chat
+        self.answers: dict[int, Generation] = {}
+        self._lock = threading.RLock()
+        self._handle: Handle | None = None
+        self._is_busy = False
+        self._inputs: _Inputs | None = None
+        self._history, self._current = front_end.CellOutput(), front_end.CellOutput()
+
+    def send(self, text: str) -> bool:
+        """Start a turn with a user message on a thread; return False if another turn is running."""
+        with self._lock:
+            if self._is_busy:
+                return False
+            self._is_busy = True
+        self._show_busy()
+        self._current.draw(_turn_bundle(text, "", "waiting", ""))
+        soon(partial(front_end.context_of_threads().run, self._run, text), "chat")
+        return True
+
+    def stop(self) -> None:
+        """Cancel the current answer; its text so far stays in the conversation."""
+        if (handle := self._handle) is not None:
+            handle.cancel()
+
+    def close(self) -> None:
+        """Cancel the current answer, and remove the input."""
+        self.stop()
+        if self._inputs is not None:
+            self._inputs.close()
+
+    def __repr__(self) -> str:
+        return f"<rekindle.ChatWidget of {self._chat!r}>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        return self._chat._repr_mimebundle_()
+
+    def _ipython_display_(self) -> None:
+        """Show the conversation and the input.
+
+        Raises:
+            NotImplementedError: no widgets are available; IPython then uses `_repr_mimebundle_`.
+        """
+        if front_end.kernel() is None:
+            raise NotImplementedError("a conversation can be typed only in a notebook")
+        if self._inputs is None:
+            try:
+                inputs = _Inputs(self.send, self.stop)
+            except Exception as error:  # of any kind: IPython would print the traceback
+                raise NotImplementedError("an input needs ipywidgets") from error
+        else:
+            inputs = self._inputs
+        with self._lock:  # a second display moves the outputs
+            self._history, self._current = front_end.CellOutput(), front_end.CellOutput()
+            self._history.draw(self._history_bundle())
+            self._current.draw(front_end.EMPTY)
+            inputs.show()
+            self._inputs = inputs
+        self._show_busy()
+
+    def _run(self, text: str) -> None:
+        """Run a turn to its end, on a thread of its own; an error is displayed."""
+        before, why = len(self._chat.messages), ""
+        try:
+            answer = blocked(self._chat._turn(text, {}, partial(self._draw, text), self._draw_results))
+            self.answers[len(self._chat.messages) - 1] = answer
+        except Exception as error:
+            if ending():  # a kernel at shutdown has no sockets
+                return
+            why = f"{type(error).__name__}: {error}"
+        self._history.draw(self._history_bundle())
+        self._current.draw(_error_bundle(text, why) if len(self._chat.messages) == before and why else front_end.EMPTY)
+        with self._lock:
+            self._is_busy, self._handle = False, None
+        self._show_busy()
+
+    def _draw(self, text: str, handle: Handle) -> Waits[Generation]:
+        """Draw one answer of the turn to its end; return it, or its part if it was stopped."""
+        self._handle = handle
+        yield from draw_record(handle.record, _Screen(text, handle.record, self._current))
+        with suppress(RequestCancelled):
+            handle.record.result()
+        return handle.record.so_far()
+
+    def _draw_results(self, step: ToolStep) -> None:
+        """Draw the turn during the calls of an answer; the next answer replaces this."""
+        calls = ", ".join(f"{result.call.name}()" for result in step.results)
+        self._current.draw(_turn_bundle("", "", f"called {calls}", ""))
+
+    def _history_bundle(self) -> markup.Bundle:
+        return history_bundle(self._chat.messages, self.answers)
+
+    def _show_busy(self) -> None:
+        if self._inputs is not None:
+            self._inputs.show_busy(self._is_busy)
+
+
+class _Screen:
+    """Current turn in an output: the user message, and the end of the growing answer.
+
+    Attributes:
+        seconds: the minimum time between two updates.
+    """
+
+    seconds: float = REDRAW_SECONDS
+
+    def __init__(self, text: str, record: Record, output: front_end.CellOutput):
+        self._text, self._record, self._output = text, record, output
+        self._position = 0
+        self._reader, self._parts = PartReader(record), GrowingParts()
+
+    def draw(self) -> None:
+        """Draw the answer so far."""
+        new = self._record.pieces.items[self._position :]
+        self._position += len(new)
+        self._parts.take(self._reader.push(new))
+        facts = markup.facts(self._record.facts)
+        self._output.draw(_turn_bundle(self._text, self._parts.html, self._record.state, facts, self._parts.text))
+
+    def close(self) -> None:
+        """Leave the last state; the conversation takes its place."""
+
+
+class _Inputs:
+    """Input box with its buttons. The kernel receives a line of text as a change of the box that ends in a line end.
+
+    A front end sends changes of one widget in order, so the end of the line comes with the whole line.
+    """
+
+    def __init__(self, send: Any, stop: Any):
+        from ipywidgets import Button, HBox, Layout, Textarea
+
+        self._send, self._output = send, front_end.CellOutput()
+        narrow = Layout(width="auto", flex="0 0 auto")
+        self._box = Textarea(
+            description="You", placeholder=HINT, rows=1, layout=Layout(flex="1 1 12em", width="auto", min_width="0")
+        )
+        self._box.style.description_width = "initial"
+        self._sender = Button(description="Send", layout=narrow)
+        self._stopper = Button(description="Stop", icon="stop", layout=narrow, disabled=True)
+        self._box.observe(self._on_text, "value")
+        self._sender.on_click(lambda _: self._submit())
+        self._stopper.on_click(lambda _: stop())
+        row = Layout(display="flex", flex_flow="row wrap", align_items="center", max_width="72em")
+        self._root = HBox([self._box, self._sender, self._stopper], layout=row)
+
+    def show(self) -> None:
+        """Draw the input in the running cell."""
+        self._output = front_end.CellOutput()
+        self._output.draw({"text/plain": "", front_end.VIEW: self._root.get_view_spec()})
+
+    def show_busy(self, busy: bool) -> None:
+        """Enable the button that is of use now."""
+        self._sender.disabled, self._stopper.disabled = busy, not busy
+
+    def close(self) -> None:
+        """Remove the input."""
+        self._output.draw(front_end.EMPTY)
+        for widget in (self._box, self._sender, self._stopper, self._root):
+            for part in (widget, widget.layout, getattr(widget, "style", None)):
+                if part is not None:
+                    part.close()
+
+    def _on_text(self, change: Any) -> None:
+        if change["new"].endswith("\n"):
+            self._submit()
+
+    def _submit(self) -> None:
+        text: str = self._box.value
+        rest = "" if text.strip() and self._send(text.strip()) else text.rstrip("\n")
+        if rest != text:
+            self._box.value = rest
+
+
+def history_bundle(messages: Sequence[Mapping[str, Any]], answers: Mapping[int, Generation]) -> markup.Bundle:
+    """Return a conversation as text and as HTML, with the figures of known answers.
+
+    Args:
+        answers: the answers by the index of their message.
+    """
+    state = markup.quantity(len(messages), "message")
+    html = "".join(_message_html(message, answers.get(place)) for place, message in enumerate(messages))
+    plain = "\n".join(f"{message.get('role')}: {content(message)}" for message in messages)
+    return markup.bundle(plain or f"Chat: {state}", markup.card("Chat", state, html))
+
+
+def _message_html(message: Mapping[str, Any], answer: Generation | None) -> str:
+    text, role = content(message), str(message.get("role"))
+    body = f'<div dir="auto">{render(text)}</div>' if role == "assistant" else markup.passage(text)
+    is_same = answer is not None and answer.message.get("content") == message.get("content")  # until undo or edit
+    figures = _figures(answer) if answer is not None and is_same else ""
+    return f'<div style="margin:0.6em 0 0 0">{markup.note(role)}{reasoning_html(message)}{body}{figures}</div>'
+
+
+def _figures(answer: Generation) -> str:
+    """Return the figures of an answer, with a bar for the part of its prompt that was cached."""
+    cached, prompt = answer.cached_tokens, answer.usage.prompt_tokens
+    share = f"{cached:,} of {prompt:,} tokens ({cached / prompt:.0%})" if prompt else "none"
+    bar = markup.bar({f"rgb({markup.EMBER})": cached}, f"prompt from the cache: {share}", whole=prompt or 1)
+    facts = {
+        "from the cache": share,
+        "generated": markup.quantity(len(answer.token_ids), "token"),
+        "first token after": markup.seconds(answer.timings.first_token),
+        "total": markup.seconds(answer.timings.total),
+        "ended": None if answer.finish_reason == "stop" else answer.finish_reason,
+    }
+    return f'<div style="max-width:16em">{bar}</div>{markup.facts(facts)}'
+
+
+def _turn_bundle(text: str, html: str, state: str, facts: str, plain: str = "") -> markup.Bundle:
+    """Return the current turn as text and as HTML: the user message, and the answer so far."""
+    user = _message_html({"role": "user", "content": text}, None) if text else ""
+    answer = f'<div style="margin:0.6em 0 0 0">{markup.note(f"assistant{markup.BETWEEN}{state}")}{html}{facts}</div>'
+    return markup.bundle(f"user: {text}\nassistant: {plain} [{state}]", markup.frame(user + answer))
+
+
+def _error_bundle(text: str, why: str) -> markup.Bundle:
+    """Return the turn that an error has ended; the conversation is unchanged."""
+    user, note = (
+        _message_html({"role": "user", "content": text}, None),
+        "this turn failed; the conversation is as before",
+    )
+    html = f'<div role="alert" style="margin:0.6em 0 0 0">{markup.note(note)}{markup.passage(why)}</div>'
+    return markup.bundle(f"user: {text}\n[{why}]", markup.frame(user + html))
