@@ -102,7 +102,20 @@ class Adapt:
     key: ClassVar[Key] = ADAPT
 
 
-Order: TypeAlias = TickOrder | Enter | Allow | Gather | Scatter | GatherState | ScatterState | Adapt
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Order to compute something from the weights and inputs alone.
+
+    Attributes:
+        key: the key of the program.
+        inputs: its second argument.
+    """
+
+    key: Key
+    inputs: Any
+
+
+Order: TypeAlias = TickOrder | Enter | Allow | Gather | Scatter | GatherState | ScatterState | Adapt | Inspection
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +181,8 @@ class DeviceState:
                 return self.slots.states, np.int32(order.slot), order.content
             case Adapt():
                 return self.adapters, np.int32(order.slot), order.content
+            case Inspection():
+                return self.weights, order.inputs
 
     def take(self, order: Order, results: Any) -> Any:
         """Store the new state from an order's results, and return the rest: outputs, a copy, or None."""
@@ -179,7 +194,7 @@ class DeviceState:
                 self.slots = replace(self.slots, adjustments=results)
             case Allow():
                 self.slots = replace(self.slots, allowed=results)
-            case Gather() | GatherState():
+            case Gather() | GatherState() | Inspection():
                 return results
             case Scatter():
                 self.pages = results

@@ -13,6 +13,7 @@ the messages in both directions, assigns requests to lanes, and merges the answe
 
 from rekindle.core.messages.answers import Output, Outputs, Started, Stopped, Text, Texts
 from rekindle.core.messages.grammars import Advance, Advanced
+from rekindle.core.messages.inspection import Inspect, Inspected
 from rekindle.core.messages.lanes import FromLane, ToLane
 from rekindle.core.messages.message import Message
 from rekindle.core.messages.moves import (
@@ -114,6 +115,8 @@ __all__ = [
     "FromLane",
     "Gathered",
     "InFlightPolicy",
+    "Inspect",
+    "Inspected",
     "KeepWeights",
     "LaneBack",
     "LaneLost",

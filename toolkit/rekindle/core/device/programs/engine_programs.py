@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from rekindle.core.buckets import Bucket
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.lowering import Key
 from rekindle.core.device.programs.readiness import Readiness
 from rekindle.core.markup import quantity
+from rekindle.core.models.inspection.look import Look
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.store.validity import shorten
 
@@ -87,8 +87,10 @@ class EnginePrograms:
 
 def _capacity_of(key: Key) -> str:
     """Describe the capacity of a program for users."""
-    if not isinstance(key, Bucket):
+    if isinstance(key, str):
         return key
+    if isinstance(key, Look):
+        return f"a look at up to {key.tokens:,} tokens"
     parts = [f"prompts of up to {key.prefill_tokens:,} tokens"] if key.prefill_tokens else []
     steps = "a step" if key.steps == 1 else f"{key.steps} steps"
     parts += [f"{steps} of up to {quantity(key.decode_rows, 'request')}"] if key.decode_rows else []

@@ -19,6 +19,7 @@ from rekindle.core.device.step import step
 from rekindle.core.models.adapters.products import AdapterSizes, Product
 from rekindle.core.models.adapters.rows import Adapters, Stacks
 from rekindle.core.models.decoder import AbstractDecoder
+from rekindle.core.models.inspection.look import Look, LookInputs, lens, look
 from rekindle.core.models.mixing import State
 from rekindle.core.page import NULL_PAGE
 from rekindle_kernels.api import Implementation
@@ -44,13 +45,13 @@ class Function:
 
 
 def step_function(place: Place, abstract: AbstractDecoder, sizes: Sizes, processor: LogitsProcessor | None) -> Function:
-    """Return the step function, common to all buckets. Programs bind its `bucket` argument."""
+    """Return the step function, common to all buckets. Programs bind its first argument, `bucket`."""
 
     def run(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
         decoder = abstract.with_weights(weights)
         return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, processor)
 
-    def run_on_all(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
+    def run_on_all(bucket: Bucket, weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array) -> Any:
         of_device = place.on_each_device(
             partial(run, bucket=bucket), (WEIGHTS, PAGES, SLOTS, ROWS), (PAGES, SLOTS, ROWS)
         )
@@ -82,10 +83,31 @@ def adapted_step_function(
 
     into = (WEIGHTS, WEIGHTS, PAGES, SLOTS, ROWS)
 
-    def run_on_all(*arguments: Any, bucket: Bucket) -> Any:
+    def run_on_all(bucket: Bucket, *arguments: Any) -> Any:
         return place.on_each_device(partial(run, bucket=bucket), into, (PAGES, SLOTS, ROWS))(*arguments)
 
     return Function(run_on_all, into, (PAGES, SLOTS, ROWS), (2, 3))
+
+
+def look_function(place: Place, abstract: AbstractDecoder) -> Function:
+    """Return the function to look at a sequence, common to all looks. Programs bind its first argument, `shape`."""
+
+    def run(weights: list[jax.Array], inputs: LookInputs, shape: Look) -> tuple[jax.Array, jax.Array]:
+        return look(abstract.with_weights(weights), inputs, shape.states)
+
+    def run_on_all(shape: Look, weights: list[jax.Array], inputs: LookInputs) -> Any:
+        return place.on_each_device(partial(run, shape=shape), (WEIGHTS, SAME), SAME)(weights, inputs)
+
+    return Function(run_on_all, (WEIGHTS, SAME), SAME)
+
+
+def lens_function(place: Place, abstract: AbstractDecoder) -> Function:
+    """Return the function of the logit lens."""
+
+    def run(weights: list[jax.Array], hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return lens(abstract.with_weights(weights), hidden)
+
+    return Function(place.on_each_device(run, (WEIGHTS, SAME), SAME), (WEIGHTS, SAME), SAME)
 
 
 def adapt_function(place: Place) -> Function:

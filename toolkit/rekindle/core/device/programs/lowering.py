@@ -28,6 +28,8 @@ from rekindle.core.device.programs.functions import (
     allow_function,
     copy_functions,
     enter_function,
+    lens_function,
+    look_function,
     state_copy_functions,
     step_function,
 )
@@ -38,6 +40,7 @@ from rekindle.core.device.state import Sizes, empty_state
 from rekindle.core.models.adapters.products import NO_ROOM, AdapterSizes
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import abstract_decoder
+from rekindle.core.models.inspection.look import LENS_ROWS, Look, LookInputs
 from rekindle.core.models.weights.form import WeightForm, held_bytes
 from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle_kernels.api import Implementation, choose_for_all
@@ -55,6 +58,8 @@ GATHER_STATE copies the state of a slot, over all layers: `program(states, slot)
 SCATTER_STATE copies a state into a slot: `program(states, slot, content) -> states`.
 ADAPT puts an adapter into a slot: `program(adapters, slot, content) -> adapters`. The step of a bucket with adapters
 takes them after the weights.
+A look computes activations of a sequence: `program(weights, inputs) -> (states, patterns)`.
+LENS computes likely tokens from activations: `program(weights, hidden) -> (ids, logprobs)`.
 """
 
 EMPTY: Final = "empty"
@@ -65,14 +70,21 @@ SCATTER: Final = "scatter"
 GATHER_STATE: Final = "gather state"
 SCATTER_STATE: Final = "scatter state"
 ADAPT: Final = "adapt"
-Key = Bucket | Literal["empty", "enter", "allow", "gather", "scatter", "gather state", "scatter state", "adapt"]
+LENS: Final = "lens"
+Key = (
+    Bucket
+    | Look
+    | Literal["empty", "enter", "allow", "gather", "scatter", "gather state", "scatter state", "adapt", "lens"]
+)
 """The use of a program."""
 
 
 def program_name(key: Key) -> str:
     """Return a program's readable name, the same in every process."""
-    if not isinstance(key, Bucket):
+    if isinstance(key, str):
         return key
+    if isinstance(key, Look):
+        return f"look at {key.tokens} tokens with {key.states} states and {key.patterns} patterns"
     steps = "step" if key.steps == 1 else f"{key.steps} steps"
     return f"{steps} of {key.prefill_tokens}+{key.decode_rows}{' with adapters' * key.adapters}"
 
@@ -126,7 +138,7 @@ class Programs:
         self.implementation = kernels = choose_for_all(place.first.platform, pools, kv_dtype, implementation)
         abstract = abstract_decoder(config, form, kernels, place.shards[0])
         self._weights = [place.global_shape(form, WEIGHTS) for form in abstract.forms]
-        self._place = place
+        self._config, self._place = config, place
         self.widened_bytes = 0 if kernels == "cpu" else _widened_bytes(abstract.requests, form)
         self.statics: dict[str, int | str] = asdict(sizes) | {
             "dtype": dtype.name,
@@ -157,6 +169,8 @@ class Programs:
         self._adapted_step = partial(adapted_step_function, place, abstract, sizes, processor)
         self._functions: dict[Any, Function] = {
             Bucket: step_function(place, abstract, sizes, processor),
+            Look: look_function(place, abstract),
+            LENS: lens_function(place, abstract),
             ADAPT: adapt_function(place),
             EMPTY: Function(place.on_each_device(empty, (), (PAGES, SLOTS)), (), (PAGES, SLOTS)),
             ENTER: enter_function(place, sizes.max_running),
@@ -230,6 +244,11 @@ class Programs:
                 return {"states": self._slots.states, "slot": np.int32(0)}
             case "scatter state":
                 return {"states": self._slots.states, "slot": np.int32(0), "content": self.state}
+            case "lens":
+                hidden = jax.ShapeDtypeStruct((LENS_ROWS, self._config.hidden_size), jnp.dtype(jnp.float32))
+                return {"weights": self._weights, "hidden": hidden}
+            case Look():
+                return {"weights": self._weights, "inputs": LookInputs.forms(self._config, key)}
             case Bucket():
                 packed = np.tile(InputLayout.of(key, self._group_slots).padding(), self._place.data)
                 adapters = {"adapters": self.adapters.all} if key.adapters else {}
@@ -278,7 +297,7 @@ class Programs:
 
     def _jit(self, key: Key) -> jax.stages.Wrapped:
         spec = self._function(key)
-        function = partial(spec.function, bucket=key) if isinstance(key, Bucket) else spec.function
+        function = spec.function if isinstance(key, str) else partial(spec.function, key)
         # Several processes compile parts of one program under one name.
         unique = secrets.token_hex(8) if self._place.processes == 1 else "shared"
         function = _renamed(function, program_name(key), unique)
@@ -288,7 +307,7 @@ class Programs:
     def _function(self, key: Key) -> Function:
         if isinstance(key, Bucket) and key.adapters:
             return self._adapted_step(self.adapters.products, self.adapters.sizes)
-        return self._functions[type(key) if isinstance(key, Bucket) else key]
+        return self._functions[key if isinstance(key, str) else type(key)]
 
     def _with_sharding(self, argument: Any, kind: Any) -> Any:
         def with_sharding(each: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:

@@ -18,6 +18,7 @@ from rekindle.core.device.orders import (
     Enter,
     Gather,
     GatherState,
+    Inspection,
     Order,
     Scatter,
     ScatterState,
@@ -37,6 +38,8 @@ from rekindle.core.messages import (
     Collected,
     Dispatched,
     Gathered,
+    Inspect,
+    Inspected,
     Message,
     Offload,
     Onload,
@@ -80,7 +83,7 @@ class Stepper:
     async def handle(self, message: Message) -> list[Message]:
         """Turn Plan into Dispatched, Offload into Gathered, Collect into Collected, UseWeights into WeightsUsed.
 
-        Turn PutAdapter into AdapterPut.
+        Turn PutAdapter into AdapterPut, and Inspect into Inspected.
         """
         match message:
             case Plan():
@@ -109,8 +112,10 @@ class Stepper:
                 self._state.adapters = self._state.adapters or empty
                 await self._run(Adapt(slot, content), await self._programs.ready(Adapt.key))
                 return [AdapterPut(ticket)]
+            case Inspect(ticket, key, inputs):
+                return [Inspected(ticket, await self._inspect(Inspection(key, inputs)))]
         raise TypeError(
-            f"the stepper takes Plan, Offload, Collect, PutPages, UseWeights and PutAdapter, got {message!r}"
+            f"the stepper takes Plan, Offload, Collect, PutPages, UseWeights, PutAdapter and Inspect, got {message!r}"
         )
 
     async def _dispatch(self, plan: Plan) -> Dispatched:
@@ -172,6 +177,17 @@ class Stepper:
         except jax.errors.JaxRuntimeError as error:  # no room outside the pool
             self._require_alone(error)
             return ()  # the pages will be computed again
+
+    async def _inspect(self, inspection: Inspection) -> Any:
+        """Return the results of an inspection, None without weights, or the error of a device without room."""
+        if not self._state.weights:
+            return None
+        try:
+            results = await self._run(inspection, await self._programs.ready(inspection.key))
+            return await to_thread.run_sync(jax.block_until_ready, results)
+        except jax.errors.JaxRuntimeError as error:
+            self._require_alone(error)
+            return error
 
     async def _put(self, onload: Onload) -> None:
         """Copy pages into the pool outside of a plan. The next plan reports a state lost here."""
