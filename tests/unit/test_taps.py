@@ -33,7 +33,7 @@ def loaded(directory: Path) -> Decoder:
 
 
 def interventions(hidden: int, *entries: tuple[int, bool, int, int, Any]) -> Interventions:
-    arrays: Any = Interventions.none(1, hidden)
+    arrays: Any = Interventions.none((1,), hidden)
     for place, (layer, replaces, first, end, vector) in enumerate(entries):
         arrays.layers[0, place], arrays.replaces[0, place], arrays.vectors[0, place] = layer, replaces, vector
         arrays.first[0, place], arrays.end[0, place] = first, end

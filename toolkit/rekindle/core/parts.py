@@ -3,7 +3,7 @@
 from typing import Final, Literal, get_args
 
 Part = Literal["residual", "attention", "mlp"]
-"""What a layer passes on, what its attention (or its mixer with a state) adds to it, or what its MLP adds."""
+"""The output of a layer, or the summand of its attention (or of a mixer with a state), or of its MLP."""
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 EMBEDDING: Final = -1
 """The layer in place of the embeddings; its residual goes into the first layer."""

@@ -15,6 +15,7 @@ from rekindle.core.device.orders import (
     Order,
     Scatter,
     ScatterState,
+    Steer,
     TickOrder,
     Use,
 )
@@ -38,8 +39,8 @@ def frame_of(order: Order | Use) -> Frame:
             return Frame({"say": "gather state", "slot": int(slot)}, b"")
         case ScatterState(slot, content):
             return _frame({"say": "scatter state", "slot": int(slot)}, content)
-        case Adapt() | Inspection():
-            raise TypeError("sessions over several hosts have no adapters and no inspections")
+        case Adapt() | Steer() | Inspection():
+            raise TypeError("sessions over several hosts have no adapters, steering and inspections")
         case Use(number):
             return Frame({"say": "use", "number": number}, b"")
 

@@ -81,8 +81,8 @@ class Inspections:
         model = self._loaded_engine.model
         self._check_served()
         choice = self._choice(layers, parts, heads)
-        asked = self._requests.prompt(prompt, {} if token_ids is None else {"token_ids": token_ids})
-        ids = yield from in_a_thread(lambda: self._ids(asked), "prompt")
+        requested = self._requests.prompt(prompt, {} if token_ids is None else {"token_ids": token_ids})
+        ids = yield from in_a_thread(lambda: self._ids(requested), "prompt")
         changes = changes_of(steer, patch, len(ids), (len(model.layers), model.hidden_size))
         shape = self._shape(len(ids), choice)
         head_rows = np.full((shape.patterns, 2), len(model.layers), np.int32)
@@ -95,14 +95,14 @@ class Inspections:
             jax.tree.map(lambda array: array[None], pack_changes(changes, model.hidden_size)),
         )
         states, patterns = yield from self._run(shape, inputs)
-        kept = np.asarray(states)[: choice.states, : len(ids)]
-        every = kept[1:].reshape(len(choice.layers), len(choice.parts), len(ids), -1)
+        arrays = np.asarray(states)[: choice.states, : len(ids)]
+        every = arrays[1:].reshape(len(choice.layers), len(choice.parts), len(ids), -1)
         of_part = {part: every[:, place] for place, part in enumerate(choice.parts)}
         return Activations(
             token_ids=ids,
             tokens=tuple(map(self._text, ids)),
             layers=choice.layers,
-            embedding=kept[0],
+            embedding=arrays[0],
             residual=of_part.get("residual"),
             attention=of_part.get("attention"),
             mlp=of_part.get("mlp"),
@@ -140,10 +140,10 @@ class Inspections:
 
     def _choice(self, layers: Any, parts: Any, heads: Any) -> Choice:
         count = len(self._loaded_engine.model.layers)
-        named = range(count) if layers is None else layers if isinstance(layers, Sequence | range) else [layers]
-        if isinstance(named, str):
-            named = [named]
-        numbers = tuple(dict.fromkeys(layer_index("layers", layer, count) for layer in named))
+        choices = range(count) if layers is None else layers if isinstance(layers, Sequence | range) else [layers]
+        if isinstance(choices, str):
+            choices = [choices]
+        numbers = tuple(dict.fromkeys(layer_index("layers", layer, count) for layer in choices))
         if EMBEDDING in numbers:
             raise InvalidRequest.of("layers", 'layers are indices; the embeddings come with every look, as "embedding"')
         every = (parts,) if isinstance(parts, str) else tuple(parts)

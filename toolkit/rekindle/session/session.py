@@ -557,7 +557,7 @@ class Session:
 
     @awaitable("await session.logit_lens(...)")
     def logit_lens(self, activations: Activations, *, top: int = 5) -> Waits[LogitLens]:
-        """Compute what each layer of a look would predict: the model's last norm and head over its residual stream.
+        """Compute the logit lens of a look: predictions by the last norm and the head over the residual of each layer.
 
         The method is from nostalgebraist, "interpreting GPT: the logit lens" (2020).
 

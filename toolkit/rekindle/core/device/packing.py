@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from rekindle.core.buckets import MAX_BAD_WORD_TOKENS, MAX_END_IDS, QUERY_BLOCK, Bucket
@@ -210,7 +209,7 @@ def pack_changes(changes: Changes | None, hidden: int) -> Interventions:
         changes: the changes; None for none.
         hidden: the size of the residual stream.
     """
-    packed: Any = jax.tree.map(lambda array: array[0], Interventions.none(1, hidden))
+    packed: Any = Interventions.none((), hidden)
     for place, change in enumerate(() if changes is None else changes.each):
         packed.layers[place], packed.parts[place] = change.layer, PARTS.index(change.part)
         packed.first[place], packed.end[place] = change.first, change.end

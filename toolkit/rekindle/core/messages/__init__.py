@@ -13,7 +13,6 @@ the messages in both directions, assigns requests to lanes, and merges the answe
 
 from rekindle.core.messages.answers import Output, Outputs, Started, Stopped, Text, Texts
 from rekindle.core.messages.grammars import Advance, Advanced
-from rekindle.core.messages.inspection import Inspect, Inspected
 from rekindle.core.messages.lanes import FromLane, ToLane
 from rekindle.core.messages.message import Message
 from rekindle.core.messages.moves import (
@@ -83,6 +82,8 @@ from rekindle.core.messages.ticks import (
 from rekindle.core.messages.weights import (
     AdapterPut,
     InFlightPolicy,
+    Inspect,
+    Inspected,
     KeepWeights,
     NewWeights,
     PutAdapter,

@@ -1,8 +1,6 @@
 """One layer of a decoder: its branches around the residual stream."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import jax
 from flax import nnx
@@ -18,12 +16,9 @@ from rekindle.core.models.rope import Positions
 from rekindle.core.models.states.build import state_of
 from rekindle.core.models.streams.laurel import Laurel
 from rekindle.core.models.streams.layer import StreamsLayer
-from rekindle.core.models.taps.tap import LayerTap
+from rekindle.core.models.taps.tap import BranchTap, LayerTap
 from rekindle.core.models.weights.requests import JoinedTensors, WeightSource
 from rekindle_kernels.inputs import Input
-
-BranchTap = Callable[[jax.Array], jax.Array]
-"""A function over what one branch adds."""
 
 
 class Layer(nnx.Module, pytree=False):
@@ -70,7 +65,7 @@ class Layer(nnx.Module, pytree=False):
             features: the layer's features, (token, size).
             tap: reads or changes what each branch adds to the residual stream.
         """
-        of_attention, of_mlp = (None if tap is None else partial(tap, part) for part in ("attention", "mlp"))
+        of_attention, of_mlp = (None, None) if tap is None else (tap.at("attention"), tap.at("mlp"))
         stream, inputs = x, x if self.before_attention is None else self.before_attention.input(x)
         if self.attention is not None or self.state is not None:
             onto = self._onto(x, self.after_attention, of_attention)
@@ -106,7 +101,8 @@ class Layer(nnx.Module, pytree=False):
 
     def _onto(self, x: jax.Array, after: Normalise | None, tap: BranchTap | None) -> jax.Array | None:
         """Return `x` if a branch's last product may add to it directly, else None."""
-        return x if tap is None and (after is None or self.norm_sums) and self.multiplier == 1 else None
+        is_read = tap is not None and tap.reads
+        return x if not is_read and (after is None or self.norm_sums) and self.multiplier == 1 else None
 
     def _add(self, x: jax.Array, branch: jax.Array, after: Normalise | None, tap: BranchTap | None) -> jax.Array:
         """Return the sum with a branch, which includes `x` if `_onto` returned it."""
@@ -114,8 +110,11 @@ class Layer(nnx.Module, pytree=False):
             if after is not None and not self.norm_sums:
                 branch = after(branch)
             branch = branch if self.multiplier == 1 else branch * self.multiplier
-            branch = x + (branch if tap is None else tap(branch))
-        return after(branch) if after is not None and self.norm_sums else branch
+            if tap is not None:
+                tap.read(branch)
+            branch = x + branch
+        stream = branch if tap is None else tap.change(x, branch)
+        return after(stream) if after is not None and self.norm_sums else stream
 
 
 def layer_of(model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str) -> Layer | StreamsLayer:

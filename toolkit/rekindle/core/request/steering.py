@@ -127,8 +127,8 @@ def changes_of(
         InvalidRequest: a layer, part, vector or position is not in the model or the prompt, or there are too many.
     """
     every: list[Change] = []
-    for named in patch:
-        every += _of_patch(named, length, sizes)
+    for one in patch:
+        every += _of_patch(one, length, sizes)
     for steering in steer:
         every += _of_steering(steering, length, sizes)
     if len(every) > MOST_INTERVENTIONS:
@@ -235,7 +235,7 @@ def _one(name: str, position: Any, length: int) -> tuple[int, int]:
 def _of_slice(name: str, tokens: slice, length: int) -> tuple[int, int]:
     numbers = [None if end is None else _integer(end) for end in (tokens.start, tokens.stop)]
     is_valid = tokens.step in (None, 1) and all(
-        (given is None) == (number is None) for given, number in zip((tokens.start, tokens.stop), numbers, strict=True)
+        (end is None) == (number is None) for end, number in zip((tokens.start, tokens.stop), numbers, strict=True)
     )
     if not is_valid:
         raise InvalidRequest.of(name, f"{name}.tokens must be a slice of integers without a step, got {tokens}")

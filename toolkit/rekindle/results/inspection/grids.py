@@ -28,23 +28,23 @@ def grid(values: Array, rows: Sequence[str], columns: Sequence[str], title: str)
     Args:
         values: (rows, columns).
         rows, columns: their names.
-        title: the description for those who do not see it.
+        title: the description of the picture.
     """
     values, rows, columns = values[-MOST:, -MOST:], rows[-MOST:], columns[-MOST:]
-    left = 8 + CHARACTER * max((len(name) for name in rows), default=0)
+    margin = 8 + CHARACTER * max((len(name) for name in rows), default=0)
     top = 8 + CHARACTER * max((len(name) for name in columns), default=0)
-    width, height = left + CELL * len(columns) + 8, top + CELL * len(rows) + 4
+    width, height = margin + CELL * len(columns) + 8, top + CELL * len(rows) + 4
     parts = [
-        f'<text x="{left - 4:.1f}" y="{top + CELL * (row + 0.75):.1f}" text-anchor="end">{markup.visible(name)}</text>'
+        f'<text x="{margin - 4:.1f}" y="{top + CELL * row + 10:.1f}" text-anchor="end">{markup.visible(name)}</text>'
         for row, name in enumerate(rows)
     ]
     for column, name in enumerate(columns):
-        x, y = left + CELL * (column + 0.75), top - 4
+        x, y = margin + CELL * (column + 0.75), top - 4
         parts.append(f'<text transform="translate({x:.1f},{y:.1f}) rotate(-90)">{markup.visible(name)}</text>')
     for row, column in np.argwhere(values >= 0.005):
         value = min(1.0, float(values[row, column]))
         words = markup.visible(f"{rows[row]} · {columns[column]}: {value:.3f}")
-        place = f'x="{left + CELL * column:.1f}" y="{top + CELL * row:.1f}" width="{CELL - 1}" height="{CELL - 1}"'
+        place = f'x="{margin + CELL * column:.1f}" y="{top + CELL * row:.1f}" width="{CELL - 1}" height="{CELL - 1}"'
         parts.append(f'<rect {place} fill="rgba({COLOUR},{0.05 + 0.95 * value:.3f})"><title>{words}</title></rect>')
     return (
         f'<div style="overflow-x:auto"><svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" '

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.executables import Executables
@@ -23,12 +23,14 @@ class EnginePrograms:
         preparing: a future for each program prepared in advance, done when the program is ready.
         restored_at_open: the state restored from earlier sessions, without programs loaded later.
         workspace_bytes: the estimated temporary bytes of the largest step, on all devices together.
+        requested: the keys of further programs.
     """
 
     executables: tuple[Executables, ...]
     preparing: list[Future[None]]
     restored_at_open: RestoreReport
     workspace_bytes: int
+    requested: set[Key] = field(default_factory=set)
 
     def __len__(self) -> int:
         return sum(map(len, self.executables))
@@ -56,8 +58,10 @@ class EnginePrograms:
         return replace(self.restored_at_open, programs=self.loads, compiled=self.compilations, differences=differences)
 
     def prepare(self, keys: Sequence[Key]) -> None:
-        """Prepare more programs in quiet times."""
-        self.preparing.extend(ready for each in self.executables for ready in each.prepare(keys, patient=True))
+        """Prepare more programs in quiet times, unless they were requested before."""
+        new = [key for key in keys if key not in self.requested]
+        self.requested.update(new)
+        self.preparing.extend(ready for each in self.executables for ready in each.prepare(new, patient=True))
 
     def readiness(self) -> Readiness:
         """Return the readiness of the programs prepared in advance."""

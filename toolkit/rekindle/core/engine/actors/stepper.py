@@ -23,13 +23,22 @@ from rekindle.core.device.orders import (
     Scatter,
     ScatterState,
     SharedWeights,
+    Steer,
     TickOrder,
     Use,
     release_host_memory,
 )
-from rekindle.core.device.packing import GroupPart, describe_outputs, masks_of, pack_adjustments, pack_plan, parts_of
+from rekindle.core.device.packing import (
+    GroupPart,
+    describe_outputs,
+    masks_of,
+    pack_adjustments,
+    pack_changes,
+    pack_plan,
+    parts_of,
+)
 from rekindle.core.device.programs.executables import ArgumentsLost, Executables
-from rekindle.core.device.programs.lowering import EMPTY, Program
+from rekindle.core.device.programs.lowering import EMPTY, UNSTEERED, Program
 from rekindle.core.errors import EngineFailed
 from rekindle.core.messages import (
     AdapterPut,
@@ -50,6 +59,7 @@ from rekindle.core.messages import (
     UseWeights,
     WeightsUsed,
 )
+from rekindle.core.request.steering import Changes
 from rekindle.core.scheduler.limits import EngineLimits
 
 Send = Callable[[Order | Use], None]
@@ -78,6 +88,7 @@ class Stepper:
         self._limits = limits
         self._send = send
         self._losses = 0  # number of losses of the device state
+        self._changes: dict[int, Changes] = {}  # in the slots of the device
         self._asleep = False
 
     async def handle(self, message: Message) -> list[Message]:
@@ -153,11 +164,13 @@ class Stepper:
             if chunk.completes is not None and chunk.completes.params.adjusts:
                 await self._enter(chunk)
         await self._allow(plan)
+        if plan.steered:
+            await self._steer((*plan.chunks, *plan.rows))
         if not plan.chunks and not plan.rows:
             return Dispatched(plan.tick, (), (), None, plan.losses)
         limits = self._limits
         parts = parts_of(plan, limits.data, limits.max_running, limits.pool.num_pages)
-        smallest = _bucket(parts, limits, plan.steps, adapters=plan.adapted)
+        smallest = _bucket(parts, limits, plan)
         bucket, step = await self._programs.for_step(smallest)
         packed = pack_plan(parts, InputLayout(bucket, limits.max_running, limits.pool.pages_per_request))
         outputs = await self._run(TickOrder(bucket, packed), step)
@@ -220,6 +233,20 @@ class Stepper:
             assert program is not None
             await self._run(Allow(*masks), program)
 
+    async def _steer(self, items: Sequence[Chunk | Row]) -> None:
+        """Put the changes of steered requests into their slots, and remove those of earlier requests there."""
+        if self._state.interventions is None:
+            self._state.interventions = await self._programs.call(UNSTEERED, await self._programs.ready(UNSTEERED))
+        program, hidden = await self._programs.ready(Steer.key), self._state.interventions.vectors.shape[-1]
+        for item in items:
+            if self._changes.get(item.slot) is item.changes:
+                continue
+            await self._run(Steer(item.slot, pack_changes(item.changes, hidden)), program)
+            if item.changes is None:
+                del self._changes[item.slot]
+            else:
+                self._changes[item.slot] = item.changes
+
     async def _run(self, order: Order, program: Program) -> Any:
         self._broadcast(order)
         with CancelScope(shield=self._send is not None):  # an order sent to others must run here too
@@ -262,11 +289,12 @@ def _forget(weights: list[list[jax.Array]]) -> None:
     release_host_memory()
 
 
-def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, steps: int, *, adapters: bool) -> Bucket:
+def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, plan: Plan) -> Bucket:
     """Return the smallest bucket with room for each group's part of a tick."""
     return Bucket(
         buckets.smallest(limits.prefill_buckets, max(part.blocks for part in parts) * QUERY_BLOCK),
         buckets.smallest(limits.decode_buckets, max(len(part.rows) for part in parts)),
-        steps,
-        adapters,
+        plan.steps,
+        plan.adapted,
+        plan.steered,
     )

@@ -58,7 +58,7 @@ class LookInputs(NamedTuple):
             return jax.ShapeDtypeStruct(sizes, jnp.dtype(jnp.int32))
 
         places = integers(len(config.layers) + 1, len(PARTS))
-        interventions = Interventions.forms(1, config.hidden_size)
+        interventions = Interventions.forms((1,), config.hidden_size)
         return cls(integers(shape.tokens), integers(), places, integers(shape.patterns, 2), interventions)
 
 
@@ -77,7 +77,7 @@ def look(decoder: Decoder, inputs: LookInputs, states: int) -> tuple[jax.Array, 
     mixer = PatternMixer(config, inputs.heads, len(tokens))
     lengths = jnp.broadcast_to(inputs.length, positions.shape)
     decoder(tokens, positions, empty_memory(config), mixer, lengths, recorder)
-    return recorder.kept, mixer.kept
+    return recorder.states, mixer.patterns
 
 
 def lens(decoder: Decoder, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:

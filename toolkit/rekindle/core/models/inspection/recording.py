@@ -17,24 +17,37 @@ class Recorder:
     """A `Tap` that keeps activations in places chosen at run time. Each trace has its own.
 
     Args:
-        places: (layers + 1, parts) int32, for the embeddings and each layer, the index in `kept` of each part; an index
-            past the end for a part that is not kept.
-        count, tokens, hidden: the shape of `kept`.
+        places: (layers + 1, parts) int32, for the embeddings and each layer, the index in `states` of each part; for
+            a part that is not kept, an index past the end.
+        count, tokens, hidden: the shape of `states`.
         before: a tap before the recording.
 
     Attributes:
-        kept: (count, tokens, hidden) float32.
+        states: (count, tokens, hidden) float32.
     """
 
     def __init__(self, places: jax.Array, count: int, tokens: int, hidden: int, before: Tap):
         self._places, self._before = places, before
-        self.kept = jnp.zeros((count, tokens, hidden), jnp.float32)
+        self.states = jnp.zeros((count, tokens, hidden), jnp.float32)
 
-    def __call__(self, layer: int, part: Part, x: jax.Array) -> jax.Array:
-        """See `Tap`."""
-        x = self._before(layer, part, x)
-        self.kept = self.kept.at[self._places[layer + 1, PARTS.index(part)]].set(x, mode="drop")
+    @property
+    def reads_branches(self) -> bool:
+        """True."""
+        return True
+
+    def change(self, layer: int, part: Part, before: jax.Array | None, after: jax.Array) -> jax.Array:
+        """See `Tap.change`."""
+        x = self._before.change(layer, part, before, after)
+        if part == "residual":
+            self._keep(layer, part, x)
         return x
+
+    def read(self, layer: int, part: Part, added: jax.Array) -> None:
+        """See `Tap.read`."""
+        self._keep(layer, part, self._before.change(layer, part, jnp.zeros_like(added), added))
+
+    def _keep(self, layer: int, part: Part, x: jax.Array) -> None:
+        self.states = self.states.at[self._places[layer + 1, PARTS.index(part)]].set(x, mode="drop")
 
 
 class PatternMixer:
@@ -46,13 +59,13 @@ class PatternMixer:
         tokens: the length of the sequence.
 
     Attributes:
-        kept: (count, tokens, tokens) float32, the weight of each earlier token (last axis) for each token.
+        patterns: (count, tokens, tokens) float32, the weight of each earlier token (last axis) for each token.
     """
 
     def __init__(self, config: ModelConfig, heads: jax.Array, tokens: int):
         self._mixer, self._heads = SequenceMixer(), heads
         self._layers: Iterator[int] = (i for i, layer in enumerate(config.layers) if layer.attention is not None)
-        self.kept = jnp.zeros((len(heads), tokens, tokens), jnp.float32)
+        self.patterns = jnp.zeros((len(heads), tokens, tokens), jnp.float32)
 
     def attend(
         self, q: jax.Array, kv: jax.Array | None, pages: jax.Array, scores: ScoreOptions
@@ -61,18 +74,18 @@ class PatternMixer:
         layer, sides = next(self._layers), pages if kv is None else kv
         keys, group = sides[:, 0], q.shape[1] // sides.shape[2]
 
-        def keep(place: jax.Array, kept: jax.Array) -> jax.Array:
+        def keep(place: jax.Array, patterns: jax.Array) -> jax.Array:
             of_layer, head = self._heads[place, 0], self._heads[place, 1]
             result: jax.Array = lax.cond(
                 of_layer == layer,
-                lambda kept: kept.at[place].set(_pattern(q[:, head], keys[:, head // group], scores, head)),
-                lambda kept: kept,
-                kept,
+                lambda patterns: patterns.at[place].set(_pattern(q[:, head], keys[:, head // group], scores, head)),
+                lambda patterns: patterns,
+                patterns,
             )
             return result
 
         if len(self._heads):
-            self.kept = lax.fori_loop(0, len(self._heads), keep, self.kept)
+            self.patterns = lax.fori_loop(0, len(self._heads), keep, self.patterns)
         return self._mixer.attend(q, kv, pages, scores)
 
     def convolve(

@@ -1,5 +1,6 @@
 """The places of a decoder where a tap reads or changes activations."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import jax
@@ -8,19 +9,59 @@ from rekindle.core.parts import Part
 
 
 class Tap(Protocol):
-    """A function over the activations at all places of a decoder."""
+    """A function over the activations at all places of a decoder.
 
-    def __call__(self, layer: int, part: Part, x: jax.Array) -> jax.Array:
-        """Return the activations to go on with, (token, hidden) float32.
+    Attributes:
+        reads_branches: whether `read` gets the summands of branches. Each sum is then a step of its own, and may have
+            another rounding.
+    """
+
+    @property
+    def reads_branches(self) -> bool: ...
+
+    def change(self, layer: int, part: Part, before: jax.Array | None, after: jax.Array) -> jax.Array:
+        """Return the residual stream to go on with, (token, hidden) float32.
 
         Args:
             layer: the index of the layer, or `EMBEDDING`.
             part: the part of the layer.
-            x: the activations of all tokens.
+            before: the stream before the part was added; None for the part "residual".
+            after: the stream.
         """
 
+    def read(self, layer: int, part: Part, added: jax.Array) -> None:
+        """Read the summand of a branch, (token, hidden) float32."""
 
-class LayerTap(Protocol):
-    """A `Tap` of one layer."""
 
-    def __call__(self, part: Part, x: jax.Array) -> jax.Array: ...
+@dataclass(frozen=True, slots=True)
+class BranchTap:
+    """A `Tap` at one branch of one layer."""
+
+    tap: Tap
+    layer: int
+    part: Part
+
+    @property
+    def reads(self) -> bool:
+        """True if the branch is computed apart from its sum with the stream."""
+        return self.tap.reads_branches
+
+    def change(self, before: jax.Array, after: jax.Array) -> jax.Array:
+        """See `Tap.change`."""
+        return self.tap.change(self.layer, self.part, before, after)
+
+    def read(self, added: jax.Array) -> None:
+        """See `Tap.read`."""
+        self.tap.read(self.layer, self.part, added)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTap:
+    """A `Tap` at the branches of one layer."""
+
+    tap: Tap
+    layer: int
+
+    def at(self, part: Part) -> BranchTap:
+        """Return the tap at one of its branches."""
+        return BranchTap(self.tap, self.layer, part)
