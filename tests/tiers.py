@@ -54,6 +54,7 @@ STEP: Final = (
     "toolkit/rekindle/core/models/feed_forward/",
     "toolkit/rekindle/core/models/states/",
     "toolkit/rekindle/core/models/streams/",
+    "toolkit/rekindle/core/models/taps/",
     *(
         f"toolkit/rekindle/core/models/{name}.py"
         for name in ("attention", "decoder", "features", "latent", "layer", "layers", "mixing", "rope", "shard")

@@ -151,7 +151,6 @@ def test_the_card_of_what_was_restored_is_that_of_its_file() -> None:
         "one was damaged": replace(restored, programs=7),
         "beside a cold start": replace(restored, cold_seconds=23.4, to_compile=5),
         "what differs": replace(restored, differences=differences),
-        "some are still to compile": replace(restored, pending=5),
         "what differs is long": RestoreReport(0, 0, 6, 0, 0, 2.314, 0.0, {"arguments": (long[0], long[1])}),
     }
     assert_card("restored", {state: readable(each) for state, each in states.items()})

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rekindle.core.messages import InFlightPolicy, NewWeights, SaveCache, Withdraw
 from rekindle.core.policy import Candidate
 from rekindle.core.request.request import AdapterUse
+from rekindle.core.request.steering import Changes, Steering, changes_of
 from rekindle.core.scheduler.requests import waiting
 from rekindle.testing import FAKE_MODEL, FAKE_STATE_MODEL, VOCAB_SIZE, ByHand, FakeDiskTier, expected_tokens
 from tests.unit.limits import PAGE, WAYS
@@ -40,6 +41,7 @@ FAMILIES = [[(7 * family + 3 * place) % VOCAB_SIZE for place in range(5 * PAGE)]
 """The documents that prompts begin with, so that they share pages."""
 
 
+CHANGES = tuple(changes_of([Steering(0, [scale])], [], 1, (1, 1)) for scale in (1.0, 2.0))
 ADAPTERS = (AdapterUse("a", 1, "one"), AdapterUse("b", 0, "two"))
 
 
@@ -78,6 +80,7 @@ class CacheMachine(RuleBasedStateMachine):
         max_tokens=st.sampled_from([1, 3, 20, 50]),
         namespace=st.sampled_from(["", "", "other"]),
         adapter=st.sampled_from([None, *ADAPTERS]),
+        changes=st.sampled_from([None, None, *CHANGES]),
         hold=st.sampled_from([False, False, False, True]),
         times=st.sampled_from([1, 1, 3]),
     )
@@ -89,6 +92,7 @@ class CacheMachine(RuleBasedStateMachine):
         max_tokens: int,
         namespace: str,
         adapter: AdapterUse | None,
+        changes: Changes | None,
         hold: bool,
         times: int,
     ) -> None:
@@ -96,7 +100,7 @@ class CacheMachine(RuleBasedStateMachine):
         for _ in range(times):
             most = min(max_tokens, self.engine.limits.max_context - len(prompt))
             self.asked.append(Asked(hold, tuple(prompt), expected_tokens(prompt, most)))
-            options: Any = {"namespace": namespace, "hold": hold, "adapter": adapter}
+            options: Any = {"namespace": namespace, "hold": hold, "adapter": adapter, "changes": changes}
             self.engine.admit(len(self.asked) - 1, prompt, max_tokens, **options)
 
     @precondition(lambda self: self.engine.in_flight)

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rekindle.core.errors import StepTimeout
 from rekindle.core.messages import NewWeights, Overdue, Plan, Withdraw
 from rekindle.core.request.request import AdapterUse
+from rekindle.core.request.steering import Changes, Steering, changes_of
 from rekindle.testing import VOCAB_SIZE, ByHand, FakeGrammar, expected_tokens
 from tests.unit.limits import WAYS
 from tests.unit.machines import run, run_deep
@@ -45,6 +46,9 @@ CROWDED = st.fixed_dictionaries(
     }
 )
 """Settings with a pool that requests together outgrow."""
+
+
+CHANGES = tuple(changes_of([Steering(0, [scale])], [], 1, (1, 1)) for scale in (1.0, 2.0))
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         grammar=st.none() | st.builds(FakeGrammar, st.integers(0, 999), st.sampled_from([90, 20, 3])),
         priority=st.sampled_from([0, 0, -1, 1]),
         adapter=st.sampled_from([None, "a", "b"]),
+        changes=st.sampled_from([None, None, *CHANGES]),
     )
     def submit(
         self,
@@ -105,6 +110,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         grammar: FakeGrammar | None,
         priority: int,
         adapter: str | None,
+        changes: Changes | None,
     ) -> None:
         capacity = self.engine.limits.max_context
         for length in lengths:
@@ -116,8 +122,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             if grammar is not None:  # or it would be turned away
                 begun = list(expected_tokens(prompt, given, grammar=grammar))
             asked: Any = {"draw": draw, "end_ids": end_ids, "begun": begun, "grammar": grammar}
+            own: Any = {"priority": priority, "changes": changes}
             use = self.adapters.get(adapter or "")
-            self.see(self.engine.admit(len(self.asked), prompt, max_tokens, priority=priority, adapter=use, **asked))
+            self.see(self.engine.admit(len(self.asked), prompt, max_tokens, adapter=use, **own, **asked))
             self.uses.append(use)
             self.asked.append(Asked(end_ids, expected_tokens(prompt, most, **asked), grammar))
 

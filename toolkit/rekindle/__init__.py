@@ -51,6 +51,7 @@ with collector_paused():
     from rekindle.core.ray import Ray
     from rekindle.core.request.figures import CachedTokens, Timings, Usage
     from rekindle.core.request.params import SamplingParams
+    from rekindle.core.request.steering import Patch, Steering
     from rekindle.core.request.tokens import Piece, TokenLogprob
     from rekindle.core.route import LaneLoad
     from rekindle.core.scheduler.stats import Stats
@@ -61,6 +62,8 @@ with collector_paused():
     from rekindle.results.bench import Bench
     from rekindle.results.comparison import Comparison
     from rekindle.results.generation import Generation
+    from rekindle.results.inspection.activations import Activations
+    from rekindle.results.inspection.lens import LogitLens
     from rekindle.results.scores.classes import Classification
     from rekindle.results.scores.options import Scores
     from rekindle.results.scores.perplexity import Perplexity
@@ -74,6 +77,7 @@ with collector_paused():
 __version__ = "0.1.0"
 
 __all__ = [
+    "Activations",
     "Answers",
     "BatchFailed",
     "Bench",
@@ -98,6 +102,7 @@ __all__ = [
     "InvalidData",
     "InvalidRequest",
     "LaneLoad",
+    "LogitLens",
     "LogitsNotFinite",
     "LogitsRow",
     "MapResults",
@@ -109,6 +114,7 @@ __all__ = [
     "NotRestored",
     "ParametersIgnored",
     "Part",
+    "Patch",
     "Perplexity",
     "Piece",
     "Prefix",
@@ -126,6 +132,7 @@ __all__ = [
     "SessionError",
     "Settings",
     "Stats",
+    "Steering",
     "StepTimeout",
     "StorageError",
     "Stream",

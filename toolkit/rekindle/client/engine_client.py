@@ -19,6 +19,7 @@ from rekindle.core.messages import (
     AdapterPut,
     CacheSaved,
     CacheSaving,
+    Inspected,
     Message,
     Rejected,
     Started,
@@ -132,7 +133,9 @@ class EngineClient:
                 self._deliver(message)
             case CacheSaving(ticket):
                 self._answers[ticket].put(message)
-            case CacheSaved(ticket) | WeightsUsed(ticket) | WeightsKept(ticket) | AdapterPut(ticket):
+            case (
+                CacheSaved(ticket) | WeightsUsed(ticket) | WeightsKept(ticket) | AdapterPut(ticket) | Inspected(ticket)
+            ):
                 if isinstance(message, WeightsUsed):  # before its caller wakes up
                     self.weights_version, self.asleep = message.version, message.asleep
                     self.has_weights |= not message.asleep

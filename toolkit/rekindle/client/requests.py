@@ -293,9 +293,32 @@ class Requests:
         self.check_predicts()
         params.check_against(self.vocab_size, limits.max_logprobs)
         self._client.adapters.check(params.adapter)
+        if params.steers:
+            self._check_steered()
         if params.processor_args is not None and not limits.processes_logits:
             raise InvalidRequest("processor_args need a logits processor, and this session was opened without one")
         return params
+
+    def _check_steered(self) -> None:
+        """Raise InvalidRequest for a session that cannot steer."""
+        loaded_engine = self.loaded_engine
+        if loaded_engine.replicas is not None or loaded_engine.followers is not None:
+            raise InvalidRequest("steer and patch are for sessions in one process, and this one has devices of others")
+        if loaded_engine.model.streams is not None:
+            raise InvalidRequest(
+                f"steer and patch are for models with one residual stream, and {loaded_engine.source} has several"
+            )
+        if loaded_engine.limits.one_shape:
+            raise InvalidRequest(
+                "deterministic=True computes all rows by one program on these devices, and steered rows need another: "
+                "open the session without it"
+            )
+        programs, most = loaded_engine.limits.program_count(steered=True), loaded_engine.settings.max_executables
+        if loaded_engine.settings.precompile != "lazy" and programs > most:
+            raise InvalidRequest(
+                f"with steering these settings need {programs} programs, and max_executables keeps {most}: open the "
+                "session with a larger one"
+            )
 
     def _with_tool_grammar(
         self, options: GenerateOptions[Any], prompts: Sequence[Prompt | Exception]
@@ -383,6 +406,8 @@ class Requests:
         if isinstance(submission.prompt, tuple):  # the intake checks the length of text after tokenizing it
             tokens = submission.prompt + submission.output_prefix.token_ids
             check_length(tokens, self.loaded_engine.limits.max_context, submission.params.max_tokens != 0)
+        if submission.params.steers:
+            self.loaded_engine.prepare_steering(adapters=submission.params.adapter is not None)
         return self._client.submit(submission, self._engine.post, wait=wait)
 
     def _reader(self, params: SamplingParams, tools: ToolSchemas, goes_on: bool) -> Reader | None:

@@ -25,12 +25,14 @@ class Bucket(NamedTuple):
         decode_rows: room for decoding requests.
         steps: most tokens per decode row; above 1 only without prompt tokens.
         adapters: whether its program adds the adapters of rows.
+        steered: whether its program applies the interventions of rows.
     """
 
     prefill_tokens: int
     decode_rows: int
     steps: int = 1
     adapters: bool = False
+    steered: bool = False
 
     @property
     def size(self) -> int:
@@ -78,7 +80,7 @@ def larger(buckets: Sequence[Bucket], minimum: Bucket) -> list[Bucket]:
         for bucket in buckets
         if bucket.prefill_tokens >= minimum.prefill_tokens
         and bucket.decode_rows >= minimum.decode_rows
-        and (bucket.steps, bucket.adapters) == (minimum.steps, minimum.adapters)
+        and bucket[2:] == minimum[2:]
     )
     return sorted((bucket for bucket in holding if bucket != minimum), key=attrgetter("size"))
 

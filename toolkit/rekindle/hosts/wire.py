@@ -11,9 +11,11 @@ from rekindle.core.device.orders import (
     Enter,
     Gather,
     GatherState,
+    Inspection,
     Order,
     Scatter,
     ScatterState,
+    Steer,
     TickOrder,
     Use,
 )
@@ -37,8 +39,8 @@ def frame_of(order: Order | Use) -> Frame:
             return Frame({"say": "gather state", "slot": int(slot)}, b"")
         case ScatterState(slot, content):
             return _frame({"say": "scatter state", "slot": int(slot)}, content)
-        case Adapt():
-            raise TypeError("sessions over several hosts have no adapters")
+        case Adapt() | Steer() | Inspection():
+            raise TypeError("sessions over several hosts have no adapters, steering and inspections")
         case Use(number):
             return Frame({"say": "use", "number": number}, b"")
 

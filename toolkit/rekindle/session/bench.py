@@ -23,7 +23,7 @@ from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.results.bench import Bench
 from rekindle.results.generation import Generation
 from rekindle.session.about import Memory
-from rekindle.session.operations import Operations
+from rekindle.session.operations.engine import Operations
 
 IN_FLIGHT = (1, 8, 32)
 """Numbers of requests in flight; those above `max_running` become `max_running`."""

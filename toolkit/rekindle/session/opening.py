@@ -29,7 +29,7 @@ from rekindle.core.text.template import template_variables
 from rekindle.hosts.hosts import Hosts
 from rekindle.notebook.front_end import tell
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
-from rekindle.session.adapters import AdapterSource, with_room_for
+from rekindle.session.operations.adapters import AdapterSource, with_room_for
 from rekindle.session.session import Session
 
 PREPARING = "Until then a call may wait for its program. To wait for all of them, await session.precompiled()."

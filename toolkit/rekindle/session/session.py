@@ -45,8 +45,10 @@ from rekindle.core.errors import InvalidRequest, SessionError, not_installed
 from rekindle.core.keywords import spelled_out
 from rekindle.core.messages import InFlightPolicy
 from rekindle.core.messages.record import MessageRecord, Observer, Pending
+from rekindle.core.parts import Part
 from rekindle.core.request.checks import preview
 from rekindle.core.request.params import SamplingParams, check_keywords
+from rekindle.core.request.steering import Patch, Steering, patches, steerings
 from rekindle.core.scheduler.stats import SchedulerStats, Stats
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.text.tokenizer import Tokenizer
@@ -56,15 +58,18 @@ from rekindle.notebook.explorer import Explorer
 from rekindle.notebook.showing import NotebookDrawer, show
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
+from rekindle.results.inspection.activations import Activations
+from rekindle.results.inspection.lens import LogitLens
 from rekindle.scoring import embedding, judging, likelihood
 from rekindle.session import bench as benching
 from rekindle.session import comparing
 from rekindle.session import prefix as prefixes
 from rekindle.session.about import ASLEEP, About, Memory
-from rekindle.session.adapters import AdapterOperations, AdapterSource
 from rekindle.session.engine_view import EngineView
 from rekindle.session.metrics import metrics_text
-from rekindle.session.operations import Operations
+from rekindle.session.operations.adapters import AdapterOperations, AdapterSource
+from rekindle.session.operations.engine import Operations
+from rekindle.session.operations.inspecting import Inspections
 from rekindle.tools.tool import AnyTool
 from rekindle.views.cache.view import CacheView, merge_lanes, view
 from rekindle.views.tick_log import TickLog
@@ -102,6 +107,7 @@ class Session:
         self._requests = Requests(engine, loaded_engine, client, loaded_engine.defaults, NotebookDrawer, progress)
         self._operations = Operations(engine, loaded_engine, client)
         self._adapters = AdapterOperations(engine, loaded_engine, client)
+        self._inspections = Inspections(engine, loaded_engine, client, self._requests)
         self._dashboard: Dashboard | None = None
         with suppress(SessionError):  # an ended engine has nothing to log
             for lane, scheduler in enumerate(loaded_engine.schedulers):
@@ -518,6 +524,62 @@ class Session:
     def adapters(self) -> dict[str, AdapterInfo]:
         """The adapters by name, each with its source, rank, digest and number of unfinished requests."""
         return self._client.adapters.infos
+
+    @awaitable("await session.look(...)")
+    def look(
+        self,
+        prompt: OnePrompt = None,
+        *,
+        layers: int | Sequence[int] | None = None,
+        parts: Part | Sequence[Part] = "residual",
+        heads: Sequence[tuple[int, int]] = (),
+        steer: Steering | Sequence[Steering] = (),
+        patch: Patch | Sequence[Patch] = (),
+        token_ids: TokenIds | None = None,
+    ) -> Waits[Activations]:
+        """Compute a prompt, and return activations of the model for each of its tokens.
+
+        The prompt is computed anew and alone, between two ticks of the engine: cached prefixes are neither read nor
+        written. The first look of a size compiles a program, which is stored for later sessions; rooms for tokens are
+        64, 256, 1,024 and so on.
+
+        Args:
+            prompt: one prompt, as in `generate`.
+            layers: the layers, from the end if negative. The default is all.
+            parts: "residual" (default) is what a layer passes on; "attention" and "mlp" are what these add to it.
+            heads: (layer, head) pairs of attention patterns.
+            steer, patch: changes of activations during the look, as in `SamplingParams`.
+            token_ids: token ids in place of a prompt.
+
+        Raises:
+            InvalidRequest: an argument is not in the model, the activations take more than 4 GiB, the model has several
+                residual streams, or its devices belong to other processes.
+            PromptTooLong: the prompt does not fit.
+            ModelTooLarge: the device has no room for the activations.
+            SessionError: the session is closed or its engine failed.
+        """
+        changes = steerings("steer", steer), patches("patch", patch)
+        return self._inspections.look(prompt, token_ids, layers, parts, heads, *changes)
+
+    look_sync = blocking(look)
+
+    @awaitable("await session.logit_lens(...)")
+    def logit_lens(self, activations: Activations, *, top: int = 5) -> Waits[LogitLens]:
+        """Compute the logit lens of a look: predictions by the last norm and the head over the residual of each layer.
+
+        The method is from nostalgebraist, "interpreting GPT: the logit lens" (2020).
+
+        Args:
+            activations: a result of `look` with the part "residual".
+            top: the number of likeliest tokens, 1 to 10.
+
+        Raises:
+            InvalidRequest: `top` is out of range, or the look has no part "residual".
+            SessionError: the session is closed or its engine failed.
+        """
+        return self._inspections.logit_lens(activations, top)
+
+    logit_lens_sync = blocking(logit_lens)
 
     @awaitable("await session.save()")
     def save(self, *, progress: bool = True) -> Waits[int]:

@@ -35,6 +35,7 @@ from rekindle.core.messages import (
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import AdapterUse, Pooling, Request, namespace_of
+from rekindle.core.request.steering import Changes
 from rekindle.core.request.tokens import EndReason, StateSum
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
@@ -188,12 +189,14 @@ class ByHand:
         grammar: FakeGrammar | None = None,
         priority: int = 0,
         adapter: AdapterUse | None = None,
+        changes: Changes | None = None,
     ) -> list[Plan]:
         """Add a request to the waiting queue, with `begun` as the beginning of its output."""
         params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw, priority=priority)
         request = Request(request_id, tuple(prompt), params, frozenset(end_ids), self.limits.max_context)
         request = replace(request, hold=hold, output_prefix=tuple(begun), pooling=pooling)
-        request = replace(request, namespace=namespace_of(namespace, adapter), adapter=adapter)
+        own = namespace_of(namespace, adapter, changes)
+        request = replace(request, namespace=own, adapter=adapter, changes=changes)
         return self.say(Admit(request if grammar is None else constrained(request, grammar)))
 
     def put_adapter(self, slot: int, digest: str) -> None:

@@ -48,8 +48,8 @@ seconds.
 """
 
 
-MOST_DIGESTS = 1 << 20
-"""The most adapters of a fake device in its life."""
+MOST_STAMPS = 1 << 20
+"""The most pairs of an adapter and changes of a fake device in its life."""
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class FakeStepper:
         self._losses = 0
         self._asleep = False
         self._adapters: dict[int, str] = {}
-        self._digests: list[str | None] = [None]  # the number of an adapter is a part of its pages' stamp
+        self._stamps: dict[tuple[str | None, str | None], int] = {}  # of adapters and changes, by their digests
 
     def lose(self) -> None:
         """Lose the pages and the slots, as after a failed program; the reply to the next plan reports the loss."""
@@ -114,8 +114,6 @@ class FakeStepper:
             case PutAdapter(ticket, slot, content):
                 assert 0 <= slot < self._limits.adapter_slots, "there is no such slot for an adapter"
                 self._adapters[slot] = content
-                if content not in self._digests:
-                    self._digests.append(content)
                 return [AdapterPut(ticket)]
         raise AssertionError(
             f"the stepper takes Plan, Offload, Collect, PutPages, UseWeights and PutAdapter, got {message!r}"
@@ -227,9 +225,9 @@ class FakeStepper:
         )
         slot = self._slots[chunk.slot]
         slot.page_table = dict(enumerate(chunk.table))
-        slot.stamp = self._stamp(chunk.adapter)
+        slot.stamp = self._stamp(chunk)
         if chunk.completes is not None:
-            self._check_adapter(chunk.adapter, chunk.completes)
+            self._check_changes(chunk, chunk.completes)
         self._check_state(slot, chunk)
         if chunk.scoring is not None:
             first = chunk.scoring.first + 1
@@ -272,21 +270,23 @@ class FakeStepper:
         place, offset = divmod(slot.length, self._limits.pool.page_size)
         page = row.page if step <= offset else row.next_page  # the row began on an earlier page than this token's
         slot.page_table[place] = page
-        slot.stamp = self._stamp(row.adapter)
-        self._check_adapter(row.adapter, slot.request)
+        slot.stamp = self._stamp(row)
+        self._check_changes(row, slot.request)
         self._write(page, slot.length, [slot.token], slot.stamp)
         slot.state.append(slot.token + slot.stamp)
         slot.length += 1
         return slot
 
-    def _stamp(self, adapter: int | None) -> int:
-        """Return the stamp of pages computed with an adapter now, with the weights in use."""
-        digest = None if adapter is None else self._adapters[adapter]
-        return (self._weights * MOST_DIGESTS + self._digests.index(digest)) * VOCAB_SIZE
+    def _stamp(self, item: Chunk | Row) -> int:
+        """Return the stamp of pages computed with an adapter and changes of activations, with the weights in use."""
+        adapter = None if item.adapter is None else self._adapters[item.adapter]
+        pair = adapter, None if item.changes is None else item.changes.digest
+        return (self._weights * MOST_STAMPS + self._stamps.setdefault(pair, len(self._stamps))) * VOCAB_SIZE
 
-    def _check_adapter(self, adapter: int | None, request: Request) -> None:
+    def _check_changes(self, item: Chunk | Row, request: Request) -> None:
         own = request.adapter
-        assert adapter == (None if own is None else own.slot), "computed with another adapter than the request's"
+        assert item.changes is request.changes, "computed with other changes of activations than the request's"
+        assert item.adapter == (None if own is None else own.slot), "computed with another adapter than the request's"
         assert own is None or self._adapters[own.slot] == own.digest, "the adapter's slot has another adapter"
 
     def _write(self, page: int, position: int, tokens: Sequence[int | None], stamp: int) -> None:
@@ -301,7 +301,7 @@ class FakeStepper:
         content = list(chain.from_iterable(self._pages[slot.page_table[page]] for page in pages))[: slot.length]
         assert None not in content, "a position is read that was never written"
         tokens = [token - slot.stamp for token in content if token is not None]
-        assert 0 <= min(tokens) <= max(tokens) < VOCAB_SIZE, "a page of other weights or another adapter is read"
+        assert 0 <= min(tokens) <= max(tokens) < VOCAB_SIZE, "a page of other weights or changes is read"
         return tokens
 
 

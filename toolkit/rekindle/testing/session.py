@@ -56,6 +56,9 @@ class _FakeLoadedEngine(LoadedEngine):
         content = [lora.digest for _ in self.lanes] if len(self.lanes) > 1 else lora.digest
         return content, None
 
+    def prepare_steering(self, *, adapters: bool) -> None:
+        """Do nothing, since the fake device runs no programs."""
+
     def prepare_adapter_programs(self) -> None:
         """Do nothing, since the fake device runs no programs."""
 

@@ -17,10 +17,12 @@ from rekindle.core.device.programs.lowering import (
     GATHER_STATE,
     SCATTER,
     SCATTER_STATE,
+    STEER,
     Key,
 )
 from rekindle.core.device.state import Pages, Slots
 from rekindle.core.models.adapters.rows import Stacks
+from rekindle.core.models.taps.interventions import Interventions
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,31 @@ class Adapt:
     key: ClassVar[Key] = ADAPT
 
 
-Order: TypeAlias = TickOrder | Enter | Allow | Gather | Scatter | GatherState | ScatterState | Adapt
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """Order to put the interventions of a request into its slot, packed by `pack_changes`."""
+
+    slot: int
+    content: Any
+    key: ClassVar[Key] = STEER
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Order to compute something from the weights and inputs alone.
+
+    Attributes:
+        key: the key of the program.
+        inputs: its second argument.
+    """
+
+    key: Key
+    inputs: Any
+
+
+Order: TypeAlias = (
+    TickOrder | Enter | Allow | Gather | Scatter | GatherState | ScatterState | Adapt | Steer | Inspection
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +166,21 @@ class DeviceState:
         weights: the first argument of every step.
         pages, slots: the page pool and slots, initially of an idle engine.
         adapters: the matrices of all adapters; empty until the first adapter.
+        interventions: those of all slots; None until the first steered request.
     """
 
     weights: list[jax.Array]
     pages: Pages
     slots: Slots
     adapters: Stacks = ()
+    interventions: Interventions | None = None
 
     def arguments(self, order: Order) -> tuple[Any, ...]:
         """Return the arguments for the program of an order. Some are donated, so `take` must follow."""
         match order:
-            case TickOrder(bucket) if bucket.adapters:
-                return self.weights, self.adapters, self.pages, self.slots, order.packed
-            case TickOrder():
-                return self.weights, self.pages, self.slots, order.packed
+            case TickOrder(bucket):
+                further = [self.adapters] * bucket.adapters + [self.interventions] * bucket.steered
+                return self.weights, *further, self.pages, self.slots, order.packed
             case Enter():
                 return self.slots.adjustments, np.int32(order.slot), order.packed
             case Allow():
@@ -168,6 +195,10 @@ class DeviceState:
                 return self.slots.states, np.int32(order.slot), order.content
             case Adapt():
                 return self.adapters, np.int32(order.slot), order.content
+            case Steer():
+                return self.interventions, np.int32(order.slot), order.content
+            case Inspection():
+                return self.weights, order.inputs
 
     def take(self, order: Order, results: Any) -> Any:
         """Store the new state from an order's results, and return the rest: outputs, a copy, or None."""
@@ -179,7 +210,7 @@ class DeviceState:
                 self.slots = replace(self.slots, adjustments=results)
             case Allow():
                 self.slots = replace(self.slots, allowed=results)
-            case Gather() | GatherState():
+            case Gather() | GatherState() | Inspection():
                 return results
             case Scatter():
                 self.pages = results
@@ -187,6 +218,8 @@ class DeviceState:
                 self.slots = replace(self.slots, states=results)
             case Adapt():
                 self.adapters = results
+            case Steer():
+                self.interventions = results
         return None
 
     def delete_state(self) -> None:
@@ -195,9 +228,9 @@ class DeviceState:
             array.delete()
 
     def delete(self) -> None:
-        """Delete the state, the weights and the adapters."""
+        """Delete the state, the weights, the adapters and the interventions."""
         self.delete_state()
-        for array in (*self.weights, *jax.tree.leaves(self.adapters)):
+        for array in (*self.weights, *jax.tree.leaves((self.adapters, self.interventions))):
             array.delete()
         release_host_memory()
 

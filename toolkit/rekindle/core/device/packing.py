@@ -14,9 +14,12 @@ from rekindle.core.device.sampling.constraints import MASKS_PER_CALL, no_masks
 from rekindle.core.device.sampling.rows import ADJUSTED, COLUMNS, CONSTRAINED, FLOATS, OF_MODEL, OF_SAMPLED, PROCESSED
 from rekindle.core.device.step import TickOutputs
 from rekindle.core.messages import Chunk, Dispatched, Plan, Row, SampleRow, ScoreRow, SumRow
+from rekindle.core.models.taps.interventions import Interventions
 from rekindle.core.page import NULL_PAGE
+from rekindle.core.parts import PARTS
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
+from rekindle.core.request.steering import Changes
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle_kernels.penalties import END, GENERATED, IN_PROMPT
 
@@ -197,6 +200,22 @@ def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int
     args = params.processor_args or ()
     slot.processor_args.view(np.float32)[: len(args)] = args
     return packed
+
+
+def pack_changes(changes: Changes | None, hidden: int) -> Interventions:
+    """Pack the changes of one request as arrays of numpy, without an axis of slots.
+
+    Args:
+        changes: the changes; None for none.
+        hidden: the size of the residual stream.
+    """
+    packed: Any = Interventions.none((), hidden)
+    for place, change in enumerate(() if changes is None else changes.each):
+        packed.layers[place], packed.parts[place] = change.layer, PARTS.index(change.part)
+        packed.first[place], packed.end[place] = change.first, change.end
+        packed.replaces[place], packed.vectors[place] = change.replaces, change.vector
+    interventions: Interventions = packed
+    return interventions
 
 
 def describe_outputs(

@@ -22,6 +22,7 @@ from rekindle.core.device.tick_mixer import TickMixer
 from rekindle.core.models.adapters.rows import AdapterDelta, Adapters
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.mixing import Memory
+from rekindle.core.models.taps.interventions import Interventions, RowInterventions
 from rekindle.core.page import NULL_PAGE
 
 NOT_COMPUTED = -3
@@ -56,6 +57,7 @@ def step(
     max_logprobs: int,
     processor: LogitsProcessor | None = None,
     adapters: Adapters | None = None,
+    interventions: Interventions | None = None,
 ) -> tuple[Pages, Slots, TickOutputs]:
     """Run one tick: prefill blocks and decode rows through the decoder, then sample.
 
@@ -66,6 +68,7 @@ def step(
         max_logprobs: the number of likeliest tokens in a score, static.
         processor: the logits processor, static.
         adapters: the adapters, for a bucket with adapters.
+        interventions: those of all slots, for a steered bucket.
 
     Returns:
         Pages and slots after the tick, and the outputs for the host.
@@ -76,7 +79,15 @@ def step(
     if adapters is not None:
         of_rows = jnp.concatenate([jnp.repeat(inputs.block_adapter, QUERY_BLOCK), inputs.row_adapter])
         delta = adapters.adapt(decoder, of_rows, (bucket.prefill_tokens, bucket.decode_rows))
-    one_step = partial(_tick, decoder, bucket=bucket, max_logprobs=max_logprobs, processor=processor, delta=delta)
+    one_step = partial(
+        _tick,
+        decoder,
+        bucket=bucket,
+        max_logprobs=max_logprobs,
+        processor=processor,
+        delta=delta,
+        interventions=interventions,
+    )
     if bucket.steps == 1:
         return one_step(pages, slots, inputs)
     pages, slots, tokens, scores = _several_steps(
@@ -96,11 +107,13 @@ def _tick(
     max_logprobs: int,
     processor: LogitsProcessor | None,
     delta: AdapterDelta | None,
+    interventions: Interventions | None,
 ) -> tuple[Pages, Slots, TickOutputs]:
     """Run one tick, or one of its several steps, after `_with_plan`.
 
     Args:
         delta: the summand of the head by adapters; the decoder's layers have theirs. None without adapters.
+        interventions: the changes of activations in all slots; None without any.
     """
     page_size = pages[0].shape[3]
     row_length = slots.length[inputs.row_slot]
@@ -109,7 +122,11 @@ def _tick(
     positions = jnp.concatenate([block_positions.reshape(-1), row_length])
     lengths = jnp.concatenate([jnp.repeat(inputs.block_length, QUERY_BLOCK), inputs.row_length])
     mixer = TickMixer(inputs, slots, bucket, page_size, decoder.implementation)
-    hidden, memory = decoder(tokens, positions, Memory(pages, slots.states), mixer, lengths)
+    tap = None
+    if interventions is not None:
+        of_rows = jnp.concatenate([jnp.repeat(inputs.block_slot, QUERY_BLOCK), inputs.row_slot])
+        tap = RowInterventions(interventions, of_rows, positions)
+    hidden, memory = decoder(tokens, positions, Memory(pages, slots.states), mixer, lengths, tap)
     pages, slots = memory.pages, replace(slots, states=memory.states)
 
     last_states = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])

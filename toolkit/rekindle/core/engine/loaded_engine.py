@@ -23,7 +23,7 @@ from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.engine import Engine
 from rekindle.core.engine.followers import Followers
 from rekindle.core.engine.loading.adapting import put_adapter, put_empty
-from rekindle.core.engine.loading.blueprint import adapter_programs
+from rekindle.core.engine.loading.blueprint import adapter_programs, steering_programs
 from rekindle.core.engine.loading.filling import place_new_weights
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.engine.replicas import LaneState, ProgramsView, Replicas
@@ -234,6 +234,16 @@ class LoadedEngine:
         if self.settings.precompile != "lazy" and not self.limits.expects_adapters:
             assert isinstance(self.programs, EnginePrograms), "adapters are for lanes in this process"
             self.programs.prepare(adapter_programs(self.limits))
+
+    def prepare_steering(self, *, adapters: bool) -> None:
+        """Prepare the programs for steered requests in quiet times, unless they are, or `precompile` is "lazy".
+
+        Args:
+            adapters: whether those requests have adapters.
+        """
+        if self.settings.precompile != "lazy":
+            assert isinstance(self.programs, EnginePrograms), "steering is for lanes in this process"
+            self.programs.prepare(steering_programs(self.limits, adapters=adapters))
 
     def _read(self, weights: Weights | None) -> list[list[jax.Array]]:
         form, tensors = self.deployment.form, self.checkpoint.tensors

@@ -18,6 +18,7 @@ from rekindle.core.request.request import (
     check_token_ids,
     namespace_of,
 )
+from rekindle.core.request.steering import changes_of
 from rekindle.core.text.chat import render
 from rekindle.core.text.grammar import Compiler
 from rekindle.core.text.masks import run_steps
@@ -39,6 +40,7 @@ class Preparer:
         eos_ids: end tokens of the model.
         capacity: most tokens in one request, prompt and output together.
         compiler: compiler of constraints; None without a tokenizer.
+        sizes: the number of layers, and the size of their residual stream.
     """
 
     tokenizer: Tokenizer | None
@@ -46,13 +48,15 @@ class Preparer:
     eos_ids: frozenset[int]
     capacity: int
     compiler: Compiler | None = None
+    sizes: tuple[int, int] = (0, 0)
 
     @classmethod
     def of(cls, model: Checkpoint, capacity: int) -> "Preparer":
         """Return the preparer for a model."""
         vocabulary = model.config.vocab_size
         compiler = None if model.tokenizer is None else Compiler(model.tokenizer, vocabulary, model.eos_ids)
-        return cls(model.tokenizer, vocabulary, model.eos_ids, capacity, compiler)
+        sizes = len(model.config.layers), model.config.hidden_size
+        return cls(model.tokenizer, vocabulary, model.eos_ids, capacity, compiler, sizes)
 
     def is_quick(self, submit: Submit) -> bool:
         """Return True if `outcome` takes less than a millisecond: no text to tokenize, and no long list."""
@@ -126,6 +130,7 @@ class Preparer:
             raise InvalidRequest("the model has no tokenizer, so stop strings cannot be found; use stop_token_ids")
         if not params.skip_special_tokens and self.tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, so there is no text: leave out skip_special_tokens")
+        changes = changes_of(params.steer, params.patch, len(ids), self.sizes) if ids else None
         request = Request(
             submit.request_id,
             ids,
@@ -133,12 +138,13 @@ class Preparer:
             params.stop_token_ids if params.ignore_eos else params.stop_token_ids | self.eos_ids,
             self.capacity,
             bad_words=self._bad_words(params),
-            namespace=namespace_of(params.cache_salt, submit.adapter),
+            namespace=namespace_of(params.cache_salt, submit.adapter, changes),
             hold=submit.hold,
             output_prefix=submit.output_prefix.token_ids,
             pooling=submit.pooling,
             goes_on=goes_on(submit.prompt) or params.constraint is not None,
             adapter=submit.adapter,
+            changes=changes,
         )
         check_bans(request, self.vocab_size)
         return request if params.constraint is None else self._constrained(request, params.constraint)

@@ -23,6 +23,8 @@ from rekindle.core.messages import (
     Found,
     FromLane,
     Gathered,
+    Inspect,
+    Inspected,
     KeepWeights,
     LaneBack,
     LaneLost,
@@ -97,7 +99,7 @@ TAKES: Mapping[str, tuple[type[Message], ...]] = {
         *(Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights, SendPages, TakePages),
         *(Received, Lost, Found),  # of a lane in another process
     ),
-    "stepper": (Plan, Offload, UseWeights, Collect, PutPages, PutAdapter),
+    "stepper": (Plan, Offload, UseWeights, Collect, PutPages, PutAdapter, Inspect),
     "settler": (Dispatched,),
     "detokenizer": (Outputs,),
     "grammars": (Advance,),
@@ -108,15 +110,15 @@ TAKES: Mapping[str, tuple[type[Message], ...]] = {
 PER_LANE = tuple(name for name in TAKES if name not in SHARED)
 """Names of the actors of each lane."""
 ROUTER = "router"
-ROUTED = (Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, PutAdapter)
+ROUTED = (Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, PutAdapter, Inspect)
 """Messages to the lanes by way of the router, if there are several."""
 FROM_LANES = (
-    *(Rejected, Started, Outputs, WeightsUsed, WeightsKept, AdapterPut, CacheSaving, CacheSaved),
+    *(Rejected, Started, Outputs, WeightsUsed, WeightsKept, AdapterPut, Inspected, CacheSaving, CacheSaved),
     *(Collected, PagesStaged),
     *(LaneLost, LaneBack, Returned),
 )
 """Messages from a lane to shared actors, callers or the router itself, by way of the router."""
-TO_CALLER = (Rejected, Started, Texts, WeightsUsed, WeightsKept, AdapterPut, CacheSaving, CacheSaved)
+TO_CALLER = (Rejected, Started, Texts, WeightsUsed, WeightsKept, AdapterPut, Inspected, CacheSaving, CacheSaved)
 """Messages to callers, outside the engine."""
 
 Compose = Callable[[Actors], Actors]

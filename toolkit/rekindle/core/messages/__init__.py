@@ -82,6 +82,8 @@ from rekindle.core.messages.ticks import (
 from rekindle.core.messages.weights import (
     AdapterPut,
     InFlightPolicy,
+    Inspect,
+    Inspected,
     KeepWeights,
     NewWeights,
     PutAdapter,
@@ -114,6 +116,8 @@ __all__ = [
     "FromLane",
     "Gathered",
     "InFlightPolicy",
+    "Inspect",
+    "Inspected",
     "KeepWeights",
     "LaneBack",
     "LaneLost",

@@ -9,6 +9,7 @@ from rekindle.core.messages.message import Message
 from rekindle.core.messages.words import describe_error, first_of, join_items
 from rekindle.core.page import NULL_PAGE
 from rekindle.core.request.request import Request
+from rekindle.core.request.steering import Changes
 from rekindle.core.request.tokens import StateSum, TokenLogprob
 
 
@@ -57,6 +58,7 @@ class Chunk:
         summing: the prompt tokens whose hidden states to sum.
         allowed: the mask of allowed next tokens, as in `Allowed.bits`; None for all.
         adapter: the slot of the request's adapter; None for none.
+        changes: the request's changes of activations; None for none.
     """
 
     request_id: int
@@ -73,6 +75,7 @@ class Chunk:
     summing: Summing | None = None
     allowed: Any = field(default=None, compare=False, repr=False)
     adapter: int | None = None
+    changes: Changes | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         end = "" if self.completes is None else ", then sample"
@@ -88,7 +91,7 @@ class Row:
         slot: the slot of the request.
         page: the page of its newest token.
         logprobs: the number of alternatives to score; None for no log-probabilities.
-        length, allowed, adapter: see `Chunk`.
+        length, allowed, adapter, changes: see `Chunk`.
         steps: its limit of new tokens, below the tick's limit for a request near its end.
         next_page: the page after `page` in its table; the null page if no new token can need one.
         end_ids: the tokens that end its steps in this tick.
@@ -104,6 +107,7 @@ class Row:
     next_page: int = NULL_PAGE
     end_ids: frozenset[int] = frozenset()
     adapter: int | None = None
+    changes: Changes | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,13 @@ class Plan(Message):
         """True if a chunk or a row has an adapter."""
         return any(chunk.adapter is not None for chunk in self.chunks) or any(
             row.adapter is not None for row in self.rows
+        )
+
+    @property
+    def steered(self) -> bool:
+        """True if a chunk or a row has changes of activations."""
+        return any(chunk.changes is not None for chunk in self.chunks) or any(
+            row.changes is not None for row in self.rows
         )
 
     @property

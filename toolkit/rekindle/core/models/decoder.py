@@ -23,8 +23,10 @@ from rekindle.core.models.mixing import Memory, Mixer
 from rekindle.core.models.rope import position_key, positions_of
 from rekindle.core.models.shard import WHOLE, Shard, rows_of
 from rekindle.core.models.streams.altup import Streams
+from rekindle.core.models.taps.tap import LayerTap, Tap
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.models.weights.requests import JoinedTensors, Shapes, WeightSource
+from rekindle.core.parts import EMBEDDING
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.storage import Weight
@@ -65,6 +67,7 @@ class Decoder(nnx.Module, pytree=False):
         memory: Memory,
         mixer: Mixer,
         lengths: jax.Array | None = None,
+        tap: Tap | None = None,
     ) -> tuple[jax.Array, Memory]:
         """Run the layers.
 
@@ -75,6 +78,7 @@ class Decoder(nnx.Module, pytree=False):
             mixer: the attention over pages, and the recurrences and convolutions over states.
             lengths: (token,) int32, the length of each token's request, for long-context ropes. None stands for tokens
                 of a single request.
+            tap: reads or changes activations between the layers' parts, of a model with one residual stream.
 
         Returns:
             (token, hidden) float32, normalised, and the memory.
@@ -85,7 +89,9 @@ class Decoder(nnx.Module, pytree=False):
         features = None if self.features is None else self.features(tokens, x)
         keys = dict.fromkeys(position_key(attention) for attention in config.attentions)
         positions_by_key = {key: positions_of(key, positions, lengths) for key in keys}
+        assert tap is None or self.streams is None, "a tap is for one residual stream"
         x = x if self.streams is None else self.streams.spread(x)
+        x = x if tap is None else tap.change(EMBEDDING, "residual", None, x)
         pages, states = list(memory.pages), list(memory.states)
         for i, (layer, page, state) in enumerate(
             zip(config.layers, config.page_places, config.state_places, strict=True)
@@ -93,7 +99,9 @@ class Decoder(nnx.Module, pytree=False):
             at = None if layer.attention is None else positions_by_key[position_key(layer.attention)]
             own = Memory(None if page is None else pages[page], None if state is None else states[state])
             of_layer = None if features is None else features[:, i]
-            x, own = getattr(self, f"layer_{i}")(x, at, own, mixer, of_layer)
+            of_tap = None if tap is None else LayerTap(tap, i)
+            x, own = getattr(self, f"layer_{i}")(x, at, own, mixer, of_layer, of_tap)
+            x = x if tap is None else tap.change(i, "residual", None, x)
             if page is not None:
                 pages[page] = own.pages
             if state is not None:
@@ -106,7 +114,9 @@ class Decoder(nnx.Module, pytree=False):
         config, x = self.config, self.embedding(tokens)
         if config.embedding_multiplier != 1:
             dtype = self.embedding.dtype if config.rounded_embedding else jnp.float32
-            x = x * jnp.asarray(config.embedding_multiplier, dtype).astype(jnp.float32)
+            product = x * jnp.asarray(config.embedding_multiplier, dtype).astype(jnp.float32)
+            # Rounded before the next sum in all programs: a compiler fuses the two, but not over a choice.
+            x = jnp.where(jnp.isnan(x), x, product)
         x = x if self.embedding_in is None else self.embedding_in(x)
         if config.positions is not None and self.positions is not None:
             # Surplus rows may be past the last position; their results are dropped.

@@ -16,6 +16,7 @@ from rekindle.core.models.rope import Positions
 from rekindle.core.models.states.build import state_of
 from rekindle.core.models.streams.laurel import Laurel
 from rekindle.core.models.streams.layer import StreamsLayer
+from rekindle.core.models.taps.tap import BranchTap, LayerTap
 from rekindle.core.models.weights.requests import JoinedTensors, WeightSource
 from rekindle_kernels.inputs import Input
 
@@ -54,6 +55,7 @@ class Layer(nnx.Module, pytree=False):
         memory: Memory,
         mixer: Mixer,
         features: jax.Array | None = None,
+        tap: LayerTap | None = None,
     ) -> tuple[jax.Array, Memory]:
         """Map (token, hidden) and the memory of this layer to their new values.
 
@@ -61,11 +63,14 @@ class Layer(nnx.Module, pytree=False):
             positions: None for a layer without attention.
             memory: passed to the mixer in parts.
             features: the layer's features, (token, size).
+            tap: reads or changes what each branch adds to the residual stream.
         """
+        of_attention, of_mlp = (None, None) if tap is None else (tap.at("attention"), tap.at("mlp"))
         stream, inputs = x, x if self.before_attention is None else self.before_attention.input(x)
         if self.attention is not None or self.state is not None:
-            mixed, memory = self._mix(inputs, self._onto(x, self.after_attention), positions, memory, mixer)
-            stream = self._add(x, mixed, self.after_attention)
+            onto = self._onto(x, self.after_attention, of_attention)
+            mixed, memory = self._mix(inputs, onto, positions, memory, mixer)
+            stream = self._add(x, mixed, self.after_attention, of_attention)
         if self.laurel is not None:
             stream = self.laurel(inputs, stream)
         if self.mlp is not None:
@@ -73,7 +78,8 @@ class Layer(nnx.Module, pytree=False):
                 inputs = self.before_mlp.input(x if self.parallel else stream)
             elif not self.parallel:
                 inputs = stream
-            stream = self._add(stream, self.mlp(inputs, self._onto(stream, self.after_mlp)), self.after_mlp)
+            added = self.mlp(inputs, self._onto(stream, self.after_mlp, of_mlp))
+            stream = self._add(stream, added, self.after_mlp, of_mlp)
         if self.features is not None:
             assert features is not None
             stream = stream + self.features(stream, features)
@@ -93,17 +99,22 @@ class Layer(nnx.Module, pytree=False):
         assert onto is not None
         return onto, memory
 
-    def _onto(self, x: jax.Array, after: Normalise | None) -> jax.Array | None:
+    def _onto(self, x: jax.Array, after: Normalise | None, tap: BranchTap | None) -> jax.Array | None:
         """Return `x` if a branch's last product may add to it directly, else None."""
-        return x if (after is None or self.norm_sums) and self.multiplier == 1 else None
+        is_read = tap is not None and tap.reads
+        return x if not is_read and (after is None or self.norm_sums) and self.multiplier == 1 else None
 
-    def _add(self, x: jax.Array, branch: jax.Array, after: Normalise | None) -> jax.Array:
+    def _add(self, x: jax.Array, branch: jax.Array, after: Normalise | None, tap: BranchTap | None) -> jax.Array:
         """Return the sum with a branch, which includes `x` if `_onto` returned it."""
-        if self._onto(x, after) is None:
+        if self._onto(x, after, tap) is None:
             if after is not None and not self.norm_sums:
                 branch = after(branch)
-            branch = x + (branch if self.multiplier == 1 else branch * self.multiplier)
-        return after(branch) if after is not None and self.norm_sums else branch
+            branch = branch if self.multiplier == 1 else branch * self.multiplier
+            if tap is not None:
+                tap.read(branch)
+            branch = x + branch
+        stream = branch if tap is None else tap.change(x, branch)
+        return after(stream) if after is not None and self.norm_sums else stream
 
 
 def layer_of(model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str) -> Layer | StreamsLayer:

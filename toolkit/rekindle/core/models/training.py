@@ -14,9 +14,7 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.models.adapters.products import HEAD, Product, linears, products_of
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.layers import Delta
-from rekindle.core.models.mixing import Memory, ScoreOptions
-from rekindle_kernels import api as kernels
-from rekindle_kernels import states
+from rekindle.core.models.sequence import SequenceMixer, empty_memory
 
 
 def token_logprobs(decoder: Decoder, tokens: jax.Array, head: Delta | None = None) -> jax.Array:
@@ -34,9 +32,8 @@ def token_logprobs(decoder: Decoder, tokens: jax.Array, head: Delta | None = Non
     """
 
     def one(ids: jax.Array) -> jax.Array:
-        slots = tuple(tuple(jnp.zeros((1, *each), jnp.float32) for each in state) for state in decoder.config.states())
-        memory = Memory((jnp.zeros(()),) * len(decoder.config.paged), slots)
-        hidden, _ = decoder(ids, jnp.arange(len(ids), dtype=jnp.int32), memory, SequenceMixer())
+        positions = jnp.arange(len(ids), dtype=jnp.int32)
+        hidden, _ = decoder(ids, positions, empty_memory(decoder.config), SequenceMixer())
         logprobs = jax.nn.log_softmax(decoder.logits(hidden[:-1], head))
         return jnp.take_along_axis(logprobs, ids[1:, None], axis=1)[:, 0]
 
@@ -94,55 +91,3 @@ class LowRankDelta:
             return jnp.zeros((len(x), outputs), x.dtype)
         first, second = (self.tensors[f"{name}.lora_{side}.weight"] for side in "AB")
         return x @ first.T @ second.T
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceMixer:
-    """The `Mixer` of one whole sequence: its keys and values are one page, or one for each chunk of positions."""
-
-    def attend(
-        self, q: jax.Array, kv: jax.Array | None, pages: jax.Array, scores: ScoreOptions
-    ) -> tuple[jax.Array, jax.Array]:
-        """See `Mixer.attend`; the pages are the keys and values of the sequence."""
-        kv = pages if kv is None else kv
-        size = len(q) if scores.chunk is None else min(scores.chunk, len(q))
-        own, rows = jnp.moveaxis(_split(kv, size), 1, 3), _split(q, size)
-        chunks = jnp.arange(len(rows), dtype=jnp.int32)
-        out = kernels.attend_blocks(
-            rows, own, chunks[:, None], chunks, jnp.zeros_like(chunks), **scores.options(), implementation="reference"
-        )
-        return out.reshape(-1, *out.shape[2:])[: len(q)], kv
-
-    def convolve(
-        self, x: jax.Array, weight: jax.Array, bias: jax.Array | None, state: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """See `Mixer.convolve`."""
-        y, state = states.convolve_blocks(x[None], weight, bias, state, *_run(len(x)), implementation="xla")
-        return y[0], state
-
-    def recur(
-        self,
-        q: jax.Array,
-        k: jax.Array,
-        v: jax.Array,
-        decay: jax.Array,
-        beta: jax.Array | None,
-        state: jax.Array,
-    ) -> tuple[jax.Array, jax.Array]:
-        """See `Mixer.recur`."""
-        rates = None if beta is None else beta[None]
-        o, state = states.recur_blocks(
-            q[None], k[None], v[None], decay[None], rates, state, *_run(len(q)), implementation="xla"
-        )
-        return o[0], state
-
-
-def _split(x: jax.Array, size: int) -> jax.Array:
-    """Return the rows in blocks of this size, the last one padded with zeros."""
-    padding = [(0, -len(x) % size), *[(0, 0)] * (x.ndim - 1)]
-    return jnp.pad(x, padding).reshape(-1, size, *x.shape[1:])
-
-
-def _run(tokens: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the slot, the start and the token count of the only block."""
-    return jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32), jnp.full(1, tokens, jnp.int32)

@@ -11,6 +11,7 @@ from rekindle.core.buckets import MAX_PROCESSOR_ARGS
 from rekindle.core.errors import InvalidRequest, ParametersIgnored, suggestion, warn
 from rekindle.core.request import checks, constraint
 from rekindle.core.request.constraint import Constraint, SchemaLike
+from rekindle.core.request.steering import Patch, Steering, patches, steerings
 
 MOST_TOKENS = 2**30
 """Upper bound for numbers of tokens: larger than any context, and small enough to add two such numbers."""
@@ -51,6 +52,8 @@ class SamplingOptions(TypedDict, total=False):
     prompt_logprobs_from: int
     cache_salt: str
     adapter: str | None
+    steer: Steering | Sequence[Steering]
+    patch: Patch | Sequence[Patch]
     priority: int
     json_schema: SchemaLike | None
     regex: str | None
@@ -115,6 +118,10 @@ class SamplingParams:
             the same salt.
         adapter: name of the adapter to use, from `adapters` of `open` or `session.add_adapter`. None (default) uses the
             model alone. Requests with other adapters share no cached prefixes.
+        steer: one or more `rekindle.Steering`, vectors added to activations. Default empty.
+        patch: one or more `rekindle.Patch`, activations put in place of others before any steering. Default empty. Both
+            together change at most 16 ranges of positions. The first such request of a session compiles programs of
+            its own. Cached prefixes are shared only between requests with the same changes.
         priority: integer from -2**31 to 2**31 - 1, default 0. Requests with the lowest number leave the waiting queue
             first, as in vLLM, and are preempted last if the page pool is full. A request that has waited for 1,024
             ticks goes next at any priority.
@@ -152,6 +159,8 @@ class SamplingParams:
     prompt_logprobs_from: int = 0
     cache_salt: str = ""
     adapter: str | None = None
+    steer: tuple[Steering, ...] = ()
+    patch: tuple[Patch, ...] = ()
     priority: int = 0
     json_schema: Constraint | None = None
     regex: Constraint | None = None
@@ -236,6 +245,11 @@ class SamplingParams:
     def constraint(self) -> Constraint | None:
         """Constraint on the output; None for free text."""
         return self.json_schema or self.regex or self.choice or self.grammar
+
+    @property
+    def steers(self) -> bool:
+        """True if the request changes activations."""
+        return bool(self.steer or self.patch)
 
     @property
     def adjusts(self) -> bool:
@@ -356,6 +370,8 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "prompt_logprobs_from": partial(checks.integer, low=0, high=MOST_TOKENS),
     "cache_salt": partial(checks.text, longest=LONGEST_SALT),
     "adapter": checks.unless_none(partial(checks.text, longest=LONGEST_NAME)),
+    "steer": steerings,
+    "patch": patches,
     "priority": partial(checks.integer, low=-(2**31), high=2**31 - 1),
     "json_schema": checks.unless_none(constraint.json_schema),
     "regex": checks.unless_none(constraint.regex),

@@ -10,6 +10,7 @@ from rekindle.core.errors import InvalidRequest, PromptTooLong
 from rekindle.core.request import checks
 from rekindle.core.request.allowed import Constrained
 from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.steering import Changes
 
 Pooling = Literal["last", "mean"]
 """Hidden states for an embedding: the state of the prompt's last token, or the mean over the prompt."""
@@ -30,13 +31,15 @@ class AdapterUse:
     digest: str
 
 
-def namespace_of(salt: str, adapter: AdapterUse | None) -> str:
-    """Return the cache namespace of a salt and an adapter's numbers, unique to the pair.
+def namespace_of(salt: str, adapter: AdapterUse | None, changes: Changes | None = None) -> str:
+    """Return the cache namespace of a salt, an adapter's numbers and changes of activations, unique to the three.
 
     A NUL in the salt is doubled, so that only the one before a digest stands alone.
     """
-    escaped = salt.replace("\0", "\0\0")
-    return escaped if adapter is None else f"{escaped}\0adapter {adapter.digest}"
+    parts = [salt.replace("\0", "\0\0")]
+    parts += [] if adapter is None else [f"adapter {adapter.digest}"]
+    parts += [] if changes is None else [f"changes {changes.digest}"]
+    return "\0".join(parts)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -57,6 +60,7 @@ class Request:
         constrained: constraint on the output, or None.
         goes_on: True if the output continues a text; a space at its beginning is then part of it.
         adapter: its adapter, or None.
+        changes: its changes of activations, or None.
     """
 
     id: int
@@ -72,6 +76,7 @@ class Request:
     constrained: Constrained | None = None
     goes_on: bool = False
     adapter: AdapterUse | None = None
+    changes: Changes | None = None
 
     @property
     def initial_tokens(self) -> tuple[int, ...]:

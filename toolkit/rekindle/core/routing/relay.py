@@ -12,6 +12,8 @@ from rekindle.core.messages import (
     CacheSaving,
     Collected,
     FromLane,
+    Inspect,
+    Inspected,
     KeepWeights,
     Message,
     NewWeights,
@@ -129,12 +131,12 @@ class Relay:
             case KeepWeights(ticket):
                 if ticket in self._exchanges:
                     yield ToLane(PREFILL, message)
-            case SaveCache() | PutAdapter():
+            case SaveCache() | PutAdapter() | Inspect():
                 yield from self._tickets.ask(message)
             case _:
                 raise TypeError(
-                    "the relay takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, PutAdapter and "
-                    f"FromLane, got {message!r:.80}"
+                    "the relay takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, PutAdapter, "
+                    f"Inspect and FromLane, got {message!r:.80}"
                 )
 
     # Requests
@@ -216,7 +218,7 @@ class Relay:
             case WeightsKept(ticket):
                 del self._exchanges[ticket]
                 yield answer
-            case CacheSaving() | CacheSaved() | AdapterPut():
+            case CacheSaving() | CacheSaved() | AdapterPut() | Inspected():
                 yield from self._tickets.answer(lane, answer)
             case _:
                 yield answer

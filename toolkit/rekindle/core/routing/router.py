@@ -10,6 +10,8 @@ from rekindle.core.messages import (
     CacheSaved,
     CacheSaving,
     FromLane,
+    Inspect,
+    Inspected,
     KeepWeights,
     LaneBack,
     LaneLost,
@@ -73,10 +75,11 @@ class Router:
                 return self._place(entry)
             case Withdraw() | Stopped():
                 return self._forward_end(message)
-            case NewWeights() | KeepWeights() | SaveCache() | PutAdapter():
+            case NewWeights() | KeepWeights() | SaveCache() | PutAdapter() | Inspect():
                 return self._tickets.ask(message)
         raise TypeError(
-            "the router takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, PutAdapter and FromLane, "
+            "the router takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, PutAdapter, Inspect and "
+            "FromLane, "
             f"got {message!r:.80}"
         )
 
@@ -152,7 +155,7 @@ class Router:
                 if request_id in self._entries:
                     self._end(self._entries[request_id])
                 yield message
-            case WeightsUsed() | WeightsKept() | AdapterPut() | CacheSaving() | CacheSaved():
+            case WeightsUsed() | WeightsKept() | AdapterPut() | Inspected() | CacheSaving() | CacheSaved():
                 if isinstance(message, WeightsUsed):  # new weights release all held prefixes of a lane
                     self._forget_held(lane)
                 yield from self._tickets.answer(lane, message)

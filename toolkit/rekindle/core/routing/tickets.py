@@ -1,4 +1,4 @@
-"""Questions to all lanes at once, each with one merged answer."""
+"""Questions to all lanes at once, each with one merged answer, and inspections, which go to the first lane."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,6 +7,8 @@ from rekindle.core.messages import (
     AdapterPut,
     CacheSaved,
     CacheSaving,
+    Inspect,
+    Inspected,
     KeepWeights,
     Message,
     NewWeights,
@@ -48,7 +50,7 @@ class Tickets:
         self._saving: dict[int, dict[int, CacheSaving | CacheSaved]] = {}
         self._putting: dict[int, set[int]] = {}  # the lanes with a new adapter
 
-    def ask(self, question: NewWeights | KeepWeights | SaveCache | PutAdapter) -> Sequence[Message]:
+    def ask(self, question: NewWeights | KeepWeights | SaveCache | PutAdapter | Inspect) -> Sequence[Message]:
         """Return the question to each lane, unless an earlier exchange of weights comes first."""
         match question:
             case NewWeights(ticket):
@@ -65,6 +67,8 @@ class Tickets:
                 self._putting[ticket] = set()
                 own = [(content[lane], None if empty is None else empty[lane]) for lane in range(self._lanes)]
                 return [ToLane(lane, replace(question, content=c, empty=e)) for lane, (c, e) in enumerate(own)]
+            case Inspect():
+                return [ToLane(0, question)]
         return [ToLane(lane, question) for lane in range(self._lanes)]
 
     def _begin(self) -> list[Message]:
@@ -73,7 +77,7 @@ class Tickets:
         return [] if exchange is None else [exchange.of(lane) for lane in range(self._lanes)]
 
     def answer(
-        self, lane: int, answer: WeightsUsed | WeightsKept | AdapterPut | CacheSaving | CacheSaved
+        self, lane: int, answer: WeightsUsed | WeightsKept | AdapterPut | Inspected | CacheSaving | CacheSaved
     ) -> Iterator[Message]:
         """Record a lane's answer; yield the merged answer once it is complete, and further questions to lanes."""
         match answer:
@@ -84,6 +88,8 @@ class Tickets:
             case CacheSaving(ticket) | CacheSaved(ticket):
                 self._saving[ticket][lane] = answer
                 yield from self._record_save(ticket)
+            case Inspected():
+                yield answer
             case AdapterPut(ticket):
                 self._putting[ticket].add(lane)
                 if len(self._putting[ticket]) == self._lanes:

@@ -208,10 +208,10 @@ class EngineLimits:
                 'raise it, give fewer prefill_buckets or decode_buckets, or choose precompile="lazy"'
             )
 
-    def program_count(self, *, adapters: bool) -> int:
-        """Return the number of programs, with or without those for adapters."""
-        programs = len(self.all_buckets()) + EXTRA_PROGRAMS + (STATE_PROGRAMS if self.pool.state_pages else 0)
-        return programs + (len(self.all_buckets()) + 1 if adapters else 0)
+    def program_count(self, *, adapters: bool = False, steered: bool = False) -> int:
+        """Return the number of programs, with or without those for adapters, or for steering."""
+        steps, states = len(self.all_buckets()), STATE_PROGRAMS if self.pool.state_pages else 0
+        return steps + EXTRA_PROGRAMS + states + (steps + 1) * adapters + (steps + 2) * steered
 
     @property
     def adapter_slots(self) -> int:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from rekindle.core.buckets import Bucket
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.lowering import Key
 from rekindle.core.device.programs.readiness import Readiness
 from rekindle.core.markup import quantity
+from rekindle.core.models.inspection.look import Look
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.store.validity import shorten
 
@@ -23,12 +23,14 @@ class EnginePrograms:
         preparing: a future for each program prepared in advance, done when the program is ready.
         restored_at_open: the state restored from earlier sessions, without programs loaded later.
         workspace_bytes: the estimated temporary bytes of the largest step, on all devices together.
+        requested: the keys of further programs.
     """
 
     executables: tuple[Executables, ...]
     preparing: list[Future[None]]
     restored_at_open: RestoreReport
     workspace_bytes: int
+    requested: set[Key] = field(default_factory=set)
 
     def __len__(self) -> int:
         return sum(map(len, self.executables))
@@ -62,8 +64,10 @@ class EnginePrograms:
         )
 
     def prepare(self, keys: Sequence[Key]) -> None:
-        """Prepare more programs in quiet times."""
-        self.preparing.extend(ready for each in self.executables for ready in each.prepare(keys, patient=True))
+        """Prepare more programs in quiet times, unless they were requested before."""
+        new = [key for key in keys if key not in self.requested]
+        self.requested.update(new)
+        self.preparing.extend(ready for each in self.executables for ready in each.prepare(new, patient=True))
 
     def readiness(self) -> Readiness:
         """Return the readiness of the programs prepared in advance."""
@@ -93,8 +97,10 @@ class EnginePrograms:
 
 def _capacity_of(key: Key) -> str:
     """Describe the capacity of a program for users."""
-    if not isinstance(key, Bucket):
+    if isinstance(key, str):
         return key
+    if isinstance(key, Look):
+        return f"a look at up to {key.tokens:,} tokens"
     parts = [f"prompts of up to {key.prefill_tokens:,} tokens"] if key.prefill_tokens else []
     steps = "a step" if key.steps == 1 else f"{key.steps} steps"
     parts += [f"{steps} of up to {quantity(key.decode_rows, 'request')}"] if key.decode_rows else []

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import jax
@@ -12,14 +11,16 @@ from jax.sharding import PartitionSpec
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.page_form import PageForm, StateForm
 from rekindle.core.device.place import PAGE, PAGES, ROWS, SAME, STATES, WEIGHTS, Place
+from rekindle.core.device.programs.adapter_room import AdapterRoom
 from rekindle.core.device.sampling.adjustments import Adjustments, enter_slot
 from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.state import Content, Pages, Sizes, Slots, gather, gather_state, scatter, scatter_state
 from rekindle.core.device.step import step
-from rekindle.core.models.adapters.products import AdapterSizes, Product
 from rekindle.core.models.adapters.rows import Adapters, Stacks
 from rekindle.core.models.decoder import AbstractDecoder
+from rekindle.core.models.inspection.look import Look, LookInputs, lens, look
 from rekindle.core.models.mixing import State
+from rekindle.core.models.taps.interventions import Interventions
 from rekindle.core.page import NULL_PAGE
 from rekindle_kernels.api import Implementation
 
@@ -43,49 +44,61 @@ class Function:
     donated: tuple[int, ...] = ()
 
 
-def step_function(place: Place, abstract: AbstractDecoder, sizes: Sizes, processor: LogitsProcessor | None) -> Function:
-    """Return the step function, common to all buckets. Programs bind its `bucket` argument."""
-
-    def run(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
-        decoder = abstract.with_weights(weights)
-        return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, processor)
-
-    def run_on_all(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
-        of_device = place.on_each_device(
-            partial(run, bucket=bucket), (WEIGHTS, PAGES, SLOTS, ROWS), (PAGES, SLOTS, ROWS)
-        )
-        return of_device(weights, pages, slots, packed)
-
-    return Function(run_on_all, (WEIGHTS, PAGES, SLOTS, ROWS), (PAGES, SLOTS, ROWS), (1, 2))
-
-
-def adapted_step_function(
+def step_function(
     place: Place,
     abstract: AbstractDecoder,
     sizes: Sizes,
     processor: LogitsProcessor | None,
-    products: Sequence[Product],
-    room: AdapterSizes,
+    bucket: Bucket,
+    room: AdapterRoom,
 ) -> Function:
-    """Return the step function with adapters of rows; see `step_function`.
+    """Return the step function of a bucket.
 
     Args:
-        products: the products with room for adapters.
-        room: the room for adapters.
+        room: the room for adapters, for a bucket with adapters.
     """
 
-    def run(
-        weights: list[jax.Array], stacks: Stacks, pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket
-    ) -> Any:
-        decoder, adapters = abstract.with_weights(weights), Adapters(products, stacks, room)
-        return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, processor, adapters)
+    def run(weights: list[jax.Array], *arguments: Any) -> Any:
+        *further, pages, slots, packed = arguments
+        adapters = Adapters(room.products, further.pop(0), room.sizes) if bucket.adapters else None
+        interventions = further.pop(0) if bucket.steered else None
+        decoder = abstract.with_weights(weights)
+        return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, processor, adapters, interventions)
 
-    into = (WEIGHTS, WEIGHTS, PAGES, SLOTS, ROWS)
+    further = [WEIGHTS] * bucket.adapters + [ROWS] * bucket.steered
+    into, out = (WEIGHTS, *further, PAGES, SLOTS, ROWS), (PAGES, SLOTS, ROWS)
+    return Function(place.on_each_device(run, into, out), into, out, (len(into) - 3, len(into) - 2))
 
-    def run_on_all(*arguments: Any, bucket: Bucket) -> Any:
-        return place.on_each_device(partial(run, bucket=bucket), into, (PAGES, SLOTS, ROWS))(*arguments)
 
-    return Function(run_on_all, into, (PAGES, SLOTS, ROWS), (2, 3))
+def steer_function(place: Place, max_running: int) -> Function:
+    """Return the function to put the interventions of a request into its slot, on the devices of its group."""
+
+    def steer(every: Interventions, slot: jax.Array, content: Interventions) -> Interventions:
+        own = place.local_index(slot, max_running, other=max_running)
+        result: Interventions = jax.tree.map(
+            lambda array, one: lax.dynamic_update_index_in_dim(array, one, own, 0), every, content
+        )
+        return result
+
+    return Function(place.on_each_device(steer, (ROWS, SAME, SAME), ROWS), (ROWS, SAME, SAME), ROWS)
+
+
+def look_function(place: Place, abstract: AbstractDecoder, shape: Look) -> Function:
+    """Return the function of a look at a sequence."""
+
+    def run(weights: list[jax.Array], inputs: LookInputs) -> tuple[jax.Array, jax.Array]:
+        return look(abstract.with_weights(weights), inputs, shape.states)
+
+    return Function(place.on_each_device(run, (WEIGHTS, SAME), SAME), (WEIGHTS, SAME), SAME)
+
+
+def lens_function(place: Place, abstract: AbstractDecoder) -> Function:
+    """Return the function of the logit lens."""
+
+    def run(weights: list[jax.Array], hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return lens(abstract.with_weights(weights), hidden)
+
+    return Function(place.on_each_device(run, (WEIGHTS, SAME), SAME), (WEIGHTS, SAME), SAME)
 
 
 def adapt_function(place: Place) -> Function:

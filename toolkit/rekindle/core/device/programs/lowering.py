@@ -18,17 +18,19 @@ from rekindle.core.buckets import Bucket
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.device.page_form import PageForm, StateForm
-from rekindle.core.device.place import PAGE, PAGES, SAME, WEIGHTS, Place
+from rekindle.core.device.place import PAGE, PAGES, ROWS, SAME, WEIGHTS, Place
 from rekindle.core.device.programs.adapter_room import AdapterRoom
 from rekindle.core.device.programs.functions import (
     SLOTS,
     Function,
     adapt_function,
-    adapted_step_function,
     allow_function,
     copy_functions,
     enter_function,
+    lens_function,
+    look_function,
     state_copy_functions,
+    steer_function,
     step_function,
 )
 from rekindle.core.device.sampling.adjustments import no_adjustments
@@ -38,6 +40,8 @@ from rekindle.core.device.state import Sizes, empty_state
 from rekindle.core.models.adapters.products import NO_ROOM, AdapterSizes
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import abstract_decoder
+from rekindle.core.models.inspection.look import LENS_ROWS, Look, LookInputs
+from rekindle.core.models.taps.interventions import Interventions
 from rekindle.core.models.weights.form import WeightForm, held_bytes
 from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle_kernels.api import Implementation, choose_for_all
@@ -55,6 +59,11 @@ GATHER_STATE copies the state of a slot, over all layers: `program(states, slot)
 SCATTER_STATE copies a state into a slot: `program(states, slot, content) -> states`.
 ADAPT puts an adapter into a slot: `program(adapters, slot, content) -> adapters`. The step of a bucket with adapters
 takes them after the weights.
+UNSTEERED creates interventions of no request: `program() -> interventions`. The step of a steered bucket takes them
+before the pages.
+STEER puts interventions into a slot: `program(interventions, slot, content) -> interventions`.
+A look computes activations of a sequence: `program(weights, inputs) -> (states, patterns)`.
+LENS computes likely tokens from activations: `program(weights, hidden) -> (ids, logprobs)`.
 """
 
 EMPTY: Final = "empty"
@@ -65,16 +74,28 @@ SCATTER: Final = "scatter"
 GATHER_STATE: Final = "gather state"
 SCATTER_STATE: Final = "scatter state"
 ADAPT: Final = "adapt"
-Key = Bucket | Literal["empty", "enter", "allow", "gather", "scatter", "gather state", "scatter state", "adapt"]
+LENS: Final = "lens"
+UNSTEERED: Final = "unsteered"
+STEER: Final = "steer"
+Key = (
+    Bucket
+    | Look
+    | Literal["empty", "enter", "allow", "gather", "scatter", "gather state", "scatter state"]
+    | Literal["adapt", "lens", "unsteered", "steer"]
+)
 """The use of a program."""
 
 
 def program_name(key: Key) -> str:
     """Return a program's readable name, the same in every process."""
-    if not isinstance(key, Bucket):
+    if isinstance(key, str):
         return key
+    if isinstance(key, Look):
+        return f"look at {key.tokens} tokens with {key.states} states and {key.patterns} patterns"
     steps = "step" if key.steps == 1 else f"{key.steps} steps"
-    return f"{steps} of {key.prefill_tokens}+{key.decode_rows}{' with adapters' * key.adapters}"
+    return (
+        f"{steps} of {key.prefill_tokens}+{key.decode_rows}{' with adapters' * key.adapters}{', steered' * key.steered}"
+    )
 
 
 def temporary_bytes(program: Program) -> int | None:
@@ -126,7 +147,7 @@ class Programs:
         self.implementation = kernels = choose_for_all(place.first.platform, pools, kv_dtype, implementation)
         abstract = abstract_decoder(config, form, kernels, place.shards[0])
         self._weights = [place.global_shape(form, WEIGHTS) for form in abstract.forms]
-        self._place = place
+        self._config, self._place = config, place
         self.widened_bytes = 0 if kernels == "cpu" else _widened_bytes(abstract.requests, form)
         self.statics: dict[str, int | str] = asdict(sizes) | {
             "dtype": dtype.name,
@@ -154,9 +175,16 @@ class Programs:
         self.page_sharding = place.sharding(page)
         gather_page, scatter_page = copy_functions(place, page_form, kernels, sizes.num_pages, page)
         self.adapters = AdapterRoom(config, adapters, dtype, kernels, place)
-        self._adapted_step = partial(adapted_step_function, place, abstract, sizes, processor)
-        self._functions: dict[Any, Function] = {
-            Bucket: step_function(place, abstract, sizes, processor),
+        self._step = partial(step_function, place, abstract, sizes, processor)
+        self._look = partial(look_function, place, abstract)
+        self._intervention = Interventions.forms((), config.hidden_size)
+        group = Interventions.forms((sizes.max_running + 1,), config.hidden_size)
+        self._interventions = _with_specs(place.global_shape, group, ROWS)
+        none = partial(Interventions.none, (sizes.max_running + 1,), config.hidden_size)
+        self._functions: dict[str, Function] = {
+            UNSTEERED: Function(place.on_each_device(none, (), ROWS), (), ROWS),
+            STEER: steer_function(place, sizes.max_running),
+            LENS: lens_function(place, abstract),
             ADAPT: adapt_function(place),
             EMPTY: Function(place.on_each_device(empty, (), (PAGES, SLOTS)), (), (PAGES, SLOTS)),
             ENTER: enter_function(place, sizes.max_running),
@@ -213,7 +241,7 @@ class Programs:
         match key:
             case "adapt":
                 return {"adapters": self.adapters.all, "slot": np.int32(0), "content": self.adapters.one}
-            case "empty":
+            case "empty" | "unsteered":
                 return {}
             case "enter":
                 adjustments = self._slots.adjustments
@@ -230,11 +258,19 @@ class Programs:
                 return {"states": self._slots.states, "slot": np.int32(0)}
             case "scatter state":
                 return {"states": self._slots.states, "slot": np.int32(0), "content": self.state}
+            case "steer":
+                return {"interventions": self._interventions, "slot": np.int32(0), "content": self._intervention}
+            case "lens":
+                hidden = jax.ShapeDtypeStruct((LENS_ROWS, self._config.hidden_size), jnp.dtype(jnp.float32))
+                return {"weights": self._weights, "hidden": hidden}
+            case Look():
+                return {"weights": self._weights, "inputs": LookInputs.forms(self._config, key)}
             case Bucket():
                 packed = np.tile(InputLayout.of(key, self._group_slots).padding(), self._place.data)
-                adapters = {"adapters": self.adapters.all} if key.adapters else {}
+                further = {"adapters": self.adapters.all} if key.adapters else {}
+                further |= {"interventions": self._interventions} if key.steered else {}
                 state = {"pages": self._pages, "slots": self._slots, "packed": packed}
-                return {"weights": self._weights, **adapters, **state}
+                return {"weights": self._weights, **further, **state}
 
     def check_devices(self, key: Key, arguments: Sequence[Any]) -> None:
         """Check the devices of all committed arguments.
@@ -278,17 +314,16 @@ class Programs:
 
     def _jit(self, key: Key) -> jax.stages.Wrapped:
         spec = self._function(key)
-        function = partial(spec.function, bucket=key) if isinstance(key, Bucket) else spec.function
         # Several processes compile parts of one program under one name.
         unique = secrets.token_hex(8) if self._place.processes == 1 else "shared"
-        function = _renamed(function, program_name(key), unique)
+        function = _renamed(spec.function, program_name(key), unique)
         out = jax.tree.map(self._place.sharding, spec.out, is_leaf=_is_kind)
         return jax.jit(function, donate_argnums=spec.donated, out_shardings=out)
 
     def _function(self, key: Key) -> Function:
-        if isinstance(key, Bucket) and key.adapters:
-            return self._adapted_step(self.adapters.products, self.adapters.sizes)
-        return self._functions[type(key) if isinstance(key, Bucket) else key]
+        if isinstance(key, Bucket):
+            return self._step(key, self.adapters)
+        return self._look(key) if isinstance(key, Look) else self._functions[key]
 
     def _with_sharding(self, argument: Any, kind: Any) -> Any:
         def with_sharding(each: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:

@@ -18,17 +18,27 @@ from rekindle.core.device.orders import (
     Enter,
     Gather,
     GatherState,
+    Inspection,
     Order,
     Scatter,
     ScatterState,
     SharedWeights,
+    Steer,
     TickOrder,
     Use,
     release_host_memory,
 )
-from rekindle.core.device.packing import GroupPart, describe_outputs, masks_of, pack_adjustments, pack_plan, parts_of
+from rekindle.core.device.packing import (
+    GroupPart,
+    describe_outputs,
+    masks_of,
+    pack_adjustments,
+    pack_changes,
+    pack_plan,
+    parts_of,
+)
 from rekindle.core.device.programs.executables import ArgumentsLost, Executables
-from rekindle.core.device.programs.lowering import EMPTY, Program
+from rekindle.core.device.programs.lowering import EMPTY, UNSTEERED, Program
 from rekindle.core.errors import EngineFailed
 from rekindle.core.messages import (
     AdapterPut,
@@ -37,6 +47,8 @@ from rekindle.core.messages import (
     Collected,
     Dispatched,
     Gathered,
+    Inspect,
+    Inspected,
     Message,
     Offload,
     Onload,
@@ -47,6 +59,7 @@ from rekindle.core.messages import (
     UseWeights,
     WeightsUsed,
 )
+from rekindle.core.request.steering import Changes
 from rekindle.core.scheduler.limits import EngineLimits
 
 Send = Callable[[Order | Use], None]
@@ -75,12 +88,13 @@ class Stepper:
         self._limits = limits
         self._send = send
         self._losses = 0  # number of losses of the device state
+        self._changes: dict[int, Changes] = {}  # in the slots of the device
         self._asleep = False
 
     async def handle(self, message: Message) -> list[Message]:
         """Turn Plan into Dispatched, Offload into Gathered, Collect into Collected, UseWeights into WeightsUsed.
 
-        Turn PutAdapter into AdapterPut.
+        Turn PutAdapter into AdapterPut, and Inspect into Inspected.
         """
         match message:
             case Plan():
@@ -109,8 +123,10 @@ class Stepper:
                 self._state.adapters = self._state.adapters or empty
                 await self._run(Adapt(slot, content), await self._programs.ready(Adapt.key))
                 return [AdapterPut(ticket)]
+            case Inspect(ticket, key, inputs):
+                return [Inspected(ticket, await self._inspect(Inspection(key, inputs)))]
         raise TypeError(
-            f"the stepper takes Plan, Offload, Collect, PutPages, UseWeights and PutAdapter, got {message!r}"
+            f"the stepper takes Plan, Offload, Collect, PutPages, UseWeights, PutAdapter and Inspect, got {message!r}"
         )
 
     async def _dispatch(self, plan: Plan) -> Dispatched:
@@ -148,11 +164,13 @@ class Stepper:
             if chunk.completes is not None and chunk.completes.params.adjusts:
                 await self._enter(chunk)
         await self._allow(plan)
+        if plan.steered:
+            await self._steer((*plan.chunks, *plan.rows))
         if not plan.chunks and not plan.rows:
             return Dispatched(plan.tick, (), (), None, plan.losses)
         limits = self._limits
         parts = parts_of(plan, limits.data, limits.max_running, limits.pool.num_pages)
-        smallest = _bucket(parts, limits, plan.steps, adapters=plan.adapted)
+        smallest = _bucket(parts, limits, plan)
         bucket, step = await self._programs.for_step(smallest)
         packed = pack_plan(parts, InputLayout(bucket, limits.max_running, limits.pool.pages_per_request))
         outputs = await self._run(TickOrder(bucket, packed), step)
@@ -172,6 +190,17 @@ class Stepper:
         except jax.errors.JaxRuntimeError as error:  # no room outside the pool
             self._require_alone(error)
             return ()  # the pages will be computed again
+
+    async def _inspect(self, inspection: Inspection) -> Any:
+        """Return the results of an inspection, None without weights, or the error of a device without room."""
+        if not self._state.weights:
+            return None
+        try:
+            results = await self._run(inspection, await self._programs.ready(inspection.key))
+            return await to_thread.run_sync(jax.block_until_ready, results)
+        except jax.errors.JaxRuntimeError as error:
+            self._require_alone(error)
+            return error
 
     async def _put(self, onload: Onload) -> None:
         """Copy pages into the pool outside of a plan. The next plan reports a state lost here."""
@@ -203,6 +232,20 @@ class Stepper:
         for masks in masks_of(constrained, self._limits.data * self._limits.max_running):
             assert program is not None
             await self._run(Allow(*masks), program)
+
+    async def _steer(self, items: Sequence[Chunk | Row]) -> None:
+        """Put the changes of steered requests into their slots, and remove those of earlier requests there."""
+        if self._state.interventions is None:
+            self._state.interventions = await self._programs.call(UNSTEERED, await self._programs.ready(UNSTEERED))
+        program, hidden = await self._programs.ready(Steer.key), self._state.interventions.vectors.shape[-1]
+        for item in items:
+            if self._changes.get(item.slot) is item.changes:
+                continue
+            await self._run(Steer(item.slot, pack_changes(item.changes, hidden)), program)
+            if item.changes is None:
+                del self._changes[item.slot]
+            else:
+                self._changes[item.slot] = item.changes
 
     async def _run(self, order: Order, program: Program) -> Any:
         self._broadcast(order)
@@ -246,11 +289,12 @@ def _forget(weights: list[list[jax.Array]]) -> None:
     release_host_memory()
 
 
-def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, steps: int, *, adapters: bool) -> Bucket:
+def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, plan: Plan) -> Bucket:
     """Return the smallest bucket with room for each group's part of a tick."""
     return Bucket(
         buckets.smallest(limits.prefill_buckets, max(part.blocks for part in parts) * QUERY_BLOCK),
         buckets.smallest(limits.decode_buckets, max(len(part.rows) for part in parts)),
-        steps,
-        adapters,
+        plan.steps,
+        plan.adapted,
+        plan.steered,
     )

@@ -22,6 +22,8 @@ from rekindle.core.device.programs.lowering import (
     GATHER_STATE,
     SCATTER,
     SCATTER_STATE,
+    STEER,
+    UNSTEERED,
     Key,
     Programs,
     program_name,
@@ -233,6 +235,16 @@ def adapter_programs(limits: EngineLimits) -> list[Key]:
     """Return the programs for adapters, largest first."""
     largest = sorted(limits.all_buckets(), key=attrgetter("size"), reverse=True)
     return [ADAPT, *(bucket._replace(adapters=True) for bucket in largest)]
+
+
+def steering_programs(limits: EngineLimits, *, adapters: bool) -> list[Key]:
+    """Return the programs for steered requests, largest first.
+
+    Args:
+        adapters: whether those requests have adapters.
+    """
+    largest = sorted(limits.all_buckets(), key=attrgetter("size"), reverse=True)
+    return [UNSTEERED, STEER, *(bucket._replace(adapters=adapters, steered=True) for bucket in largest)]
 
 
 def _programs(

@@ -11,6 +11,7 @@ from rekindle.core.models.features import FeatureBranch
 from rekindle.core.models.mixing import Memory, Mixer
 from rekindle.core.models.rope import Positions
 from rekindle.core.models.streams.altup import AltUp
+from rekindle.core.models.taps.tap import LayerTap
 from rekindle.core.models.weights.requests import WeightSource
 
 
@@ -39,15 +40,16 @@ class StreamsLayer(nnx.Module, pytree=False):
         memory: Memory,
         mixer: Mixer,
         features: jax.Array | None = None,
+        tap: LayerTap | None = None,
     ) -> tuple[jax.Array, Memory]:
         """Map streams (stream, token, hidden) and the memory of this layer to their new values.
 
         Args:
             streams: the residual streams.
-            positions, memory, mixer, features: as in `Layer`.
+            positions, memory, mixer, features, tap: as in `Layer`.
         """
         predicted = self.altup.predict(streams)
-        active, memory = self.layer(predicted[self.active], positions, memory, mixer)
+        active, memory = self.layer(predicted[self.active], positions, memory, mixer, None, tap)
         streams = self.altup.correct(predicted, active)
         if self.features is not None:
             assert features is not None

@@ -204,6 +204,7 @@ class RequestState:
             summing=self.observed.summing(start, end),
             allowed=self.masking.bits if last else None,
             adapter=self._adapter,
+            changes=request.changes,
         )
 
     def steps(self, most: int) -> int:
@@ -220,7 +221,8 @@ class RequestState:
         assert self.lease is not None
         page = self.lease.pages[self.computed // self.lease.page_size]
         logprobs, allowed = self.request.params.logprobs, self.masking.bits
-        row = Row(self.request.id, slot, page, logprobs, self.length, allowed, adapter=self._adapter)
+        changes = self.request.changes
+        row = Row(self.request.id, slot, page, logprobs, self.length, allowed, adapter=self._adapter, changes=changes)
         self.computed += 1
         self.pending += 1
         return row

@@ -1,0 +1,1 @@
+"""Inspection of a model: its activations and attention patterns over a sequence."""

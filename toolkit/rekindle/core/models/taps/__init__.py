@@ -1,0 +1,1 @@
+"""Taps: reading and changing what the layers of a model pass on."""

@@ -1,0 +1,1 @@
+"""Results of looking inside a model: activations, attention patterns and the logit lens."""

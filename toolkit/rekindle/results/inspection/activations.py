@@ -1,0 +1,91 @@
+"""Activations of a model over a prompt."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rekindle.core import markup
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.parts import PARTS, Part
+from rekindle.results.inspection.grids import Array, grid, name_of
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Activations:
+    """Activations of a model over a prompt, from `session.look`. All arrays are float32, of numpy.
+
+    Attributes:
+        token_ids: the tokens of the prompt.
+        tokens: the text of each token.
+        layers: the layers with activations.
+        embedding: (tokens, hidden), the input of the first layer.
+        residual: (layers, tokens, hidden), what each layer passes on; None unless asked for.
+        attention, mlp: (layers, tokens, hidden), what the attention (or a mixer with a state) and the MLP of each layer
+            add to the residual stream; None unless asked for. Zeros for a layer without one.
+        heads: the (layer, head) of each attention pattern.
+        patterns: (heads, tokens, tokens), the weight of each earlier token (last axis) for each token.
+    """
+
+    token_ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    layers: tuple[int, ...]
+    embedding: Array
+    residual: Array | None
+    attention: Array | None
+    mlp: Array | None
+    heads: tuple[tuple[int, int], ...]
+    patterns: Array
+
+    def at(self, layer: int, part: Part = "residual") -> Array:
+        """Return the activations of one layer, (tokens, hidden).
+
+        Raises:
+            InvalidRequest: the part was not asked for, or the layer is not among `layers`.
+        """
+        array: Array | None = getattr(self, part) if part in PARTS else None
+        if array is None or layer not in self.layers:
+            raise InvalidRequest(
+                f"there are activations of {', '.join(map(repr, self.parts))} in the layers {self.layers}, not of "
+                f"{part!r:.40} in {layer!r:.40}: name them in session.look(..., layers=, parts=)"
+            )
+        result: Array = array[self.layers.index(layer)]
+        return result
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts with activations."""
+        return tuple(part for part in PARTS if getattr(self, part) is not None)
+
+    def __repr__(self) -> str:
+        return f"<rekindle.Activations: {', '.join(f'{name} {value}' for name, value in self._facts().items())}>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        names = [name_of(token) for token in self.tokens]
+        pictures = []
+        for part in self.parts:
+            norms: Any = np.linalg.norm(getattr(self, part), axis=2)
+            most = float(norms.max()) or 1.0
+            title = f"length of each vector of {part}, by layer and token; the largest is {most:.3g}"
+            pictures.append(f'<div style="opacity:0.75">{title}</div>')
+            pictures.append(grid(norms / most, [str(layer) for layer in self.layers], names, title))
+        for (layer, head), pattern in zip(self.heads, self.patterns, strict=True):
+            title = (
+                f"attention of head {head} in layer {layer}: each row is a token, and its columns the tokens it sees"
+            )
+            pictures.append(f'<div style="opacity:0.75">{title}</div>')
+            pictures.append(grid(pattern, names, names, title))
+        return markup.bundle(repr(self), markup.card("Activations", "", markup.facts(self._facts()), *pictures))
+
+    def _facts(self) -> dict[str, str]:
+        hidden = self.embedding.shape[1]
+        facts = {"tokens": f"{len(self.tokens):,}", "layers": _ranges(self.layers), "parts": ", ".join(self.parts)}
+        facts |= {"hidden": f"{hidden:,}"} | ({"heads": f"{len(self.heads):,}"} if self.heads else {})
+        return {name: value for name, value in facts.items() if value}
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Return ascending numbers as text, whole ranges by their ends."""
+    if len(numbers) > 2 and numbers == tuple(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(map(str, numbers))

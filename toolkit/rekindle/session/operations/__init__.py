@@ -1,0 +1,1 @@
+"""Operations on the engine of a session, each awaitable or blocking: weights, cache, adapters, inspections."""
