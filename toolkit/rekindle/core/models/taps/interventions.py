@@ -73,17 +73,15 @@ class RowInterventions:
         every = self.interventions
         here = (every.layers == layer) & (every.parts == PARTS.index(part))
 
-        def apply(after: jax.Array) -> jax.Array:
-            def one(place: jax.Array, x: jax.Array) -> jax.Array:
-                first, end = every.first[self.slots, place], every.end[self.slots, place]
-                is_hit = here[self.slots, place] & (first <= self.positions) & (self.positions < end)
-                vector = every.vectors[self.slots, place]
-                alone = vector if before is None else before + vector
-                changed = jnp.where(every.replaces[self.slots, place][:, None], alone, x + vector)
-                return jnp.where(is_hit[:, None], changed, x)
+        def one(place: jax.Array, x: jax.Array) -> jax.Array:
+            first, end = every.first[self.slots, place], every.end[self.slots, place]
+            is_hit = here[self.slots, place] & (first <= self.positions) & (self.positions < end)
+            vector = every.vectors[self.slots, place]
+            alone = vector if before is None else before + vector
+            changed = jnp.where(every.replaces[self.slots, place][:, None], alone, x + vector)
+            return jnp.where(is_hit[:, None], changed, x)
 
-            result: jax.Array = lax.fori_loop(0, MOST_INTERVENTIONS, one, after)
-            return result
-
-        result: jax.Array = lax.cond(here.any(), apply, lambda after: after, after)
+        # The loop has no turn where no request has an intervention, as in most places.
+        turns = jnp.max(jnp.where(here, jnp.arange(1, MOST_INTERVENTIONS + 1), 0), initial=0)
+        result: jax.Array = lax.fori_loop(0, turns, one, after)
         return result
