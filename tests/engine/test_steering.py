@@ -19,7 +19,7 @@ MANY = (
     *("gpt2", "mixtral", "deepseek-v3", "cohere", "gpt-oss", "lfm2", "granite", "falcon-h1", "gpt-neox", "nemotron-h"),
     *("phi3-longrope", "llama4"),
 )
-SHORT: Any = SMALL | {"page_size": 32}
+SHORT: Any = SMALL | {"page_size": 32, "max_context": 192}
 BATCHED = ("nemotron-h",)
 """Families with rows of other roundings in other batches."""
 
@@ -185,3 +185,18 @@ def test_models_with_several_streams_are_refused(families: Path) -> None:
             session.look_sync(token_ids=[1, 2, 3])
         with pytest.raises(rekindle.InvalidRequest, match="one residual stream"):
             session.generate_sync(token_ids=[1, 2, 3], steer=rekindle.Steering(0, [1.0]))
+
+
+def test_embeddings_are_changed_where_no_factor_follows(session: rekindle.Session, families: Path) -> None:
+    """A patch of all embeddings is the prompt with other tokens."""
+    hello, other = [5, 6, 7, 8], [9, 10, 11, 12]
+    patch = rekindle.Patch("embedding", session.look_sync(token_ids=other).embedding, tokens=[0, 1, 2, 3])
+    answers = [session.generate_sync(token_ids=ids, max_tokens=1, logprobs=0) for ids in (hello, other)]
+    patched = session.generate_sync(token_ids=hello, patch=patch, max_tokens=1, logprobs=0)
+    assert logprobs(patched) == pytest.approx(logprobs(answers[1]), abs=1e-4)
+    assert logprobs(patched) != pytest.approx(logprobs(answers[0]), abs=1e-4)
+    with begin("granite", families) as scaled:
+        steer = rekindle.Steering("embedding", np.ones(scaled.look_sync(token_ids=[1]).embedding.shape[1]))
+        assert scaled.look_sync(token_ids=[1], steer=steer).residual is not None
+        with pytest.raises(rekindle.InvalidRequest, match="multiplies its embeddings"):
+            scaled.generate_sync(token_ids=[1], steer=steer)

@@ -36,7 +36,7 @@ from rekindle.core.store import entries as store_entries
 from rekindle.core.store.catalog import Entry
 from rekindle.core.store.restore_report import part_label
 from rekindle.core.store.snapshots import SnapshotCatalog
-from rekindle.session import operations
+from rekindle.session.operations import engine as operations
 from tests.engine.restart_child import (
     CACHED,
     PAGE,

@@ -171,6 +171,6 @@ def test_very_many_mixes_of_parameters_give_the_same_alone_and_in_any_batch(
 
 
 def test_the_mixes_are_of_all_parameters() -> None:
-    """Leave out stop strings and adapters: test_stop_strings_property.py and test_scheduler_machine.py mix them."""
-    elsewhere = {"stop", "keep_stop", "skip_special_tokens", "adapter"}
+    """Leave out those of test_stop_strings_property.py (stop strings) and test_scheduler_machine.py (all others)."""
+    elsewhere = {"stop", "keep_stop", "skip_special_tokens", "adapter", "steer", "patch"}
     assert {*PARAMETERS, *CONSTRAINTS, "max_tokens", "seed"} | elsewhere == set(SamplingOptions.__annotations__)

@@ -13,13 +13,13 @@ from rekindle.core.config import SettingsOptions
 from rekindle.core.request.params import _CHECKS, SamplingOptions
 
 PUBLIC = """
-Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification Comparison
-ConfigError ConstraintFailed EngineFailed Family Generation Handle HostLost HostRefused Hosts InvalidBatch InvalidData
-InvalidRequest LaneLoad LogitsNotFinite LogitsRow MapResults MessageRecord ModelError ModelNotFound ModelTooLarge
-NoWeights NotRestored ParametersIgnored Part Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray
-RekindleError ReplicaLost RequestCancelled SamplingParams Scores Session SessionClosed SessionError Settings Stats
-StepTimeout StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage
-UnsupportedModel Usage WeightsChanged open open_sync
+Activations Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification
+Comparison ConfigError ConstraintFailed EngineFailed Family Generation Handle HostLost HostRefused Hosts InvalidBatch
+InvalidData InvalidRequest LaneLoad LogitLens LogitsNotFinite LogitsRow MapResults MessageRecord ModelError
+ModelNotFound ModelTooLarge NoWeights NotRestored ParametersIgnored Part Patch Perplexity Piece Prefix PromptTooLong
+QueueFull Ranking Ray RekindleError ReplicaLost RequestCancelled SamplingParams Scores Session SessionClosed
+SessionError Settings Stats Steering StepTimeout StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun
+ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync
 """
 
 

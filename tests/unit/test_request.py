@@ -14,6 +14,7 @@ import pytest
 from rekindle.core.errors import InvalidRequest, ParametersIgnored
 from rekindle.core.request.params import SamplingOptions, SamplingParams
 from rekindle.core.request.request import check_token_ids
+from rekindle.core.request.steering import Patch, Steering
 
 NO_NUMBERS = ["1", math.nan, math.inf, -math.inf, True, [1.0], 1j, np.array([1.0]), Decimal(1), 10**400]
 NO_COUNTS = ["1", 1.0, [1], math.nan, np.array([1, 2]), np.float32(1), np.True_]
@@ -82,6 +83,8 @@ BAD: dict[str, tuple[list[Any], str]] = {
     ),
     "json_schema": ([3, True, ["a"], (1, 2), b"{}"], "json_schema must be a JSON schema as a dict, or a type such as "),
     "adapter": ([3, b"a", ["a"], True], "adapter must be a str, got "),
+    "steer": ([3, "a", Patch(0, [1.0], 0)], "steer must be rekindle.Steering(...) or a list of them, got "),
+    "patch": ([3, "a", Steering(0, [1.0])], "patch must be rekindle.Patch(...) or a list of them, got "),
     "regex": ([3, b"a", ["a"], True], "regex must be a str, got "),
     "choice": (["", "ab", [], [""], [3], {"a"}, True], "choice must be a sequence of texts, none of them empty, got "),
     "grammar": ([3, b"a", ["a"], True], "grammar must be a str, got "),

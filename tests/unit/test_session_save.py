@@ -17,7 +17,7 @@ from rekindle.core.errors import EngineFailed, SessionClosed, StorageError
 from rekindle.core.messages import CacheSaved, CacheSaving, Message, SaveCache, Write, Written
 from rekindle.core.messages.record import MessageRecord
 from rekindle.notebook.progress_bars import ProgressBars
-from rekindle.session import operations
+from rekindle.session.operations import engine as operations
 from rekindle.session.session import Session
 from rekindle.testing import FakeDiskTier, fake_limits, fake_loaded_engine, fake_session
 from tests.waiting import until

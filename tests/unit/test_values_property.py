@@ -17,11 +17,14 @@ from rekindle.core.messages import Admit
 from rekindle.core.messages.record import MessageRecord
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.request.request import Request
+from rekindle.core.request.steering import Patch, Steering
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_limits, fake_loaded_engine, fake_session
+from rekindle.testing.model import FAKE_MODEL
 
 PROMPT = [3, 1, 4]
+HIDDEN = FAKE_MODEL.hidden_size
 NAMES = sorted(SamplingOptions.__annotations__)
 INTEGERS = [0, 1, 2, -1, 250, 251, 2**30, 2**31 - 1, 2**31, 2**63, 2**64 - 1, 2**64, 10**400]
 FLOATS = [0.0, -0.0, 0.5, 1.0, 1e-6, 5e-324, 1e-40, 3.5e38, 1e39, 1e300, -1e300, math.inf, -math.inf, math.nan]
@@ -106,5 +109,6 @@ def test_numbers_of_tokens_may_be_as_large_as_they_can_and_still_be_added(sessio
 
 def test_every_parameter_refuses_some_values_and_serves_others(session: Session) -> None:
     values = [*INTEGERS, *FLOATS, True, "a", [5, 6], ["a"], {5: 1.0}, object(), "model", 'start: "a"']
+    values += [(), Steering(0, np.ones(HIDDEN)), Patch(0, np.ones(HIDDEN), 0)]
     for name in NAMES:
         assert {served(session, beside(name) | {name: value}) for value in values} == {True, False}, name

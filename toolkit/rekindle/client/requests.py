@@ -294,14 +294,20 @@ class Requests:
         params.check_against(self.vocab_size, limits.max_logprobs)
         self._client.adapters.check(params.adapter)
         if params.steers:
-            self._check_steered()
+            self._check_steered(params)
         if params.processor_args is not None and not limits.processes_logits:
             raise InvalidRequest("processor_args need a logits processor, and this session was opened without one")
         return params
 
-    def _check_steered(self) -> None:
-        """Raise InvalidRequest for a session that cannot steer."""
+    def _check_steered(self, params: SamplingParams) -> None:
+        """Raise InvalidRequest for a session that cannot steer, or not there."""
         loaded_engine = self.loaded_engine
+        layers = [steering.layer for steering in params.steer] + [patch.layer for patch in params.patch]
+        if loaded_engine.model.embedding_multiplier != 1 and "embedding" in layers:
+            raise InvalidRequest(
+                f"{loaded_engine.source} multiplies its embeddings, so steer and patch are for its layers, not for "
+                '"embedding"; session.look takes both'
+            )
         if loaded_engine.replicas is not None or loaded_engine.followers is not None:
             raise InvalidRequest("steer and patch are for sessions in one process, and this one has devices of others")
         if loaded_engine.model.streams is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from time import sleep
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -49,7 +50,7 @@ seconds.
 
 
 MOST_STAMPS = 1 << 20
-"""The most pairs of an adapter and changes of a fake device in its life."""
+"""Numbers for the pairs of an adapter and changes."""
 
 
 @dataclass(slots=True)
@@ -77,7 +78,6 @@ class FakeStepper:
         self._losses = 0
         self._asleep = False
         self._adapters: dict[int, str] = {}
-        self._stamps: dict[tuple[str | None, str | None], int] = {}  # of adapters and changes, by their digests
 
     def lose(self) -> None:
         """Lose the pages and the slots, as after a failed program; the reply to the next plan reports the loss."""
@@ -281,7 +281,8 @@ class FakeStepper:
         """Return the stamp of pages computed with an adapter and changes of activations, with the weights in use."""
         adapter = None if item.adapter is None else self._adapters[item.adapter]
         pair = adapter, None if item.changes is None else item.changes.digest
-        return (self._weights * MOST_STAMPS + self._stamps.setdefault(pair, len(self._stamps))) * VOCAB_SIZE
+        number = 0 if pair == (None, None) else crc32(repr(pair).encode()) % MOST_STAMPS  # the same in each process
+        return (self._weights * MOST_STAMPS + number) * VOCAB_SIZE
 
     def _check_changes(self, item: Chunk | Row, request: Request) -> None:
         own = request.adapter

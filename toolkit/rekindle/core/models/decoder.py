@@ -91,7 +91,9 @@ class Decoder(nnx.Module, pytree=False):
         positions_by_key = {key: positions_of(key, positions, lengths) for key in keys}
         assert tap is None or self.streams is None, "a tap is for one residual stream"
         x = x if self.streams is None else self.streams.spread(x)
-        x = x if tap is None else tap.change(EMBEDDING, "residual", None, x)
+        # A compiler fuses the multiplication of embeddings with the first sum. A tap would round between the two.
+        if tap is not None and (tap.reads_branches or config.embedding_multiplier == 1):
+            x = tap.change(EMBEDDING, "residual", None, x)
         pages, states = list(memory.pages), list(memory.states)
         for i, (layer, page, state) in enumerate(
             zip(config.layers, config.page_places, config.state_places, strict=True)
@@ -114,9 +116,7 @@ class Decoder(nnx.Module, pytree=False):
         config, x = self.config, self.embedding(tokens)
         if config.embedding_multiplier != 1:
             dtype = self.embedding.dtype if config.rounded_embedding else jnp.float32
-            product = x * jnp.asarray(config.embedding_multiplier, dtype).astype(jnp.float32)
-            # Rounded before the next sum in all programs: a compiler fuses the two, but not over a choice.
-            x = jnp.where(jnp.isnan(x), x, product)
+            x = x * jnp.asarray(config.embedding_multiplier, dtype).astype(jnp.float32)
         x = x if self.embedding_in is None else self.embedding_in(x)
         if config.positions is not None and self.positions is not None:
             # Surplus rows may be past the last position; their results are dropped.
