@@ -15,6 +15,7 @@ from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from tests.unit.command_line import fake_opening
+from tests.waiting import until_blocking
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
@@ -149,3 +150,18 @@ def test_without_a_stream_the_text_comes_at_the_end(capsys: pytest.CaptureFixtur
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1]
     assert len(outputs[0]) > 1
+
+
+def test_a_long_wait_for_standard_input_is_announced(prompts: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = io.StringIO()
+
+    class Late(io.StringIO):
+        def read(self, size: int | None = -1) -> str:
+            until_blocking(lambda: "reading standard input to its end" in errors.getvalue(), "the wait is announced")
+            return super().read(size)
+
+    monkeypatch.setattr(prompt, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(sys, "stderr", errors)
+    monkeypatch.setattr(sys, "stdin", Late("Hello"))
+    assert main(["generate", "--quiet", "--max-tokens", "2"]) == 0
+    assert prompts == [NAME, messages("Hello")]

@@ -5,6 +5,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
+from types import SimpleNamespace
 from typing import Any, cast
 from weakref import ref
 
@@ -24,6 +25,7 @@ from rekindle.core.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER
 from rekindle.core.device.programs.store import ProgramStore, Serialized
 from rekindle.core.device.programs.workers import WORKERS
 from rekindle.core.device.state import Sizes
+from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.errors import SessionClosed, UnsafeStorage
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.testing import FAKE_MODEL
@@ -439,3 +441,28 @@ def test_no_program_has_the_name_of_another() -> None:
     names = [text.partition("module @")[2].split()[0] for text in texts]
     assert len({*names}) == 4
     assert all(name.startswith("jit_rekindle_empty_") for name in names)
+
+
+def test_a_session_begins_with_stored_programs_that_serve_and_compiles_the_others_in_quiet_times() -> None:
+    prefills, decodes = [Bucket(512, 0), Bucket(64, 0)], [Bucket(0, 1), Bucket(0, 4)]
+    keys: list[Key] = [EMPTY, prefills[0], decodes[0], SCATTER, prefills[1], decodes[1]]
+    blueprint: Any = SimpleNamespace(first_programs=keys[:3])
+
+    def begins(*stored: Key) -> tuple[Sequence[Key], Sequence[Key], bool]:
+        return Blueprint.in_turn(blueprint, "background", keys, stored)
+
+    assert begins() == (keys[:3], keys[3:], True)
+    assert begins(*keys) == (keys[:3], keys[3:], False)
+    small: list[Key] = [EMPTY, decodes[0], prefills[1]]
+    assert begins(*small) == (small, [prefills[0], SCATTER, decodes[1]], False)
+    assert begins(*small, SCATTER, decodes[1]) == (
+        [EMPTY, decodes[0], SCATTER, prefills[1]],
+        [decodes[1], prefills[0]],
+        False,
+    )
+    lists: list[list[Key]] = [small[:2], small[1:], [EMPTY, *prefills]]
+    for lacking in lists:
+        first, later, waits = begins(*lacking)
+        assert (first, set(later), waits) == (keys[:3], set(keys[3:]), True)
+        stored_first = [key in lacking for key in later]
+        assert stored_first == sorted(stored_first, reverse=True)

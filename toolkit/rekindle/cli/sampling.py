@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import rekindle
 from rekindle.cli import requirements
+from rekindle.core.config import Precompile
 from rekindle.core.request.params import SamplingOptions, SamplingParams
 from rekindle.session.session import Session
 
@@ -58,8 +59,14 @@ def options_of(arguments: Namespace) -> SamplingOptions:
     return sampling
 
 
-def open_session(arguments: Namespace, model: str) -> Session:
-    """Open a model in the shapes of a notebook's session, so that each finds the programs compiled by the other."""
+def open_session(arguments: Namespace, model: str, precompile: Precompile) -> Session:
+    """Open a model in the shapes of a notebook's session, so that each finds the programs compiled by the other.
+
+    Args:
+        arguments: the parsed arguments.
+        model: the model.
+        precompile: the programs to compile: "lazy" for a session of one request, whose programs have no padding then.
+    """
     return rekindle.open_sync(
         model,
         progress=not arguments.quiet,
@@ -67,5 +74,6 @@ def open_session(arguments: Namespace, model: str) -> Session:
         dtype=arguments.dtype,
         kv_dtype=arguments.kv_dtype,
         quantize=arguments.quantize,
+        precompile=precompile,
         adapters={ADAPTER: arguments.adapter_path} if arguments.adapter_path else {},
     )

@@ -140,8 +140,8 @@ class ModelShard:
         programs, keys = open_programs(directory, blueprint), blueprint.all_programs()
         if settings.restore == "require":
             require_all(programs, keys)
-        stored = programs is not None and not programs.missing(keys)
-        first, later, wait = blueprint.in_turn(settings.precompile, keys, stored=stored)
+        stored = set() if programs is None else set(keys).difference(programs.missing(keys))
+        first, later, wait = blueprint.in_turn(settings.precompile, keys, stored)
         with ExitStack() as resources:
             executables = Executables(blueprint.programs, settings.max_executables, programs)
             resources.callback(lambda: executables.idle().result())

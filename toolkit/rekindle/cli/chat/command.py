@@ -43,7 +43,7 @@ def chat(arguments: Namespace) -> int:
     model = arguments.named or arguments.model or NAME
     options = sampling.options_of(arguments)
     lines, screen = open_lines(commands.names()), Screen(quiet=arguments.quiet)
-    with sampling.open_session(arguments, model) as session:
+    with sampling.open_session(arguments, model, "background") as session:
         _check_template(session)
         talk = Talk(session, lines, screen, options)
         if arguments.load is not None:

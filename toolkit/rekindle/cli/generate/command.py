@@ -57,7 +57,7 @@ def generate(arguments: Namespace) -> int:
     if not text:
         raise InvalidRequest("the prompt is empty; give at least one character")
     model = arguments.model or NAME
-    with sampling.open_session(arguments, model) as session:
+    with sampling.open_session(arguments, model, "lazy") as session:
         prompt = _prompt(session, text, arguments.system, raw=arguments.raw)
         streams = arguments.stream and not arguments.json
         result = answer(session, prompt, show=streams, **options)

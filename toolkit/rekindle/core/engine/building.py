@@ -87,8 +87,8 @@ def build(
         limits = blueprint.limits
         defaults, unserved = defaults_of(checkpoint, settings, limits)
         stores = open_stores(directory, lanes, settings)
-        complete = all(each.complete for each in stores)
-        first, later, wait = blueprint.in_turn(settings.precompile, stores[0].program_keys, stored=complete)
+        stored = set(stores[0].compile_seconds).intersection(*(each.compile_seconds for each in stores))
+        first, later, wait = blueprint.in_turn(settings.precompile, stores[0].program_keys, stored)
         if followers is not None:
             followers.open_model(model, revision, blueprint.resolve(settings), blueprint)
         executables = _executables(lanes, stores, settings, resources)

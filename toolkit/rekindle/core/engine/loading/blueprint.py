@@ -1,6 +1,6 @@
 """The blueprint of an engine, made before any weights are read: its limits, its programs, and its store keys."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
@@ -161,21 +161,27 @@ class Blueprint:
         return list(dict.fromkeys([*first, *copies, ENTER, ALLOW, *largest, *adapted]))
 
     def in_turn(
-        self, precompile: Precompile, keys: Sequence[Key], *, stored: bool
+        self, precompile: Precompile, keys: Sequence[Key], stored: Collection[Key]
     ) -> tuple[Sequence[Key], Sequence[Key], bool]:
         """Return the programs to prepare first, those for quiet times, and whether requests wait for the first.
 
         Args:
             keys: all programs, most urgent first.
-            stored: True if all programs are stored.
+            stored: the stored programs.
         """
         match precompile:
             case "all":
                 return keys, [], True
             case "lazy":
                 return [EMPTY], [], True
-        first = keys[:LOADED_AT_ONCE] if stored else self.first_programs
-        return first, [key for key in keys if key not in first], not stored
+        loadable = [key for key in keys if key in stored]
+        if len(loadable) == len(keys):
+            return keys[:LOADED_AT_ONCE], keys[LOADED_AT_ONCE:], False
+        beginnings = (loadable[:count] for count in range(1, len(loadable) + 1))
+        first = next(filter(serves, beginnings), None)
+        later = [*loadable, *(key for key in keys if key not in stored)]
+        wait, first = first is None, first or self.first_programs
+        return first, [key for key in later if key not in first], wait
 
     def program_keys(self) -> Callable[[Key], ProgramKey]:
         """Return a function from programs to their keys. Its first call reads the flags of XLA, for all keys."""
@@ -263,3 +269,9 @@ def _programs(
         return Programs(config, sizes, form, place, settings.implementation, settings.logits_processor, kv_dtype, room)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def serves(keys: Collection[Key]) -> bool:
+    """Return True if a short request can be served with these programs."""
+    shapes = [key for key in keys if isinstance(key, Bucket)]
+    return EMPTY in keys and any(key.prefill_tokens for key in shapes) and any(key.decode_rows for key in shapes)

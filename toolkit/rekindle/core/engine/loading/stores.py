@@ -87,11 +87,6 @@ class Stores:
     pages: Sequence[StoredPage]
     differences: Mapping[str, Difference]
 
-    @property
-    def complete(self) -> bool:
-        """True if all programs of the session are stored."""
-        return len(self.compile_seconds) == len(self.program_keys)
-
     def restore_report(self, page_size: int, seconds: float) -> RestoreReport:
         """Return the report on restored state, given the tokens per page and the seconds taken by opening."""
         pages = sum(not page.is_state for page in self.pages)
