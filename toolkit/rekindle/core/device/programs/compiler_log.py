@@ -14,7 +14,7 @@ import jax
 FATAL: Final = 3
 """Smallest level of a message that is written meanwhile."""
 DEFAULT: Final = "1"
-"""Level set by JAX on import. Another value is a choice of the user, which stays."""
+"""Level set by JAX on import. Another value is a choice of the user and stays."""
 
 
 class Silence:
@@ -43,7 +43,7 @@ class Silence:
 
 
 def _is_default() -> bool:
-    """Return True if neither the environment nor JAX's settings choose a level."""
+    """Return True without a level from the environment or the settings of JAX."""
     level = getattr(jax.config, "jax_logging_level", None)
     return level in (None, "NOTSET") and os.environ.get("TF_CPP_MIN_LOG_LEVEL") == DEFAULT
 
