@@ -18,10 +18,10 @@ DEFAULT: Final = "1"
 
 
 class Silence:
-    """Block in which XLA writes no messages; blocks of several threads may overlap.
+    """Block without messages of XLA; blocks of several threads may overlap.
 
     Args:
-        set_level: sets the smallest level of a message that XLA writes; None changes nothing.
+        set_level: sets the smallest level of written messages; None changes nothing.
     """
 
     def __init__(self, set_level: Callable[[int], None] | None):
