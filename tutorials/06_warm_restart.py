@@ -36,7 +36,7 @@ session.restored
 # prompt are computed. The second time looks like the outputs that this notebook was stored with, which are of a
 # second run:
 #
-# - `open` takes a second or two. Its card has a bar for the cold start, as it was measured then, and one for this start.
+# - `open` takes a second or two. Its card has a bar for the cold start, as measured then, and one for this start.
 #   `session.restored` is the same card later. It says that all 9 programs were loaded, and that none was compiled.
 # - The answer is the same. The line below it says that 448 tokens of its prompt came from disk. These are the seven
 #   whole pages of 64 tokens. The last 6 tokens are less than a page, and were computed.
