@@ -12,7 +12,7 @@
 import rekindle
 
 SETTINGS = {"max_context": 1024, "max_running": 4, "max_prefill_tokens": 64, "progress": False}
-session = await rekindle.open("smollm2-135m-instruct", **SETTINGS)
+session = await rekindle.open("smollm2-135m-instruct", **SETTINGS, show_restored=True)
 
 # %%
 document = "The keeper of the lighthouse wrote into his log every evening. " + " ".join(
@@ -36,7 +36,8 @@ session.restored
 # prompt are computed. The second time looks like the outputs that this notebook was stored with, which are of a
 # second run:
 #
-# - `open` takes a second or two. `session.restored` says that all 9 programs were loaded, and that none was compiled.
+# - `open` takes a second or two. Its card has a bar for the cold start, as measured then, and one for this start.
+#   `session.restored` is the same card later. It says that all 9 programs were loaded, and that none was compiled.
 # - The answer is the same. The line below it says that 448 tokens of its prompt came from disk. These are the seven
 #   whole pages of 64 tokens. The last 6 tokens are less than a page, and were computed.
 #

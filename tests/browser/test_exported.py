@@ -21,18 +21,18 @@ CDN = "https://cdnjs.cloudflare.com/"
 SHADES = "tokens => tokens.map(token => getComputedStyle(token).backgroundColor)"
 
 
-def exported(theme: str, folder: Path) -> Path:
-    """Make the tutorial into a page as a user does; nbconvert comes with JupyterLab."""
+def exported(theme: str, folder: Path, notebook: Path = TUTORIAL) -> Path:
+    """Make a notebook into a page as a user does; nbconvert comes with JupyterLab."""
     command = [sys.executable, "-m", "nbconvert", "--to", "html", "--theme", theme, "--output-dir", str(folder)]
     said = subprocess.run(
-        [*command, str(TUTORIAL)],
+        [*command, str(notebook)],
         capture_output=True,
         text=True,
         check=False,
         env=os.environ | {"JUPYTER_NO_CONFIG": "1"},
     )
     assert said.returncode == 0, said.stderr
-    return folder / f"{TUTORIAL.stem}.html"
+    return folder / f"{notebook.stem}.html"
 
 
 @contextmanager

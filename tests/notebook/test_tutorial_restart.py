@@ -65,7 +65,8 @@ def run_all(notebook: Notebook, cells: list[Any]) -> dict[str, Any]:
 
 def test_what_readers_see_above_the_restart_is_of_a_second_run() -> None:
     shown = [output["data"]["text/plain"] for cell in cells_around_restart()[0] for output in cell["outputs"]]
-    answer, restored = ("".join(text) for text in shown)
+    opening, answer, restored = ("".join(text) for text in shown)
+    assert re.search(r"open after [\d.]+ s \([\d.]+ s cold\)", opening)
     assert re.search(r"cached: \d+ on disk", answer)
     assert f"{PROGRAMS} programs loaded, 0 compiled" in restored
 

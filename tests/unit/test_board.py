@@ -13,7 +13,7 @@ from rekindle.core.markup import visible
 from rekindle.core.messages import Message
 from rekindle.core.scheduler.stats import prompt_sources
 from rekindle.notebook.board.board import Board, Facts, age, pages
-from rekindle.notebook.board.board_html import board_html, overview_html, requests_html
+from rekindle.notebook.board.board_html import MARKS, board_html, overview_html, requests_html
 from rekindle.notebook.board.rates import Rate
 from rekindle.session.engine_view import LISTED, EngineView
 from rekindle.session.session import Session
@@ -26,8 +26,11 @@ from tests.waiting import until_blocking
 BOARD = Board(FACTS, Rate(now=148.25, mean=120.5, seconds=60.3, history=(100.0, 200.0)))
 
 
-def test_the_parts_of_the_html_are_the_whole() -> None:
-    assert board_html(BOARD) == overview_html(BOARD) + requests_html(BOARD)
+def test_the_card_has_all_parts_and_a_mark_in_the_colour_of_its_state() -> None:
+    assert f"{overview_html(BOARD)}{requests_html(BOARD)}" in board_html(BOARD)
+    paused = Board(replace(FACTS, state="paused"), BOARD.rate)
+    for state, board in (("running", BOARD), ("paused", paused)):
+        assert f"rgb({MARKS[state]})" in board_html(board)
     assert requests_html(Board(EMPTY, Rate())) == ""
 
 

@@ -52,6 +52,13 @@ def short(byte_tokenizer: Tokenizer) -> Iterator[Session]:
         yield session
 
 
+async def test_if_every_item_fails_it_warns(short: Session) -> None:
+    with pytest.warns(RuntimeWarning, match="each of 2 items failed; the first: PromptTooLong: "):
+        failed = await short.map(["x" * 100, "y" * 100], max_tokens=2)
+    assert [type(outcome) for outcome in failed] == [PromptTooLong] * 2
+    assert len(await short.map(["x" * 100, "y"], max_tokens=2)) == 2
+
+
 async def assert_free(session: Session) -> None:
     """Check that nothing of a map that was left is computed, once what runs has ended."""
     await session.generate(token_ids=[[1]], max_tokens=1)

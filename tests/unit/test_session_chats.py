@@ -52,6 +52,12 @@ async def test_turns_are_remembered_however_they_are_taken(session: Session) -> 
     assert len(chat) == 13
 
 
+async def test_a_turn_is_for_say_and_not_for_chat(session: Session) -> None:
+    begin: Any = session.chat
+    with pytest.raises(InvalidRequest, match=r"await chat\.say\('\.\.\.'\).*; got 'hello'"):
+        begin("hello")
+
+
 @pytest.mark.parametrize("by_letters", [False, True])
 async def test_a_turn_costs_its_new_tokens_alone(monkeypatch: pytest.MonkeyPatch, by_letters: bool) -> None:
     script = lambda prompt: f"<think>the then</think>then {'the answer than ' * 4}that"  # noqa: E731

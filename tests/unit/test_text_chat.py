@@ -87,6 +87,13 @@ def test_the_date_loop_controls_and_generation_blocks_are_there() -> None:
     assert render([USER], "a{% generation %}{{ messages[0].content }}{% endgeneration %}b") == "aHib"
 
 
+def test_a_misspelt_role_is_refused_and_one_that_the_template_knows_is_not() -> None:
+    with pytest.raises(InvalidRequest, match=r"messages\[1\] has the unknown role 'usr'; did you mean 'user'\?"):
+        render([USER, USER | {"role": "usr"}], AS_TEXT)
+    assert render([USER | {"role": "users"}], "users:{{ messages[0].content }}") == "users:Hi"
+    assert render([USER | {"role": "critic"}], AS_TEXT) == "[critic]Hi"
+
+
 def test_what_a_template_refuses_is_an_invalid_request() -> None:
     with pytest.raises(InvalidRequest, match="roles must alternate"):
         render([USER], "{{ raise_exception('roles must alternate') }}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any, Never, Unpack
 
 from rekindle.chats.chat import Chat
 from rekindle.chats.turns import TURN_DEFAULTS, Turn, TurnOptions, draw_results, drawing, draws
@@ -10,6 +10,7 @@ from rekindle.client.prompts import Messages
 from rekindle.client.requests import HasRequests, Requests
 from rekindle.core import markup
 from rekindle.core.concurrency.waits import Waits, way
+from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out
 from rekindle.core.request import checks
 from rekindle.core.request.params import SamplingOptions, check_keywords
@@ -28,7 +29,7 @@ MOST_ROUNDS = 1000
 @spelled_out(TurnOptions, TURN_DEFAULTS)
 def chat(
     session: HasRequests,
-    *,
+    *turn: Never,
     system: str | None = None,
     messages: Messages | None = None,
     tools: Sequence[AnyTool] | None = None,
@@ -37,6 +38,7 @@ def chat(
     """Start a conversation with a history of turns: `chat = session.chat()`, then `await chat.say("...")`.
 
     Args:
+        *turn: nothing; a user message is for `say`.
         system: the text of a system message at the start.
         messages: the first messages, after the system message.
         tools: the tools for the model. Calls of Python functions are executed as in `run_tools`; calls of tools passed
@@ -50,6 +52,11 @@ def chat(
         InvalidRequest: the messages, the tools or the options are invalid.
     """
     check_keywords(options, TURN_DEFAULTS)
+    if turn:
+        raise InvalidRequest(
+            "chat() begins a conversation without a turn: chat = session.chat(), then await chat.say('...'); earlier "
+            f"messages are messages=[...]; got {checks.preview(turn[0])}"
+        )
     history: list[Mapping[str, Any]] = []
     if system is not None:
         history.append({"role": "system", "content": checks.text("system", system, LONGEST_SYSTEM)})

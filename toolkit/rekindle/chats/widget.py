@@ -234,7 +234,8 @@ def history_bundle(messages: Sequence[Mapping[str, Any]], answers: Mapping[int, 
 
 def _message_html(message: Mapping[str, Any], answer: Generation | None) -> str:
     text, role = content(message), str(message.get("role"))
-    body = f'<div dir="auto">{render(text)}</div>' if role == "assistant" else markup.passage(text)
+    renders = role == "assistant" and len(text) <= markup.LONGEST_PASSAGE
+    body = f'<div dir="auto">{render(text)}</div>' if renders else markup.passage(text)
     is_same = answer is not None and answer.message.get("content") == message.get("content")  # until undo or edit
     figures = _figures(answer) if answer is not None and is_same else ""
     return f'<div style="margin:0.6em 0 0 0">{markup.note(role)}{reasoning_html(message)}{body}{figures}</div>'

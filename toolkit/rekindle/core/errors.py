@@ -260,6 +260,7 @@ _ELSEWHERE: Final = {
     "pool_bytes": ("gpu_memory_utilization", "mem_fraction_static", "kv_cache_memory_bytes"),
     "page_size": ("block_size",),
     "prefix_cache": ("enable_prefix_caching",),
+    "quantize": ("quantization", "quantization_config", "load_in_4bit", "load_in_8bit"),
     "host_cache_bytes": ("swap_space", "cpu_offload_gb"),
 }
 """Names of the same parameters in transformers, vLLM, llama.cpp, Ollama and OpenAI's API, by Rekindle's name."""
@@ -270,11 +271,6 @@ _OTHERWISE: Final = {
     ("system", "system_prompt"): 'begin the messages with {"role": "system", "content": ...}',
     ("stream", "streamer"): "session.stream() gives the pieces as they come",
     ("timeout",): "put the call into asyncio.timeout() or anyio.fail_after(), which cancel it",
-    (
-        "quantization",
-        "load_in_4bit",
-        "load_in_8bit",
-    ): 'open(quantize="int8") or "int4" makes codes of the weights as they are read',
 }
 """Hints for keywords of other libraries without a counterpart here."""
 

@@ -92,7 +92,7 @@ def header(kind: str, state: str, mark: str = EMBER) -> str:
         f'border-radius:50%;background:rgb({mark})"></span>'
     )
     words = f'<span style="{PALE}">{BETWEEN}{visible(state)}</span>' if state else ""
-    return f'<div style="margin:0 0 0.3em 0">{dot}<b>{visible(kind)}</b>{words}</div>'
+    return f'<div style="margin:0 0 0.3em 0;overflow-wrap:anywhere">{dot}<b>{visible(kind)}</b>{words}</div>'
 
 
 def facts(values: Mapping[str, str | None]) -> str:

@@ -12,7 +12,7 @@ from rekindle.client.requests import HasRequests
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Waits, awaited, blocked, in_a_thread
-from rekindle.core.errors import BatchFailed, InvalidRequest, RequestCancelled, SessionError
+from rekindle.core.errors import BatchFailed, InvalidRequest, RequestCancelled, SessionError, warn
 from rekindle.core.keywords import spelled_out
 from rekindle.core.markup import quantity
 from rekindle.mapping.call import MapCall
@@ -102,7 +102,11 @@ class PendingMap(Loop[tuple[int, Outcome]]):
             raise
         if self._state == "closed":
             raise RequestCancelled(f"the map was closed after {quantity(len(done), 'answer')}")
-        return _results(done, self._in_flight)
+        results = _results(done, self._in_flight)
+        if len(results) > 1 and all(isinstance(outcome, Exception) for outcome in results):
+            first = f"{type(results[0]).__name__}: {results[0]}"
+            warn(f"each of {quantity(len(results), 'item')} failed; the first: {first}", RuntimeWarning)
+        return results
 
     def _so_far(self, done: dict[int, EndedItem]) -> MapResults:
         with self._lock:
@@ -240,6 +244,9 @@ def map(  # noqa: A001
         BatchFailed: an item failed, and `errors` is "raise"; after an await, `results` has the finished answers.
         SessionError: the session is closed or its engine failed.
         OSError: the file cannot be read or written.
+
+    Warns:
+        RuntimeWarning: each of several items failed, with `errors="return"`.
     """
     value = check_items(items, options.get("token_ids"))
     call = MapCall.of(session._requests, options, template, path, errors, window)

@@ -88,7 +88,7 @@ class Explorer:
             self._below = self._create(VBox, (), layout=Layout(margin="0 0 0 1.5em"))
             tokens = self._create(HBox, self._tokens(), layout=wrapped)
             kind = "Branch" if self.generation.begun else "Generation"
-            head = self._html(f"<b>{kind}</b> {markup.visible(self.generation.ending)}")
+            head = self._html(markup.header(kind, self.generation.ending))
             self._root = self._create(VBox, [head, tokens, self._choices, self._below])
         return self._root
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.template import compile_template, loops_over_parts, template_variables
 
+ROLES: Final = ("system", "user", "assistant", "tool", "developer")
+"""Roles of most chat templates."""
 _OPEN_END = "THE-FINAL-MESSAGE-GOES-ON-HERE "
 """Marker appended to the final message, to find its end in the rendered text.
 
@@ -57,12 +60,27 @@ def render(
     if continue_final_message:
         check_continuable(messages, variables or {})
     _check_used(template, tools, variables or {})
+    _check_roles(messages, template)
     adapted = [_adapt_content(message, template, bos_token, eos_token) for message in messages]
     if not continue_final_message:
         return _render(adapted, template, bos_token, eos_token, tools, variables or {})
     open_variables = {**(variables or {}), "add_generation_prompt": False}
     rendered = _render(append_text(adapted, _OPEN_END), template, bos_token, eos_token, tools, open_variables)
     return _cut_at_marker(rendered, _last_text(adapted))
+
+
+def _check_roles(messages: Sequence[Mapping[str, Any]], template: str) -> None:
+    """Refuse a misspelt role. Other roles are for the template to render, which may know more of them than these.
+
+    Raises:
+        InvalidRequest: a role is not in the template, and almost a known one.
+    """
+    for place, message in enumerate(messages):
+        role = message["role"]
+        if role not in ROLES and role not in template and (close := get_close_matches(role.lower(), ROLES, n=1)):
+            raise InvalidRequest.of(
+                "prompt", f"messages[{place}] has the unknown role {role!r}; did you mean {close[0]!r}?"
+            )
 
 
 def append_text(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:

@@ -9,6 +9,7 @@ import jax
 
 from rekindle.core.concurrency.threads import compiling
 from rekindle.core.concurrency.warning import warn
+from rekindle.core.device.programs.compiler_log import silent
 from rekindle.core.device.programs.lowering import Key, Program, Programs, program_name
 from rekindle.core.device.programs.store import ProgramStore, Serialized
 from rekindle.core.errors import UnsafeStorage
@@ -60,7 +61,7 @@ class ProgramBuilder:
         if self._store is not None:
             self.misses[key] = self._use_store(lambda store: store.explain(key))
         start = monotonic()
-        with compiling:
+        with compiling, silent:
             program = self._programs.compile(key)
         seconds = monotonic() - start
         serialized = self._use_store(lambda store: store.serialize(program, seconds))
@@ -82,7 +83,7 @@ class ProgramBuilder:
             f"it was called with other arguments than it was compiled for: "
             f"{'; '.join(differences[:MAX_DIFFERENCES])}{more}",
         )
-        with compiling:
+        with compiling, silent:
             program = self._programs.compile(key, arguments)
         with self._lock:
             self.compilations += 1

@@ -1,0 +1,109 @@
+"""Every card can be read by a screen reader, on a light and a dark page, and fits a narrow one."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext, Page
+
+from rekindle import Bench, CachedTokens, Generation, SamplingParams, Settings, Timings, Usage
+from rekindle.chats.widget import history_bundle
+from rekindle.core import markup
+from rekindle.core.concurrency.progress import Progress
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.store.restore_report import RestoreReport
+from rekindle.notebook.board.board import Board
+from rekindle.notebook.board.board_html import board_bundle
+from rekindle.notebook.board.rates import Rate
+from rekindle.notebook.cell_bar import bar_bundle
+from rekindle.results.answers import Answers
+from rekindle.results.comparison import Comparison
+from rekindle.testing import fake_session
+from tests.browser.conftest import SCREENSHOTS
+from tests.browser.contrasts import assert_contrasts
+from tests.browser.test_exported import exported, opened
+from tests.unit.board_facts import FACTS
+
+OUTPUTS = ".jp-OutputArea-output"
+NARROW, WIDE = 500, 1000
+"""Widths of the page in pixels."""
+CUT = """outputs => outputs.flatMap(output => [output, ...output.querySelectorAll("div, pre, table, td")])
+    .filter(element => element.scrollWidth > element.clientWidth + 1 && element.clientWidth)
+    .map(element => element.innerText)"""
+"""A script that returns the texts of the elements of outputs that are wider than their place."""
+STORY = "The keeper of the lighthouse wrote every day in a blue book, and never of the sea. "
+
+
+def generation(text: str, **facts: Any) -> Generation:
+    usage, timings = Usage(37, 8, 0), Timings(0.012, 0.345, 1.234)
+    cached = CachedTokens(device=16, disk=16)
+    made = Generation(text, (5,) * 8, "stop", 2, None, None, (1,) * 37, None, usage, timings, cached, end_token="</s>")
+    return replace(made, **facts)
+
+
+def cards() -> list[markup.Bundle]:
+    """Return the displays of one object of each kind."""
+    other = TokenLogprob(8, " maybe", -0.7, 1, (), b" maybe")
+    tokens = tuple(TokenLogprob(7, word, -0.9, 2, (other,), word.encode()) for word in (" It", " is", " so"))
+    plain, shaded = generation(STORY * 3, prompt="Tell me a story."), generation(" It is so", logprobs=tokens)
+    answers: list[Any] = [
+        plain,
+        generation(STORY, finish_reason="length", prompt=STORY * 3),
+        ValueError("it is too long"),
+    ]
+    chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "**Hello**\n\n- there"}]
+    bench = Bench("a-model", "cpu:0, float32", 128, 0.25, {1: 50.0, 8: 200.0}, 10**8, 10**10, 3, 2.0, 1)
+    restored = RestoreReport(8, 8, 1, 12, 768, 2.3, 33.8, {"salt": ("a", "b")}, cold_seconds=23.4, to_compile=2)
+    compared = Comparison([plain, answers[1]], [{}, {"temperature": 0.8}], ["defaults", "temperature 0.8"])
+    with fake_session() as session:
+        session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
+        objects: tuple[Any, ...] = (
+            session,
+            session.stats,
+            session.chat(),
+            Settings(),
+            SamplingParams(),
+            bench,
+            restored,
+            compared,
+        )
+        tables = (plain, shaded, Answers(answers, ["a", "b" * 200, "c"]))
+        bundles: list[markup.Bundle] = [each._repr_mimebundle_() for each in (*tables, *objects)]
+    board = board_bundle(Board(FACTS, Rate(12.3, 10.0, 5.0, (1.0, 2.0, 12.0))))
+    bar = bar_bundle(Progress("compiling programs", 3, 14, "programs"), 19)
+    return [*bundles, board, bar, history_bundle(chat, {1: generation("**Hello**\n\n- there")})]
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a notebook whose cells have shown these cards."""
+    blank: dict[str, Any] = {"cell_type": "code", "metadata": {}, "execution_count": 1, "source": "shown"}
+    outputs = [{"output_type": "display_data", "data": card, "metadata": {}} for card in cards()]
+    cells = [{**blank, "id": f"cell-{place}", "outputs": [output]} for place, output in enumerate(outputs)]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    path = tmp_path_factory.mktemp("cards") / "cards.ipynb"
+    path.write_text(json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}))
+    return path
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_cards_pass_axe_and_fit_a_narrow_page(
+    theme: str, notebook: Path, context: BrowserContext, tmp_path: Path
+) -> None:
+    with opened(context, exported(theme, tmp_path, notebook)) as page:
+        for width in (WIDE, NARROW):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.screenshot(path=SCREENSHOTS / f"cards_{theme}_{width}.png", full_page=True)
+            assert page.locator(OUTPUTS).evaluate_all(CUT) == []
+            assert violations(page) == []
+        assert_contrasts(page.locator("main"))
+
+
+def violations(page: Page) -> list[str]:
+    """Return what axe-core finds in the outputs, with everything unfolded."""
+    page.locator("details").evaluate_all("all => all.forEach(each => each.open = true)")
+    found = Axe().run(page, context={"include": [[OUTPUTS]]}).response["violations"]
+    return [f"{rule['id']}: {rule['help']}: {[node['html'] for node in rule['nodes'][:3]]}" for rule in found]
