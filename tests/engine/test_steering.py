@@ -188,7 +188,7 @@ def test_models_with_several_streams_are_refused(families: Path) -> None:
 
 
 def test_embeddings_are_changed_where_no_factor_follows(session: rekindle.Session, families: Path) -> None:
-    """A patch of all embeddings is the prompt with other tokens."""
+    """Patch all embeddings, which gives the prompt other tokens."""
     hello, other = [5, 6, 7, 8], [9, 10, 11, 12]
     patch = rekindle.Patch("embedding", session.look_sync(token_ids=other).embedding, tokens=[0, 1, 2, 3])
     answers = [session.generate_sync(token_ids=ids, max_tokens=1, logprobs=0) for ids in (hello, other)]
