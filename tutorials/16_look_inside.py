@@ -65,10 +65,11 @@ def share(answer, city):
     return sum(math.exp(each.logprob) for each in answer.logprobs[0].top if each.text == city)
 
 
-for layer, handle in zip(layers, handles):
+for layer, handle in zip(layers, handles, strict=True):
     answer = await handle
     rome, paris = share(answer, " Rome"), share(answer, " Paris")
-    print(f"layer {layer:>2}   Rome {rome:4.0%} {'█' * round(30 * rome):<30}  Paris {paris:4.0%} {'█' * round(30 * paris)}")
+    bars = ["█" * round(25 * each) for each in (rome, paris)]
+    print(f"layer {layer:>2}   Rome {rome:4.0%} {bars[0]:<25}   Paris {paris:4.0%} {bars[1]}")
 
 # %% [markdown]
 # Before a certain layer, the answer follows the patch: the last position has not read the country yet. After it, the
@@ -95,7 +96,10 @@ async def mean(texts):
 direction = await mean(FRENCH) - await mean(ENGLISH)
 steer = rekindle.Steering(LAYER, direction)
 for prompt in ("The weather today is", "My name is", "The best thing in life is"):
-    plain, steered = await session.generate(prompt, max_tokens=12), await session.generate(prompt, max_tokens=12, steer=steer)
+    plain, steered = (
+        await session.generate(prompt, max_tokens=12),
+        await session.generate(prompt, max_tokens=12, steer=steer),
+    )
     print(f"{prompt}\n  as it is:{plain.text!r}\n  steered: {steered.text!r}")
 
 # %% [markdown]
@@ -113,7 +117,10 @@ await session.logit_lens(await session.look("The best thing in life is", steer=s
 
 # %%
 alone = await session.generate("My name is", max_tokens=8, logprobs=0)
-beside = [session.submit("My name is", max_tokens=8, logprobs=0), session.submit("My name is", max_tokens=8, steer=steer)]
+beside = [
+    session.submit("My name is", max_tokens=8, logprobs=0),
+    session.submit("My name is", max_tokens=8, steer=steer),
+]
 plain, steered = [await handle for handle in beside]
 assert plain.token_ids == alone.token_ids != steered.token_ids
 [each.logprob for each in plain.logprobs] == [each.logprob for each in alone.logprobs]
