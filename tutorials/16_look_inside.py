@@ -82,9 +82,19 @@ for layer, handle in zip(layers, handles, strict=True):
 # difference is a **direction**, and adding it to the stream of every token is **steering**.
 
 # %%
-FRENCH = ["Bonjour, je voudrais un café s'il vous plaît", "Nous avons mangé du pain et du fromage"]
-ENGLISH = ["Hello, I would like a coffee please", "We have eaten bread and cheese"]
-LAYER = 8
+FRENCH = [
+    "Bonjour, je voudrais un café s'il vous plaît",
+    "Nous avons mangé du pain et du fromage",
+    "Il fait beau aujourd'hui et les enfants jouent dans le jardin",
+    "La ville est très ancienne et pleine de musées",
+]
+ENGLISH = [
+    "Hello, I would like a coffee please",
+    "We have eaten bread and cheese",
+    "The weather is nice today and the children play in the garden",
+    "The town is very old and full of museums",
+]
+LAYER = 10
 
 
 async def mean(texts):
@@ -95,7 +105,7 @@ async def mean(texts):
 
 direction = await mean(FRENCH) - await mean(ENGLISH)
 steer = rekindle.Steering(LAYER, direction)
-for prompt in ("The weather today is", "My name is", "The best thing in life is"):
+for prompt in ("The cat sat on", "She went to the", "Every morning, I drink"):
     plain, steered = (
         await session.generate(prompt, max_tokens=12),
         await session.generate(prompt, max_tokens=12, steer=steer),
@@ -103,11 +113,11 @@ for prompt in ("The weather today is", "My name is", "The best thing in life is"
     print(f"{prompt}\n  as it is:{plain.text!r}\n  steered: {steered.text!r}")
 
 # %% [markdown]
-# The model was asked in English, and its weights are the same. The lens shows where the French comes from: the last
-# layers, long after the direction was added.
+# The prompts are English, and the weights are the same. So small a model writes poor French, but it is French. The lens
+# shows at which layers the French words appear, long after the direction was added.
 
 # %%
-await session.logit_lens(await session.look("The best thing in life is", steer=steer))
+await session.logit_lens(await session.look("Every morning, I drink", steer=steer))
 
 # %% [markdown]
 # ## What it costs
@@ -116,11 +126,9 @@ await session.logit_lens(await session.look("The best thing in life is", steer=s
 # later session has them at once. The others keep their tokens, to the last bit with the native CPU kernels:
 
 # %%
-alone = await session.generate("My name is", max_tokens=8, logprobs=0)
-beside = [
-    session.submit("My name is", max_tokens=8, logprobs=0),
-    session.submit("My name is", max_tokens=8, steer=steer),
-]
+options = {"prompt": "The cat sat on", "max_tokens": 8, "logprobs": 0}
+alone = await session.generate(**options)
+beside = [session.submit(**options), session.submit(**options, steer=steer)]
 plain, steered = [await handle for handle in beside]
 assert plain.token_ids == alone.token_ids != steered.token_ids
 [each.logprob for each in plain.logprobs] == [each.logprob for each in alone.logprobs]
