@@ -12,6 +12,7 @@ from rekindle.core.models.config import Mamba2, Norm
 from rekindle.core.models.shard import TENSOR, Shard, rows_of
 from rekindle.core.models.states.parts import vector
 from rekindle.core.models.weights.requests import WeightSource
+from rekindle_kernels import layers as kernels
 
 
 class GroupNorm(nnx.Module, pytree=False):
@@ -19,6 +20,7 @@ class GroupNorm(nnx.Module, pytree=False):
 
     def __init__(self, config: Mamba2, norm: Norm, weights: WeightSource, name: str):
         self.config, self.norm, self.shard = config, norm, weights.shard
+        self.implementation = weights.implementation
         heads, groups = self.shard.heads(config.heads, config.groups)
         rows = None if self.shard.of == 1 else rows_of((heads, config.head_size, 0))
         self.weight = vector(weights, f"{name}.weight", (config.heads * config.head_size,), rows)
@@ -30,8 +32,10 @@ class GroupNorm(nnx.Module, pytree=False):
             y = x.reshape(len(x), self.heads, -1)
             y = y * self._factors(jnp.square(y).sum(-1))[:, :, None]
         else:
+            # XLA sums a row in an order of its own for each number of rows; the native kernel has one order.
             y = x.reshape(len(x), self.groups, -1)
-            y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.norm.eps)
+            ones = jnp.ones(y.shape[2], jnp.float32)
+            y = kernels.rms_norm(y, ones, self.norm.eps, implementation=self.implementation)
         return y.reshape(x.shape) * self.weight[...][None]
 
     def _factors(self, squares: jax.Array) -> jax.Array:
