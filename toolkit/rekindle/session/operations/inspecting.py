@@ -22,7 +22,7 @@ from rekindle.core.models.inspection.look import LENS_ROWS, LENS_TOKENS, Look, L
 from rekindle.core.parts import EMBEDDING, PARTS, Part
 from rekindle.core.request.checks import integer, preview
 from rekindle.core.request.request import check_length
-from rekindle.core.request.steering import Patch, Steering, changes_of, layer_index, part_of
+from rekindle.core.request.steering import Changes, Patch, Steering, changes_of, layer_index, part_of
 from rekindle.results.inspection.activations import Activations
 from rekindle.results.inspection.lens import LogitLens
 
@@ -83,17 +83,9 @@ class Inspections:
         choice = self._choice(layers, parts, heads)
         requested = self._requests.prompt(prompt, {} if token_ids is None else {"token_ids": token_ids})
         ids = yield from in_a_thread(lambda: self._ids(requested), "prompt")
-        changes = changes_of(steer, patch, len(ids), (len(model.layers), model.hidden_size))
-        shape = self._shape(len(ids), choice)
-        head_rows = np.full((shape.patterns, 2), len(model.layers), np.int32)
-        head_rows[: len(choice.heads)] = np.array(choice.heads, np.int32).reshape(-1, 2)
-        inputs = LookInputs(
-            np.pad(np.array(ids, np.int32), (0, shape.tokens - len(ids))),  # type: ignore[arg-type]
-            np.int32(len(ids)),  # type: ignore[arg-type]
-            choice.places(len(model.layers)),  # type: ignore[arg-type]
-            head_rows,  # type: ignore[arg-type]
-            jax.tree.map(lambda array: array[None], pack_changes(changes, model.hidden_size)),
-        )
+        sizes = len(model.layers), model.hidden_size
+        shape, changes = self._shape(len(ids), choice), changes_of(steer, patch, len(ids), sizes)
+        inputs = _inputs(ids, choice, shape, changes, sizes)
         states, patterns = yield from self._run(shape, inputs)
         arrays = np.asarray(states)[: choice.states, : len(ids)]
         every = arrays[1:].reshape(len(choice.layers), len(choice.parts), len(ids), -1)
@@ -208,6 +200,23 @@ class Inspections:
     def _text(self, token: int) -> str:
         tokenizer = self._loaded_engine.tokenizer
         return str(token) if tokenizer is None else tokenizer.decode([token], skip_special_tokens=False)
+
+
+def _inputs(
+    ids: Sequence[int], choice: Choice, shape: Look, changes: Changes | None, sizes: tuple[int, int]
+) -> LookInputs:
+    """Return the inputs of a look as arrays of numpy; `sizes` as in `changes_of`."""
+    layers, hidden = sizes
+    heads = np.full((shape.patterns, 2), layers, np.int32)
+    heads[: len(choice.heads)] = np.array(choice.heads, np.int32).reshape(-1, 2)
+    arrays: Any = (
+        np.pad(np.array(ids, np.int32), (0, shape.tokens - len(ids))),
+        np.int32(len(ids)),
+        choice.places(layers),
+        heads,
+        jax.tree.map(lambda array: array[None], pack_changes(changes, hidden)),
+    )
+    return LookInputs(*arrays)
 
 
 def _power_of_two(count: int) -> int:
