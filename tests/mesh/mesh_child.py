@@ -249,6 +249,25 @@ def adapted(model: Path, tensor: int, data: int = 1, replicas: int = 1) -> dict[
     return found
 
 
+def steered(model: Path, tensor: int, data: int = 1, replicas: int = 1) -> dict[str, Any]:
+    """Answer on so many devices with and without steering in one batch, and look at the residual stream."""
+    inside = np.load(model.parents[1] / "inside.npz")
+    values = {name.partition("/")[2]: inside[name] for name in inside if name.startswith(f"{model.name}/")}
+    changes = {
+        "steer": rekindle.Steering(1, values["vector"], tokens=slice(5, None)),
+        "patch": rekindle.Patch(0, values["patch"], tokens=7),
+    }
+    options: Any = {"token_ids": values["ids"][:20].tolist(), "max_tokens": 12, "ignore_eos": True}
+    settings: Any = {**FEW_PAGES, "num_pages": 16, "tensor": tensor, "data": data, "replicas": replicas}
+    with rekindle.open_sync(model, progress=False, restore="off", **settings) as session:
+        handles = [session.submit(**options, **(changes if place % 2 else {})) for place in range(4)]
+        answers = [list(handle.result().token_ids) for handle in handles]
+        look = session.look_sync(token_ids=values["ids"].tolist())
+    assert look.residual is not None
+    error = float(np.abs(look.residual - values["residual"]).max() / np.abs(values["residual"]).max())
+    return {"tokens": answers, "golden": values["greedy"].tolist(), "error": error}
+
+
 def refusal(model: Path, tensor: int, data: int = 1) -> str:
     """Return the message of a session that cannot be opened on so many devices."""
     try:

@@ -135,6 +135,15 @@ def test_adapters_are_shared_like_the_weights_that_they_change(family: str, fami
         np.testing.assert_allclose(answer["logprobs"], one["logprobs"], atol=1e-4)
 
 
+def test_steering_and_looks_are_those_of_one_device(families: Path) -> None:
+    meshes = [(1, 1, 1), (2, 2, 1), (1, 1, 2)]
+    one, *others = asked_of_child(*(("steered", families / "llama-tied", *mesh) for mesh in meshes))
+    for answer in (one, *others):
+        assert answer["tokens"][1] == answer["tokens"][3] == one["golden"]
+        assert answer["tokens"][0] == answer["tokens"][2] == one["tokens"][0] != one["golden"]
+        assert answer["error"] < 1e-5
+
+
 def test_lanes_have_devices_of_their_own_and_the_same_weights(families: Path) -> None:
     one, lanes = asked_of_child(("exchanged", families / "llama-tied", 1), ("exchanged", families / "llama-tied", 4))
     assert lanes["places"] == [[0], [1], [2], [3]]
