@@ -253,7 +253,7 @@ def steered(model: Path, tensor: int, data: int = 1, replicas: int = 1) -> dict[
     """Answer on so many devices with and without steering in one batch, and look at the residual stream."""
     inside = np.load(model.parents[1] / "inside.npz")
     values = {name.partition("/")[2]: inside[name] for name in inside if name.startswith(f"{model.name}/")}
-    changes = {
+    changes: dict[str, Any] = {
         "steer": rekindle.Steering(1, values["vector"], tokens=slice(5, None)),
         "patch": rekindle.Patch(0, values["patch"], tokens=7),
     }
