@@ -217,7 +217,7 @@ class LoadedEngine:
         try:
             empty = {place: put_empty(room) for place, room in rooms.items()} if with_room else {}
             content = {place: put_adapter(room, lora) for place, room in rooms.items()}
-            jax.block_until_ready((empty, content))
+            jax.block_until_ready([*empty.values(), *content.values()])
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
