@@ -28,7 +28,7 @@ class NotebookDrawer:
 
     report: Report
 
-    def first_tokens(self, pieces: Feed[Any], count: int) -> Waits[None]:
+    def wait(self, pieces: Feed[Any], count: int) -> Waits[None]:
         return awaited_programs.wait_for_more(pieces, count, self.report)
 
     def batch(self, longest: int | None) -> Watch:
