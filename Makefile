@@ -34,7 +34,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-ray test-all test-deep test-arm mutants screenshot tutorials-write docs lint format bench bench-server clean
+.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-ray test-all test-deep test-arm mutants first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -62,7 +62,9 @@ help:
 	@echo "make mutants       changes in the files that you changed which no test notices (MUTANTS='--sample 20 FILE...')"
 	@echo "make lint          format, style, types and layers"
 	@echo "make format        rewrite the files as 'make lint' wants them"
+	@echo "make first-minutes README's first ten minutes in fresh environments, with a table of waits (FIRST='--environments uv-3.13')"
 	@echo "make screenshot    the README's picture of a notebook"
+	@echo "make film          the README's film of a restart"
 	@echo "make bench         speed against the peers (BENCH='--peers hf,llamacpp,vllm' for more)"
 	@echo "make bench-server  the server against its session and the peers' servers, with a load generator"
 	@echo "make clean         remove what the other targets made here"
@@ -150,6 +152,15 @@ mutants: $(VENV)/.dev
 screenshot: $(VENV)-browser/.dev
 	@$(VENV)-browser/bin/python -m tests.browser.chromium
 	@$(VENV)-browser/bin/python -m tests.browser.screenshot
+
+film: $(VENV)-browser/.dev
+	@$(VENV)-browser/bin/python -m tests.browser.chromium
+	@$(VENV)-browser/bin/python -m tests.browser.film
+
+# Environments, caches and transcripts are in build/first_minutes.
+first-minutes: $(VENV)-browser/.dev
+	@$(VENV)-browser/bin/python -m tests.browser.chromium
+	@$(VENV)-browser/bin/python -m tests.first_minutes $(FIRST)
 
 tutorials-write: $(VENV)/.tutorials
 	@$(BIN)/python tutorials/build.py --write $(TUTORIALS)

@@ -5,8 +5,12 @@ has the sources, and they are compiled where it is used first, if there is a com
 """
 
 import re
+import sys
+import threading
 import tomllib
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +47,31 @@ class BuildPy(build_py):
             library = Path(self.build_lib) / LIBRARY
             library.unlink(missing_ok=True)  # a former build may have left it
             try:
-                build(library)
+                with beating():
+                    build(library)
             except BuildFailed as error:
                 warnings.warn(f"the wheel is without its C++ kernels: {error}", stacklevel=1)
+
+
+@contextmanager
+def beating() -> Iterator[None]:
+    """Print a line each second of a block: at each line, pip turns the mark beside the name of the package."""
+    done = threading.Event()
+
+    def beat() -> None:
+        seconds = 0
+        while not done.wait(1.0):
+            seconds += 1
+            sys.stdout.write(f"compiling the C++ kernels, {seconds} s\n")
+            sys.stdout.flush()
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 class BdistWheel(bdist_wheel):

@@ -96,13 +96,16 @@ class Lab:
 
 
 @contextmanager
-def open_lab(home: Path, environment: Mapping[str, str], startup: str = "") -> Iterator[Lab]:
-    """Start a server whose kernels run on this Python. It writes only into `home`.
+def open_lab(
+    home: Path, environment: Mapping[str, str], startup: str = "", python: Path = Path(sys.executable)
+) -> Iterator[Lab]:
+    """Start a server whose kernels run on its own Python. It writes only into `home`.
 
     Args:
         home: an empty folder.
         environment: the environment variables of the server and its kernels.
         startup: code that each kernel runs before the first cell.
+        python: the interpreter of the server and its kernels.
 
     Raises:
         RuntimeError: the server did not start; the message has its log.
@@ -130,7 +133,7 @@ def open_lab(home: Path, environment: Mapping[str, str], startup: str = "") -> I
     with (
         log.open("wb") as output,
         subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *OPTIONS, f"--ServerApp.root_dir={root}"],
+            [str(python), "-m", "jupyterlab", *OPTIONS, f"--ServerApp.root_dir={root}"],
             env={**environment, **own},
             stdin=subprocess.DEVNULL,
             stdout=output,

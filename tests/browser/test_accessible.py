@@ -5,11 +5,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Page
 
-from rekindle import Bench, CachedTokens, Generation, SamplingParams, Settings, Timings, Usage
+from rekindle import (
+    Activations,
+    Bench,
+    CachedTokens,
+    Generation,
+    LogitLens,
+    SamplingParams,
+    Settings,
+    Timings,
+    Usage,
+)
 from rekindle.chats.widget import history_bundle
 from rekindle.core import markup
 from rekindle.core.concurrency.progress import Progress
@@ -44,6 +55,18 @@ def generation(text: str, **facts: Any) -> Generation:
     return replace(made, **facts)
 
 
+def inside() -> tuple[Activations, LogitLens]:
+    """Return what `look` and `logit_lens` return for a short prompt."""
+    tokens, layers = ("The", " capital", " of", " France", " is"), (0, 1, 2)
+    count, chance = len(tokens), np.random.default_rng(0)
+    states = chance.normal(size=(3, count, 8)).astype(np.float32)
+    pattern = np.tril(np.ones((1, count, count), np.float32)) / np.arange(1, count + 1, dtype=np.float32)[:, None]
+    seen = Activations((1,) * count, tokens, layers, states[0], states, None, states, ((1, 0),), pattern)
+    texts = tuple(tuple((" Paris", " the") for _ in tokens) for _ in layers)
+    logprobs = np.log(np.linspace(0.99, 0.01, 3 * count * 2, dtype=np.float32)).reshape(3, count, 2)
+    return seen, LogitLens(tokens, layers, np.ones((3, count, 2), np.int32), texts, logprobs)
+
+
 def cards() -> list[markup.Bundle]:
     """Return the displays of one object of each kind."""
     other = TokenLogprob(8, " maybe", -0.7, 1, (), b" maybe")
@@ -69,6 +92,7 @@ def cards() -> list[markup.Bundle]:
             bench,
             restored,
             compared,
+            *inside(),
         )
         tables = (plain, shaded, Answers(answers, ["a", "b" * 200, "c"]))
         bundles: list[markup.Bundle] = [each._repr_mimebundle_() for each in (*tables, *objects)]

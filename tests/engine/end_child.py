@@ -86,7 +86,7 @@ def compile_until_it_is_said() -> None:
     def longer(*arguments: Any) -> Program:
         program = compiled(*arguments)
         assert told.said.wait(PATIENCE)
-        threads.EXIT_SECONDS = 100.0
+        threads.EXIT_SECONDS = threads.NOTICE_SECONDS = 100.0
         return program
 
     mock.patch.object(Programs, "compile", longer).start()
@@ -126,7 +126,7 @@ def too_late(session: rekindle.Session, model: Path) -> None:
 
 if __name__ == "__main__":
     situation, model = sys.argv[1], Path(sys.argv[2])
-    threads.EXIT_SECONDS = 0.0 if situation == "while it compiles" else 100.0
+    threads.EXIT_SECONDS = threads.NOTICE_SECONDS = 0.0 if situation == "while it compiles" else 100.0
     match situation:
         case "at once":
             session = rekindle.open_sync(model, progress=False, **SETTINGS)

@@ -137,7 +137,7 @@ def end_while_reading(model: Path) -> None:
 
     mock.patch.object(ProgramStore, "load", load_late).start()
     mock.patch.object(SnapshotStore, "read", read_late).start()
-    threads.EXIT_SECONDS = 100.0  # however slow the disk is
+    threads.EXIT_SECONDS = threads.NOTICE_SECONDS = 100.0  # however slow the disk is
     session = open_session(model)
     session.submit(**asked(0))
     assert reading.wait(PATIENCE)

@@ -155,7 +155,7 @@ def test_time_left_and_speed_come_from_how_it_went(monkeypatch: pytest.MonkeyPat
     now = 100.0
     monkeypatch.setattr(paces, "perf_counter", lambda: now)
     batch: Any = Batch()
-    pace = BatchPace(batch, 40)
+    pace = BatchPace(batch, 40, lambda: None)
     assert pace.report() == Progress("generating", 0, 4, "answers")
     now, counts = 102.0, (10, 10, 0, 0)
     for request, count in zip(batch.handles, counts, strict=True):
@@ -177,13 +177,26 @@ def test_nothing_is_said_of_the_time_left_while_nothing_is_known(monkeypatch: py
     now = 100.0
     monkeypatch.setattr(paces, "perf_counter", lambda: now)
     batch: Any = Batch()
-    pace = BatchPace(batch, None)
+    pace = BatchPace(batch, None, lambda: None)
     pace.report()
     now, batch.handles[0].generated = 102.0, 20
     assert pace.report().unit == "answers, 10 tokens/s"
     batch.handles[1].done = True
     batch.ends.put(1)
     assert pace.report().unit == "answers, 10 tokens/s, 6 s left"
+
+
+def test_a_wait_for_a_program_is_named_instead_of_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(paces, "perf_counter", lambda: now)
+    batch: Any = Batch()
+    compiling = [Progress("waiting for a program (a step of up to 4 requests)", 3, 14, "programs ready")]
+    pace = BatchPace(batch, 40, lambda: compiling[0] if compiling else None)
+    pace.report()
+    now, batch.handles[0].generated = 102.0, 20
+    assert pace.report().unit == "answers, 10 tokens/s, waiting for a program (a step of up to 4 requests)"
+    compiling.clear()
+    assert pace.report().unit.endswith(" left")
 
 
 def test_estimates_have_no_digits_that_flicker() -> None:

@@ -184,28 +184,47 @@ def test_a_bar_says_how_much_is_done_in_which_time(progress: Progress, seconds: 
 
 
 def test_a_terminal_shows_which_program_a_token_waits_for_only_while_it_does() -> None:
-    pieces: Feed[int] = Feed()
+    pieces, generating = Feed[int](), "generating: 0 tokens"
     one, other = (Progress(f"waiting for a program ({step})", 1, 3, "programs ready") for step in ("one", "other"))
     reports = iter([None, one, one, None, other])
     with contextlib.redirect_stderr(Terminal()) as terminal:
         wait: Any = wait_for_more(pieces, 0, lambda: next(reports))
         assert next(wait).timeout == DELAY_SECONDS
-        assert [next(wait).timeout for _ in range(2)] == [POLL_SECONDS] * 2
-        assert "waiting for a program (one)" in terminal.getvalue()
+        assert next(wait).timeout == POLL_SECONDS
+        assert generating in terminal.getvalue(), "no program is awaited"
+        assert next(wait).timeout == POLL_SECONDS
+        assert "waiting for a program (one)" in terminal.getvalue().rpartition(generating)[2]
         for _ in range(2):
             next(wait)
-        cleared = terminal.getvalue().rpartition("\r")[2]
+        assert generating in terminal.getvalue().rpartition("waiting for a program (one)")[2]
         next(wait)
         pieces.put(0)
         with pytest.raises(StopIteration):
             next(wait)
     *_, before, blank, rest = terminal.getvalue().split("\r")
-    assert not cleared.strip()
     assert "waiting for a program (other)" in before
     assert (blank.strip(), rest) == ("", "")
     assert list(wait_for_more(pieces, 0, lambda: one)) == [Wait(pieces, 0, DELAY_SECONDS)], (
         "a token that is there waits for none"
     )
+
+
+def test_of_waits_for_tokens_one_is_drawn_and_none_in_a_log() -> None:
+    with contextlib.redirect_stderr(Terminal()) as terminal:
+        first, second = (wait_for_more(Feed(), 0, lambda: None) for _ in range(2))
+        for wait in (first, second, first):
+            next(wait)
+        shown = terminal.getvalue()
+        assert "generating: 0 tokens" in shown
+        next(second)
+        assert terminal.getvalue() == shown
+        first.close()
+    with contextlib.redirect_stderr(io.StringIO()) as log:
+        wait = wait_for_more(Feed(), 0, lambda: None)
+        next(wait)
+        next(wait)
+        wait.close()
+    assert log.getvalue() == ""
 
 
 @pytest.mark.parametrize(("total", "now"), [(4, ' aria-valuenow="25"'), (None, "")])

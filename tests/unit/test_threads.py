@@ -88,13 +88,13 @@ sys.exit(3)
 
 def test_work_that_does_not_end_is_waited_for_in_vain_and_not_for_ever() -> None:
     assert ended("""
-threads.EXIT_SECONDS = 0.01
+threads.EXIT_SECONDS = threads.NOTICE_SECONDS = 0.01
 soon(stopped.wait, "test")
 """) == (0, "", "")
 
 
 COMPILER = """
-threads.EXIT_SECONDS = 0.01
+threads.EXIT_SECONDS = threads.NOTICE_SECONDS = 0.01
 begun = threading.Event()
 
 def compile():
@@ -157,7 +157,7 @@ def test_a_forked_process_waits_for_nothing_of_its_parents() -> None:
 import warnings
 warnings.simplefilter("ignore")
 release = threading.Event()
-threads.EXIT_SECONDS = 1000
+threads.EXIT_SECONDS = threads.NOTICE_SECONDS = 1000
 
 def work():
     with compiling, storing:

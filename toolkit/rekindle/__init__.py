@@ -4,9 +4,10 @@ session = await rekindle.open()  # a small model; others by name or path
 await session.chat().show("What is the capital of France?")
 """
 
+from rekindle.cli import starting
 from rekindle.core.concurrency.collector import collector_paused
 
-with collector_paused():
+with starting.announced(), collector_paused():
     from typing import Any
     from warnings import warn
 

@@ -24,14 +24,14 @@ REPOSITORY_LINK: Final = re.compile(r"\[([^\]]+)\]\((?!https?:|#|mailto:)([^)#\s
 """A link of a page to a file of the repository."""
 COPIED: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tutorials/*.md", "tutorials/guides/*.md")
 NOTEBOOKS: Final = "tutorials/[0-9]*.ipynb"
-PICTURES: Final = "tutorials/*.png"
+PICTURES: Final = ("tutorials/*.gif", "tutorials/*.png")
 
 
 def main() -> None:
     """Build the site, and exit with an error if anything is missing of it."""
     shutil.rmtree(SITE, ignore_errors=True)
     PAGES.mkdir(parents=True)
-    sources = [path for pattern in (*COPIED, NOTEBOOKS, PICTURES) for path in sorted(ROOT.glob(pattern))]
+    sources = [path for pattern in (*COPIED, NOTEBOOKS, *PICTURES) for path in sorted(ROOT.glob(pattern))]
     for source in sources:
         _copy(source, {path.relative_to(ROOT) for path in sources})
     package = griffe.load("rekindle", search_paths=[ROOT / "toolkit"], resolve_aliases=True)

@@ -20,8 +20,8 @@ Watch = Callable[["BatchRun"], Waits[None]]
 class Drawer(Protocol):
     """Drawer of one session's requests."""
 
-    def first_tokens(self, pieces: Feed[Any], count: int) -> Waits[None]:
-        """Wait until a feed has more than `count` pieces or is closed, and draw awaited compilations meanwhile."""
+    def wait(self, pieces: Feed[Any], count: int) -> Waits[None]:
+        """Wait until a feed has more than `count` pieces or is closed, and draw a long wait."""
 
     def batch(self, longest: int | None) -> Watch:
         """Return the function that waits for a batch and draws its progress; `longest` is the batch's `max_tokens`."""

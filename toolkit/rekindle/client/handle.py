@@ -9,7 +9,7 @@ from rekindle.client.record import Record
 from rekindle.client.submission import Submission
 from rekindle.core import markup
 from rekindle.core.concurrency import interrupts
-from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.feed import TO_THE_END, Feed
 from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.core.errors import RequestCancelled, SessionError, with_short_traceback
@@ -159,7 +159,7 @@ class Handle:
         __tracebackhide__ = True
         try:
             if timeout is None:
-                yield from self.draw_first_tokens(1)  # the 1st token awaits a prefill program, the 2nd a decode program
+                yield from self.draw_wait(TO_THE_END)
             yield Wait(self.record.pieces, timeout=timeout)
         except BaseException as error:
             self.leave(error)
@@ -168,11 +168,11 @@ class Handle:
             raise with_short_traceback(TimeoutError(f"the request had not ended after {timeout} seconds; it continues"))
         return self.record.result()
 
-    def draw_first_tokens(self, count: int) -> Waits[None]:
-        """Wait for more than `count` pieces, drawing awaited compilations; no-op without progress display."""
+    def draw_wait(self, count: int) -> Waits[None]:
+        """Wait for more than `count` pieces, or the end, and draw a long wait; no-op without progress display."""
         __tracebackhide__ = True
         if self._submission.progress and self._submission.drawing is not None:
-            yield from self._submission.drawing.first_tokens(self.record.pieces, count)
+            yield from self._submission.drawing.wait(self.record.pieces, count)
 
     def _tell(self, message: Message) -> None:
         try:
@@ -230,7 +230,7 @@ class Stream(Loop[Piece]):
         pieces = self._handle.record.pieces
         try:
             if not self._position:  # later, a progress line would interrupt the printed text
-                yield from self._handle.draw_first_tokens(0)
+                yield from self._handle.draw_wait(0)
             yield Wait(pieces, self._position)
         except BaseException as error:
             self._handle.leave(error)

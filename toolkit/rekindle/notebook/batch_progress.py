@@ -6,6 +6,7 @@ from math import inf
 from time import perf_counter
 
 from rekindle.client.batches.run import BatchRun
+from rekindle.client.drawing import Report
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait, Waits
@@ -97,19 +98,25 @@ class BatchPace:
     Args:
         run: the batch.
         longest: `max_tokens`; None if only the context is a limit.
+        awaited: a function to get the progress of the compilation awaited by the engine; its result may be None.
     """
 
-    def __init__(self, run: BatchRun, longest: int | None):
-        self._run, self._longest = run, longest
+    def __init__(self, run: BatchRun, longest: int | None, awaited: Report):
+        self._run, self._longest, self._awaited = run, longest, awaited
         self._progress = BatchProgress("generating")
 
     def report(self) -> Progress:
-        """Return the number of finished answers, the current speed and the estimated remaining time."""
+        """Return the number of finished answers, the current speed and the estimated remaining time.
+
+        While a program is compiled, no token comes, so there is its description instead of an estimate.
+        """
         handles = self._run.handles
         running = [handle.record.generated for handle in handles if not handle.done]
         tokens, ended = sum(handle.record.generated for handle in handles), len(handles) - len(running)
         remaining = ""
-        if tokens and running and (missing := self._missing(running, tokens, ended)) is not None:
+        if waiting := self._awaited():
+            remaining = waiting.stage
+        elif tokens and running and (missing := self._missing(running, tokens, ended)) is not None:
             seconds = missing * (perf_counter() - self._progress.began) / tokens
             remaining = f"{'' if ended else 'at most '}{duration_text(seconds)} left"
         return self._progress.report(len(self._run.ends.items), len(self._run), tokens, remaining)

@@ -21,13 +21,13 @@ def kernel() -> Any:
 
 
 def tell(value: Any) -> None:
-    """Display an object in the output of the running cell; outside notebooks, write its repr to stderr."""
+    """Display an object in the output of the running cell; outside notebooks, write it to stderr as text."""
     if kernel() is not None:
         from IPython.display import display
 
         display(value)  # type: ignore[no-untyped-call]
     elif sys.stderr is not None:
-        sys.stderr.write(f"{value!r}\n")
+        sys.stderr.write(f"{value}\n")
         sys.stderr.flush()
 
 

@@ -28,12 +28,12 @@ class NotebookDrawer:
 
     report: Report
 
-    def first_tokens(self, pieces: Feed[Any], count: int) -> Waits[None]:
+    def wait(self, pieces: Feed[Any], count: int) -> Waits[None]:
         return awaited_programs.wait_for_more(pieces, count, self.report)
 
     def batch(self, longest: int | None) -> Watch:
         def watch(run: BatchRun) -> Waits[None]:
-            return draw_progress(run.ends, BatchPace(run, longest).report, enabled=True)
+            return draw_progress(run.ends, BatchPace(run, longest, self.report).report, enabled=True)
 
         return watch
 
@@ -50,7 +50,7 @@ def show(requests: Requests, prompt: Any, ask: GenerateOptions[Any], errors: Err
     cell, pending = (yield from way()), requests.call(prompt, ask, errors=errors)
     if isinstance(pending, Handle):
         return (yield from show_one(pending, cell))
-    return (yield from _show_batch(pending, cell))
+    return (yield from _show_batch(pending, cell, requests.loaded_engine.programs.awaited))
 
 
 def show_one(handle: Handle, cell: Cell) -> Waits[Generation]:
@@ -60,12 +60,12 @@ def show_one(handle: Handle, cell: Cell) -> Waits[Generation]:
     return replace(handle.record.so_far(), drawn_in=markup.cell())
 
 
-def _show_batch(batch: Batch, cell: Cell) -> Waits[Any]:
+def _show_batch(batch: Batch, cell: Cell, awaited: Report) -> Waits[Any]:
     """Draw a batch to its end, and return its answers; a cancelled request has its partial generation as answer."""
     __tracebackhide__ = True
 
     def watch(run: BatchRun) -> Waits[None]:
-        return live_table.show(run, cell, BatchPace(run, batch.variants[0].max_tokens).line)
+        return live_table.show(run, cell, BatchPace(run, batch.variants[0].max_tokens, awaited).line)
 
     answers = yield from batch.wait_ended(watch, keeps_cancelled=True)
     answers.drawn_in = markup.cell()

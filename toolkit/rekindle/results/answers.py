@@ -96,6 +96,9 @@ class Answers(list[T]):
         """Pickle and copy everything except `drawn_in`: cell numbers of other notebooks differ."""
         return {**vars(self), "drawn_in": None}
 
+    def __str__(self) -> str:
+        return table_text(list(self._rows()))
+
     def _ipython_display_(self) -> None:
         """Show nothing in the cell of `drawn_in`; elsewhere, NotImplementedError selects IPython's default display."""
         if self.drawn_in is None or self.drawn_in != markup.cell():
@@ -103,11 +106,11 @@ class Answers(list[T]):
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Print the table if this is the result of a cell, and the repr inside a container."""
-        printer.text(repr(self) if printer.indentation else table_text(list(self._rows())))
+        printer.text(repr(self) if printer.indentation else str(self))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         rows = list(self._rows())
-        return markup.bundle(table_text(rows), markup.card("Answers", total(rows), table_html(rows)))
+        return markup.bundle(str(self), markup.card("Answers", total(rows), table_html(rows)))
 
     def _rows(self, within: Sequence[int] = ()) -> Iterator[AnswerRow]:
         """Yield a row for each answer, including answers of nested lists."""

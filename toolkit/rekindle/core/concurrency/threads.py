@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 EXIT_SECONDS = 10.0
 """Longest wait for running work at the end of the process."""
+NOTICE_SECONDS = 1.0
+"""Wait for the compiler at the end of the process without a notice."""
 LOOK_SECONDS = 0.05
 """Interval between two checks on running work."""
 WAITING = "rekindle: waiting for a compilation to finish before this process ends; Ctrl-C ends it now"
@@ -124,7 +126,7 @@ def _end() -> None:
             now = monotonic()
             if compiling:
                 since = now
-                if now - began > EXIT_SECONDS and not notified and sys.stderr is not None:
+                if now - began > NOTICE_SECONDS and not notified and sys.stderr is not None:
                     notified = True
                     sys.stderr.write(f"{WAITING}\n")
                     sys.stderr.flush()

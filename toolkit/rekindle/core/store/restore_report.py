@@ -60,7 +60,10 @@ class RestoreReport:
     cold_seconds: float | None = None
 
     def __repr__(self) -> str:
-        return f"<rekindle restored: {'; '.join(self._counts())}>" + "".join(f"\n  {line}" for line in self._reasons())
+        return "\n  ".join((f"<rekindle restored: {'; '.join(self._counts())}>", *self._reasons()))
+
+    def __str__(self) -> str:
+        return "\n  ".join((f"restored: {'; '.join(self._counts())}", *self._reasons()))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         reasons = markup.bullet_list(self._reasons()) if self.differences else ""

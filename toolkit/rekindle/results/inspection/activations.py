@@ -8,7 +8,7 @@ import numpy as np
 from rekindle.core import markup
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.parts import PARTS, Part
-from rekindle.results.inspection.grids import Array, grid, name_of
+from rekindle.results.inspection.grids import Array, grid, name_of, numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -62,26 +62,32 @@ class Activations:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         names = [name_of(token) for token in self.tokens]
-        pictures = []
+        layers = [str(layer) for layer in self.layers]
+        sections = []
         for part in self.parts:
             norms: Any = np.linalg.norm(getattr(self, part), axis=2)
             most = float(norms.max()) or 1.0
             title = f"length of each vector of {part}, by layer and token; the largest is {most:.3g}"
-            pictures.append(f'<div style="opacity:0.75">{title}</div>')
-            pictures.append(grid(norms / most, [str(layer) for layer in self.layers], names, title))
+            folded = numbers(norms, layers, names, f"lengths of {part}")
+            sections.append(_section(title, grid(norms / most, layers, names, title), folded))
         for (layer, head), pattern in zip(self.heads, self.patterns, strict=True):
             title = (
                 f"attention of head {head} in layer {layer}: each row is a token, and its columns the tokens it sees"
             )
-            pictures.append(f'<div style="opacity:0.75">{title}</div>')
-            pictures.append(grid(pattern, names, names, title))
-        return markup.bundle(repr(self), markup.card("Activations", "", markup.facts(self._facts()), *pictures))
+            folded = numbers(pattern, names, names, f"weights of head {head} in layer {layer}")
+            sections.append(_section(title, grid(pattern, names, names, title), folded))
+        return markup.bundle(repr(self), markup.card("Activations", "", markup.facts(self._facts()), *sections))
 
     def _facts(self) -> dict[str, str]:
         hidden = self.embedding.shape[1]
         facts = {"tokens": f"{len(self.tokens):,}", "layers": _ranges(self.layers), "parts": ", ".join(self.parts)}
         facts |= {"hidden": f"{hidden:,}"} | ({"heads": f"{len(self.heads):,}"} if self.heads else {})
         return {name: value for name, value in facts.items() if value}
+
+
+def _section(title: str, picture: str, folded: str) -> str:
+    """Return a picture below its title, with its numbers."""
+    return f'<div style="margin:0.8em 0 0 0">{markup.note(title)}{picture}{folded}</div>'
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:

@@ -11,7 +11,6 @@ CELL, CHARACTER, LONGEST = 14, 6.6, 10
 """The side of a cell and the width of a character, in pixels, and the most characters of a name."""
 MOST = 64
 """The most rows and columns of a grid: the last ones."""
-COLOUR = "40,130,220"
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -45,9 +44,26 @@ def grid(values: Array, rows: Sequence[str], columns: Sequence[str], title: str)
         value = min(1.0, float(values[row, column]))
         words = markup.visible(f"{rows[row]} · {columns[column]}: {value:.3f}")
         place = f'x="{margin + CELL * column:.1f}" y="{top + CELL * row:.1f}" width="{CELL - 1}" height="{CELL - 1}"'
-        parts.append(f'<rect {place} fill="rgba({COLOUR},{0.05 + 0.95 * value:.3f})"><title>{words}</title></rect>')
+        parts.append(
+            f'<rect {place} fill="rgba({markup.COOL},{0.05 + 0.95 * value:.3f})"><title>{words}</title></rect>'
+        )
     return (
-        f'<div style="overflow-x:auto"><svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" '
-        f'height="{height:.0f}" role="img" aria-label="{markup.visible(title)}" font-family="monospace" '
-        f'font-size="11" fill="currentColor">{"".join(parts)}</svg></div>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
+        f'role="img" aria-label="{markup.visible(title)}" font-family="monospace" font-size="11" fill="currentColor" '
+        f'style="display:block;max-width:100%;height:auto;margin:0.2em 0 0.3em 0">{"".join(parts)}</svg>'
     )
+
+
+def numbers(values: Array, rows: Sequence[str], columns: Sequence[str], title: str) -> str:
+    """Return the numbers of a grid as folded HTML, for keyboards, touch screens and screen readers.
+
+    Args:
+        values, rows, columns: as in `grid`, in any unit.
+        title: the clickable line.
+    """
+    values, rows, columns = values[-MOST:, -MOST:], rows[-MOST:], columns[-MOST:]
+    lines = (
+        f"{name}: {', '.join(f'{column} {value:.3g}' for column, value in zip(columns, row, strict=True) if value)}"
+        for name, row in zip(rows, values.tolist(), strict=True)
+    )
+    return markup.folded(title, markup.preformatted("\n".join(lines)))

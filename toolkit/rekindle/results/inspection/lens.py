@@ -1,14 +1,13 @@
 """The logit lens: what each layer would predict."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rekindle.core import markup
-from rekindle.results.inspection.grids import COLOUR, name_of
+from rekindle.results.inspection.grids import name_of
 
 SHOWN_TOKENS = 24
 """The most tokens of a picture: the last ones."""
@@ -43,38 +42,57 @@ class LogitLens:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         note = "the likeliest next token after each token, by layer; the deeper the shade, the surer"
-        card = markup.card("Logit lens", self._facts(), self._table(), f'<div style="opacity:0.75">{note}</div>')
+        card = markup.card("Logit lens", self._facts(), self._table(), markup.note(note), self._numbers())
         return markup.bundle(repr(self), card)
 
     def _facts(self) -> str:
         return f"{markup.quantity(len(self.layers), 'layer')}, {markup.quantity(len(self.tokens), 'token')}"
 
     def _table(self) -> str:
-        places = sorted({round(each) for each in np.linspace(0, len(self.layers) - 1, SHOWN_LAYERS)}, reverse=True)
-        columns = range(max(0, len(self.tokens) - SHOWN_TOKENS), len(self.tokens))
+        places, columns = self._places()
         head = "".join(f'<th scope="col" style="{_CELL}">{_name(self.tokens[column])}</th>' for column in columns)
-        lines = [f'<tr><th scope="col" style="{_CELL}">layer</th>{head}</tr>']
+        lines = [f'<tr style="{_ROW}"><th scope="col" style="{_CELL}">layer</th>{head}</tr>']
         for place in places:
             cells = "".join(self._cell(place, column) for column in columns)
-            lines.append(f'<tr><th scope="row" style="{_CELL}">{self.layers[place]}</th>{cells}</tr>')
-        table = f'<table style="border-collapse:collapse;font-size:85%">{"".join(lines)}</table>'
-        return f'<div style="overflow-x:auto">{table}</div>'
+            lines.append(f'<tr style="{_ROW}"><th scope="row" style="{_CELL}">{self.layers[place]}</th>{cells}</tr>')
+        table = f'<table style="border-collapse:collapse;font-size:0.9em">{"".join(lines)}</table>'
+        # Keys scroll a region that has the focus.
+        return f'<div role="region" aria-label="Logit lens" tabindex="0" style="overflow-x:auto">{table}</div>'
+
+    def _places(self) -> tuple[list[int], range]:
+        """Return the places of the shown layers, the last one first, and of the shown tokens."""
+        places = sorted({round(each) for each in np.linspace(0, len(self.layers) - 1, SHOWN_LAYERS)}, reverse=True)
+        return places, range(max(0, len(self.tokens) - SHOWN_TOKENS), len(self.tokens))
+
+    def _numbers(self) -> str:
+        """Return the likeliest tokens with their numbers as folded HTML, for keyboards and screen readers."""
+        places, columns = self._places()
+        lines = [
+            f"layer {self.layers[place]}, after {self.tokens[column]!r}: {self._ranking(place, column, ', ')}"
+            for place in places
+            for column in columns
+        ]
+        return markup.folded("numbers of the tokens", markup.preformatted("\n".join(lines)))
 
     def _cell(self, place: int, column: int) -> str:
-        shares = [math.exp(min(0.0, float(each))) for each in self.logprobs[place, column]]
-        words = _ranking(self.texts[place][column], shares)
-        shade = f"background:rgba({COLOUR},{0.7 * shares[0]:.2f})"
+        words, likeliest = (
+            self._ranking(place, column, "\n"),
+            math.exp(min(0.0, float(self.logprobs[place, column, 0]))),
+        )
+        shade = f"background:rgba({markup.COOL},{0.7 * likeliest:.2f})"
         name = _name(self.texts[place][column][0])
         return f'<td title="{markup.visible(words)}" style="{_CELL};{shade}">{name}</td>'
 
+    def _ranking(self, place: int, column: int, between: str) -> str:
+        """Return the likeliest tokens of a cell with their ranks and probabilities."""
+        pairs = zip(self.texts[place][column], self.logprobs[place, column], strict=True)
+        shares = ((text, math.exp(min(0.0, float(logprob)))) for text, logprob in pairs)
+        return between.join(f"{rank}. {text!r} {markup.percent(share)}" for rank, (text, share) in enumerate(shares, 1))
 
-_CELL = "padding:0.1em 0.4em;text-align:left;font-weight:normal;white-space:pre"
+
+_ROW = "background:none"  # the pages of notebooks have stripes, which would be mistaken for shades
+_CELL = "padding:0.1em 0.4em;border:0;text-align:left;font-weight:normal;white-space:pre"
 
 
 def _name(text: str) -> str:
     return markup.visible(name_of(text))
-
-
-def _ranking(texts: Sequence[str], shares: Sequence[float]) -> str:
-    pairs = zip(texts, shares, strict=True)
-    return "\n".join(f"{rank}. {text!r} {markup.percent(share)}" for rank, (text, share) in enumerate(pairs, 1))

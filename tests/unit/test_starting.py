@@ -1,0 +1,59 @@
+"""A command says that it starts, on a terminal alone."""
+
+import io
+import sys
+
+import pytest
+
+from rekindle.cli import starting
+from tests.waiting import until_blocking
+
+
+class Terminal(io.StringIO):
+    """Standard error on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("argv", "original"),
+    [(["/env/bin/rekindle", "chat"], ["rekindle", "chat"]), (["-m", "chat"], ["python", "-m", "rekindle", "chat"])],
+)
+def test_a_command_shows_a_line_while_it_starts_and_removes_it(
+    argv: list[str], original: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", original)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(starting, "PATIENCE_SECONDS", 0.0)
+    with starting.announced():
+        until_blocking(screen.getvalue, "a word was written")
+        assert screen.getvalue() == starting.LINE
+    assert screen.getvalue() == starting.LINE + starting.ERASE
+    monkeypatch.setattr(starting, "PATIENCE_SECONDS", 60.0)
+    with starting.announced():
+        pass
+    assert screen.getvalue() == starting.LINE + starting.ERASE, "a fast start has no line"
+
+
+@pytest.mark.parametrize(
+    ("argv", "screen"),
+    [
+        (["/env/bin/rekindle", "chat"], io.StringIO()),
+        (["/env/bin/rekindle", "chat", "--quiet"], Terminal()),
+        (["ipykernel_launcher.py"], Terminal()),
+        ([""], Terminal()),
+    ],
+)
+def test_nothing_is_written_to_files_with_quiet_or_by_other_programs(
+    argv: list[str], screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", argv)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(starting, "Timer", None)  # none is made
+    with starting.announced():
+        pass
+    assert screen.getvalue() == ""
