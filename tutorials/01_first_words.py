@@ -96,8 +96,8 @@ reply = await session.generate(capital)
 reply
 
 # %% [markdown]
-# The result is a `Generation`. It is plain data, and the output above is made of its attributes. A *token* is a piece of
-# text from the model's vocabulary, such as a word, a part of a word, or a digit.
+# The result is a `Generation`. It is plain data, and the output above is made of its attributes. A *token* is a piece
+# of text from the model's vocabulary, such as a word, a part of a word, or a digit.
 
 # %%
 print("text          ", repr(reply.text))
