@@ -16,14 +16,13 @@
 # `open` reads the weights and prepares the compiled programs that run the model. Both take seconds, so `open` is
 # awaited. The work happens on a thread of the engine, and the notebook stays responsive. A cell may `await` directly.
 #
-# The name of a model is enough: `await rekindle.open("smollm2-135m-instruct")`. The cell below also gives two of the
-# many settings (`rekindle.core.config.Settings`), to keep this notebook quick: at most 4 requests run at once, and at
-# most 256 tokens of their prompts are computed at once. Without `progress=False` you would see progress bars.
+# Without an argument, it opens SmolLM2-135M-Instruct. The first argument is the name or path of another model, and the
+# further ones are settings (`rekindle.Settings`). While you wait, progress bars show the work.
 
 # %%
 import rekindle
 
-session = await rekindle.open("smollm2-135m-instruct", max_running=4, max_prefill_tokens=256, progress=False)
+session = await rekindle.open()
 
 # %% [markdown]
 # If a session is the last value of a cell, it shows what it is doing.
@@ -38,37 +37,66 @@ session
 # restart of the kernel. Tutorial 06 is about that.
 
 # %% [markdown]
-# ## Generate
-#
-# If the prompt is a string, the model continues it, token by token. A *token* is a piece of text from the model's
-# vocabulary, such as a word, a part of a word, or a digit. `max_tokens` says after how many tokens to stop.
-
-# %%
-answer = await session.generate("The opposite of hot is", max_tokens=8)
-answer
-
-# %% [markdown]
-# The result is a `Generation`. It is plain data, and the output above is made of its attributes.
-
-# %%
-print("text          ", repr(answer.text))
-print("token_ids     ", answer.token_ids)
-print("finish_reason ", answer.finish_reason)
-print("usage         ", answer.usage)
-
-# %% [markdown]
-# The model computes with token ids. `session.encode` turns text into token ids, and `session.decode` turns them back
-# into text.
-
-# %%
-prompt_ids = session.encode("The opposite of hot is")
-print([session.decode([token]) for token in prompt_ids], "→", [session.decode([token]) for token in answer.token_ids])
-
-# %% [markdown]
 # ## Chat
 #
-# A model that was trained to answer expects its prompt in a certain form, which its *chat template* describes. If the
-# prompt is a list of messages, it is put into that form. The model then ends its answer itself, with an *end token*.
+# `session.chat()` begins a conversation, and `show` says something in it. The answer grows in the output of the cell,
+# beside a button that cancels it (with ipykernel 7 or newer).
+
+# %%
+await session.chat().show("Explain gravity to a child in one sentence.")
+
+# %% [markdown]
+# A chat remembers what was said. `say` waits for the whole answer and returns it, for a cell or a program that goes on
+# with it. The second and the third question make no sense without what came before:
+
+# %%
+chat = session.chat()
+for question in (
+    "What is the capital of France?",
+    "What is it famous for?",
+    "And what is Rome famous for?",
+):
+    turn = await chat.say(question)
+    print("You:  ", question)
+    print("Model:", turn.text)
+    print(f"       ({turn.usage.prompt_tokens} prompt tokens, cached: {turn.cached})\n")
+
+# %% [markdown]
+# The model itself remembers nothing: each turn sends the whole conversation, so the prompt grows. But its beginning was
+# computed in the turn before. The *prefix cache* keeps it, in whole pages of 64 tokens (`cached`), and only the rest is
+# computed.
+#
+# A chat is a list of messages with a little help. `undo` takes a turn back, `edit` changes what was said, and `fork`
+# begins a second conversation from the same turns, which share the cached pages. A system message says how the model
+# should answer.
+
+# %%
+other = chat.fork()
+other.undo()
+await other.say("Which museum is there?")
+other
+
+# %%
+brief = session.chat(system="Answer in one sentence.")
+for question in ("What is the capital of Norway?", "And of Sweden?", "And of Finland?"):
+    print(await brief.say(question))
+
+# %% [markdown]
+# To talk without writing cells, end a cell with `chat.widget()`. It shows the conversation with a box to type in, and a
+# bar for the part of each prompt that came from the cache. In a terminal, `rekindle chat` does the same.
+
+# %% [markdown]
+# Meanwhile, most programs have been compiled. You need not wait for the others. This notebook does, so that the times
+# below are those of a session at rest:
+
+# %%
+await session.precompiled()
+session
+
+# %% [markdown]
+# ## One prompt
+#
+# `generate` answers one prompt and remembers nothing. A list of messages is a conversation, here with one message.
 
 # %%
 capital = [{"role": "user", "content": "What is the capital of France?"}]
@@ -76,11 +104,38 @@ reply = await session.generate(capital)
 reply
 
 # %% [markdown]
-# The question has 7 tokens, but the prompt has 37, because the template adds a system message and marks that say who
-# speaks. `session.render` shows what the model reads:
+# The result is a `Generation`. It is plain data, and the output above is made of its attributes. A *token* is a piece
+# of text from the model's vocabulary, such as a word, a part of a word, or a digit.
+
+# %%
+print("text          ", repr(reply.text))
+print("token_ids     ", reply.token_ids)
+print("finish_reason ", reply.finish_reason)
+print("usage         ", reply.usage)
+
+# %% [markdown]
+# The question has 7 tokens, but the prompt has 37. A model that was trained to answer expects its prompt in a certain
+# form, which its *chat template* describes: it adds a system message and marks that say who speaks. `session.render`
+# shows what the model reads. The model ends its answer itself, with an *end token*.
 
 # %%
 print(session.render(capital))
+
+# %% [markdown]
+# If the prompt is a string, no template is applied. The model continues the text, token by token, and `max_tokens` says
+# after how many tokens to stop.
+
+# %%
+answer = await session.generate("Once upon a time", max_tokens=20)
+answer
+
+# %% [markdown]
+# The model computes with token ids. `session.encode` turns text into token ids, and `session.decode` turns them back
+# into text.
+
+# %%
+prompt_ids = session.encode("Once upon a time")
+print([session.decode([token]) for token in prompt_ids], "→", [session.decode([token]) for token in answer.token_ids])
 
 # %% [markdown]
 # ## Stream
@@ -89,62 +144,36 @@ print(session.render(capital))
 # made. Each piece is the text that its token completes, and it never ends in half a character.
 
 # %%
-haiku = [{"role": "user", "content": "Write a haiku about the sea."}]
+sea = [{"role": "user", "content": "Write two sentences about the sea."}]
 pieces = []
-async for piece in session.stream(haiku, max_tokens=48):
+async for piece in session.stream(sea, max_tokens=64):
     pieces.append(piece)
     print(piece.text, end="")
 
 # %% [markdown]
-# If you only want to watch, use `show`. It runs this loop for you and draws the growing text into the output of the
-# cell. At the end it leaves what `generate` would have shown. With ipykernel 7 it also has a button that cancels the
-# request.
-
-# %%
-await session.show(haiku, max_tokens=48)
-
-# %% [markdown]
-# ## A conversation
-#
-# A session does not remember conversations. A chat is a list of messages that grows, and each turn sends all of it.
-# `submit` returns a *handle*. You can stream from it, and await it for the whole result. Here `stop` ends each answer
-# at its first line break, because a small model rambles.
-
-# %%
-messages = []
-for question in ("What is a lighthouse for?", "Who lives in one?", "Write one sentence about such a person."):
-    messages.append({"role": "user", "content": question})
-    print("You:", question)
-    request = session.submit(messages, max_tokens=100, stop="\n")
-    async for piece in request:
-        print(piece.text, end="")
-    turn = await request
-    messages.append({"role": "assistant", "content": turn.text})
-    print(f"\n({turn.usage.prompt_tokens} prompt tokens, cached: {turn.cached})\n")
-
-# %% [markdown]
-# The prompt grows with each turn, but the *prefix cache* makes each turn cheap, because the tokens of earlier turns are
-# found there (`cached`, in whole pages of 64 tokens) and only the rest is computed.
+# If you only want to watch, use `session.show`. It runs this loop for you and draws the growing text, as `chat.show`
+# did above.
 
 # %% [markdown]
 # ## Many prompts at once
 #
-# A list of prompts gives a list of generations, in the same order. The prompts run side by side: one *tick* of the
-# engine makes one token for each of them.
+# A list of prompts gives a list of generations, in the same order, which a cell shows as a table. The prompts run side
+# by side: one *tick* of the engine makes one token for each of them.
 
 # %%
-prompts = ["The opposite of hot is", "One, two, three, four,", "The harbour was", "import numpy"]
+prompts = ["Once upon a time", "One, two, three, four,", "The sea was", "The sun rises in the"]
 ticks = session.stats.scheduler.ticks
-answers = await session.generate(prompts, max_tokens=12)
+answers = await session.generate(prompts, max_tokens=20)
 ticks = session.stats.scheduler.ticks - ticks
-for prompt, each in zip(prompts, answers, strict=True):
-    print(f"{prompt}|{each.text!r}")
+answers
+
+# %%
 print(f"{sum(each.usage.completion_tokens for each in answers)} tokens in {ticks} ticks")
 
 # %% [markdown]
 # Prompts of different lengths share ticks too, and so do requests that are submitted while others run. This changes no
 # answer: the first prompt gets the same text here as it got alone. One after the other, the four would have taken at
-# least 48 ticks.
+# least 80 ticks.
 
 # %% [markdown]
 # ## Sampling
@@ -155,18 +184,17 @@ print(f"{sum(each.usage.completion_tokens for each in answers)} tokens in {ticks
 # higher temperature gives unlikely tokens a better chance. A `seed` makes a draw repeatable.
 
 # %%
-boat = [{"role": "user", "content": "Give me a name for a boat."}]
+line = [{"role": "user", "content": "Write one sentence about the sea."}]
 for seed in (1, 2, 3):
-    drawn = await session.generate(boat, temperature=0.8, seed=seed, max_tokens=16)
-    print(seed, repr(drawn.text))
+    drawn = await session.generate(line, temperature=0.8, seed=seed, max_tokens=50)
+    print(seed, drawn.text)
 
 # %% [markdown]
 # `n=3` draws three texts from one prompt, side by side. The first is the one that the seed gives without `n`.
 
 # %%
-three = await session.generate(boat, temperature=0.8, seed=3, n=3, max_tokens=16)
-for each in three:
-    print(repr(each.text))
+three = await session.generate(line, temperature=0.8, seed=3, n=3, max_tokens=50)
+three
 
 # %% [markdown]
 # `rekindle.SamplingParams` describes all parameters, among them `top_p`, `top_k`, `min_p`, penalties, and
@@ -174,7 +202,10 @@ for each in three:
 # depend only on its seed and on the position of the token.
 
 # %%
-again, *others = await session.generate([boat, *prompts], temperature=0.8, seed=3, max_tokens=16)
+again, *others = await session.generate([line, *prompts], temperature=0.8, seed=3, max_tokens=50)
+again
+
+# %%
 again.token_ids == three[0].token_ids
 
 # %% [markdown]
@@ -184,7 +215,7 @@ again.token_ids == three[0].token_ids
 # the result as a heat map: the deeper the shade, the less likely the token. Point at a token to see the numbers.
 
 # %%
-unsure = await session.generate(boat, temperature=1.0, seed=5, max_tokens=24, logprobs=3)
+unsure = await session.generate(line, temperature=1.0, seed=1, max_tokens=32, logprobs=3)
 unsure
 
 # %% [markdown]
@@ -219,7 +250,7 @@ counted
 #
 # For each token of the prompt, the model computes *keys and values* (tutorial 02). They stay in the prefix cache, in
 # pages of 64 tokens. If another prompt begins the same, its keys and values are found there, and only those of the rest
-# are computed. That helped the conversation above, and it helps all prompts about one document.
+# are computed. That helped the chat above, and it helps all prompts about one document.
 
 # %%
 document = """The harbour of Lindvik has a lighthouse that was built in 1871. Its keeper, Ada Holm, wrote a log every
@@ -281,7 +312,7 @@ session.cache.draw()
 
 # %%
 request = session.submit("The history of the lighthouse", max_tokens=8000, ignore_eos=True)
-async for piece in session.stream("Meanwhile, in another request,", max_tokens=8):
+async for piece in session.stream(capital):
     print(piece.text, end="")
 request
 
@@ -302,7 +333,7 @@ request
 async for piece in session.stream("Numbers from 1 to 1000: 1, 2, 3,", max_tokens=1000):
     if "9" in piece.text:
         break
-after = await session.generate("The opposite of hot is", max_tokens=8)
+after = await session.generate("Once upon a time", max_tokens=20)
 after == answer
 
 # %% [markdown]

@@ -16,11 +16,10 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pictures  # of these tutorials, beside this notebook
 from flax import nnx
-from IPython.display import HTML
 
 import rekindle
-from rekindle.core import markup
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.models.loading.load import load_decoder
 from rekindle.core.models.mixing import Memory
@@ -44,7 +43,7 @@ shape = {
     "feed-forward width": config.layers[0].feed_forward.width,
     "vocabulary": config.vocab_size,
 }
-HTML(markup.table([(name, f"{size:,}") for name, size in shape.items()]))
+pictures.table([(name, f"{size:,}") for name, size in shape.items()])
 
 # %% [markdown]
 # The tokenizer cuts a text into pieces that are in the vocabulary. The id of a token is its place there.
@@ -128,11 +127,9 @@ def likeliest(probabilities, count=5):
     return [(int(token), float(probabilities[token])) for token in jnp.argsort(-probabilities)[:count]]
 
 
-HTML(
-    markup.table(
-        [(repr(tokenizer.decode([token])), f"{share:.2%}") for token, share in likeliest(probabilities)],
-        head=("next token", "probability"),
-    )
+pictures.table(
+    [(repr(tokenizer.decode([token])), f"{share:.2%}") for token, share in likeliest(probabilities)],
+    head=("next token", "probability"),
 )
 
 # %% [markdown]
@@ -188,7 +185,7 @@ rows = [
     (repr(tokenizer.decode([token])), *(f"{float(shares[t][token]):.1%}" for t in TEMPERATURES))
     for token, _ in likeliest(shares[1.0], 6)
 ]
-HTML(markup.table(rows, head=("next token", *(f"temperature {t}" for t in TEMPERATURES))))
+pictures.table(rows, head=("next token", *(f"temperature {t}" for t in TEMPERATURES)))
 
 # %% [markdown]
 # The step's `sample` chooses the next token for all rows of a batch in one call, whether they are greedy or drawn. It
@@ -203,7 +200,6 @@ from rekindle.core.device.packing import pack_sampling
 from rekindle.core.device.sampling.adjustments import Adjustments
 from rekindle.core.device.sampling.rows import SamplingRows
 from rekindle.core.device.sampling.sample import sample
-from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 
 sample = jax.jit(partial(sample, max_logprobs=0))
@@ -211,7 +207,7 @@ sample = jax.jit(partial(sample, max_logprobs=0))
 
 def drawn(logits, tokens, seeds, temperature):
     """Draw the token after `tokens` from logits (vocab_size,), once for each seed: (seeds,)."""
-    params = [SamplingParams(temperature=temperature, seed=seed) for seed in seeds]
+    params = [rekindle.SamplingParams(temperature=temperature, seed=seed) for seed in seeds]
     requests = [Request(0, tuple(tokens), each, end_ids=frozenset(), capacity=64) for each in params]
     rows = SamplingRows.unpack(jnp.stack([jnp.asarray(pack_sampling(request)) for request in requests]))
     many = jnp.broadcast_to(logits, (len(seeds), len(logits)))
@@ -225,31 +221,16 @@ draws = np.concatenate([drawn(logits, opposite, range(start, start + 40), 1.0) f
 alone = drawn(logits, opposite, [7], 1.0)
 print(f"{len(set(draws.tolist()))} different tokens in {len(draws)} draws; seed 7 alone: {tokenizer.decode(alone)!r}")
 
-
 # %%
-from rekindle.views.drawing import Drawing, svg_text
-
-
-def bars(rows):
-    """Draw rows of (name, the model's probability, how often it was drawn)."""
-    title = "the model's probability, and how often it was drawn"
-    parts, lines = [svg_text(4, 14, f"{title}: a line and a bar")], [title]
-    scale = 420 / max(share for _, *both in rows for share in both)
-    for place, (name, expected, measured) in enumerate(rows, 1):
-        top, said = 22 * place, f"{expected:.1%}, drawn {measured:.1%}"
-        bar = f'<rect x="112" y="{top + 3}" width="{scale * measured:.1f}" height="14" fill="rgb(40,130,220)"'
-        line = f'<path d="M{112 + scale * expected:.1f} {top}v20" stroke="currentColor" stroke-width="2"/>'
-        parts += [svg_text(4, top + 14, f"{name:>14}"), f'{bar} fill-opacity="0.5"/>{line}']
-        parts.append(svg_text(120 + scale * max(expected, measured), top + 14, said))
-        lines.append(f"{name:>14} {said}")
-    return Drawing(title, 22 * len(lines) + 4, "".join(parts), "\n".join(lines))
-
-
 rows = [
     (repr(tokenizer.decode([token])), share, float((draws == token).mean()))
     for token, share in likeliest(shares[1.0], 8)
 ]
-bars(rows)
+pictures.bars(
+    "how often a token was drawn, as a bar, and the model's probability, as a line",
+    [(name, measured, f"{share:.1%}, drawn {measured:.1%}") for name, share, measured in rows],
+    expected=[share for _, share, _ in rows],
+)
 
 # %%
 assert draws[7] == alone[0], "the same alone as among 39 others"
@@ -365,25 +346,18 @@ print("the next token:", repr(tokenizer.decode([int(logits.argmax())])))
 
 
 # %%
-KINDS = {"t": "rgb(40,130,220)", "p": "rgb(130,130,130)", ".": "none"}  # a token of the request, padding, empty
-
-
 def draw_pool(pool, tokens):
-    """Draw a row for each page of the first layer, a box for each place: blue for a token, grey for padding."""
+    """Draw a row for each page of the first layer, with a box for each place."""
     owned = {int(page): place * PAGE for place, page in enumerate(page_table)}
     filled = np.asarray(jnp.abs(pool[0]).sum((1, 2, 4)) > 0)  # (pages, page_size)
-    parts, lines = [], ["t token, p padding, . empty"]
+    rows = []
     for page, places in enumerate(filled):
-        top, begin = 24 * page, owned.get(page)
-        whose = "null page" if page == 0 else "free" if begin is None else f"positions {begin} to {begin + PAGE - 1}"
-        ours = 0 if begin is None else max(0, tokens - begin)
-        kinds = "".join(("t" if place < ours else "p") if written else "." for place, written in enumerate(places))
-        parts += [svg_text(4, top + 15, f"page {page}"), svg_text(460, top + 15, whose)]
-        for place, kind in enumerate(kinds):
-            look = f'fill="{KINDS[kind]}" fill-opacity="0.5" stroke="rgb(130,130,130)"'
-            parts.append(f'<rect x="{66 + 24 * place}" y="{top + 2}" width="22" height="18" {look}/>')
-        lines.append(f"page {page}  {kinds}  {whose}")
-    return Drawing("the pages of the first layer", 24 * len(filled), "".join(parts), "\n".join(lines))
+        begin = owned.get(page)
+        owner = "null page" if page == 0 else "free" if begin is None else f"positions {begin} to {begin + PAGE - 1}"
+        count = 0 if begin is None else max(0, tokens - begin)
+        kinds = "".join(("t" if place < count else "p") if written else "." for place, written in enumerate(places))
+        rows.append((f"page {page}", kinds, owner))
+    return pictures.boxes("t token, p padding, . empty", rows, {"t": pictures.BLUE, "p": pictures.GREY})
 
 
 draw_pool(pool, len(prompt))
@@ -493,7 +467,7 @@ table = [
     ),
     ("ratio", f"{operations[0] / operations[1]:.0f}", f"{slow / fast:.0f}"),
 ]
-HTML(markup.table(table, head=("", "billion operations", "milliseconds")))
+pictures.table(table, head=("", "billion operations", "milliseconds"))
 
 # %% [markdown]
 # The number of operations falls far more than the time. A step for one token has to read all 538 MB of weights from

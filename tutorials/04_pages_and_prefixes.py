@@ -11,6 +11,8 @@
 # same pages. This notebook follows pages through a pool that is small enough to draw.
 
 # %%
+import pictures  # of these tutorials, beside this notebook
+
 import rekindle
 
 PAGE = 16  # tokens; the default is 64
@@ -60,9 +62,7 @@ assert session.cache.nodes == 0
 # its token goes to.
 
 # %%
-from rekindle.core.markup import TIERS, visible
 from rekindle.core.messages import Fetch, Fetched, Plan
-from rekindle.views.drawing import Drawing, svg_text
 
 tables = {}  # request id -> its pages in the order of positions
 
@@ -88,26 +88,6 @@ def cached_pages():
     )
 
 
-LOOKS = {  # colour, its opacity, width of the edge
-    "free": ("currentColor", 0, 1),
-    "own": ("currentColor", 0.15, 1),
-    "cached": (f"rgb({TIERS['device']})", 0.22, 1),
-    "locked": (f"rgb({TIERS['device']})", 0.22, 3),
-    "shared": (f"rgb({TIERS['device']})", 0.22, 1),
-    "staged": (f"rgb({TIERS['host']})", 0.3, 1),
-}
-
-
-def box(column, row, page, state, text):
-    """Draw one page as SVG; a page that is not in the pool has no number."""
-    (colour, fill, edge), left, top = LOOKS[state], 2 + column * 106, 2 + row * 46
-    look = f'fill="{colour}" fill-opacity="{fill}" stroke="{colour}" stroke-width="{edge}"'
-    return (
-        f'<g><title>{visible(text)}</title><rect x="{left}" y="{top}" width="100" height="40" rx="4" {look}/>'
-        f"{svg_text(left + 6, top + 16, f'{page:<4}{state:>8}')}{svg_text(left + 6, top + 33, text.strip()[:12])}</g>"
-    )
-
-
 def pool_states():
     """Return for each page of the pool what it is now, and its text or its owner."""
     cached = cached_pages()
@@ -122,12 +102,7 @@ def draw_pool(staged=()):
 
     Texts of pages that are staged for a request are drawn below it.
     """
-    states = pool_states()
-    boxes = [box((page - 1) % 8, (page - 1) // 8, page, *states[page]) for page in states]
-    boxes += [box(column, 2.3, "", "staged", text) for column, text in enumerate(staged)]
-    lines = [f"{page:2} {state:6} {text!r}" for page, (state, text) in states.items()]
-    lines += [f"beside the pool, staged: {text!r}" for text in staged]
-    return Drawing("the pool", 154 if staged else 94, "".join(boxes), "\n".join(lines))
+    return pictures.pool(pool_states(), staged)
 
 
 # %% [markdown]
@@ -206,21 +181,7 @@ with session.watch(note):
 for name, answer in (("first", first), ("same", same), ("other", other), ("whole", whole)):
     print(f"{name:6} {answer.usage.prompt_tokens} prompt tokens, of them cached: {answer.cached}")
 
-
-def draw_tables(names):
-    """Draw the page table of each request as a row; pages that several of them use are orange."""
-    shared = {page for table in tables.values() for page in table if sum(page in t for t in tables.values()) > 1}
-    parts, lines = [], []
-    for row, (name, table) in enumerate(zip(names, tables.values(), strict=True)):
-        parts.append(svg_text(4, 46 * row + 26, name))
-        for column, page in enumerate(table):
-            text = f"{column * PAGE} to {(column + 1) * PAGE - 1}"
-            parts.append(box(column + 1, row, page, "shared" if page in shared else "own", text))
-        lines.append(f"{name:6} pages {table}")
-    return Drawing("page tables", 46 * len(tables) + 2, "".join(parts), "\n".join(lines))
-
-
-draw_tables(["first", "same", "other", "whole"])
+pictures.page_tables(dict(zip(("first", "same", "other", "whole"), tables.values(), strict=True)), PAGE)
 
 # %% [markdown]
 # Below each page number are the positions that the page has in its request. The first two pages are in all four tables.

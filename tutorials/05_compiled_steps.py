@@ -15,6 +15,8 @@ import os
 import tempfile
 from pathlib import Path
 
+import pictures  # of these tutorials, beside this notebook
+
 import rekindle
 from rekindle.core.store.directory import cache_dir
 
@@ -165,10 +167,8 @@ assert stats.unexpected_compilations == 0
 # Now that all programs are there, we can measure what padding costs: we time prompts of growing length, and take the
 # quickest of six ticks for each.
 
+
 # %%
-from rekindle.views.drawing import Drawing, svg_text
-
-
 async def quickest(requests, rounds):
     """Return for each request the seconds of its quickest tick with all of its prompt tokens, or all of its rows."""
     seconds = dict.fromkeys(requests, float("inf"))
@@ -185,19 +185,16 @@ prompts = {(length, 0): {"token_ids": [1000] * length, "max_tokens": 1} for leng
 prefill = await quickest(prompts, rounds=6)
 
 
-def bars(labels, seconds, title):
+def draw_times(labels, seconds, title):
     """Draw a bar for each time."""
-    parts, lines = [svg_text(4, 14, title)], [title]
-    for row, (label, each) in enumerate(zip(labels, seconds, strict=True), 1):
-        width, took = 460 * each / max(seconds), f"{1000 * each:.0f} ms"
-        parts.append(svg_text(40, 22 * row + 14, f"{label:>12}"))
-        parts.append(f'<rect x="140" y="{22 * row + 2}" width="{width:.0f}" height="16" fill="rgb(40,130,220)"/>')
-        parts.append(svg_text(148 + width, 22 * row + 14, took))
-        lines.append(f"{label:>12} {took}")
-    return Drawing(title, 22 * len(lines) + 4, "".join(parts), "\n".join(lines))
+    return pictures.bars(
+        title, [(label, each, f"{1000 * each:.0f} ms") for label, each in zip(labels, seconds, strict=True)]
+    )
 
 
-bars([f"{length} of {buckets.smallest([16, 128], length)}" for length in lengths], prefill, "prompt tokens of a bucket")
+draw_times(
+    [f"{length} of {buckets.smallest([16, 128], length)}" for length in lengths], prefill, "prompt tokens of a bucket"
+)
 
 # %% [markdown]
 # The times go up like stairs. The seventeenth token is expensive, because with it 111 more are computed for nothing.
@@ -210,7 +207,7 @@ bars([f"{length} of {buckets.smallest([16, 128], length)}" for length in lengths
 counts = [1, 2, 4, 8]
 running = {(0, count): {"token_ids": [[1000] * 5] * count, "max_tokens": 8} for count in counts}
 decode = await quickest(running, rounds=2)
-bars([f"{count} of {buckets.smallest([1, 8], count)}" for count in counts], decode, "decode rows of a bucket")
+draw_times([f"{count} of {buckets.smallest([1, 8], count)}" for count in counts], decode, "decode rows of a bucket")
 
 # %% [markdown]
 # One request alone has a program of its own, without padding. Two requests already pay for eight rows. From there on,

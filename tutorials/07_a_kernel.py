@@ -20,12 +20,11 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 import numpy as np
-from IPython.display import HTML
+import pictures  # of these tutorials, beside this notebook
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from rekindle.core import markup
 from rekindle_kernels import api, reference
 
 # %% [markdown]
@@ -64,29 +63,18 @@ print(np.asarray(table))
 
 
 # %%
-from rekindle.views.drawing import Drawing, svg_text
-
-
 def draw_pages(pages, table, visible):
     """Draw a row for each page, a box for each place, in the colour of its owner; a crossed box holds NaN."""
     owner = {
         int(table[row, place]): (row, place) for row in range(ROWS) for place in range(-(-int(visible[row]) // PAGE))
     }
-    colours = ("40,130,220", "230,140,20", "130,130,130", "60,160,90")
-    parts, lines = [], ["x NaN, else the row that it belongs to"]
+    rows = []
     for page, places in enumerate(np.asarray(jnp.isnan(pages).any((1, 2, 4)))):
-        top = 18 * page
         row, part = owner.get(page, (None, None))
-        whose = "nobody's" if row is None else f"row {row}, positions {part * PAGE} to {part * PAGE + PAGE - 1}"
-        parts += [svg_text(4, top + 12, f"page {page}"), svg_text(364, top + 12, whose)]
-        for place, poisoned in enumerate(places):
-            x, y = 68 + 18 * place, top + 1
-            fill = 'fill="none"' if poisoned else f'fill="rgb({colours[row]})" fill-opacity="0.55"'
-            parts.append(f'<rect x="{x}" y="{y}" width="16" height="14" {fill} stroke="rgb(130,130,130)"/>')
-            if poisoned:
-                parts.append(f'<path d="M{x} {y}l16 14m0 -14l-16 14" stroke="rgb(130,130,130)" stroke-opacity="0.4"/>')
-        lines.append(f"page {page:2}  {''.join('x' if poisoned else str(row) for poisoned in places)}  {whose}")
-    return Drawing("the pages", 18 * len(pages), "".join(parts), "\n".join(lines))
+        note = "nobody's" if row is None else f"row {row}, positions {part * PAGE} to {part * PAGE + PAGE - 1}"
+        rows.append((f"page {page}", "".join("x" if poisoned else str(row) for poisoned in places), note))
+    colours = dict(zip("0123", (pictures.BLUE, pictures.ORANGE, pictures.GREY, pictures.GREEN), strict=True))
+    return pictures.boxes("x NaN, else the row of the page", rows, colours)
 
 
 draw_pages(pages, table, visible)
@@ -102,7 +90,7 @@ assert int((table == 12345).sum()) == ROWS * ROOM - sum(-(-tokens // PAGE) for t
 # compared with it. `attend_rows` calls this function, with one query for each sequence:
 
 # %%
-print(inspect.getsource(reference._attend))
+print(inspect.getsource(reference.attend))
 
 # %% [markdown]
 # So it gathers a row's pages, with one key-value head for each group of query heads. Scores are the products of the
@@ -169,7 +157,7 @@ for start in range(0, VISIBLE[0], PAGE):
     error = float(jnp.abs(finish(weighted, peak, total)[0] - expected[0, 5]).max())
     numbers = [float(x.squeeze()) for x in (peak, total, shrink)]
     lines.append((f"positions up to {start + scores.shape[1]}", *(f"{x:.3f}" for x in numbers), f"{error:.0e}"))
-HTML(markup.table(lines, head=("after", "peak", "total", "shrunk by", "distance from the reference")))
+pictures.table(lines, head=("after", "peak", "total", "shrunk by", "distance from the reference"))
 
 # %%
 assert error < 1e-5 < 1e-2 < float(lines[0][-1]), "right at the end, and not before"
@@ -322,7 +310,7 @@ for head_dim in (64, 80, 128):
     asked = (17, 2, KV_HEADS, PAGE, head_dim)
     stored = form.stored_shape(asked)
     rows.append((f"head_dim {head_dim}", str(asked), str(stored), f"{np.prod(stored) / np.prod(asked):.2f}"))
-HTML(markup.table(rows, head=("", "asked for", "stored for TPU", "times the memory")))
+pictures.table(rows, head=("", "asked for", "stored for TPU", "times the memory"))
 
 # %% [markdown]
 # To run it here, Pallas has an interpreter that imitates a TPU: its memories, its copies in flight, its semaphores. The
@@ -342,11 +330,9 @@ with tracing_for(Target(interpret=True)):
     results["gpu"] = attend(q, pages, table, visible, implementation="gpu")
 with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(uninitialized_memory="nan")):
     results["tpu"] = attend(q, tpu_pages, table, visible, implementation="tpu")
-HTML(
-    markup.table(
-        [(name, f"{float(jnp.abs(out - expected).max()):.1e}") for name, out in results.items()],
-        head=("implementation", "apart from the reference by at most"),
-    )
+pictures.table(
+    [(name, f"{float(jnp.abs(out - expected).max()):.1e}") for name, out in results.items()],
+    head=("implementation", "apart from the reference by at most"),
 )
 
 # %%
@@ -369,11 +355,9 @@ pools = {
     "pages of 8 tokens": ((17, 2, 2, 8, 64), jnp.dtype("bfloat16")),
 }
 PLATFORMS = ("cpu", "gpu", "tpu")
-HTML(
-    markup.table(
-        [(name, *(api.choose(platform, *pool) for platform in PLATFORMS)) for name, pool in pools.items()],
-        head=("pool", *PLATFORMS),
-    )
+pictures.table(
+    [(name, *(api.choose(platform, *pool) for platform in PLATFORMS)) for name, pool in pools.items()],
+    head=("pool", *PLATFORMS),
 )
 
 # %% [markdown]
@@ -412,7 +396,7 @@ def seconds(implementation, context):
 
 timed = {name: [seconds(name, context) for context in (64, LONG)] for name in ("reference", "xla")}
 rows = [(name, *(f"{1e3 * each:.1f} ms" for each in both)) for name, both in timed.items()]
-HTML(markup.table(rows, head=("", "context 64", f"context {LONG:,}")))
+pictures.table(rows, head=("", "context 64", f"context {LONG:,}"))
 
 # %%
 assert [api.choose(platform, *pools["head_dim 64, bfloat16"]) for platform in PLATFORMS[1:]] == ["gpu", "tpu"]
@@ -450,7 +434,7 @@ together = run(batch, *wide[1:], contexts)
 alone = jnp.concatenate([run(batch[i : i + 1], wide[1], wide[2][i : i + 1], contexts[i : i + 1]) for i in range(8)])
 timed = {name: [seconds(name, context) for context in (64, LONG)] for name in ("xla", native)}
 rows = [(name, *(f"{1e3 * each:.2f} ms" for each in both)) for name, both in timed.items()]
-HTML(markup.table(rows, head=("", "context 64", f"context {LONG:,}")))
+pictures.table(rows, head=("", "context 64", f"context {LONG:,}"))
 
 # %%
 assert native == "xla" or jnp.array_equal(together, alone)
@@ -512,15 +496,13 @@ for text in (own, shipped):
 from rekindle_kernels.tpu import rows as tpu_rows
 
 cost = tpu_rows.cost(32, 9, 64, 32 * 64, pool)
-HTML(
-    markup.table(
-        [
-            ("operations", f"{cost.flops:,}"),
-            ("bytes", f"{cost.bytes_accessed:,}"),
-            ("exponentials", f"{cost.transcendentals:,}"),
-            ("operations for a byte", f"{cost.flops / cost.bytes_accessed:.1f}"),
-        ]
-    )
+pictures.table(
+    [
+        ("operations", f"{cost.flops:,}"),
+        ("bytes", f"{cost.bytes_accessed:,}"),
+        ("exponentials", f"{cost.transcendentals:,}"),
+        ("operations for a byte", f"{cost.flops / cost.bytes_accessed:.1f}"),
+    ]
 )
 
 # %% [markdown]

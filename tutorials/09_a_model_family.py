@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 import rekindle
 from rekindle.core.models.config import HeadNorm
-from rekindle.core.models.families.reading import Family, read_attention, read_llama, read_norm, with_windows
+from rekindle.core.models.families.reading import read_attention, read_llama, read_norm, with_windows
 from rekindle.core.models.families.registry import FAMILIES
 
 print(", ".join(sorted(FAMILIES)))
@@ -123,7 +123,7 @@ def read_ember(keys):
     return replace(model, layers=with_windows(keys, model.layers))
 
 
-EMBER = Family("EmberForCausalLM", read_ember)
+EMBER = rekindle.Family("EmberForCausalLM", read_ember)
 
 session = await rekindle.open(ember, family=EMBER, **TINY)
 answer = await session.generate(token_ids=PROMPT, max_tokens=12, temperature=0, logprobs=0, prompt_logprobs=0)
@@ -210,7 +210,7 @@ def without_norm(keys):
     return replace(model, layers=tuple(replace(layer, attention=without) for layer in model.layers))
 
 
-wrong = await rekindle.open(ember, family=Family("EmberForCausalLM", without_norm), **TINY)
+wrong = await rekindle.open(ember, family=rekindle.Family("EmberForCausalLM", without_norm), **TINY)
 other = await wrong.generate(token_ids=PROMPT, max_tokens=1, temperature=0, prompt_logprobs=0)
 await wrong.close()
 error = np.abs(np.array([each.logprob for each in other.prompt_logprobs[1:]]) - expected[: len(PROMPT) - 1]).max()

@@ -19,6 +19,7 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 os.environ["NPROC"] = "16"  # threads: devices that wait for each other must not keep the others from running
 
 import jax
+import pictures  # of these tutorials, beside this notebook
 
 import rekindle
 
@@ -136,32 +137,14 @@ assert found[2] == found[4] == ["all_reduce"] * (1 + 2 * config.num_layers) + ["
 # the first layers and the end of a step on four devices. Each line is a device, which computes from the left to the
 # right, and each bar is a collective, at which all of them wait for the last one.
 
+
 # %%
-from rekindle.views.drawing import Drawing, svg_text
-
-
 def draw_step(kinds, devices, layers=3):
     """Draw the first collectives of a step and the last three, and what is computed between them."""
     between = ["embed", *["attend", "feed"] * config.num_layers, "logits", "sample"]
     stages = [*zip(between, [*kinds, None], strict=True)]
     columns = [*stages[: 1 + 2 * layers], ("…", None), *stages[-4:]]
-    width, bottom = 660 / len(columns), 24 + 22 * devices
-    parts, heads = [], []
-    for place, (what, kind) in enumerate(columns):
-        x = 60 + place * width
-        parts.append(svg_text(x, 14, what))
-        for device in range(devices if what != "…" else 0):
-            box = f'x="{x:.1f}" y="{26 + 22 * device}" width="{width - 14:.1f}" height="14"'
-            parts.append(f'<rect {box} fill="rgb(40,130,220)" fill-opacity="0.45"/>')
-        if kind is not None:
-            colour = "230,140,20" if kind == "all_reduce" else "60,160,90"
-            parts.append(
-                f'<rect x="{x + width - 11:.1f}" y="20" width="6" height="{bottom - 18}" fill="rgb({colour})"/>'
-            )
-        heads.append(what + {"all_reduce": " +", "all_gather": " U", None: ""}[kind])
-    parts += [svg_text(0, 38 + 22 * device, f"cpu:{device}") for device in range(devices)]
-    parts.append(svg_text(60, bottom + 22, "orange: all-reduce, green: all-gather"))
-    return Drawing("a step", bottom + 30, "".join(parts), " | ".join(heads) + "\n+ is an all-reduce, U an all-gather")
+    return pictures.step_on_devices(columns, devices)
 
 
 draw_step(found[4], devices=4)

@@ -7,14 +7,14 @@
 # on tutorial 02 for tokens and sampling.
 
 # %%
+import json
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-from IPython.display import HTML
+import pictures  # of these tutorials, beside this notebook
 
 import rekindle
-from rekindle.core import markup
-from rekindle.views.drawing import Drawing, svg_text
 
 MODEL = "smollm2-135m-instruct"
 SETTINGS = {
@@ -34,17 +34,28 @@ session = await rekindle.open(MODEL, **SETTINGS)
 # %% [markdown]
 # ## A form
 #
-# First we only ask for JSON. A model of 135 million parameters writes something that looks like it:
+# First we only ask for JSON. A model of 135 million parameters tries:
 
 # %%
 QUESTION = [
     {
         "role": "user",
-        "content": "Anna, born in 1987, is a teacher in Oslo. Who is she? Answer with JSON: name, born, job.",
+        "content": "Extract the name, the year of birth and the job as JSON. "
+        "Text: Ada Holm, born in 1841, was the lighthouse keeper of Lindvik.",
     }
 ]
-asked = await session.generate(QUESTION, max_tokens=60, temperature=0)
-print(asked)
+free = await session.generate(QUESTION, max_tokens=80, temperature=0)
+print(free)
+
+# %%
+try:
+    json.loads(free.text)
+except json.JSONDecodeError as error:
+    print(f"JSONDecodeError: {error}")
+
+# %% [markdown]
+# No program can use that. The JSON is followed by a remark, there is an age that nobody asked for and that the text
+# does not tell, and the keys are the model's own choice. The next answer would have others.
 
 # %% [markdown]
 # Now the same question with a **schema**. A dataclass is one, and so are pydantic's models, `TypedDict`s, and JSON
@@ -54,7 +65,7 @@ print(asked)
 # %%
 @dataclass
 class Person:
-    """A person of whom the question tells."""
+    """A person whom a text mentions."""
 
     name: str
     born: int
@@ -65,27 +76,43 @@ answer = await session.generate(QUESTION, json_schema=Person, max_tokens=60, tem
 answer
 
 # %% [markdown]
-# `answer.text` is JSON of the schema, and `answer.parsed` is the object that it stands for. The form is right. What
-# fills it is the model's own, and a small model may fill in nonsense.
+# `answer.text` is JSON of the schema, and `answer.parsed` is the object that it stands for. The form also helped with
+# the content: there is no place for an invented age. But what fills the form is the model's own, and a small model may
+# fill in nonsense.
 
 # %%
 answer.parsed
 
 # %%
-assert isinstance(answer.parsed, Person)
+assert answer.parsed == Person(name="Ada Holm", born=1841, job="Lindvik Lighthouse keeper")
 assert answer.finish_reason == "stop"
 
 # %% [markdown]
 # Three other keywords say a form. `choice` lists texts, `regex` is a regular expression, and `grammar` is a grammar.
+# Here are questions, first without the form and then with it:
 
 # %%
-for form in (
-    {"choice": ["physics", "chemistry", "biology"]},
-    {"regex": r"(19|20)\d\d-(0[1-9]|1[0-2])"},
-    {"grammar": 'start: NUMBER (" + " NUMBER)~2\nNUMBER: /[1-9]/'},
-):
-    chosen = await session.generate("A word, a month or a sum: ", max_tokens=20, temperature=0, **form)
-    print(f"{next(iter(form)):8} {chosen.parsed!r}")
+FORMS = {
+    "Review: The food was cold and the waiter was rude.\nIs the review positive or negative? Answer with one word.": {
+        "choice": ["positive", "negative"]
+    },
+    "In which year did the first human walk on the moon? Answer with the year only.": {"regex": r"(19|20)\d\d"},
+    "Name three fruits.": {"grammar": 'start: LINE ("\\n" LINE)~2\nLINE: /[1-3]\\. [A-Z][a-z]+/'},
+}
+rows = []
+for question, form in FORMS.items():
+    message = [{"role": "user", "content": question}]
+    free = await session.generate(message, max_tokens=40, temperature=0)
+    fits = await session.generate(message, max_tokens=40, temperature=0, **form)
+    rows.append((question, free.text, *form, fits.text))
+pictures.table(rows, head=("question", "free", "form", "with the form"))
+
+# %% [markdown]
+# The first two answers were not only in another form, but wrong. A form leaves the model no words to talk itself into
+# an error. Where it keeps to the form by itself, as with the fruits, the form changes nothing.
+
+# %%
+assert [row[-1] for row in rows] == ["negative", "1969", rows[-1][1]]
 
 # %% [markdown]
 # ## Masks
@@ -95,23 +122,22 @@ for form in (
 # the next token is drawn as always. So each output has the form, at any temperature, and no token is drawn twice.
 #
 # The library [llguidance](https://github.com/guidance-ai/llguidance) compiles the form and follows the tokens. Here we
-# do by hand what the engine does for a request, over the tokens of the answer above.
+# use it as the engine does, over the tokens of the answer above. The form is the JSON schema of `Person`, with the
+# spaces of `json.dumps`.
 
 # %%
-from rekindle.core.request.params import SamplingParams
-from rekindle.core.request.request import Request
-from rekindle.core.text.grammar import Compiler
-from rekindle.core.text.masks import run_steps
+from llguidance import LLMatcher, LLTokenizer
+from pydantic import TypeAdapter
 
 VOCABULARY = 49_152
 END = session.encode("<|im_end|>")[0]
-compiler = Compiler(session._tokenizer(), VOCABULARY, {END})
-params = SamplingParams.from_options({"json_schema": Person, "max_tokens": 60})
-request = Request(0, answer.prompt_token_ids, params, frozenset({END}), 512)
+SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
-place = compiler.compile(params.constraint).matcher(request)
-allowed = run_steps(place.start())
-allowed
+schema = TypeAdapter(Person).json_schema()
+tokenizer = LLTokenizer(session.tokenizer.backend.to_str(), n_vocab=VOCABULARY, eos_token=END)
+matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_json_schema(schema, overrides=SPACES))
+forced = matcher.compute_ff_tokens()
+print(forced, repr(session.decode(forced)))
 
 # %% [markdown]
 # The start of the output is not a question at all: JSON of this schema has to begin with `{"name":`. Such tokens are
@@ -120,87 +146,40 @@ allowed
 
 
 # %%
-def may(bits):
-    """Return which tokens a mask allows, as booleans (vocabulary,)."""
-    return np.unpackbits(bits.view(np.uint8), bitorder="little")[:VOCABULARY].astype(bool)
+def mask_of(matcher):
+    """Compute the mask of the next token, as booleans (vocabulary,)."""
+    bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+    return np.unpackbits(bits, bitorder="little")[:VOCABULARY].astype(bool)
 
 
-steps = [(token, None) for token in allowed.forced]
-for token in answer.token_ids[len(steps) :]:
-    steps.append((token, may(allowed.bits)))
-    allowed = run_steps(place.take(token, min_forced=VOCABULARY))  # no forced tokens, so each token has a mask
-
-assert tuple(token for token, _ in steps) == answer.token_ids
-assert all(mask is None or mask[token] for token, mask in steps)
-assert allowed.complete
+assert answer.token_ids[: len(forced)] == tuple(forced)
+matcher.consume_tokens(forced)
+masks = []
+for token in answer.token_ids[len(forced) :]:
+    masks.append(mask_of(matcher))
+    assert masks[-1][token]
+    matcher.consume_token(token)
+assert matcher.is_accepting()
 
 # %% [markdown]
-# The picture has a column for each token of the answer. Its height says how many of the 49,152 tokens might have come
-# there, on a logarithmic scale. Inside a string, nearly all may: a quote ends the string. Between two properties only
-# one token may come, and in a number it is a digit or the comma.
-
+# The picture has a column for each token of the answer; the forced ones are orange. Its height says how many of the
+# 49,152 tokens might have come there, on a logarithmic scale. Inside a string, nearly all may: a quote ends the string.
+# Between two properties only one token may come, and in a number it is a digit or the comma.
 
 # %%
-def draw_columns():
-    """Draw how many tokens were allowed in each place; forced ones are orange."""
-    width, bars = 840 / len(steps), []
-    for at, (token, mask) in enumerate(steps):
-        count = 1 if mask is None else int(mask.sum())
-        height, left = 4 + 26 * np.log10(count), 4 + at * width
-        colour, why = ("rgb(230,120,0)", "given") if mask is None else ("rgb(70,130,180)", f"{count:,} allowed")
-        text = session.decode([token])
-        box = f'x="{left:.1f}" y="{130 - height:.1f}" width="{width - 3:.1f}" height="{height:.1f}" fill="{colour}"'
-        turned = f'transform="translate({left + width / 2:.1f},140) rotate(50)"'
-        title = f"<title>{markup.visible(f'{text}: {why}')}</title>"
-        bars.append(f"<g>{title}<rect {box}/><g {turned}>{svg_text(0, 4, text)}</g></g>")
-    lines = [
-        f"{session.decode([token])!r:12} {'given' if mask is None else f'{mask.sum():,} allowed'}"
-        for token, mask in steps
-    ]
-    return Drawing("how many tokens may come in each place", 210, "".join(bars), "\n".join(lines))
-
-
-draw_columns()
+texts = [session.decode([token]) for token in answer.token_ids]
+counts = [None] * len(forced) + [int(mask.sum()) for mask in masks]
+pictures.allowed_chart(list(zip(texts, counts, strict=True)))
 
 # %% [markdown]
 # And these are whole masks: a dot for each token of the vocabulary, 256 in a row, dark where it is allowed.
 
 # %%
-SIDE, ROWS = 256, VOCABULARY // 256
-
-
-def dots(mask, left):
-    """Draw one mask as SVG: each run of allowed tokens is a rectangle."""
-    parts = [
-        f'<rect x="{left}" y="20" width="{SIDE}" height="{ROWS}" fill="none" stroke="currentColor" stroke-width="0.5"/>'
-    ]
-    for row, line in enumerate(mask.reshape(ROWS, SIDE)):
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], line.astype(int), [0]])))
-        for first, last in edges.reshape(-1, 2):
-            size = max(last - first, 2)
-            parts.append(
-                f'<rect x="{left + first}" y="{20 + row}" width="{size}" height="{2 if last - first < 3 else 1}"/>'
-            )
-    return "".join(parts)
-
-
-def draw_masks(chosen):
-    """Draw the masks of some places side by side."""
-    parts, lines = [], []
-    for at, place in enumerate(chosen):
-        before = session.decode([token for token, _ in steps[:place]])
-        mask = steps[place][1]
-        parts += [dots(mask, at * 290 + 4), svg_text(at * 290 + 4, 12, f"after …{before[-20:]}")]
-        lines.append(f"after {before!r}: {mask.sum():,} of {VOCABULARY:,} tokens may come")
-    return Drawing("three masks", 20 + ROWS + 8, "".join(parts), "\n".join(lines))
-
-
-def place_after(text):
-    """Return the place of the token that comes after a text of the answer."""
-    return next(at for at in range(len(steps)) if session.decode(answer.token_ids[:at]).endswith(text))
-
-
-draw_masks([place_after('"name": "'), place_after('"born": 1'), len(steps) - 1])
+after = {}
+for ending in ('"name": "', '"born": 1', "keeper"):
+    place = next(at for at in range(len(texts)) if "".join(texts[:at]).endswith(ending))
+    after[f"after …{ending}"] = masks[place - len(forced)]
+pictures.masks(after)
 
 # %% [markdown]
 # ## In the engine
@@ -209,7 +188,8 @@ draw_masks([place_after('"name": "'), place_after('"born": 1'), len(steps) - 1])
 # the tick that gave the token and the next one (`Advance` and `Advanced` in the table of tutorial 08). Free requests
 # wait for it for a twentieth of a tick at most, and then go on without those whose masks are late. A small program
 # copies the bits to the device, and the step that was compiled anyway applies them. So nothing is compiled for a new
-# form, and constrained and free requests share a batch.
+# form, and constrained and free requests share a batch. The number below counts the forced tokens: three in each of the
+# five answers of this schema.
 
 # %%
 compiled = session.stats.compilations
@@ -225,8 +205,7 @@ session.stats.scheduler.forced_tokens
 draws = await session.generate(
     "Water boils at 100 degrees. That is a fact of", n=20, seed=1, choice=[" physics", " chemistry", " biology"]
 )
-counts = {word: sum(draw.parsed == word for draw in draws) for word in sorted({draw.parsed for draw in draws})}
-HTML(markup.table(((word, str(count)) for word, count in counts.items()), head=("word", "of 20 draws")))
+Counter(draw.parsed for draw in draws)
 
 # %% [markdown]
 # ## What can go wrong
@@ -277,54 +256,68 @@ You may call these functions: {% for tool in tools %}{{ tool | tojson }}
 session = await rekindle.open(MODEL, chat_template=TEMPLATE, **SETTINGS)
 
 
-def weather(city: str, unit: str = "celsius") -> str:
+def weather(city: str) -> str:
     """Return the weather of a city.
 
     Args:
         city: its name, in English.
-        unit: of the temperature.
     """
-    return f"It is sunny in {city}, at 21 degrees {unit}."
+    return {"Oslo": "It snows in Oslo, at -3 degrees.", "Paris": "It rains in Paris, at 9 degrees."}[city]
 
 
 # %% [markdown]
-# A Python function is enough: its schema comes from the annotations and the docstring. `tool_choice="required"` makes a
-# call the only form that the answer may have, by a mask again.
+# Nobody has told the model what the weather is. So it talks about something else:
 
 # %%
-messages = [{"role": "user", "content": "What is the weather in Oslo?"}]
-answer = await session.generate(messages, tools=[weather], tool_choice="required", max_tokens=60, temperature=0)
+messages = [{"role": "user", "content": "What is the weather in Oslo and in Paris?"}]
+print(await session.generate(messages, max_tokens=60, temperature=0))
+
+# %% [markdown]
+# A Python function is enough for a tool: its schema comes from the annotations and the docstring.
+# `tool_choice="required"` makes calls the only form that the answer may have, by a mask again. The question is about
+# two cities, and so there are two calls:
+
+# %%
+answer = await session.generate(messages, tools=[weather], tool_choice="required", max_tokens=80, temperature=0)
 answer
 
 # %%
-(call,) = answer.tool_calls[:1]
-call.name, call.arguments
+for call in answer.tool_calls:
+    print(call.name, call.arguments)
 
 # %%
-assert call.name == "weather"
-assert call.error is None
+assert [(call.name, call.arguments) for call in answer.tool_calls] == [
+    ("weather", {"city": "Oslo"}),
+    ("weather", {"city": "Paris"}),
+]
 
 # %% [markdown]
-# `answer.message` goes back into the conversation, and the result follows it as a message of the role `tool`. Then the
-# model answers with what it was told. SmolLM2 was not trained on tools and would call again, so here a form asks for
-# one sentence.
+# `answer.message` goes back into the conversation, and each result follows it as a message of the role `tool`. Then the
+# model answers with what it was told.
 
 # %%
-messages += [answer.message, {"role": "tool", "content": weather(**call.arguments)}]
-print(await session.generate(messages, regex=r"[A-Z][^<>{}.]{10,80}\.", max_tokens=40, temperature=0))
+messages.append(answer.message)
+messages += [{"role": "tool", "content": weather(**call.arguments)} for call in answer.tool_calls]
+report = await session.generate(messages, max_tokens=40, temperature=0)
+print(report)
+
+# %%
+assert "-3 degrees" in report.text
+assert "9 degrees" in report.text
 
 # %% [markdown]
 # `session.run_tools(messages, tools)` does all of that: it asks the model, calls what the model wants called, and asks
-# again until there is an answer. It needs a model that was trained on tools, and so knows when to stop calling.
+# again until there is an answer. It needs a model that was trained on tools, and so knows when to call and when to stop
+# calling. SmolLM2 was not, and so we required the calls here, and asked for the answer without tools.
 #
 # ## Chats
 #
-# A `Chat` remembers its messages. Each turn goes on with the very tokens of the turns before, so that all of them but
-# the last page are found in the prefix cache:
+# A chat (tutorial 01) may have tools too: `session.chat(tools=[weather])`. Each turn goes on with the very tokens of
+# the turns before, so that all of them but the last page are found in the prefix cache:
 
 # %%
 chat = session.chat(system="You answer in one short sentence.", max_tokens=40, temperature=0)
-for text in ("What is the capital of Norway?", "And of Sweden?", "Which of the two is larger?"):
+for text in ("What is the capital of Norway?", "And of Sweden?", "And of Finland?"):
     turn = await chat.say(text)
     print(f"{turn.cached_tokens:4} of {turn.usage.prompt_tokens:4} tokens cached: {turn.content!r}")
 

@@ -8,10 +8,9 @@
 
 # %%
 import numpy as np
-from IPython.display import HTML
+import pictures  # of these tutorials, beside this notebook
 
 import rekindle
-from rekindle.core import markup
 
 session = await rekindle.open(
     "smollm2-135m-instruct",
@@ -72,7 +71,7 @@ def table(scores, form):
         rows.append((question, *cells))
     right = sum(names[line.argmax()] == name for line, name in zip(scores, QUESTIONS.values(), strict=True))
     print(f"{right} of {len(QUESTIONS)} questions find their document")
-    return HTML(markup.table(rows, head=("", *names)))
+    return pictures.table(rows, head=("", *names))
 
 
 table(questions @ documents.T, ".2f")
@@ -174,7 +173,7 @@ for question, options, true in TEST:
     right += best == options[true]
     rows.append((question, best, "✓" if best == options[true] else f"✗ ({options[true]})"))
 print(f"{right} of {len(TEST)} right")
-HTML(markup.table(rows, head=("question", "answer", "")))
+pictures.table(rows, head=("question", "answer", ""))
 
 # %% [markdown]
 # For the known tests there is [lm-eval](https://github.com/EleutherAI/lm-evaluation-harness), which runs in this

@@ -110,7 +110,9 @@ assert refused["param"] == "temprature"
 # The last one says `[DONE]`.
 
 # %%
-answer = post("/v1/completions", {"prompt": "One, two,", "max_tokens": 6, "temperature": 0, "stream": True})
+answer = post(
+    "/v1/completions", {"prompt": "One, two, three, four,", "max_tokens": 6, "temperature": 0, "stream": True}
+)
 events = [line.decode().strip() for line in answer if line.strip()]
 for event in events:
     if event == "data: [DONE]":
@@ -125,7 +127,7 @@ for event in events:
 # %%
 chunks = client.chat.completions.create(
     model=MODEL,
-    messages=[{"role": "user", "content": "Write a haiku about rain."}],
+    messages=[{"role": "user", "content": "Explain gravity to a child in one sentence."}],
     max_tokens=40,
     temperature=0,
     stream=True,
@@ -190,19 +192,21 @@ assert ticks < tokens / 2
 # ## Forms
 #
 # All that holds an output to a form works here too. OpenAI's clients send a pydantic model as a JSON schema, and parse
-# what comes back. The names of vLLM for the other constraints, such as `guided_choice`, go into `extra_body`.
+# what comes back. The names of vLLM for the other constraints, such as `guided_regex`, go into `extra_body`.
 
 
 # %%
 class Person(pydantic.BaseModel):
-    """A person of whom the text tells."""
+    """A person whom a text mentions."""
 
     name: str
     born: int
     job: str
 
 
-TEXT = "Anna, born in 1987, is a teacher in Oslo. Who is she? Answer with JSON: name, born, job."
+TEXT = """Extract the name, the year of birth and the job as JSON.
+Text: Ada Holm, born in 1841, was the lighthouse keeper of Lindvik."""
+MOON = [{"role": "user", "content": "In which year did the first human walk on the moon?"}]
 parsed = client.chat.completions.parse(
     model=MODEL,
     messages=[{"role": "user", "content": TEXT}],
@@ -210,15 +214,15 @@ parsed = client.chat.completions.parse(
     max_tokens=60,
     temperature=0,
 )
-chosen = client.completions.create(
-    model=MODEL, prompt="Is water wet? Answer:", temperature=0, extra_body={"guided_choice": [" yes", " no"]}
+year = client.chat.completions.create(
+    model=MODEL, messages=MOON, temperature=0, extra_body={"guided_regex": r"(19|20)\d\d"}
 )
 print(repr(parsed.choices[0].message.parsed))
-print(repr(chosen.choices[0].text))
+print(year.choices[0].message.content)
 
 # %%
 assert isinstance(parsed.choices[0].message.parsed, Person)
-assert chosen.choices[0].text in (" yes", " no")
+assert year.choices[0].message.content == "1969"
 
 # %% [markdown]
 # ## Clients that go away, and clients that are too many

@@ -43,7 +43,7 @@ def attend_rows(
     sinks: jax.Array | None,
 ) -> jax.Array:
     """See `api.attend_rows`."""
-    return _attend(q[:, None], pages, page_table, visible[:, None], scale, window, soft_cap, sinks)[:, 0]
+    return attend(q[:, None], pages, page_table, visible[:, None], scale, window, soft_cap, sinks)[:, 0]
 
 
 def attend_blocks(
@@ -61,10 +61,10 @@ def attend_blocks(
     """See `api.attend_blocks`."""
     visible = block_start[:, None] + 1 + jnp.arange(q.shape[1], dtype=jnp.int32)[None]
     visible = jnp.where(block_start[:, None] < 0, 0, visible)
-    return _attend(q, pages, page_table[block_sequence], visible, scale, window, soft_cap, sinks)
+    return attend(q, pages, page_table[block_sequence], visible, scale, window, soft_cap, sinks)
 
 
-def _attend(
+def attend(
     q: jax.Array,
     pages: jax.Array,
     page_table: jax.Array,

@@ -16,7 +16,7 @@ from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.session.session import Session
 
-QUESTIONS = ("What is a black hole, in one sentence?", "Write a haiku about the sea.")
+QUESTIONS = ("What is a black hole, in one sentence?", "Explain gravity to a child in one sentence.")
 BATCH = (
     "Write one sentence about a fox.",
     "What is photosynthesis, in one sentence?",
