@@ -4,6 +4,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import ViewportSize, expect
 
 from rekindle.core.store.directory import cache_dir
@@ -20,6 +21,7 @@ DENSITY = 1.5
 """The pixels of the picture for each one of the page, so that text is sharp on most screens."""
 TOKENS = 45
 """The number of tokens of the running answer when the picture is taken."""
+COLOURS = 256
 CELLS = (
     'import rekindle\n\nsession = await rekindle.open("smollm2-135m-instruct", progress=False)\nsession.dashboard()',
     'await session.generate("The three primary colours are", max_tokens=24, logprobs=3)',
@@ -57,6 +59,9 @@ def take(path: Path) -> None:
                 notebook.number(0, r"running\s+\d+\s+(\d+)", above=TOKENS)
                 notebook.picture(path)
                 assert notebook.running(last)
+    with Image.open(path) as picture:
+        few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
 
 
 if __name__ == "__main__":

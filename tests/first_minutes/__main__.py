@@ -119,15 +119,14 @@ def readme_cells() -> list[str]:
 
 def table(logs: list[Log]) -> str:
     """Return the steps of all environments as a table of Markdown."""
-    lines = ["| environment | face | step | first | silent | again | silent | compiled again | |", "|---|" * 9]
-    lines[1] = "|---" * 9 + "|"
+    lines = ["| environment | face | step | first | silent | again | silent | compiled again | |", "|---" * 9 + "|"]
     for log in logs:
         for (face, name), runs in log.rows.items():
             cells = [f"{run.seconds:.1f} s | {run.silence:.1f} s" for run, _ in runs] + [" | "] * (2 - len(runs))
             compiled = str(runs[1][1]) if len(runs) > 1 else ""
-            lines.append(
-                f"| {log.environment} | {face} | `{name}` | {' | '.join(cells)} | {compiled} | {_words(runs)} |"
-            )
+            step = name.replace("|", r"\|")
+            row = (log.environment, face, f"`{step}`", *cells, compiled, _words(runs))
+            lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
 
