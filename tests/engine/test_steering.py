@@ -102,7 +102,7 @@ def test_cached_prefixes_belong_to_the_changes(session: rekindle.Session) -> Non
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("more", [{"lanes": 2}, {"decode_steps": 4}, {"ticks": "separate"}], ids=str)
+@pytest.mark.parametrize("more", [{"replicas": 2}, {"decode_steps": 4}, {"ticks": "combined"}], ids=str)
 def test_lanes_and_several_steps_a_tick_draw_the_same_tokens(families: Path, more: Any) -> None:
     values = golden("llama-tied")
     with begin("llama-tied", families, **more) as session:
