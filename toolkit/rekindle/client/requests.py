@@ -308,22 +308,10 @@ class Requests:
                 f"{loaded_engine.source} multiplies its embeddings, so steer and patch are for its layers, not for "
                 '"embedding"; session.look takes both'
             )
-        if loaded_engine.replicas is not None or loaded_engine.followers is not None:
-            raise InvalidRequest("steer and patch are for sessions in one process, and this one has devices of others")
+        loaded_engine.check_programs("steer and patch", steered=True)
         if loaded_engine.model.streams is not None:
             raise InvalidRequest(
                 f"steer and patch are for models with one residual stream, and {loaded_engine.source} has several"
-            )
-        if loaded_engine.limits.one_shape:
-            raise InvalidRequest(
-                "deterministic=True computes all rows by one program on these devices, and steered rows need another: "
-                "open the session without it"
-            )
-        programs, most = loaded_engine.limits.program_count(steered=True), loaded_engine.settings.max_executables
-        if loaded_engine.settings.precompile != "lazy" and programs > most:
-            raise InvalidRequest(
-                f"with steering these settings need {programs} programs, and max_executables keeps {most}: open the "
-                "session with a larger one"
             )
 
     def _with_tool_grammar(

@@ -29,7 +29,7 @@ from rekindle.core.engine.preparing import Preparer
 from rekindle.core.engine.replicas import LaneState, ProgramsView, Replicas
 from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.engine.wiring import Actors, Compose, Deliver, composed
-from rekindle.core.errors import ModelTooLarge
+from rekindle.core.errors import InvalidRequest, ModelTooLarge
 from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.adapters.products import AdapterSizes, products_of
 from rekindle.core.models.config import ModelConfig
@@ -192,6 +192,29 @@ class LoadedEngine:
                     "other users of the device, and wake the session again"
                 ) from error
         return lanes[0] if len(lanes) == 1 else lanes
+
+    def check_programs(self, feature: str, *, adapters: bool = False, steered: bool = False) -> None:
+        """Check the room for the programs of rows with adapters, or with steering.
+
+        Args:
+            feature: the name of the feature, for messages.
+
+        Raises:
+            InvalidRequest: other processes have devices, all rows share one program, or there is no room for more.
+        """
+        if self.replicas is not None or self.followers is not None:
+            raise InvalidRequest(f"{feature} are for sessions in one process, and this one has devices of others")
+        if self.limits.one_shape:
+            raise InvalidRequest(
+                f"deterministic=True computes all rows by one program on these devices, and rows with {feature} need "
+                "another: open the session without it"
+            )
+        programs, most = self.limits.program_count(adapters=adapters, steered=steered), self.settings.max_executables
+        if self.settings.precompile != "lazy" and programs > most:
+            raise InvalidRequest(
+                f"with {feature} these settings need {programs} programs, and max_executables keeps {most}: open the "
+                "session with a larger one"
+            )
 
     def check_adapter(self, lora: Lora) -> Lora:
         """Return an adapter that fits the model; raises as `Lora.check` does."""

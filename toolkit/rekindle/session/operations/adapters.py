@@ -45,7 +45,7 @@ class AdapterOperations:
     ) -> Waits[None]:
         """See `Session.add_adapter`."""
         _check_name(name)
-        self._check_served()
+        self._loaded_engine.check_programs("adapters", adapters=True)
         lora = yield from in_a_thread(self._reader(source, tensors, config), "adapter")
         slot = yield from self._reserve(name)
         try:
@@ -58,23 +58,6 @@ class AdapterOperations:
     def remove(self, name: str) -> None:
         """See `Session.remove_adapter`."""
         self._client.adapters.remove(name)
-
-    def _check_served(self) -> None:
-        """Raise InvalidRequest for a session that cannot have adapters."""
-        loaded_engine = self._loaded_engine
-        if loaded_engine.replicas is not None or loaded_engine.followers is not None:
-            raise InvalidRequest("adapters are for sessions in one process, and this one has devices of others")
-        if loaded_engine.limits.one_shape:
-            raise InvalidRequest(
-                "deterministic=True computes all rows by one program on these devices, and rows with adapters need "
-                "another: open the session without it"
-            )
-        programs, most = loaded_engine.limits.program_count(adapters=True), loaded_engine.settings.max_executables
-        if loaded_engine.settings.precompile != "lazy" and programs > most:
-            raise InvalidRequest(
-                f"with adapters these settings need {programs} programs, and max_executables keeps {most}: open the "
-                "session with a larger one"
-            )
 
     def _reader(
         self, source: AdapterSource | None, tensors: Mapping[str, Any] | None, config: Mapping[str, Any] | None
