@@ -229,7 +229,7 @@ def test_open_tells_what_came_back_where_it_draws_progress(
     with open_session(model):
         assert capsys.readouterr().err == ""
     with rekindle.open_sync(model, **SETTINGS):
-        assert re.search(rf"restored: {PROGRAMS} .*; saved .* of compiling>$", capsys.readouterr().err, re.MULTILINE)
+        assert re.search(rf"restored: {PROGRAMS} .*; saved .* of compiling$", capsys.readouterr().err, re.MULTILINE)
     with rekindle.open_sync(model, **(SETTINGS | {"restore": "off", "precompile": "lazy"})):
         assert "restored" not in capsys.readouterr().err
     with rekindle.open_sync(model, progress=False, show_restored=True, **SETTINGS):

@@ -16,6 +16,7 @@ from rekindle.__main__ import main
 from rekindle.cli.serve import wait_for_signals
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.threads import WAITING
 from tests.sentence_models import embedding_model
 from tests.unit.lora import random_parts, saved
 from tests.unit.sockets import ask
@@ -63,7 +64,7 @@ def test_it_serves_with_its_settings_and_its_key_and_ends_at_sigterm(
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=PATIENCE) == 0
     assert process.stderr is not None
-    assert process.stderr.read() == ""
+    assert process.stderr.read() in {"", f"{WAITING}\n"}  # programs that nobody waits for may still compile
 
 
 class Ended(Feed[None]):
