@@ -1,7 +1,6 @@
 """ASGI app over a session."""
 
 from collections.abc import Sequence
-from pathlib import PurePath
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -11,10 +10,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from rekindle.core.errors import ConfigError, RekindleError
+from rekindle.server.apis import openai, texts
+from rekindle.server.apis.state import StateRoutes
 from rekindle.server.errors import ApiError
+from rekindle.server.exchange import Endpoint
 from rekindle.server.guards import ApiKeys, ErrorBoundary, error_response
 from rekindle.server.limits import Limits
-from rekindle.server.routes import Routes
+from rekindle.server.models import Models, OneModel
 from rekindle.server.session import ServedSession
 
 
@@ -43,34 +45,37 @@ def app(
     for name_, values in (("api_keys", api_keys), ("origins", origins)):
         if isinstance(values, str) or not all(values):
             raise ConfigError(f"{name_} must be a list of non-empty strings")
-    routes = Routes(session, name or short_name(session.name), limits or Limits())
-    paths = (
-        ("/v1/models", "GET", routes.models),
-        ("/v1/models/{name:path}", "GET", routes.model),
-        ("/v1/chat/completions", "POST", routes.chat),
-        ("/v1/responses", "POST", routes.response),
-        ("/v1/completions", "POST", routes.completion),
-        ("/v1/embeddings", "POST", routes.embeddings),
-        ("/tokenize", "POST", routes.tokenize),
-        ("/detokenize", "POST", routes.detokenize),
-        ("/tokenizer_info", "GET", routes.tokenizer_info),
-        ("/health", "GET", routes.health),
-        ("/metrics", "GET", routes.metrics),
-    )
+    return application(OneModel(session, name), api_keys, origins, limits or Limits())
+
+
+def application(models: Models, api_keys: Sequence[str], origins: Sequence[str], limits: Limits) -> ASGIApp:
+    """Return an ASGI app over models; arguments as in `app`."""
+    state = StateRoutes(models)
+    answers = {
+        "/v1/chat/completions": openai.create_chat_completion,
+        "/v1/responses": openai.create_response,
+        "/v1/completions": openai.create_completion,
+        "/v1/embeddings": texts.create_embeddings,
+        "/tokenize": texts.tokenize,
+        "/detokenize": texts.detokenize,
+    }
+    pages = {
+        "/v1/models": state.models,
+        "/v1/models/{name:path}": state.model,
+        "/tokenizer_info": state.tokenizer_info,
+        "/health": state.health,
+        "/metrics": state.metrics,
+    }
     guards = [Middleware(ErrorBoundary)]
     if origins:
         guards.append(Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]))
     if api_keys:
         guards.append(Middleware(ApiKeys, keys=tuple(api_keys)))
     return Starlette(
-        routes=[Route(path, endpoint, methods=[method]) for path, method, endpoint in paths],
+        routes=[
+            *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
+            *(Route(path, Endpoint(answer, models, limits), methods=["POST"]) for path, answer in answers.items()),
+        ],
         middleware=guards,
         exception_handlers={HTTPException: error_response, ApiError: error_response, RekindleError: error_response},
     )
-
-
-def short_name(model: str) -> str:
-    """Return a model's name: the last part of a path, or "owner/name" for a model on the hub."""
-    path = PurePath(model)
-    on_the_hub = len(path.parts) == 2 and not path.is_absolute() and path.parts[0] not in (".", "..", "~")
-    return model if on_the_hub else path.name

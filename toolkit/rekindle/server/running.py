@@ -15,9 +15,10 @@ from rekindle.core.concurrency.threads import Work
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import ConfigError
-from rekindle.server.application import app, short_name
+from rekindle.server.application import app
 from rekindle.server.connections import Connection, Uvicorn, UvicornApp
 from rekindle.server.guards import LocalNames
+from rekindle.server.models import short_name
 from rekindle.server.session import ServedSession
 
 BACKLOG = 2048

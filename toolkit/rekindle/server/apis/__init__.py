@@ -1,0 +1,1 @@
+"""The endpoints of each API: functions from an exchange to its answer."""

@@ -1,0 +1,46 @@
+"""Endpoints of OpenAI's API: chat completions, responses and completions."""
+
+from starlette.types import ASGIApp
+
+from rekindle.server.exchange import Exchange
+from rekindle.server.reading.chat import read_chat
+from rekindle.server.reading.completion import read_completion
+from rekindle.server.reading.responses import read_response
+from rekindle.server.writing.chat import ChatChunks, chat_completion
+from rekindle.server.writing.common import Head
+from rekindle.server.writing.completion import CompletionChunks, completion
+from rekindle.server.writing.responses import ResponseChunks, response
+
+
+async def create_chat_completion(exchange: Exchange) -> ASGIApp:
+    """Serve POST /v1/chat/completions."""
+    request = read_chat(exchange.body, exchange.model.form)
+    handles, head = await exchange.submit(request.call), Head.new("chatcmpl", exchange.model.name)
+    if request.call.streaming is not None:
+        chunks = ChatChunks(head, request, [handle.record for handle in handles])
+        return exchange.stream(handles, request.call, chunks)
+    return await exchange.finish(
+        handles, request.call, lambda generations: chat_completion(head, generations, request)
+    )
+
+
+async def create_response(exchange: Exchange) -> ASGIApp:
+    """Serve POST /v1/responses."""
+    request = read_response(exchange.body, exchange.model.form)
+    handles, head = await exchange.submit(request.call), Head.new("resp", exchange.model.name)
+    if request.call.streaming is not None:
+        return exchange.stream(handles, request.call, ResponseChunks(head, request))
+    return await exchange.finish(handles, request.call, lambda generations: response(head, generations[0], request))
+
+
+async def create_completion(exchange: Exchange) -> ASGIApp:
+    """Serve POST /v1/completions."""
+    request = read_completion(exchange.body, exchange.limits.prompts)
+    handles, head = await exchange.submit(request.call), Head.new("cmpl", exchange.model.name)
+    decode = exchange.model.decode
+    if request.call.streaming is not None:
+        chunks = CompletionChunks(head, request, [handle.record for handle in handles], decode)
+        return exchange.stream(handles, request.call, chunks)
+    return await exchange.finish(
+        handles, request.call, lambda generations: completion(head, generations, request, decode)
+    )

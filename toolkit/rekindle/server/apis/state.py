@@ -1,0 +1,72 @@
+"""Endpoints about the server: its models, its health, its metrics."""
+
+from http import HTTPStatus
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from rekindle.server.errors import ApiError, api_error_of
+from rekindle.server.guards import reply
+from rekindle.server.models import Models, ServedModel
+from rekindle.server.writing.texts import model_card
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Content type of Prometheus's text format."""
+
+
+class StateRoutes:
+    """The endpoints about the models of a server.
+
+    Args:
+        models: the models.
+    """
+
+    def __init__(self, models: Models):
+        self._models = models
+
+    async def models(self, request: Request) -> Response:
+        """Serve GET /v1/models: the models, and their adapters."""
+        cards = [_card(model, name) for model in self._models.open_models() for name in model.names]
+        return reply({"object": "list", "data": cards})
+
+    async def model(self, request: Request) -> Response:
+        """Serve GET /v1/models/NAME."""
+        name = request.path_params["name"]
+        async with self._models.use(name) as model:
+            return reply(_card(model, name))
+
+    async def tokenizer_info(self, request: Request) -> Response:
+        """Serve GET /tokenizer_info."""
+        async with self._models.use(None) as model:
+            tokenizer = model.session.tokenizer
+            if tokenizer is None:
+                raise ApiError(HTTPStatus.NOT_FOUND, "the model has no tokenizer")
+            return reply(
+                {
+                    "tokenizer_class": "PreTrainedTokenizerFast",
+                    "bos_token": tokenizer.bos_token,
+                    "eos_token": tokenizer.eos_token,
+                    "chat_template": tokenizer.chat_template,
+                    "vocab_size": tokenizer.vocab_size,
+                    "model_max_length": model.longest,
+                }
+            )
+
+    async def health(self, request: Request) -> Response:
+        """Serve GET /health: 200 while requests can be served."""
+        for model in self._models.open_models():
+            if (error := model.session.error) is not None:
+                raise api_error_of(error, {})
+            if (stuck := model.session.stuck) is not None:
+                raise ApiError(503, f"the engine is {stuck}")
+        return reply({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        """Serve GET /metrics."""
+        texts = [model.session.metrics_text() for model in self._models.open_models()]
+        return PlainTextResponse("".join(texts), headers={"content-type": METRICS_TYPE})
+
+
+def _card(model: ServedModel, name: str) -> dict[str, Any]:
+    return model_card(name, model.since, model.longest, None if name == model.base else model.base)

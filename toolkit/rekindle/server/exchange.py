@@ -1,0 +1,120 @@
+"""One request and its answer: the body, the model, the connection."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rekindle.client.handle import Handle
+from rekindle.core.errors import RekindleError
+from rekindle.results.generation import Generation
+from rekindle.server.errors import ApiError, api_error_of
+from rekindle.server.guards import reply
+from rekindle.server.limits import Limits
+from rekindle.server.models import Models, ServedModel
+from rekindle.server.reading.call import Call
+from rekindle.server.reading.fields import Fields, parse_body
+from rekindle.server.streaming import EventStream, run_until_disconnect, wait_all
+from rekindle.server.writing.common import Chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request in service.
+
+    Attributes:
+        request: the connection's request.
+        body: the fields of its body, without the model.
+        model: the model that answers, held until the answer is sent.
+        limits: the bounds on prompts and streams.
+    """
+
+    request: Request
+    body: Fields
+    model: ServedModel
+    limits: Limits
+
+    async def submit(self, call: Call) -> list[Handle]:
+        """Submit a call to the model's session.
+
+        Raises:
+            ApiError: the session refuses the call.
+        """
+        try:
+            return await self.model.session.submit_all(
+                call.prompt, n=call.n, adapter=self.model.adapter, **call.options
+            )
+        except RekindleError as error:
+            raise api_error_of(error, {**call.fields, "adapter": "model"}) from error
+
+    def stream(self, handles: Sequence[Handle], call: Call, chunks: Chunks) -> ASGIApp:
+        """Return an answer in chunks."""
+        return EventStream(handles, chunks, call.fields, self.limits)
+
+    async def finish(
+        self, handles: Sequence[Handle], call: Call, write: Callable[[Sequence[Generation]], dict[str, Any]]
+    ) -> ASGIApp:
+        """Wait until all requests have ended, and return the complete answer."""
+        try:
+            generations = await run_until_disconnect(self.request.receive, lambda: wait_all(handles))
+        except RekindleError as error:
+            raise api_error_of(error, call.fields) from error
+        return send_nothing if generations is None else reply(write(generations))
+
+
+class Endpoint:
+    """ASGI app of a route whose body names a model.
+
+    The model is held until the answer is sent, so that no server of several models closes it before.
+
+    Args:
+        answer: the function that answers.
+        models: the models of the server.
+        limits: the bounds on requests and streams.
+    """
+
+    def __init__(self, answer: Callable[[Exchange], Awaitable[ASGIApp]], models: Models, limits: Limits):
+        self._answer, self._models, self._limits = answer, models, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        request = Request(scope, receive, send)
+        check_type(request)
+        body = parse_body(await read_body(request, self._limits))
+        async with self._models.use(body.take("model", str)) as model:
+            response = await self._answer(Exchange(request, body, model, self._limits))
+            await response(scope, receive, send)
+
+
+def check_type(request: Request) -> None:
+    """Check that the body is JSON by its header: other sites' pages cannot send it without permission (CORS)."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, f"the body must be of content type application/json, got {kind!r:.80}")
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        ApiError: the body is too large or arrives too slowly.
+    """
+    size = 0
+    pieces: list[bytes] = []
+    with anyio.move_on_after(limits.body_seconds):
+        async with aclosing(request.stream()) as stream:
+            async for piece in stream:
+                size += len(piece)
+                if size > limits.body_bytes:
+                    raise ApiError(413, f"the body may have at most {limits.body_bytes} bytes")
+                pieces.append(piece)
+        return b"".join(pieces)
+    raise ApiError(408, f"the body must arrive within {limits.body_seconds:g} seconds")
+
+
+async def send_nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """Send nothing, since the client has disconnected."""

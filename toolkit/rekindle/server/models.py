@@ -1,0 +1,115 @@
+"""The models of a server, as its clients name them."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from pathlib import PurePath
+from time import time
+from typing import Protocol
+
+from rekindle.core.text.response import MessageForm
+from rekindle.core.text.responses.formats import PLAIN, format_of
+from rekindle.server.errors import ApiError
+from rekindle.server.session import ServedSession
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that answers a request.
+
+    Attributes:
+        session: the session that runs it.
+        base: the model's name for clients.
+        name: the name in the request: the model's, or an adapter's.
+        since: the start of its service, in seconds since 1970.
+    """
+
+    session: ServedSession
+    base: str
+    name: str
+    since: int
+
+    @property
+    def adapter(self) -> str | None:
+        """The adapter in the request, or None."""
+        return None if self.name == self.base else self.name
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The model's name and those of its adapters."""
+        return [self.base, *(name for name in self.session.adapters if name != self.base)]
+
+    @property
+    def form(self) -> MessageForm:
+        """The message format of the chat template."""
+        tokenizer = self.session.tokenizer
+        return (PLAIN if tokenizer is None else format_of(tokenizer)).form
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a prompt and its answer together."""
+        longest = self.session.settings.max_context
+        assert longest is not None, "set when the session opened"
+        return longest
+
+    def named(self, name: str) -> "ServedModel":
+        """Return the model under another of its names."""
+        return replace(self, name=name)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, empty without a tokenizer."""
+        return "" if self.session.tokenizer is None else self.session.decode(tokens)
+
+
+class Models(Protocol):
+    """The models of a server."""
+
+    def use(self, name: str | None) -> AbstractAsyncContextManager[ServedModel]:
+        """Hold the model of a name while a request uses it; None names the only or the first model.
+
+        Raises:
+            ApiError: no model or adapter has this name.
+        """
+        ...
+
+    def open_models(self) -> Sequence[ServedModel]:
+        """Return the models that run now."""
+        ...
+
+
+class OneModel:
+    """The model of one session, which stays open.
+
+    Args:
+        session: the session.
+        name: the model's name for clients; None for the session's name, or the last part of a path.
+    """
+
+    def __init__(self, session: ServedSession, name: str | None):
+        base = name or short_name(session.name)
+        self._model = ServedModel(session, base, base, int(time()))
+
+    @asynccontextmanager
+    async def use(self, name: str | None) -> AsyncIterator[ServedModel]:
+        """See `Models`."""
+        if name is not None and name not in self._model.names:
+            raise unknown_model(name, self._model.names)
+        yield self._model.named(name or self._model.base)
+
+    def open_models(self) -> Sequence[ServedModel]:
+        """See `Models`."""
+        return [self._model]
+
+
+def unknown_model(name: str, names: Sequence[str]) -> ApiError:
+    """Return the error for a name that no model of the server has."""
+    message = f"there is no model {name!r:.200}; this server has {', '.join(map(repr, names))}"
+    return ApiError(HTTPStatus.NOT_FOUND, message, param="model", code="model_not_found")
+
+
+def short_name(model: str) -> str:
+    """Return a model's name: the last part of a path, or "owner/name" for a model on the hub."""
+    path = PurePath(model)
+    on_the_hub = len(path.parts) == 2 and not path.is_absolute() and path.parts[0] not in (".", "..", "~")
+    return model if on_the_hub else path.name
