@@ -356,7 +356,7 @@ async def test_paths_methods_and_types_that_are_not_served_say_so_in_the_same_fo
     served = app(texts, limits=Limits(body_bytes=100))
     nothing = await ask(served, "/v1/nothing")
     assert nothing.status == 404
-    assert nothing.error["message"].startswith("GET /v1/nothing is not served; there are /v1/models, /v1/chat/")
+    assert nothing.error["message"].startswith("GET /v1/nothing is not served; there are /v1/chat/completions, /v1/")
     wrong = await ask(served, TEXT)
     assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
     assert wrong.error["message"] == "GET /v1/completions is not served; use POST"

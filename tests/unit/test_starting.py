@@ -1,8 +1,11 @@
-"""A command says that it starts, on a terminal alone."""
+"""A command says on a terminal that it starts, and an import in a cell of a notebook says so there."""
 
 import io
 import sys
+from types import SimpleNamespace
+from typing import Any
 
+import IPython
 import pytest
 
 from rekindle.cli import starting
@@ -57,3 +60,35 @@ def test_nothing_is_written_to_files_with_quiet_or_by_other_programs(
     with starting.announced():
         pass
     assert screen.getvalue() == ""
+
+
+def test_an_import_in_a_notebook_shows_the_line_in_its_cell_and_removes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, str, bool]] = []
+
+    def display(content: dict[str, str], *, raw: bool, display_id: str, update: bool) -> None:
+        assert raw
+        shown.append((content["text/plain"], display_id, update))
+
+    shell: Any = SimpleNamespace(kernel=object())
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    monkeypatch.setattr("IPython.display.display", display)
+    monkeypatch.setattr(starting, "PATIENCE_SECONDS", 0.0)
+    with starting.announced():
+        until_blocking(lambda: shown, "a word was shown")
+    (first, one_output, update), (last, same_output, updated) = shown
+    assert (first, update, last, updated) == (starting.LINE, False, "", True)
+    assert one_output == same_output
+    monkeypatch.setattr(starting, "PATIENCE_SECONDS", 60.0)
+    with starting.announced():
+        pass
+    assert len(shown) == 2, "a fast import shows nothing"
+
+
+def test_an_import_in_a_terminal_of_ipython_shows_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, shell = Terminal(), object()
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(starting, "PATIENCE_SECONDS", 0.0)
+    with starting.announced():
+        until_blocking(screen.getvalue, "a word was written")
+    assert screen.getvalue() == starting.LINE + starting.ERASE

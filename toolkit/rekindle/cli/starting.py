@@ -1,29 +1,36 @@
-"""A word on the terminal while a command imports its libraries."""
+"""A line during the import of Rekindle's libraries: in a terminal for commands and IPython, in a notebook's cell."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
 from threading import Timer
-from typing import Final
+from typing import Any, Final
+from uuid import uuid4
 
 PATIENCE_SECONDS: Final = 0.7
 """The time without a word."""
 LINE: Final = "starting …"
 ERASE: Final = "\r\x1b[K"
 
+Draw = Callable[[str], None]
+"""Show a text in place of the former text; the empty text removes the line."""
+
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """Show a line while a block takes long, if this process is a command on a terminal.
+    """Show a line during a long block: on a terminal or in a notebook.
 
-    The first start after an installation also compiles the sources of all libraries to bytecode, which takes seconds.
+    The first import after an installation also compiles the sources of all libraries to bytecode, which takes seconds.
     """
-    if not _on_terminal():
+    draw = _screen()
+    if draw is None:
         yield
         return
-    counts: list[int] = []
-    timer = Timer(PATIENCE_SECONDS, lambda: counts.append(_write(LINE)))
+    draws: list[bool] = []
+    # The line belongs to the cell that imports, which ipykernel 7.0 finds in a copy of the cell's context alone.
+    timer = Timer(PATIENCE_SECONDS, copy_context().run, [lambda: draws.append(draw(LINE) is None)])
     timer.daemon = True
     timer.start()
     try:
@@ -31,19 +38,40 @@ def announced() -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
-        if counts:
-            _write(ERASE)
+        if draws:
+            draw("")
 
 
-def _on_terminal() -> bool:
-    """Return True for `rekindle` and `python -m rekindle`, if progress may be shown on their terminal."""
+def _screen() -> Draw | None:
+    """Return the function for a line; None in scripts and servers."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if getattr(shell, "kernel", None) is not None:
+        return _cell()
+    on_terminal = sys.stderr is not None and sys.stderr.isatty() and "--quiet" not in sys.orig_argv
+    return _write if on_terminal and (shell is not None or _is_command()) else None
+
+
+def _is_command() -> bool:
+    """Return True for `rekindle` and `python -m rekindle`."""
     # The name of a module that is run is known only after the imports of its package.
     is_module = sys.argv[:1] == ["-m"] and "rekindle" in sys.orig_argv
-    is_command = is_module or Path(sys.argv[0] if sys.argv else "").stem == "rekindle"
-    return is_command and sys.stderr is not None and sys.stderr.isatty() and "--quiet" not in sys.orig_argv
+    return is_module or Path(sys.argv[0] if sys.argv else "").stem == "rekindle"
 
 
-def _write(text: str) -> int:
-    count = sys.stderr.write(text)
+def _write(text: str) -> None:
+    sys.stderr.write(text or ERASE)
     sys.stderr.flush()
-    return count
+
+
+def _cell() -> Draw:
+    """Return the function for a line in the output of the running cell."""
+    display_id = uuid4().hex
+
+    def draw(text: str) -> None:
+        from IPython.display import display
+
+        content: dict[str, Any] = {"text/plain": text, "text/html": text and f"<i>{text}</i>"}
+        display(content, raw=True, display_id=display_id, update=not text)  # type: ignore[no-untyped-call]
+
+    return draw

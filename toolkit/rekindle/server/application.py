@@ -73,8 +73,8 @@ def application(models: Models, api_keys: Sequence[str], origins: Sequence[str],
         guards.append(Middleware(ApiKeys, keys=tuple(api_keys)))
     return Starlette(
         routes=[
-            *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
             *(Route(path, Endpoint(answer, models, limits), methods=["POST"]) for path, answer in answers.items()),
+            *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
         ],
         middleware=guards,
         exception_handlers={HTTPException: error_response, ApiError: error_response, RekindleError: error_response},

@@ -28,8 +28,8 @@ class Exchange:
 
     Attributes:
         request: the connection's request.
-        body: the fields of its body, without the model.
-        model: the model that answers, held until the answer is sent.
+        body: the fields of the body, without the model.
+        model: the model, held until the end of the answer.
         limits: the bounds on prompts and streams.
     """
 
@@ -52,13 +52,13 @@ class Exchange:
             raise api_error_of(error, {**call.fields, "adapter": "model"}) from error
 
     def stream(self, handles: Sequence[Handle], call: Call, chunks: Chunks) -> ASGIApp:
-        """Return an answer in chunks."""
+        """Return the response with an answer in chunks."""
         return EventStream(handles, chunks, call.fields, self.limits)
 
     async def finish(
         self, handles: Sequence[Handle], call: Call, write: Callable[[Sequence[Generation]], dict[str, Any]]
     ) -> ASGIApp:
-        """Wait until all requests have ended, and return the complete answer."""
+        """Wait for the end of all requests, and return the response with the complete answer."""
         try:
             generations = await run_until_disconnect(self.request.receive, lambda: wait_all(handles))
         except RekindleError as error:
@@ -67,12 +67,12 @@ class Exchange:
 
 
 class Endpoint:
-    """ASGI app of a route whose body names a model.
+    """ASGI app of a route with a model in the body.
 
-    The model is held until the answer is sent, so that no server of several models closes it before.
+    The model is held until the end of the answer, so that a server of several models does not close it earlier.
 
     Args:
-        answer: the function that answers.
+        answer: the function for the answer.
         models: the models of the server.
         limits: the bounds on requests and streams.
     """
@@ -91,7 +91,7 @@ class Endpoint:
 
 
 def check_type(request: Request) -> None:
-    """Check that the body is JSON by its header: other sites' pages cannot send it without permission (CORS)."""
+    """Raise unless the header declares JSON, a type that pages of other sites cannot send without permission (CORS)."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, f"the body must be of content type application/json, got {kind!r:.80}")

@@ -1,4 +1,4 @@
-"""The models of a server, as its clients name them."""
+"""The models of a server, by the names in requests."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,10 +16,10 @@ from rekindle.server.session import ServedSession
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that answers a request.
+    """A model in use by a request.
 
     Attributes:
-        session: the session that runs it.
+        session: the session of the model.
         base: the model's name for clients.
         name: the name in the request: the model's, or an adapter's.
         since: the start of its service, in seconds since 1970.
@@ -53,8 +53,8 @@ class ServedModel:
         assert longest is not None, "set when the session opened"
         return longest
 
-    def named(self, name: str) -> "ServedModel":
-        """Return the model under another of its names."""
+    def alias(self, name: str) -> "ServedModel":
+        """Return the model for requests with another name."""
         return replace(self, name=name)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -74,12 +74,12 @@ class Models(Protocol):
         ...
 
     def open_models(self) -> Sequence[ServedModel]:
-        """Return the models that run now."""
+        """Return the models with an open session."""
         ...
 
 
 class OneModel:
-    """The model of one session, which stays open.
+    """The model of one session. It stays open.
 
     Args:
         session: the session.
@@ -95,7 +95,7 @@ class OneModel:
         """See `Models`."""
         if name is not None and name not in self._model.names:
             raise unknown_model(name, self._model.names)
-        yield self._model.named(name or self._model.base)
+        yield self._model.alias(name or self._model.base)
 
     def open_models(self) -> Sequence[ServedModel]:
         """See `Models`."""
@@ -103,7 +103,7 @@ class OneModel:
 
 
 def unknown_model(name: str, names: Sequence[str]) -> ApiError:
-    """Return the error for a name that no model of the server has."""
+    """Return the error for an unknown name."""
     message = f"there is no model {name!r:.200}; this server has {', '.join(map(repr, names))}"
     return ApiError(HTTPStatus.NOT_FOUND, message, param="model", code="model_not_found")
 

@@ -19,9 +19,7 @@ async def create_chat_completion(exchange: Exchange) -> ASGIApp:
     if request.call.streaming is not None:
         chunks = ChatChunks(head, request, [handle.record for handle in handles])
         return exchange.stream(handles, request.call, chunks)
-    return await exchange.finish(
-        handles, request.call, lambda generations: chat_completion(head, generations, request)
-    )
+    return await exchange.finish(handles, request.call, lambda generations: chat_completion(head, generations, request))
 
 
 async def create_response(exchange: Exchange) -> ASGIApp:
