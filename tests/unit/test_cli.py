@@ -173,7 +173,7 @@ def test_an_error_is_one_line_on_stderr(arguments: list[str], message: str, caps
     assert message in last
 
 
-@pytest.mark.parametrize("arguments", [[], ["serve"], ["generate", "p", "--max-tokens", "many"], ["genrate"]])
+@pytest.mark.parametrize("arguments", [[], ["serve", "--port"], ["generate", "p", "--max-tokens", "many"], ["genrate"]])
 def test_what_argparse_cannot_read_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(arguments)

@@ -72,6 +72,7 @@ with starting.announced(), collector_paused():
     from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
     from rekindle.session.opening import open, open_sync
     from rekindle.session.prefix import Prefix
+    from rekindle.session.serving import serve, serve_sync
     from rekindle.session.session import Session
     from rekindle.views.cache.view import CachedPath, CacheView
 
@@ -149,6 +150,8 @@ __all__ = [
     "WeightsChanged",
     "open",
     "open_sync",
+    "serve",
+    "serve_sync",
 ]
 
 _RENAMED = {"Handled": "MessageRecord"}

@@ -1,32 +1,48 @@
-"""`python -m rekindle serve`: serve a model to clients of OpenAI's API, until SIGTERM or Ctrl-C."""
+"""`python -m rekindle serve`: serve models to clients of OpenAI's API, until SIGTERM or Ctrl-C."""
 
 import os
 import signal
 import socket
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import rekindle
 from rekindle.cli import requirements
+from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.concurrency.feed import Feed
-from rekindle.core.errors import not_installed
+from rekindle.core.errors import ConfigError, not_installed
 from rekindle.core.policy import POLICIES
 from rekindle.core.route import ROUTES
+from rekindle.session.serving import KEEP_ALIVE_SECONDS, models_in
+
+if TYPE_CHECKING:
+    from rekindle.server.running import Server
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 KEYS_VARIABLE = "REKINDLE_API_KEY"
+TABLES: Final = ".toml"
+"""The suffix of files with a table for each model."""
 EXAMPLES: Final = (
     "rekindle serve smollm2-135m-instruct",
     "rekindle serve owner/name --host 0.0.0.0 --port 8080 --api-key KEY",
     "rekindle serve owner/name --adapter sql=adapters/sql",
+    "rekindle serve smollm2-135m-instruct owner/name --keep-alive 600",
+    "rekindle serve models.toml",
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the command's arguments."""
-    requirements.add_model(parser)
+    text = f"{requirements.MODELS}, or a .toml file with a table for each model; several share one server ({NAME})"
+    parser.add_argument("models", metavar="MODEL", nargs="*", help=text)
+    requirements.add_forms(parser)
+    text = "time until an idle model closes, for a server of several (300)"
+    parser.add_argument("--keep-alive", type=float, metavar="SECONDS", help=text)
+    parser.add_argument("--ssl-certfile", metavar="FILE", help="the certificate for HTTPS, in PEM format")
+    parser.add_argument("--ssl-keyfile", metavar="FILE", help="the private key of the certificate, if in another file")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1, this machine only)")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="the port; 0 picks a free one (8000)")
     parser.add_argument("--name", help="the model's name for clients (MODEL, or the last part of a path)")
@@ -46,53 +62,87 @@ def add_arguments(parser: ArgumentParser) -> None:
     requirements.add_adapters(parser)
     requirements.add_mesh(parser)
     requirements.add_settings(parser)
-    parser.usage = "%(prog)s [OPTION ...] MODEL"
+    parser.usage = "%(prog)s [OPTION ...] [MODEL ...]"
     parser.set_defaults(run=serve)
 
 
 def serve(arguments: Namespace) -> int:
-    """Open the model and serve it. The first signal shuts down gracefully, the second one immediately."""
-    keys = arguments.api_key or list(filter(None, [os.environ.get(KEYS_VARIABLE)]))
+    """Serve one model or several. The first signal shuts down gracefully, the second one immediately."""
     _check(arguments.host, arguments.port)
-    settings = requirements.settings_of(arguments)
+    options: dict[str, Any] = {
+        "host": arguments.host,
+        "port": arguments.port,
+        "api_keys": arguments.api_key or list(filter(None, [os.environ.get(KEYS_VARIABLE)])),
+        "origins": arguments.cors,
+        "grace": arguments.grace,
+        "ssl_certfile": arguments.ssl_certfile,
+        "ssl_keyfile": arguments.ssl_keyfile,
+    }
+    names = arguments.models or [NAME]
+    keep_alive = KEEP_ALIVE_SECONDS if arguments.keep_alive is None else arguments.keep_alive
+    if len(names) > 1 or names[0].endswith(TABLES):
+        _run(arguments, rekindle.serve_sync(_models(arguments, names), keep_alive=keep_alive, **options))
+        return 0
+    if arguments.keep_alive is not None:
+        raise ConfigError("--keep-alive is for a server of several models: name another one, or leave it out")
     opening = rekindle.open_sync(
-        arguments.model,
+        names[0],
         progress=not arguments.quiet,
         revision=arguments.revision,
         adapters=dict(arguments.adapter),
-        **settings,
+        **requirements.settings_of(arguments),
     )
     with opening as session:
-        server = session.serve_sync(
-            host=arguments.host,
-            port=arguments.port,
-            name=arguments.name,
-            api_keys=keys,
-            origins=arguments.cors,
-            grace=arguments.grace,
-        )
-        if server.public:
-            _say(f"any client with access to {arguments.host} can use the model; --api-key requires a key")
-
-        def end(number: int, frame: object) -> None:
-            for each in SIGNALS:
-                signal.signal(each, signal.default_int_handler)
-            server.stop()
-            if not arguments.quiet:
-                _say(f"requests in flight have {arguments.grace:g} s to finish; Ctrl-C cancels them now")
-
-        previous = {number: signal.signal(number, end) for number in SIGNALS}
-        try:
-            print(f"{server.url}/v1", flush=True)
-            if not arguments.quiet:
-                _say(f"this is the base_url for OpenAI's clients, with model={server.name!r}; Ctrl-C ends the server")
-            wait_for_signals(server.closed)
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+        _run(arguments, session.serve_sync(name=arguments.name, **options))
         if session.error is not None:  # the server ended because the session failed
             raise session.error
     return 0
+
+
+def _models(arguments: Namespace, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the keywords of `open` for each model of a server of several, by its name for clients.
+
+    Raises:
+        ConfigError: an argument is for one model alone, or two models have the same name.
+    """
+    for flag in ("name", "adapter", "revision"):
+        if getattr(arguments, flag):
+            raise ConfigError(f"--{flag} is for one model: for several, write a .toml file with a table for each")
+    from rekindle.server.models import short_name
+
+    settings = requirements.settings_of(arguments)
+    models: dict[str, dict[str, Any]] = {}
+    for name in names:
+        tables = models_in(name) if name.endswith(TABLES) else {short_name(name): {"model": name}}
+        for each, options in tables.items():
+            if each in models:
+                raise ConfigError(f"two models are named {each!r}: write a .toml file with a name for each")
+            models[each] = settings | options
+    return models
+
+
+def _run(arguments: Namespace, server: "Server") -> None:
+    """Print the address of a server, and wait for its end."""
+    if server.public:
+        _say(f"any client with access to {arguments.host} can use the model; --api-key requires a key")
+
+    def end(number: int, frame: object) -> None:
+        for each in SIGNALS:
+            signal.signal(each, signal.default_int_handler)
+        server.stop()
+        if not arguments.quiet:
+            _say(f"requests in flight have {arguments.grace:g} s to finish; Ctrl-C cancels them now")
+
+    previous = {number: signal.signal(number, end) for number in SIGNALS}
+    try:
+        print(f"{server.url}/v1", flush=True)
+        if not arguments.quiet:
+            names = " or ".join(f"model={name!r}" for name in server.names)
+            _say(f"this is the base_url for OpenAI's clients, with {names}; Ctrl-C ends the server")
+        wait_for_signals(server.closed)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _check(host: str, port: int) -> None:

@@ -42,14 +42,14 @@ def app(
     Raises:
         ConfigError: an API key or an origin is empty or not a string.
     """
-    for name_, values in (("api_keys", api_keys), ("origins", origins)):
-        if isinstance(values, str) or not all(values):
-            raise ConfigError(f"{name_} must be a list of non-empty strings")
     return application(OneModel(session, name), api_keys, origins, limits or Limits())
 
 
 def application(models: Models, api_keys: Sequence[str], origins: Sequence[str], limits: Limits) -> ASGIApp:
-    """Return an ASGI app over models; arguments as in `app`."""
+    """Return an ASGI app over models; arguments and errors as in `app`."""
+    for name, values in (("api_keys", api_keys), ("origins", origins)):
+        if isinstance(values, str) or not all(values):
+            raise ConfigError(f"{name} must be a list of non-empty strings")
     state = StateRoutes(models)
     answers = {
         "/v1/chat/completions": openai.create_chat_completion,
@@ -77,5 +77,6 @@ def application(models: Models, api_keys: Sequence[str], origins: Sequence[str],
             *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
         ],
         middleware=guards,
+        lifespan=lambda _: models.running(),
         exception_handlers={HTTPException: error_response, ApiError: error_response, RekindleError: error_response},
     )

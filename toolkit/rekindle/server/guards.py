@@ -86,7 +86,8 @@ class LocalNames:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
-        host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        headers = scope.get("headers", ())
+        host = next((value.decode("latin-1") for name, value in headers if name == b"host"), "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         lacks_host = not host and scope.get("http_version") == "1.0"  # browsers always send it
         if scope["type"] == "http" and not lacks_host and not _is_local(name):

@@ -1,7 +1,7 @@
 """The models of a server, by the names in requests."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import PurePath
@@ -62,6 +62,23 @@ class ServedModel:
         return "" if self.session.tokenizer is None else self.session.decode(tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """A name in the list of models.
+
+    Attributes:
+        name: the name for requests.
+        parent: the model of an adapter; None for a model.
+        since: the start of its service, in seconds since 1970.
+        longest: the most tokens of a prompt and its answer together; None while the model is closed.
+    """
+
+    name: str
+    parent: str | None
+    since: int
+    longest: int | None
+
+
 class Models(Protocol):
     """The models of a server."""
 
@@ -75,6 +92,14 @@ class Models(Protocol):
 
     def open_models(self) -> Sequence[ServedModel]:
         """Return the models with an open session."""
+        ...
+
+    def cards(self) -> Sequence[ModelCard]:
+        """Return all names of models and adapters."""
+        ...
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Serve the models during a block, the life of the server."""
         ...
 
 
@@ -100,6 +125,18 @@ class OneModel:
     def open_models(self) -> Sequence[ServedModel]:
         """See `Models`."""
         return [self._model]
+
+    def cards(self) -> Sequence[ModelCard]:
+        """See `Models`."""
+        model = self._model
+        return [
+            ModelCard(name, None if name == model.base else model.base, model.since, model.longest)
+            for name in model.names
+        ]
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """See `Models`."""
+        return nullcontext()
 
 
 def unknown_model(name: str, names: Sequence[str]) -> ApiError:

@@ -2,7 +2,10 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import uvicorn
@@ -15,11 +18,11 @@ from rekindle.core.concurrency.threads import Work
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import ConfigError
-from rekindle.server.application import app
+from rekindle.server.application import application
 from rekindle.server.connections import Connection, Uvicorn, UvicornApp
 from rekindle.server.guards import LocalNames
-from rekindle.server.models import short_name
-from rekindle.server.session import ServedSession
+from rekindle.server.limits import Limits
+from rekindle.server.models import Models
 
 BACKLOG = 2048
 """Maximum length of the queue of connections not accepted yet."""
@@ -30,41 +33,92 @@ LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 """Addresses reachable from this machine only."""
 
 
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate for HTTPS.
+
+    Attributes:
+        file: the file with the certificate and its chain, in PEM format.
+        key: the file with its private key; None if `file` contains the key.
+    """
+
+    file: str | PathLike[str]
+    key: str | PathLike[str] | None
+
+    @classmethod
+    def of(cls, file: str | PathLike[str] | None, key: str | PathLike[str] | None) -> "Certificate | None":
+        """Return the certificate of two files, or None without files.
+
+        Raises:
+            ConfigError: a file cannot be read, or the key is not that of the certificate.
+        """
+        if file is None:
+            if key is not None:
+                raise ConfigError(f"ssl_keyfile is the key of a certificate: give ssl_certfile too, got {key!r:.80}")
+            return None
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(file, key)
+        except OSError as error:  # ssl.SSLError too
+            files = " and ".join(repr(str(each)) for each in (file, key) if each is not None)
+            raise ConfigError(
+                f"{files} must be a certificate with its private key in PEM format, and cannot be used: {error}"
+            ) from error
+        return cls(file, key)
+
+
 class Server:
-    """A server over a session, from `session.serve`. It ends with `close`, with its session, or with the process.
+    """A server over models, from `session.serve` or `rekindle.serve`.
+
+    It ends with `close`, with its session, or with the process.
 
     It has a separate thread and event loop. So a cell that computes or blocks does not delay clients, and cells may run
     under trio.
 
     Attributes:
         url: the address, such as "http://127.0.0.1:8000"; OpenAI's clients take `url + "/v1"`.
-        name: the model's name for clients.
+        names: the names of the models for clients.
         public: whether other machines may use it without an API key.
         closed: a feed, closed once the server has ended.
     """
 
     url: str
-    name: str
+    names: Sequence[str]
     public: bool
 
-    def __init__(self, asgi_app: ASGIApp, listener: socket.socket, host: str, grace: float, name: str, public: bool):
-        port = listener.getsockname()[1]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        self.name, self.public = name, public
+    def __init__(
+        self,
+        asgi_app: ASGIApp,
+        listener: socket.socket,
+        host: str,
+        grace: float,
+        names: Sequence[str],
+        public: bool,
+        certificate: Certificate | None,
+    ):
+        port, scheme = listener.getsockname()[1], "http" if certificate is None else "https"
+        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        self.names, self.public = names, public
         self.closed: Feed[None] = Feed()
         self._listener = listener
         config = uvicorn.Config(
             UvicornApp(asgi_app),
             http=Connection,
             ws="none",
-            lifespan="off",
+            lifespan="on",
             log_config=None,
             access_log=False,
             server_header=False,
             date_header=False,
+            ssl_certfile=None if certificate is None else certificate.file,
+            ssl_keyfile=None if certificate is None else certificate.key,
         )
         self._uvicorn = Uvicorn(config, grace)
         Work(self._run, "server", self.stop)
+
+    @property
+    def name(self) -> str:
+        """The name of the only or the first model."""
+        return self.names[0]
 
     def stop(self) -> None:
         """Start the shutdown of `close` without waiting for it. Thread-safe."""
@@ -115,7 +169,10 @@ class PendingServer(Eventual[Server]):
     """A server not started yet: `await` it, or enter it with `async with`.
 
     Args:
-        follow: called with the server's `stop` function and its `closed` feed; other arguments as in `Session.serve`.
+        models: the models to serve.
+        follow: called with the server's `stop` function and its `closed` feed.
+        certificate: the certificate for HTTPS; None for HTTP.
+        host, port, api_keys, origins, grace: as in `Session.serve`.
     """
 
     _gives = Server
@@ -123,19 +180,20 @@ class PendingServer(Eventual[Server]):
 
     def __init__(
         self,
-        session: ServedSession,
+        models: Models,
         follow: Callable[[Callable[[], None], Feed[None]], None],
         host: str,
         port: int,
-        name: str | None,
         api_keys: Sequence[str],
         origins: Sequence[str],
         grace: float,
+        certificate: Certificate | None,
     ):
         super().__init__()
         _check_number("grace", grace, float, MOST_GRACE, "; it is in seconds")
-        self._name = name or short_name(session.name)
-        asgi_app, local = app(session, name=self._name, api_keys=api_keys, origins=origins), host in LOCAL_HOSTS
+        self._certificate = certificate
+        self._names = [card.name for card in models.cards() if card.parent is None]
+        asgi_app, local = application(models, api_keys, origins, Limits()), host in LOCAL_HOSTS
         self._app = LocalNames(asgi_app) if local and not api_keys else asgi_app
         self._public = not local and not api_keys
         self._follow, self._host, self._port, self._grace = follow, host, port, grace
@@ -145,7 +203,7 @@ class PendingServer(Eventual[Server]):
 
     def _make(self) -> Waits[Server]:
         listener = bind(self._host, self._port)
-        server = Server(self._app, listener, self._host, self._grace, self._name, self._public)
+        server = Server(self._app, listener, self._host, self._grace, self._names, self._public, self._certificate)
         self._follow(server.stop, server.closed)
         yield from ()  # nothing to wait for: the socket accepts connections already
         return server

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 import jax
@@ -875,6 +876,8 @@ class Session:
         api_keys: Sequence[str] = (),
         origins: Sequence[str] = (),
         grace: float = 10.0,
+        ssl_certfile: str | PathLike[str] | None = None,
+        ssl_keyfile: str | PathLike[str] | None = None,
     ) -> "PendingServer":
         """Serve OpenAI's HTTP API from this process: `server = await session.serve(port=0)`, or `async with` it.
 
@@ -890,6 +893,8 @@ class Session:
             api_keys: the accepted API keys; empty accepts clients without a key.
             origins: the allowed origins of web pages, such as "https://example.org"; "*" allows all.
             grace: seconds for which a closing server waits for requests in flight before it cancels them.
+            ssl_certfile: the certificate for HTTPS, with its chain, in PEM format; None for HTTP.
+            ssl_keyfile: the private key of the certificate, if it is not in the same file.
 
         Returns:
             A `PendingServer`: its await, or `async with`, starts the server and returns it.
@@ -901,10 +906,13 @@ class Session:
         """
         self._requests.check_engine()
         try:
-            from rekindle.server.running import PendingServer
+            from rekindle.server.models import OneModel
+            from rekindle.server.running import Certificate, PendingServer
         except ImportError as error:
             raise not_installed("the server", "server", error) from error
-        return PendingServer(self, self._operations.followed_by, host, port, name, api_keys, origins, grace)
+        certificate = Certificate.of(ssl_certfile, ssl_keyfile)
+        follow, models = self._operations.followed_by, OneModel(self, name)
+        return PendingServer(models, follow, host, port, api_keys, origins, grace, certificate)
 
     serve_sync = blocking(serve)
 

@@ -8,7 +8,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from rekindle.server.errors import ApiError, api_error_of
 from rekindle.server.guards import reply
-from rekindle.server.models import Models, ServedModel
+from rekindle.server.models import ModelCard, Models, unknown_model
+from rekindle.server.writing.metrics import joined
 from rekindle.server.writing.texts import model_card
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,14 +28,15 @@ class StateRoutes:
 
     async def models(self, request: Request) -> Response:
         """Serve GET /v1/models: the models, and their adapters."""
-        cards = [_card(model, name) for model in self._models.open_models() for name in model.names]
-        return reply({"object": "list", "data": cards})
+        return reply({"object": "list", "data": [_card(card) for card in self._models.cards()]})
 
     async def model(self, request: Request) -> Response:
         """Serve GET /v1/models/NAME."""
-        name = request.path_params["name"]
-        async with self._models.use(name) as model:
-            return reply(_card(model, name))
+        name, cards = request.path_params["name"], self._models.cards()
+        for card in cards:
+            if card.name == name:
+                return reply(_card(card))
+        raise unknown_model(name, [card.name for card in cards])
 
     async def tokenizer_info(self, request: Request) -> Response:
         """Serve GET /tokenizer_info."""
@@ -64,9 +66,11 @@ class StateRoutes:
 
     async def metrics(self, request: Request) -> Response:
         """Serve GET /metrics."""
-        texts = [model.session.metrics_text() for model in self._models.open_models()]
-        return PlainTextResponse("".join(texts), headers={"content-type": METRICS_TYPE})
+        texts = {model.base: model.session.metrics_text() for model in self._models.open_models()}
+        several = sum(card.parent is None for card in self._models.cards()) > 1
+        text = joined(texts) if several else "".join(texts.values())
+        return PlainTextResponse(text, headers={"content-type": METRICS_TYPE})
 
 
-def _card(model: ServedModel, name: str) -> dict[str, Any]:
-    return model_card(name, model.since, model.longest, None if name == model.base else model.base)
+def _card(card: ModelCard) -> dict[str, Any]:
+    return model_card(card.name, card.since, card.longest, card.parent)

@@ -28,7 +28,7 @@ def tokens_object(tokens: Sequence[int], longest: int, texts: Sequence[str] | No
     return {"count": len(tokens), "max_model_len": longest, "tokens": list(tokens), "token_strs": texts}
 
 
-def model_card(model: str, created: int, longest: int, parent: str | None) -> dict[str, Any]:
-    """Return the object describing a model, or an adapter of the model `parent`."""
+def model_card(model: str, created: int, longest: int | None, parent: str | None) -> dict[str, Any]:
+    """Return the object describing a model, or an adapter of the model `parent`; a closed model has no `longest`."""
     card = {"id": model, "object": "model", "created": created, "owned_by": "rekindle", "max_model_len": longest}
     return card if parent is None else card | {"parent": parent}

@@ -99,6 +99,10 @@ class Budget:
         """Return True if a pool of this size fits, with the reserve left free."""
         return self.memory is None or pool <= self.memory - self.memory // KEPT_FREE - self.fixed_bytes
 
+    def share(self, pool: int) -> float:
+        """Return the part of the devices' memory for an engine with a pool of this size; 0 for an unknown memory."""
+        return 0.0 if self.memory is None else (self.fixed_bytes + pool) / self.memory
+
     def check(self, limits: EngineLimits, source: str) -> None:
         """Check the sizes against the memory of the devices.
 

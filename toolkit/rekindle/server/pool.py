@@ -1,0 +1,195 @@
+"""Several models in one server: each opens for its first request, and closes when it is idle or in the way."""
+
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import time
+from typing import Protocol
+
+import anyio
+from anyio.to_thread import run_sync
+
+from rekindle.core.errors import RekindleError
+from rekindle.server.errors import ApiError
+from rekindle.server.models import ModelCard, ServedModel, unknown_model
+from rekindle.server.session import ServedSession
+
+_LOG = logging.getLogger("rekindle.server")
+
+
+class ModelSource(Protocol):
+    """A model that a server can open."""
+
+    @property
+    def adapters(self) -> Sequence[str]:
+        """The names of the adapters to open with the model."""
+        ...
+
+    def share(self) -> float:
+        """Return the part of the devices' memory for the model, by the memory plan; blocks."""
+        ...
+
+    async def open(self) -> ServedSession:
+        """Open the model."""
+        ...
+
+
+@dataclass(slots=True)
+class OpenModel:
+    """An open model of a pool.
+
+    Attributes:
+        model: the model.
+        share: the part of the devices' memory.
+        users: the number of requests in service.
+        idle_since: the time of the last end of a request, on the clock of the event loop.
+        leaving: True if the model closes after the last user.
+    """
+
+    model: ServedModel
+    share: float
+    users: int = 0
+    idle_since: float = 0.0
+    leaving: bool = False
+
+
+class ModelPool:
+    """Models of a server that are open while requests use them.
+
+    One model opens or closes at a time. To make room for a model, those idle for the longest time close first.
+
+    Args:
+        sources: the models by their names for clients; a request without a name is for the first one.
+        keep_alive: the seconds until an idle model closes; infinity keeps it until another one needs its memory.
+        room: the part of the devices' memory for all models together.
+    """
+
+    def __init__(self, sources: Mapping[str, ModelSource], keep_alive: float, room: float):
+        self._sources, self._keep_alive, self._room = sources, keep_alive, room
+        self._since = int(time())
+        self._open: dict[str, OpenModel] = {}
+        self._turn = anyio.Lock()
+        self._change = anyio.Event()
+
+    @asynccontextmanager
+    async def use(self, name: str | None) -> AsyncIterator[ServedModel]:
+        """See `Models`; opens the model if it is closed.
+
+        Raises:
+            ApiError: no model has this name, or the model cannot be opened.
+        """
+        base = self._base(name)
+        entry = await self._hold(base)
+        try:
+            yield entry.model.alias(name or base)
+        finally:
+            entry.users -= 1
+            entry.idle_since = anyio.current_time()
+            self._tell()
+
+    def open_models(self) -> Sequence[ServedModel]:
+        """See `Models`."""
+        return [entry.model for entry in self._open.values()]
+
+    def cards(self) -> Sequence[ModelCard]:
+        """See `Models`."""
+        return list(self._cards())
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Close idle models during a block, and all models at its end."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._close_idle)
+                yield
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for base in list(self._open):
+                    await self._close(base)
+
+    def _base(self, name: str | None) -> str:
+        """Return the model of a name; raise ApiError for an unknown name."""
+        if name is None:
+            return next(iter(self._sources))
+        for card in self._cards():
+            if card.name == name:
+                return card.parent or card.name
+        raise unknown_model(name, [card.name for card in self._cards()])
+
+    def _cards(self) -> Iterator[ModelCard]:
+        for base, source in self._sources.items():
+            entry = self._open.get(base)
+            longest = None if entry is None else entry.model.longest
+            names = [base, *source.adapters] if entry is None else entry.model.names
+            for name in dict.fromkeys(names):
+                yield ModelCard(name, None if name == base else base, self._since, longest)
+
+    async def _hold(self, base: str) -> OpenModel:
+        """Return an open model with one more user."""
+        entry = self._open.get(base)
+        if entry is None or entry.leaving or entry.model.session.error is not None:
+            async with self._turn:
+                entry = self._open.get(base)  # another request may have opened it meanwhile
+                if entry is not None and entry.model.session.error is not None:
+                    await self._close(base)
+                    entry = None
+                if entry is None:
+                    entry = await self._open_model(base)
+                entry.users += 1
+                return entry
+        entry.users += 1
+        return entry
+
+    async def _open_model(self, base: str) -> OpenModel:
+        source = self._sources[base]
+        try:
+            share = await run_sync(source.share)
+            await self._make_room(share)
+            _LOG.info("opening %s", base)
+            session = await source.open()
+        except RekindleError as error:
+            _LOG.error("%s did not open: %s", base, error)
+            raise ApiError(503, f"the model {base!r} cannot be opened: {error}", "model_not_opened") from error
+        entry = OpenModel(ServedModel(session, base, base, self._since), share, idle_since=anyio.current_time())
+        self._open[base] = entry
+        self._tell()
+        return entry
+
+    async def _make_room(self, share: float) -> None:
+        """Close models until a share of the memory is free, at most all of them."""
+        while self._open and share + sum(entry.share for entry in self._open.values()) > self._room:
+            base, entry = min(self._open.items(), key=lambda item: (item[1].users > 0, item[1].idle_since))
+            entry.leaving = True
+            try:
+                while entry.users:
+                    await self._change.wait()
+                await self._close(base)
+            finally:
+                entry.leaving = False
+
+    async def _close(self, base: str) -> None:
+        entry = self._open.pop(base)
+        _LOG.info("closing %s", base)
+        await entry.model.session.close()
+
+    async def _close_idle(self) -> None:
+        """Close each model once it was idle for `keep_alive` seconds."""
+        while True:
+            change, now = self._change, anyio.current_time()
+            idle = {base: entry for base, entry in self._open.items() if not (entry.users or entry.leaving)}
+            ends = {base: entry.idle_since + self._keep_alive for base, entry in idle.items()}
+            for base in [base for base, end in ends.items() if end <= now]:
+                async with self._turn:
+                    entry = self._open.get(base)
+                    if entry is idle[base] and not entry.users and entry.idle_since + self._keep_alive <= now:
+                        await self._close(base)
+            later = [end - now for end in ends.values() if end > now]
+            with anyio.move_on_after(min(later, default=float("inf"))):
+                await change.wait()
+
+    def _tell(self) -> None:
+        """Wake the tasks that wait for a change of users or of open models."""
+        self._change.set()
+        self._change = anyio.Event()

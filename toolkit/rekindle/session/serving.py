@@ -1,0 +1,171 @@
+"""A server of several models: `rekindle.serve`."""
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.progress import silent
+from rekindle.core.concurrency.twins import blocking
+from rekindle.core.config import Settings, SettingsOptions
+from rekindle.core.device.devices import places_of
+from rekindle.core.engine.building import open_model
+from rekindle.core.engine.loading.budget import KEPT_FREE
+from rekindle.core.engine.loading.planning import fewest, plan
+from rekindle.core.errors import ConfigError, not_installed
+from rekindle.core.ray import Ray
+from rekindle.core.store.directory import cache_dir
+from rekindle.session import opening
+from rekindle.session.session import Session
+
+if TYPE_CHECKING:
+    from rekindle.server.running import PendingServer
+
+KEEP_ALIVE_SECONDS: Final = 300.0
+"""The default time until an idle model closes."""
+ROOM: Final = 1 - 1 / KEPT_FREE
+"""The part of the devices' memory for all models of a server."""
+
+ModelOptions = str | PathLike[str] | Mapping[str, Any]
+"""A model as in `open`, or the keywords of `open` with `model` among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model of a server that is not open.
+
+    Attributes:
+        options: the keywords of `open`.
+    """
+
+    options: Mapping[str, Any]
+
+    @property
+    def adapters(self) -> Sequence[str]:
+        """The names of the adapters to open with the model."""
+        return list(self.options.get("adapters", ()))
+
+    def share(self) -> float:
+        """Return the part of the devices' memory in the plan of the model. Downloads a model on the hub.
+
+        Raises:
+            ModelError: the model cannot be opened.
+            ConfigError: the settings do not fit the model.
+        """
+        settings = Settings(
+            **{name: self.options[name] for name in SettingsOptions.__annotations__.keys() & self.options}
+        )
+        if isinstance(settings.replicas, Ray):
+            return 0.0  # its devices belong to other processes
+        names = ("family", "revision", "chat_template")
+        family, revision, template = (self.options.get(name) for name in names)
+        checkpoint = open_model(self.options["model"], silent, family, revision, template)
+        place = fewest(checkpoint, settings, places_of(settings))
+        blueprint = plan(checkpoint, settings, place, cache_dir(), compiles=False)
+        return blueprint.budget.share(blueprint.limits.pool.bytes)
+
+    async def open(self) -> Session:
+        """Open the model."""
+        return await opening.open(**{"progress": False, **self.options})
+
+
+def serve(
+    models: Mapping[str, ModelOptions],
+    *,
+    keep_alive: float = KEEP_ALIVE_SECONDS,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_keys: Sequence[str] = (),
+    origins: Sequence[str] = (),
+    grace: float = 10.0,
+    ssl_certfile: str | PathLike[str] | None = None,
+    ssl_keyfile: str | PathLike[str] | None = None,
+) -> "PendingServer":
+    """Serve several models: `server = await rekindle.serve({"small": ..., "large": ...})`, or `async with` it.
+
+    A model opens for its first request, warm from disk after an earlier life, and closes when no request has used it
+    for `keep_alive` seconds, or when another model needs its memory. The memory plans of the models decide: if the next
+    one does not fit beside the open ones, those idle for the longest time close first, and a busy one finishes its
+    requests before it closes.
+
+    Args:
+        models: a model as in `open`, or a mapping with the keywords of `open`, by the names for clients.
+        keep_alive: the seconds without a request until a model closes; infinity for never.
+        host, port, api_keys, origins, grace, ssl_certfile, ssl_keyfile: as in `Session.serve`.
+
+    Returns:
+        A `PendingServer`: its await, or `async with`, starts the server and returns it.
+
+    Raises:
+        ConfigError: the extra `rekindle[server]` is not installed, an argument is invalid, or (raised by the await) the
+            server cannot listen on the address. A wrong setting of a model is an error of its first request.
+    """
+    _check_keep_alive(keep_alive)
+    sources = {name: _source(name, options) for name, options in models.items()}
+    if not sources:
+        raise ConfigError('models must map at least one name to a model, such as {"small": "smollm2-135m-instruct"}')
+    try:
+        from rekindle.server.pool import ModelPool
+        from rekindle.server.running import Certificate, PendingServer
+    except ImportError as error:
+        raise not_installed("the server", "server", error) from error
+    certificate = Certificate.of(ssl_certfile, ssl_keyfile)
+    pool = ModelPool(sources, keep_alive, ROOM)
+    return PendingServer(pool, _follow_nothing, host, port, api_keys, origins, grace, certificate)
+
+
+serve_sync = blocking(serve)
+
+
+def models_in(path: str | PathLike[str]) -> dict[str, dict[str, Any]]:
+    """Return the models in a TOML file: a table for each model, by its name for clients.
+
+    Relative paths of models and adapters are relative to the file.
+
+    Raises:
+        ConfigError: the file cannot be read, or it contains something else.
+    """
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{str(path)!r} must be a TOML file with a table for each model: {error}") from error
+    folder = Path(path).parent
+    for name, table in content.items():
+        if not isinstance(table, dict) or not isinstance(table.get("model"), str):
+            raise ConfigError(f'[{name}] in {str(path)!r} must be a table with model = "..."; got {table!r:.80}')
+        table["model"] = _beside(folder, table["model"])
+        if isinstance(table.get("adapters"), dict):
+            table["adapters"] = {each: _beside(folder, str(where)) for each, where in table["adapters"].items()}
+    return content
+
+
+def _beside(folder: Path, name: str) -> str:
+    """Return a path relative to a folder as an absolute path; other names of models stay."""
+    return str(folder / name) if (folder / name).exists() else name
+
+
+def _check_keep_alive(keep_alive: object) -> None:
+    if not isinstance(keep_alive, int | float) or not keep_alive >= 0:
+        raise ConfigError(f"keep_alive must be a number of seconds from 0, got {keep_alive!r:.80}")
+
+
+def _source(name: object, options: object) -> Source:
+    """Return a source; raise ConfigError for options of the wrong type."""
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"names of models must be non-empty strings, got {name!r:.80}")
+    if isinstance(options, str | PathLike):
+        return Source({"model": options})
+    if not isinstance(options, Mapping) or "model" not in options:
+        raise ConfigError(
+            f'{name!r} must be a model, or keywords of open() such as {{"model": "owner/name", "dtype": "bfloat16"}}; '
+            f"got {options!r:.80}"
+        )
+    opening.open(**options)  # checks the keywords, without opening
+    return Source(options)
+
+
+def _follow_nothing(stop: Callable[[], None], closed: Feed[None]) -> None:
+    """Do nothing: a server of several models outlives each of their sessions."""
