@@ -2,13 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rekindle.core.checkpoints.uses import Classifier, Uses
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import Limits, app
 from rekindle.server.reading.call import NEUTRAL, SAMPLING
@@ -23,6 +26,10 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "Hello", "max_tokens": 2},
     "/v1/responses": {"input": "Hello", "max_output_tokens": 2},
     "/v1/embeddings": {"input": "Hello"},
+    "/rerank": {"query": "Hello", "documents": ["a", "b"]},
+    "/score": {"text_1": "Hello", "text_2": ["a", "b"]},
+    "/classify": {"input": "Hello"},
+    "/pooling": {"input": "Hello"},
     "/tokenize": {"prompt": "Hello"},
     "/detokenize": {"tokens": [1]},
 }
@@ -43,6 +50,16 @@ FIELDS = (
         "return_token_strs",
         "add_special_tokens",
         "functions",
+        "query",
+        "documents",
+        "texts",
+        "top_n",
+        "instruction",
+        "text_1",
+        "queries",
+        "max_tokens_per_doc",
+        "task",
+        "use_activation",
     ),
 )
 TELLING: list[Any] = [
@@ -167,6 +184,33 @@ FITTING: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "dimensions": st.integers(1, 9),
         "cache_salt": texts,
     },
+    "/rerank": {
+        "query": texts,
+        "documents": st.lists(texts, max_size=3) | st.lists(st.fixed_dictionaries({"text": texts}), max_size=3),
+        "texts": st.lists(texts, max_size=3),
+        "top_n": st.integers(0, 5),
+        "return_documents": st.booleans(),
+        "instruction": texts,
+        "max_tokens_per_doc": st.integers(0, 5),
+        "cache_salt": texts,
+    },
+    "/score": {
+        "text_1": texts | st.lists(texts, max_size=2),
+        "text_2": texts | st.lists(texts, max_size=2),
+        "instruction": texts,
+        "max_tokens_per_query": st.integers(0, 5),
+    },
+    "/classify": {
+        "input": texts | ids | st.lists(texts | ids, max_size=3),
+        "use_activation": st.booleans(),
+        "cache_salt": texts,
+    },
+    "/pooling": {
+        "input": texts | ids | st.lists(texts | ids, max_size=3),
+        "task": st.sampled_from(["embed", "classify"]),
+        "use_activation": st.booleans(),
+        "dimensions": st.integers(1, 9),
+    },
     "/tokenize": {
         "prompt": texts,
         "messages": chats,
@@ -189,8 +233,10 @@ def bodies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
-    limits = fake_limits(max_context=256, num_pages=64, page_size=16)
-    with fake_session(fake_loaded_engine(limits, tokenizer=byte_tokenizer)) as session:
+    limits = fake_limits(max_context=512, num_pages=128, page_size=16)
+    loaded = fake_loaded_engine(limits, tokenizer=byte_tokenizer)
+    head = Uses(classifier=Classifier(np.full((1, 1), 0.01, np.float32), ("relevant",), independent=False))
+    with fake_session(replace(loaded, checkpoint=replace(loaded.checkpoint, uses=head))) as session:
         yield session
 
 

@@ -802,6 +802,12 @@ class Session:
         return self._loaded_engine.tokenizer
 
     @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The classes of the model's classification head; None without a head."""
+        head = self._loaded_engine.checkpoint.uses.classifier
+        return None if head is None else head.labels
+
+    @property
     def name(self) -> str:
         """Name of the model, as passed to `open`."""
         return self._name
