@@ -60,6 +60,9 @@ FIELDS = (
         "max_tokens_per_doc",
         "task",
         "use_activation",
+        "prompt_logprobs",
+        "return_token_ids",
+        "return_tokens_as_token_ids",
     ),
 )
 TELLING: list[Any] = [
@@ -151,6 +154,10 @@ SAMPLED: dict[str, st.SearchStrategy[Any]] = {
     "guided_choice": st.lists(st.text("abc", min_size=1), min_size=1, max_size=3),
     "guided_json": st.just(SCHEMA),
     "user": texts,
+    "prompt_logprobs": st.integers(-1, 3),
+    "return_token_ids": st.booleans(),
+    "return_tokens_as_token_ids": st.booleans(),
+    "echo": st.booleans(),
 }
 CHATTED: dict[str, st.SearchStrategy[Any]] = {
     "messages": chats,
@@ -167,7 +174,6 @@ FITTING: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         **SAMPLED,
         "prompt": texts | ids | st.lists(texts, max_size=3) | st.lists(ids, max_size=3),
         "logprobs": st.integers(0, 5),
-        "echo": st.booleans(),
     },
     "/v1/responses": {
         **{name: SAMPLED[name] for name in ("temperature", "top_p", "stream", "user", "seed")},
