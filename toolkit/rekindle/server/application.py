@@ -11,9 +11,11 @@ from starlette.types import ASGIApp
 
 from rekindle.core.errors import ConfigError, RekindleError
 from rekindle.server.apis import judging, openai, texts
+from rekindle.server.apis.administration import Administration
 from rekindle.server.apis.state import StateRoutes
 from rekindle.server.errors import ApiError
 from rekindle.server.exchange import Endpoint
+from rekindle.server.gate import Gate
 from rekindle.server.guards import ApiKeys, ErrorBoundary, error_response
 from rekindle.server.limits import Limits
 from rekindle.server.models import Models, OneModel
@@ -25,6 +27,7 @@ def app(
     *,
     name: str | None = None,
     api_keys: Sequence[str] = (),
+    admin_keys: Sequence[str] = (),
     origins: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> ASGIApp:
@@ -36,21 +39,26 @@ def app(
         session: the session to serve.
         name: the model's name for clients; by default the session's name, or the last part of a path.
         api_keys: accepted keys; a client sends one as `Authorization: Bearer KEY`. If empty, no key is required.
+        admin_keys: accepted keys of administrators, who may pause the server, and replace weights and adapters by files
+            of this machine. If empty, these paths are refused.
         origins: origins of web pages with access from a browser (CORS), such as "https://example.org"; "*" for all.
         limits: bounds on request bodies and on buffers for clients.
 
     Raises:
         ConfigError: an API key or an origin is empty or not a string.
     """
-    for name_, values in (("api_keys", api_keys), ("origins", origins)):
+    for name_, values in (("api_keys", api_keys), ("admin_keys", admin_keys), ("origins", origins)):
         if isinstance(values, str) or not all(values):
             raise ConfigError(f"{name_} must be a list of non-empty strings")
-    return application(OneModel(session, name), api_keys, origins, limits or Limits())
+    return application(OneModel(session, name), api_keys, admin_keys, origins, limits or Limits())
 
 
-def application(models: Models, api_keys: Sequence[str], origins: Sequence[str], limits: Limits) -> ASGIApp:
+def application(
+    models: Models, api_keys: Sequence[str], admin_keys: Sequence[str], origins: Sequence[str], limits: Limits
+) -> ASGIApp:
     """Return an ASGI app over models; arguments as in `app`."""
-    state = StateRoutes(models)
+    state, gate = StateRoutes(models), Gate()
+    administration = Administration(models, gate, tuple(admin_keys), limits)
     answers = {
         "/v1/chat/completions": openai.create_chat_completion,
         "/v1/responses": openai.create_response,
@@ -79,11 +87,15 @@ def application(models: Models, api_keys: Sequence[str], origins: Sequence[str],
     if origins:
         guards.append(Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]))
     if api_keys:
-        guards.append(Middleware(ApiKeys, keys=tuple(api_keys)))
+        guards.append(Middleware(ApiKeys, keys=(*api_keys, *admin_keys)))
     return Starlette(
         routes=[
-            *(Route(path, Endpoint(answer, models, limits), methods=["POST"]) for path, answer in answers.items()),
+            *(
+                Route(path, Endpoint(answer, models, limits, gate), methods=["POST"])
+                for path, answer in answers.items()
+            ),
             *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
+            *administration.routes,
         ],
         middleware=guards,
         exception_handlers={HTTPException: error_response, ApiError: error_response, RekindleError: error_response},

@@ -879,6 +879,7 @@ class Session:
         port: int = 8000,
         name: str | None = None,
         api_keys: Sequence[str] = (),
+        admin_keys: Sequence[str] = (),
         origins: Sequence[str] = (),
         grace: float = 10.0,
     ) -> "PendingServer":
@@ -894,6 +895,8 @@ class Session:
             port: the port to listen on; 0 chooses a free one.
             name: the model name for clients; the default is the name passed to `open`, or the last part of a path.
             api_keys: the accepted API keys; empty accepts clients without a key.
+            admin_keys: the accepted keys of administrators, who may pause the server, and replace weights and adapters
+                by files of this machine; empty refuses this to all.
             origins: the allowed origins of web pages, such as "https://example.org"; "*" allows all.
             grace: seconds for which a closing server waits for requests in flight before it cancels them.
 
@@ -910,7 +913,7 @@ class Session:
             from rekindle.server.running import PendingServer
         except ImportError as error:
             raise not_installed("the server", "server", error) from error
-        return PendingServer(self, self._operations.followed_by, host, port, name, api_keys, origins, grace)
+        return PendingServer(self, self._operations.followed_by, host, port, name, api_keys, admin_keys, origins, grace)
 
     serve_sync = blocking(serve)
 

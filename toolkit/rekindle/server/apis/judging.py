@@ -112,6 +112,7 @@ async def pool(exchange: Exchange) -> ASGIApp:
 
 async def _answer(exchange: Exchange, work: Callable[[], Awaitable[Any]], write: Callable[[Any], Any]) -> ASGIApp:
     """Answer with the result of `work`; cancel it if the client disconnects."""
+    await exchange.admit()
     exchange.model.session.check_room()
     result = await run_until_disconnect(exchange.request.receive, work)
     return send_nothing if result is None else reply(write(result))

@@ -19,6 +19,7 @@ async def create_embeddings(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/embeddings."""
     session = exchange.model.session
     request = read_embedding(exchange.body, exchange.limits.prompts)
+    await exchange.admit()
     session.check_room()
 
     async def work() -> tuple[Any, int]:
