@@ -106,3 +106,22 @@ async def test_minus_one_means_all_tokens_of_the_vocabulary(texts: Session, byte
         assert (await ask(app(session), CHAT, body)).status == 200
         answer = await session.generate("ab", max_tokens=0, prompt_logprobs=-1)
         assert answer == await session.generate("ab", max_tokens=0, prompt_logprobs=VOCAB_SIZE)
+
+
+async def test_answers_have_the_fingerprint_of_the_session_until_its_weights_change(texts: Session) -> None:
+    bodies = {CHAT: {"messages": [USER], "max_tokens": 1}, TEXT: {"prompt": "a", "max_tokens": 1}}
+    for path, body in bodies.items():
+        assert (await ask(app(texts), path, body)).json["system_fingerprint"] == texts.fingerprint
+        events = (await ask(app(texts), path, {**body, "stream": True})).events
+        assert {event["system_fingerprint"] for event in events} == {texts.fingerprint}
+    before = texts.fingerprint
+    await texts.update_weights({})
+    assert texts.fingerprint == f"{before}_1"
+
+
+def test_another_form_of_the_same_model_has_another_fingerprint() -> None:
+    loaded = fake_loaded_engine(fake_limits())
+    with fake_session(loaded) as one, fake_session(fake_loaded_engine(fake_limits())) as same:
+        assert one.fingerprint == same.fingerprint
+    with fake_session(replace(loaded, deployment=replace(loaded.deployment, dtype="bfloat16"))) as other:
+        assert other.fingerprint != one.fingerprint

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+from anyio.to_thread import run_sync
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -20,7 +21,7 @@ from rekindle.server.models import Models, ServedModel
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.fields import Fields, parse_body
 from rekindle.server.streaming import EventStream, run_until_disconnect, wait_all
-from rekindle.server.writing.common import Chunks
+from rekindle.server.writing.common import Chunks, Head
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,11 @@ class Exchange:
             )
         except RekindleError as error:
             raise api_error_of(error, {**call.fields, "adapter": "model"}) from error
+
+    async def head(self, kind: str) -> Head:
+        """Return the head of a new answer with the session's fingerprint, and `kind` as prefix of its id."""
+        fingerprint = await run_sync(lambda: self.model.session.fingerprint)  # the first time, it reads files
+        return Head.new(kind, self.model.name, fingerprint)
 
     def stream(self, handles: Sequence[Handle], call: Call, chunks: Chunks) -> ASGIApp:
         """Return the response with an answer in chunks."""

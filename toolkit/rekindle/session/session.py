@@ -66,6 +66,7 @@ from rekindle.session import comparing
 from rekindle.session import prefix as prefixes
 from rekindle.session.about import ASLEEP, About, Memory
 from rekindle.session.engine_view import EngineView
+from rekindle.session.fingerprint import fingerprint_of
 from rekindle.session.metrics import metrics_text
 from rekindle.session.operations.adapters import AdapterOperations, AdapterSource
 from rekindle.session.operations.engine import Operations
@@ -109,6 +110,7 @@ class Session:
         self._adapters = AdapterOperations(engine, loaded_engine, client)
         self._inspections = Inspections(engine, loaded_engine, client, self._requests)
         self._dashboard: Dashboard | None = None
+        self._fingerprint = ""
         with suppress(SessionError):  # an ended engine has nothing to log
             for lane, scheduler in enumerate(loaded_engine.schedulers):
                 engine.watch(TickLog(partial(_stats_of, scheduler), lane if len(loaded_engine.lanes) > 1 else None))
@@ -866,6 +868,17 @@ class Session:
     def weights_version(self) -> int:
         """Number of the weights in use: 0 for those of `open`, and one more after each `update_weights`."""
         return self._client.weights_version
+
+    @property
+    def fingerprint(self) -> str:
+        """Short digest of weights, numbers, programs, devices and code, which decide the bits of answers.
+
+        It is the `system_fingerprint` in answers of a server. The first access reads samples of the weight files. After
+        `update_weights` it ends in the number of the weights.
+        """
+        self._fingerprint = self._fingerprint or fingerprint_of(self._loaded_engine)
+        version = self.weights_version
+        return f"fp_{self._fingerprint}_{version}" if version else f"fp_{self._fingerprint}"
 
     @property
     def stats(self) -> Stats:
