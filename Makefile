@@ -34,7 +34,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-ray test-all test-deep test-arm mutants first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
+.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-peers test-ray test-all test-deep test-arm mutants first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -54,6 +54,7 @@ help:
 	@echo "make tutorials     runs the notebooks and compares them with those that are committed"
 	@echo "make test-browser  notebooks in JupyterLab, in a real browser (Chromium)"
 	@echo "make test-clients  clients of OpenAI's API against the server"
+	@echo "make test-peers    vLLM's and llama.cpp's server tests against a running server; says how"
 	@echo "make test-lm-eval  tasks of lm-eval on a session, as its model"
 	@echo "make test-ray      replicas in actors of Ray, which die and are found again"
 	@echo "make docs          the site of README, guides, tutorials and all public names, in build/site/html"
@@ -129,6 +130,10 @@ test-lm-eval: $(VENV)-lm-eval/.dev
 	$(BEGINS)
 	@HF_HUB_OFFLINE=1 $(VENV)-lm-eval/bin/python $(PYTEST) -W default tests/harness
 	$(PASSED)
+
+# PEERS names a suite, a checkout, an address and further options; without it, the target says how to run.
+test-peers: $(VENV)/.dev
+	@$(VENV)/bin/python -m tests.peers $(PEERS)
 
 test-ray: $(VENV)-ray/.dev
 	$(BEGINS)

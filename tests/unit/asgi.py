@@ -88,6 +88,7 @@ class Caller:
         self._app, self._stops_at = app, stops_at
         self._body = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         given = {"content-type": JSON, **(headers or {})}
+        path, _, query = path.partition("?")
         self._scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -96,7 +97,7 @@ class Caller:
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
-            "query_string": b"",
+            "query_string": query.encode(),
             "root_path": "",
             "headers": [(name.encode(), value.encode()) for name, value in given.items()],
             "server": ("localhost", 80),

@@ -19,7 +19,7 @@ InvalidData InvalidRequest LaneLoad LogitLens LogitsNotFinite LogitsRow MapResul
 ModelNotFound ModelTooLarge NoWeights NotRestored ParametersIgnored Part Patch Perplexity Piece Prefix PromptTooLong
 QueueFull Ranking Ray RekindleError ReplicaLost RequestCancelled SamplingParams Scores Session SessionClosed
 SessionError Settings Stats Steering StepTimeout StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun
-ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync
+ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync serve serve_sync
 """
 
 

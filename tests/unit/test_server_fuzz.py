@@ -2,13 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rekindle.core.checkpoints.uses import Classifier, Uses
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import Limits, app
 from rekindle.server.reading.call import NEUTRAL, SAMPLING
@@ -23,6 +26,10 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "Hello", "max_tokens": 2},
     "/v1/responses": {"input": "Hello", "max_output_tokens": 2},
     "/v1/embeddings": {"input": "Hello"},
+    "/rerank": {"query": "Hello", "documents": ["a", "b"]},
+    "/score": {"text_1": "Hello", "text_2": ["a", "b"]},
+    "/classify": {"input": "Hello"},
+    "/pooling": {"input": "Hello"},
     "/tokenize": {"prompt": "Hello"},
     "/detokenize": {"tokens": [1]},
 }
@@ -43,6 +50,19 @@ FIELDS = (
         "return_token_strs",
         "add_special_tokens",
         "functions",
+        "query",
+        "documents",
+        "texts",
+        "top_n",
+        "instruction",
+        "text_1",
+        "queries",
+        "max_tokens_per_doc",
+        "task",
+        "use_activation",
+        "prompt_logprobs",
+        "return_token_ids",
+        "return_tokens_as_token_ids",
     ),
 )
 TELLING: list[Any] = [
@@ -134,6 +154,10 @@ SAMPLED: dict[str, st.SearchStrategy[Any]] = {
     "guided_choice": st.lists(st.text("abc", min_size=1), min_size=1, max_size=3),
     "guided_json": st.just(SCHEMA),
     "user": texts,
+    "prompt_logprobs": st.integers(-1, 3),
+    "return_token_ids": st.booleans(),
+    "return_tokens_as_token_ids": st.booleans(),
+    "echo": st.booleans(),
 }
 CHATTED: dict[str, st.SearchStrategy[Any]] = {
     "messages": chats,
@@ -150,7 +174,6 @@ FITTING: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         **SAMPLED,
         "prompt": texts | ids | st.lists(texts, max_size=3) | st.lists(ids, max_size=3),
         "logprobs": st.integers(0, 5),
-        "echo": st.booleans(),
     },
     "/v1/responses": {
         **{name: SAMPLED[name] for name in ("temperature", "top_p", "stream", "user", "seed")},
@@ -166,6 +189,33 @@ FITTING: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "encoding_format": st.sampled_from(["float", "base64"]),
         "dimensions": st.integers(1, 9),
         "cache_salt": texts,
+    },
+    "/rerank": {
+        "query": texts,
+        "documents": st.lists(texts, max_size=3) | st.lists(st.fixed_dictionaries({"text": texts}), max_size=3),
+        "texts": st.lists(texts, max_size=3),
+        "top_n": st.integers(0, 5),
+        "return_documents": st.booleans(),
+        "instruction": texts,
+        "max_tokens_per_doc": st.integers(0, 5),
+        "cache_salt": texts,
+    },
+    "/score": {
+        "text_1": texts | st.lists(texts, max_size=2),
+        "text_2": texts | st.lists(texts, max_size=2),
+        "instruction": texts,
+        "max_tokens_per_query": st.integers(0, 5),
+    },
+    "/classify": {
+        "input": texts | ids | st.lists(texts | ids, max_size=3),
+        "use_activation": st.booleans(),
+        "cache_salt": texts,
+    },
+    "/pooling": {
+        "input": texts | ids | st.lists(texts | ids, max_size=3),
+        "task": st.sampled_from(["embed", "classify"]),
+        "use_activation": st.booleans(),
+        "dimensions": st.integers(1, 9),
     },
     "/tokenize": {
         "prompt": texts,
@@ -189,8 +239,10 @@ def bodies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
-    limits = fake_limits(max_context=256, num_pages=64, page_size=16)
-    with fake_session(fake_loaded_engine(limits, tokenizer=byte_tokenizer)) as session:
+    limits = fake_limits(max_context=512, num_pages=128, page_size=16)
+    loaded = fake_loaded_engine(limits, tokenizer=byte_tokenizer)
+    head = Uses(classifier=Classifier(np.full((1, 1), 0.01, np.float32), ("relevant",), independent=False))
+    with fake_session(replace(loaded, checkpoint=replace(loaded.checkpoint, uses=head))) as session:
         yield session
 
 

@@ -10,6 +10,7 @@ from anyio import wait_all_tasks_blocked
 from anyio.lowlevel import checkpoint
 
 from rekindle.core.errors import CheckpointError
+from rekindle.server.access import Access
 from rekindle.server.application import application
 from rekindle.server.errors import ApiError
 from rekindle.server.limits import Limits
@@ -151,7 +152,7 @@ async def test_an_error_of_an_opening_is_an_answer_and_the_next_request_tries_ag
 
 
 async def test_names_are_those_of_models_and_their_adapters_before_any_is_open() -> None:
-    served = application(ModelPool({"a": FakeSource(0.4, ["sql"]), "b": FakeSource(0.4)}, inf, 1.0), (), (), Limits())
+    served = application(ModelPool({"a": FakeSource(0.4, ["sql"]), "b": FakeSource(0.4)}, inf, 1.0), Access(), Limits())
     listed = await ask(served, "/v1/models")
     assert [(card["id"], card.get("parent"), card["max_model_len"]) for card in listed.json["data"]] == [
         ("a", None, None),
@@ -166,7 +167,7 @@ async def test_names_are_those_of_models_and_their_adapters_before_any_is_open()
 
 async def test_requests_are_answered_and_counted_by_model() -> None:
     pool = ModelPool({"a": FakeSource(0.4), "b": FakeSource(0.4)}, inf, 1.0)
-    served = application(pool, (), (), Limits())
+    served = application(pool, Access(), Limits())
     async with pool.running():
         for name in ("a", "b", "b"):
             answer = await ask(served, "/v1/completions", {"model": name, "prompt": [3, 1], "max_tokens": 2})

@@ -102,6 +102,8 @@ def test_a_completion_takes_texts_and_token_ids(given: Any, prompt: Any, ids: An
             "json_schema",
             SCHEMA,
         ),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "json_schema", SCHEMA),
+        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, "json_schema", SCHEMA),
         ({"guided_json": SCHEMA}, "json_schema", SCHEMA),
         ({"guided_regex": "a+"}, "regex", "a+"),
         ({"guided_choice": ["a"]}, "choice", ["a"]),
@@ -214,7 +216,7 @@ def test_a_chat_that_cannot_be_served_is_refused_by_the_name_of_a_field(fields: 
         ({"prompt": ["a"] * 20, "n": 6}, "n"),
         ({"suffix": "b"}, "suffix"),
         ({"logprobs": True}, "logprobs"),
-        ({"echo": True, "logprobs": 1, "stream": True}, "echo"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
     ],
 )
 def test_a_completion_that_cannot_be_served_is_refused(fields: dict[str, Any], param: str) -> None:

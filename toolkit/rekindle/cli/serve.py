@@ -25,6 +25,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 KEYS_VARIABLE = "REKINDLE_API_KEY"
 TABLES: Final = ".toml"
 """The suffix of files with a table for each model."""
+ADMIN_KEYS_VARIABLE = "REKINDLE_ADMIN_KEY"
 EXAMPLES: Final = (
     "rekindle serve smollm2-135m-instruct",
     "rekindle serve owner/name --host 0.0.0.0 --port 8080 --api-key KEY",
@@ -48,6 +49,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--name", help="the model's name for clients (MODEL, or the last part of a path)")
     text = f"an accepted API key; may be repeated (the key in {KEYS_VARIABLE}, else no key is required)"
     parser.add_argument("--api-key", metavar="KEY", action="append", help=text)
+    text = (
+        "a key of administrators, to pause the server and replace weights and adapters; may be repeated "
+        f"(the key in {ADMIN_KEYS_VARIABLE}, else nobody may)"
+    )
+    parser.add_argument("--admin-key", metavar="KEY", action="append", help=text)
     text = "origin of a web page with access from a browser, or * for all; may be repeated"
     parser.add_argument("--cors", metavar="ORIGIN", action="append", default=[], help=text)
     text = "time for requests in flight to finish on shutdown (30)"
@@ -73,6 +79,7 @@ def serve(arguments: Namespace) -> int:
         "host": arguments.host,
         "port": arguments.port,
         "api_keys": arguments.api_key or list(filter(None, [os.environ.get(KEYS_VARIABLE)])),
+        "admin_keys": arguments.admin_key or list(filter(None, [os.environ.get(ADMIN_KEYS_VARIABLE)])),
         "origins": arguments.cors,
         "grace": arguments.grace,
         "ssl_certfile": arguments.ssl_certfile,

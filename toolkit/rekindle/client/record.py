@@ -119,6 +119,16 @@ class Record:
         """Return the generation, or the partial generation of an unfinished request with finish reason "cancelled"."""
         return self.generation or self._with_response(self._with_parsed(self._generation_so_far("cancelled")))
 
+    @property
+    def prompt_token_ids(self) -> tuple[int, ...]:
+        """Token ids of the prompt; empty before the request starts."""
+        return () if self._started is None else self._started[0].prompt
+
+    @property
+    def prompt_logprobs(self) -> tuple[TokenLogprob | None, ...]:
+        """Log-probabilities of the prompt so far, as in `Generation`; complete with the first piece."""
+        return tuple(self._prompt_logprobs)
+
     def reading(self) -> Reading | None:
         """Return a new parser of the answer; None before the request starts, or for an answer of plain text."""
         reader = self._submission.reader

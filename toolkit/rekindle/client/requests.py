@@ -289,6 +289,7 @@ class Requests:
     def params(self, options: GenerateOptions[Any], n: int = 1) -> SamplingParams:
         """Return the sampling parameters of a call, checked for the model; raises as `SamplingParams.from_options`."""
         params = SamplingParams.from_options(options, self._options, n=n, beside=PromptOptions.__annotations__)
+        params = params.with_counts(self.vocab_size)
         limits = self.loaded_engine.limits
         self.check_predicts()
         params.check_against(self.vocab_size, limits.max_logprobs)

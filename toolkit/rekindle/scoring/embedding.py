@@ -24,6 +24,19 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 SMALLEST_NORM = 1e-12
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PooledStates:
+    """Hidden states of several prompts.
+
+    Attributes:
+        rows: the pooled hidden state of each prompt after the final norm, shape (prompts, hidden), float64.
+        prompt_tokens: the number of tokens of all prompts together.
+    """
+
+    rows: np.ndarray[Any, np.dtype[np.float64]]
+    prompt_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class EmbedOptions:
     """Checked options of `embed`, completed by the model's recommendations.
@@ -138,11 +151,18 @@ def embed(
     prompts, several = requests.prompts(texts, {"token_ids": token_ids})
     instructed = [_instructed(prompt, options.prompt_prefix) for prompt in prompts]
     states = yield from last_states(requests, instructed, several, options.pooling, cache_salt, adapter, bar)
-    vectors = states[:, : options.dimensions]
+    vectors = states.rows[:, : options.dimensions]
     if options.normalize:
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_NORM)
+        vectors = normalized(vectors)
     embeddings = vectors.astype(np.float32)
     return embeddings if several else embeddings[0]
+
+
+def normalized(vectors: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return vectors scaled to length 1."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: np.ndarray[Any, np.dtype[np.float64]] = vectors / np.maximum(lengths, SMALLEST_NORM)
+    return unit
 
 
 def last_states(
@@ -153,8 +173,8 @@ def last_states(
     cache_salt: str,
     adapter: str | None,
     bar: ScoringBar,
-) -> Waits[np.ndarray[Any, np.dtype[np.float64]]]:
-    """Return the pooled hidden state of each prompt after the final norm, shape (prompts, hidden), float64."""
+) -> Waits[PooledStates]:
+    """Return the pooled hidden state of each prompt."""
     __tracebackhide__ = True
     requests.check_engine()
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
@@ -170,8 +190,9 @@ def last_states(
     )
     handles = yield from wait_all((yield from batch.start()), bar)
     if not handles:
-        return np.zeros((0, requests.loaded_engine.model.hidden_size))
-    return np.stack([handle.record.mean_state() for handle in handles])
+        return PooledStates(np.zeros((0, requests.loaded_engine.model.hidden_size)), 0)
+    rows = np.stack([handle.record.mean_state() for handle in handles])
+    return PooledStates(rows, sum(handle.record.standing.prompt_tokens or 0 for handle in handles))
 
 
 def _instructed(prompt: Prompt | Exception, instruction: str) -> Prompt | Exception:

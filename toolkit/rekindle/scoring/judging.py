@@ -1,4 +1,4 @@
-"""Classification of texts, and reranking of documents by a classification head or by the likelihood of "yes"."""
+"""Classification of texts, and reranking of documents: by a head, by embeddings, or by the likelihood of "yes"."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,20 +8,20 @@ import numpy as np
 
 from rekindle.client.prompts import Messages, TokenIds
 from rekindle.client.requests import HasRequests, Requests
-from rekindle.core.checkpoints.uses import Classifier
+from rekindle.core.checkpoints.uses import Classifier, Embedding
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation, Prompt
 from rekindle.core.request import checks
-from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.params import LONGEST_SALT, SamplingParams
 from rekindle.core.request.request import check_length
 from rekindle.core.text.template import template_variables
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.scores.classes import Classification, sigmoid
 from rekindle.results.scores.ranking import Ranking
 from rekindle.scoring.computing import ScoringBar, compute_all
-from rekindle.scoring.embedding import last_states
+from rekindle.scoring.embedding import EmbedOptions, last_states, normalized, prompt_prefix
 
 INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 """Default instruction of Qwen3-Reranker."""
@@ -34,13 +34,19 @@ _SYSTEM: Final = (
 
 @overload
 def classify(
-    session: HasRequests, texts: str | Messages, *, adapter: str | None = None, progress: bool | None = None
+    session: HasRequests,
+    texts: str | Messages,
+    *,
+    cache_salt: str = "",
+    adapter: str | None = None,
+    progress: bool | None = None,
 ) -> Waits[Classification]: ...
 @overload
 def classify(
     session: HasRequests,
     texts: list[str] | Sequence[Messages],
     *,
+    cache_salt: str = "",
     adapter: str | None = None,
     progress: bool | None = None,
 ) -> Waits[list[Classification]]: ...
@@ -49,6 +55,7 @@ def classify(
     session: HasRequests,
     *,
     token_ids: TokenIds | Sequence[TokenIds],
+    cache_salt: str = "",
     adapter: str | None = None,
     progress: bool | None = None,
 ) -> Waits[Classification | list[Classification]]: ...
@@ -57,6 +64,7 @@ def classify(
     texts: Any = None,
     *,
     token_ids: Any = None,
+    cache_salt: str = "",
     adapter: str | None = None,
     progress: bool | None = None,
 ) -> Waits[Any]:
@@ -68,6 +76,7 @@ def classify(
     Args:
         texts: one text or conversation, or a list, as in `generate`.
         token_ids: token ids in place of texts; of one text, or of several.
+        cache_salt: as in `SamplingParams`.
         adapter: as in `SamplingParams`. It does not change the head.
         progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
             `progress` of `open`.
@@ -91,8 +100,9 @@ def classify(
             "rerank() compares documents"
         )
     prompts, several = requests.prompts(texts, {"token_ids": token_ids})
-    states = yield from last_states(requests, prompts, several, "last", "", adapter, bar)
-    classes = [Classification(head.labels, tuple(row), head.independent) for row in logits_of(head, states).tolist()]
+    states = yield from last_states(requests, prompts, several, "last", cache_salt, adapter, bar)
+    rows = logits_of(head, states.rows).tolist()
+    classes = [Classification(head.labels, tuple(row), head.independent) for row in rows]
     return classes if several else classes[0]
 
 
@@ -102,22 +112,25 @@ def rerank(
     documents: Sequence[str],
     *,
     instruction: str | None = None,
+    cache_salt: str = "",
     adapter: str | None = None,
     progress: bool | None = None,
 ) -> Waits[Ranking]:
-    """Rank documents by their relevance to a query, in the prompt format of Qwen3-Reranker.
+    """Rank documents by their relevance to a query.
 
-    Each document becomes a yes-or-no question in the model's chat format. A generative model scores it by the
-    probability of "yes" against "no", and a model with a one-class head by the probability of its class. For a
-    reranker with another format, write its texts and call `classify` or `score`.
+    An embedding model (one with a `1_Pooling`) scores a document by the cosine similarity of the two embeddings. For
+    other models, each document becomes a yes-or-no question in the model's chat format, as for Qwen3-Reranker: a
+    generative model scores it by the probability of "yes" against "no", and a model with a one-class head by the
+    probability of its class. For a reranker with another format, write its texts and call `classify` or `score`.
 
     The call waits for all documents, and for room in the waiting queue. Leaving the wait early cancels its requests.
 
     Args:
         query: the search query.
         documents: the texts to rank.
-        instruction: the criterion of relevance; the default describes a web search.
-        adapter: as in `SamplingParams`.
+        instruction: the criterion of relevance; the default describes a web search. For an embedding model, the
+            instruction of `embed` for the query; the default is the model's prompt "query", if it has one.
+        cache_salt, adapter: as in `SamplingParams`.
         progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
             `progress` of `open`.
 
@@ -136,26 +149,49 @@ def rerank(
     if not checks.is_sequence(documents):
         raise InvalidRequest(f"documents must be a list of texts, got {checks.preview(documents)}")
     texts = checks.long_texts("documents", documents)
-    instruct = INSTRUCTION if instruction is None else checks.text("instruction", instruction)
+    checks.unless_none(checks.text)("instruction", instruction)
+    salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
     requests.check_engine()
-    if requests.loaded_engine.tokenizer is not None and requests.loaded_engine.tokenizer.chat_template is None:
+    uses = requests.loaded_engine.checkpoint.uses
+    if uses.classifier is None and (uses.embedding.pooling is not None or uses.embedding.unsupported_reason):
+        options = EmbedOptions.of(requests.loaded_engine, None, None, None, None)
+        prompts = _for_embedding(uses.embedding, instruction, query, texts)
+        states = yield from last_states(requests, prompts, True, options.pooling, salt, adapter, bar)
+        vectors = normalized(states.rows)
+        scores = (vectors[1:] @ vectors[0]).tolist()
+        return Ranking(query, texts, tuple(scores), states.prompt_tokens)
+    questions = _questions(requests.loaded_engine.tokenizer, instruction, query, texts)
+    if uses.classifier is None:
+        answers, count = yield from _by_answer(requests, questions, salt, requests.adapter(adapter), bar)
+        return Ranking(query, texts, tuple(answers), count)
+    if (classes := len(uses.classifier.labels)) > 1:
+        raise InvalidRequest(
+            f"rerank() needs a head with one class, but the head of this model has {classes}; use classify()"
+        )
+    states = yield from last_states(requests, questions, True, "last", salt, adapter, bar)
+    logits = logits_of(uses.classifier, states.rows)[:, 0].tolist()
+    return Ranking(query, texts, tuple(map(sigmoid, logits)), states.prompt_tokens)
+
+
+def _for_embedding(defaults: Embedding, instruction: str | None, query: str, documents: Sequence[str]) -> list[Prompt]:
+    """Return the query and the documents, each with the model's prompt for it."""
+    of_query, of_document = (
+        prompt_prefix(defaults, name if own is None and name in defaults.prompts else own)
+        for name, own in (("query", instruction), ("document", None))
+    )
+    return [of_query + query, *(of_document + document for document in documents)]
+
+
+def _questions(
+    tokenizer: Tokenizer | None, instruction: str | None, query: str, documents: Sequence[str]
+) -> list[Prompt]:
+    if tokenizer is not None and tokenizer.chat_template is None:
         raise InvalidRequest(
             "rerank() needs the model's chat template, and the model has none: pass chat_template= to open(), or write "
             "the texts yourself for classify() or score()"
         )
-    prompts: list[Prompt] = [
-        question(requests.loaded_engine.tokenizer, instruct, query, document) for document in texts
-    ]
-    head = requests.loaded_engine.checkpoint.uses.classifier
-    if head is None:
-        scores = yield from _by_answer(requests, prompts, requests.adapter(adapter), bar)
-        return Ranking(query, texts, tuple(scores))
-    if len(head.labels) > 1:
-        raise InvalidRequest(
-            f"rerank() needs a head with one class, but the head of this model has {len(head.labels)}; use classify()"
-        )
-    states = yield from last_states(requests, prompts, True, "last", "", adapter, bar)
-    return Ranking(query, texts, tuple(map(sigmoid, logits_of(head, states)[:, 0].tolist())))
+    instruct = INSTRUCTION if instruction is None else instruction
+    return [question(tokenizer, instruct, query, document) for document in documents]
 
 
 def question(tokenizer: Tokenizer | None, instruction: str, query: str, document: str) -> Conversation:
@@ -173,9 +209,9 @@ def logits_of(head: Classifier, states: np.ndarray[Any, np.dtype[Any]]) -> np.nd
 
 
 def _by_answer(
-    requests: Requests, prompts: Sequence[Prompt], adapter: str | None, bar: ScoringBar
-) -> Waits[list[float]]:
-    """Return the probability of "yes" against "no" for each question."""
+    requests: Requests, prompts: Sequence[Prompt], cache_salt: str, adapter: str | None, bar: ScoringBar
+) -> Waits[tuple[list[float], int]]:
+    """Return the probability of "yes" against "no" for each question, and the number of tokens of all questions."""
     __tracebackhide__ = True
     preparer = requests.loaded_engine.preparer
     if preparer.tokenizer is None:
@@ -190,6 +226,7 @@ def _by_answer(
         logprobs=0,
         logprobs_of="sampled",
         ignore_eos=True,
+        cache_salt=cache_salt,
         adapter=adapter,
     )
     answers = yield from compute_all(requests, [(each, params) for each in ids], bar)
@@ -198,7 +235,7 @@ def _by_answer(
         assert answer.logprobs is not None
         probability = float(np.exp(answer.logprobs[0].logprob))
         scores.append(probability if answer.token_ids == (yes,) else 1 - probability)
-    return scores
+    return scores, sum(map(len, ids))
 
 
 def one_token(tokenizer: Tokenizer, word: str) -> int:

@@ -9,11 +9,14 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from rekindle.core.errors import ConfigError, RekindleError
-from rekindle.server.apis import openai, texts
+from rekindle.core.errors import RekindleError
+from rekindle.server.access import Access
+from rekindle.server.apis import judging, openai, texts
+from rekindle.server.apis.administration import Administration
 from rekindle.server.apis.state import StateRoutes
 from rekindle.server.errors import ApiError
 from rekindle.server.exchange import Endpoint
+from rekindle.server.gate import Gate
 from rekindle.server.guards import ApiKeys, ErrorBoundary, error_response
 from rekindle.server.limits import Limits
 from rekindle.server.models import Models, OneModel
@@ -25,6 +28,7 @@ def app(
     *,
     name: str | None = None,
     api_keys: Sequence[str] = (),
+    admin_keys: Sequence[str] = (),
     origins: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> ASGIApp:
@@ -35,27 +39,36 @@ def app(
     Args:
         session: the session to serve.
         name: the model's name for clients; by default the session's name, or the last part of a path.
-        api_keys: accepted keys; a client sends one as `Authorization: Bearer KEY`. If empty, no key is required.
+        api_keys: accepted keys, sent as `Authorization: Bearer KEY`. If empty, no key is required.
+        admin_keys: accepted keys for administration: pauses, and new weights and adapters from files of this machine. If
+            empty, these paths are refused.
         origins: origins of web pages with access from a browser (CORS), such as "https://example.org"; "*" for all.
         limits: bounds on request bodies and on buffers for clients.
 
     Raises:
         ConfigError: an API key or an origin is empty or not a string.
     """
-    return application(OneModel(session, name), api_keys, origins, limits or Limits())
+    return application(OneModel(session, name), Access(api_keys, admin_keys, origins), limits or Limits())
 
 
-def application(models: Models, api_keys: Sequence[str], origins: Sequence[str], limits: Limits) -> ASGIApp:
-    """Return an ASGI app over models; arguments and errors as in `app`."""
-    for name, values in (("api_keys", api_keys), ("origins", origins)):
-        if isinstance(values, str) or not all(values):
-            raise ConfigError(f"{name} must be a list of non-empty strings")
-    state = StateRoutes(models)
+def application(models: Models, access: Access, limits: Limits) -> ASGIApp:
+    """Return an ASGI app over models."""
+    state, gate = StateRoutes(models), Gate()
+    administration = Administration(models, gate, tuple(access.admin_keys), limits)
     answers = {
         "/v1/chat/completions": openai.create_chat_completion,
         "/v1/responses": openai.create_response,
         "/v1/completions": openai.create_completion,
         "/v1/embeddings": texts.create_embeddings,
+        "/v1/rerank": judging.rank,
+        "/v2/rerank": judging.rank,
+        "/rerank": judging.rank,
+        "/v1/score": judging.score_pairs,
+        "/score": judging.score_pairs,
+        "/v1/classify": judging.classify,
+        "/classify": judging.classify,
+        "/v1/pooling": judging.pool,
+        "/pooling": judging.pool,
         "/tokenize": texts.tokenize,
         "/detokenize": texts.detokenize,
     }
@@ -67,14 +80,20 @@ def application(models: Models, api_keys: Sequence[str], origins: Sequence[str],
         "/metrics": state.metrics,
     }
     guards = [Middleware(ErrorBoundary)]
-    if origins:
-        guards.append(Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]))
-    if api_keys:
-        guards.append(Middleware(ApiKeys, keys=tuple(api_keys)))
+    if access.origins:
+        guards.append(
+            Middleware(CORSMiddleware, allow_origins=list(access.origins), allow_methods=["*"], allow_headers=["*"])
+        )
+    if access.api_keys:
+        guards.append(Middleware(ApiKeys, keys=(*access.api_keys, *access.admin_keys)))
     return Starlette(
         routes=[
-            *(Route(path, Endpoint(answer, models, limits), methods=["POST"]) for path, answer in answers.items()),
+            *(
+                Route(path, Endpoint(answer, models, limits, gate), methods=["POST"])
+                for path, answer in answers.items()
+            ),
             *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
+            *administration.routes,
         ],
         middleware=guards,
         lifespan=lambda _: models.running(),

@@ -6,20 +6,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
-from starlette.requests import Request
+from anyio.to_thread import run_sync
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rekindle.client.handle import Handle
 from rekindle.core.errors import RekindleError
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError, api_error_of
+from rekindle.server.gate import Gate
 from rekindle.server.guards import reply
 from rekindle.server.limits import Limits
 from rekindle.server.models import Models, ServedModel
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.fields import Fields, parse_body
 from rekindle.server.streaming import EventStream, run_until_disconnect, wait_all
-from rekindle.server.writing.common import Chunks
+from rekindle.server.writing.common import Chunks, Head
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +33,43 @@ class Exchange:
         body: the fields of the body, without the model.
         model: the model, held until the end of the answer.
         limits: the bounds on prompts and streams.
+        gate: the gate before the model, closed by administrators.
     """
 
     request: Request
     body: Fields
     model: ServedModel
     limits: Limits
+    gate: Gate
+
+    async def admit(self) -> None:
+        """Wait while the server is paused.
+
+        Raises:
+            ClientDisconnect: the client disconnects first.
+        """
+        if self.gate.is_closed and not await run_until_disconnect(self.request.receive, self.gate.wait):
+            raise ClientDisconnect
 
     async def submit(self, call: Call) -> list[Handle]:
         """Submit a call to the model's session.
 
         Raises:
             ApiError: the session refuses the call.
+            ClientDisconnect: the client disconnects while the server is paused.
         """
+        await self.admit()
         try:
             return await self.model.session.submit_all(
                 call.prompt, n=call.n, adapter=self.model.adapter, **call.options
             )
         except RekindleError as error:
             raise api_error_of(error, {**call.fields, "adapter": "model"}) from error
+
+    async def head(self, kind: str) -> Head:
+        """Return the head of a new answer with the session's fingerprint, and `kind` as prefix of its id."""
+        fingerprint = await run_sync(lambda: self.model.session.fingerprint)  # the first time, it reads files
+        return Head.new(kind, self.model.name, fingerprint)
 
     def stream(self, handles: Sequence[Handle], call: Call, chunks: Chunks) -> ASGIApp:
         """Return the response with an answer in chunks."""
@@ -75,10 +95,11 @@ class Endpoint:
         answer: the function for the answer.
         models: the models of the server.
         limits: the bounds on requests and streams.
+        gate: the gate before the models.
     """
 
-    def __init__(self, answer: Callable[[Exchange], Awaitable[ASGIApp]], models: Models, limits: Limits):
-        self._answer, self._models, self._limits = answer, models, limits
+    def __init__(self, answer: Callable[[Exchange], Awaitable[ASGIApp]], models: Models, limits: Limits, gate: Gate):
+        self._answer, self._models, self._limits, self._gate = answer, models, limits, gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -86,7 +107,7 @@ class Endpoint:
         check_type(request)
         body = parse_body(await read_body(request, self._limits))
         async with self._models.use(body.take("model", str)) as model:
-            response = await self._answer(Exchange(request, body, model, self._limits))
+            response = await self._answer(Exchange(request, body, model, self._limits, self._gate))
             await response(scope, receive, send)
 
 

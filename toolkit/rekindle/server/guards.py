@@ -112,15 +112,17 @@ class ApiKeys:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._has_key(scope):
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not has_key(scope, self._accepted):
             message = "give an API key of this server, as 'Authorization: Bearer KEY'"
             await error_reply(ApiError(401, message, code="invalid_api_key"))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _has_key(self, scope: Scope) -> bool:
-        headers = dict(scope["headers"])
-        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-        key = token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
-        # All keys are compared, so the response time reveals nothing about a partial match.
-        return sum(hmac.compare_digest(key, accepted) for accepted in self._accepted) > 0
+
+def has_key(scope: Scope, accepted: Sequence[bytes]) -> bool:
+    """Return True if a request has one of the accepted keys."""
+    headers = dict(scope["headers"])
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    key = token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
+    # All keys are compared, so the response time reveals nothing about a partial match.
+    return sum(hmac.compare_digest(key, each) for each in accepted) > 0

@@ -1,4 +1,4 @@
-"""Several models in one server: each opens for its first request, and closes when it is idle or in the way."""
+"""Several models in one server. A model opens for the first request, and closes when idle or in the way."""
 
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -57,11 +57,11 @@ class OpenModel:
 class ModelPool:
     """Models of a server that are open while requests use them.
 
-    One model opens or closes at a time. To make room for a model, those idle for the longest time close first.
+    One model opens or closes at a time. To make room for a model, the models idle for the longest time close first.
 
     Args:
         sources: the models by their names for clients; a request without a name is for the first one.
-        keep_alive: the seconds until an idle model closes; infinity keeps it until another one needs its memory.
+        keep_alive: the seconds until an idle model closes; infinity for never.
         room: the part of the devices' memory for all models together.
     """
 

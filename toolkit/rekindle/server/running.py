@@ -18,6 +18,7 @@ from rekindle.core.concurrency.threads import Work
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import ConfigError
+from rekindle.server.access import Access
 from rekindle.server.application import application
 from rekindle.server.connections import Connection, Uvicorn, UvicornApp
 from rekindle.server.guards import LocalNames
@@ -172,7 +173,8 @@ class PendingServer(Eventual[Server]):
         models: the models to serve.
         follow: called with the server's `stop` function and its `closed` feed.
         certificate: the certificate for HTTPS; None for HTTP.
-        host, port, api_keys, origins, grace: as in `Session.serve`.
+        access: the clients with access.
+        host, port, grace: as in `Session.serve`.
     """
 
     _gives = Server
@@ -184,8 +186,7 @@ class PendingServer(Eventual[Server]):
         follow: Callable[[Callable[[], None], Feed[None]], None],
         host: str,
         port: int,
-        api_keys: Sequence[str],
-        origins: Sequence[str],
+        access: Access,
         grace: float,
         certificate: Certificate | None,
     ):
@@ -193,9 +194,9 @@ class PendingServer(Eventual[Server]):
         _check_number("grace", grace, float, MOST_GRACE, "; it is in seconds")
         self._certificate = certificate
         self._names = [card.name for card in models.cards() if card.parent is None]
-        asgi_app, local = application(models, api_keys, origins, Limits()), host in LOCAL_HOSTS
-        self._app = LocalNames(asgi_app) if local and not api_keys else asgi_app
-        self._public = not local and not api_keys
+        asgi_app, local = application(models, access, Limits()), host in LOCAL_HOSTS
+        self._app = LocalNames(asgi_app) if local and not access.api_keys else asgi_app
+        self._public = not local and not access.api_keys
         self._follow, self._host, self._port, self._grace = follow, host, port, grace
 
     def __repr__(self) -> str:

@@ -79,6 +79,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     api_keys: Sequence[str] = (),
+    admin_keys: Sequence[str] = (),
     origins: Sequence[str] = (),
     grace: float = 10.0,
     ssl_certfile: str | PathLike[str] | None = None,
@@ -94,7 +95,7 @@ def serve(
     Args:
         models: a model as in `open`, or a mapping with the keywords of `open`, by the names for clients.
         keep_alive: the seconds without a request until a model closes; infinity for never.
-        host, port, api_keys, origins, grace, ssl_certfile, ssl_keyfile: as in `Session.serve`.
+        host, port, api_keys, admin_keys, origins, grace, ssl_certfile, ssl_keyfile: as in `Session.serve`.
 
     Returns:
         A `PendingServer`: its await, or `async with`, starts the server and returns it.
@@ -108,13 +109,14 @@ def serve(
     if not sources:
         raise ConfigError('models must map at least one name to a model, such as {"small": "smollm2-135m-instruct"}')
     try:
+        from rekindle.server.access import Access
         from rekindle.server.pool import ModelPool
         from rekindle.server.running import Certificate, PendingServer
     except ImportError as error:
         raise not_installed("the server", "server", error) from error
-    certificate = Certificate.of(ssl_certfile, ssl_keyfile)
+    certificate, access = Certificate.of(ssl_certfile, ssl_keyfile), Access(api_keys, admin_keys, origins)
     pool = ModelPool(sources, keep_alive, ROOM)
-    return PendingServer(pool, _follow_nothing, host, port, api_keys, origins, grace, certificate)
+    return PendingServer(pool, _follow_nothing, host, port, access, grace, certificate)
 
 
 serve_sync = blocking(serve)

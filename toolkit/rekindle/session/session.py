@@ -67,6 +67,7 @@ from rekindle.session import comparing
 from rekindle.session import prefix as prefixes
 from rekindle.session.about import ASLEEP, About, Memory
 from rekindle.session.engine_view import EngineView
+from rekindle.session.fingerprint import fingerprint_of
 from rekindle.session.metrics import metrics_text
 from rekindle.session.operations.adapters import AdapterOperations, AdapterSource
 from rekindle.session.operations.engine import Operations
@@ -110,6 +111,7 @@ class Session:
         self._adapters = AdapterOperations(engine, loaded_engine, client)
         self._inspections = Inspections(engine, loaded_engine, client, self._requests)
         self._dashboard: Dashboard | None = None
+        self._fingerprint = ""
         with suppress(SessionError):  # an ended engine has nothing to log
             for lane, scheduler in enumerate(loaded_engine.schedulers):
                 engine.watch(TickLog(partial(_stats_of, scheduler), lane if len(loaded_engine.lanes) > 1 else None))
@@ -803,6 +805,12 @@ class Session:
         return self._loaded_engine.tokenizer
 
     @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The classes of the model's classification head; None without a head."""
+        head = self._loaded_engine.checkpoint.uses.classifier
+        return None if head is None else head.labels
+
+    @property
     def name(self) -> str:
         """Name of the model, as passed to `open`."""
         return self._name
@@ -863,6 +871,17 @@ class Session:
         return self._client.weights_version
 
     @property
+    def fingerprint(self) -> str:
+        """Short digest of weights, numbers, programs, devices and code, which decide the bits of answers.
+
+        It is the `system_fingerprint` in answers of a server. The first access reads samples of the weight files. After
+        `update_weights` it ends in the number of the weights.
+        """
+        self._fingerprint = self._fingerprint or fingerprint_of(self._loaded_engine)
+        version = self.weights_version
+        return f"fp_{self._fingerprint}_{version}" if version else f"fp_{self._fingerprint}"
+
+    @property
     def stats(self) -> Stats:
         """Current counters of the engine."""
         return self._loaded_engine.stats()
@@ -874,6 +893,7 @@ class Session:
         port: int = 8000,
         name: str | None = None,
         api_keys: Sequence[str] = (),
+        admin_keys: Sequence[str] = (),
         origins: Sequence[str] = (),
         grace: float = 10.0,
         ssl_certfile: str | PathLike[str] | None = None,
@@ -891,6 +911,8 @@ class Session:
             port: the port to listen on; 0 chooses a free one.
             name: the model name for clients; the default is the name passed to `open`, or the last part of a path.
             api_keys: the accepted API keys; empty accepts clients without a key.
+            admin_keys: the accepted keys of administrators, who may pause the server, and replace weights and adapters
+                by files of this machine; empty refuses this to all.
             origins: the allowed origins of web pages, such as "https://example.org"; "*" allows all.
             grace: seconds for which a closing server waits for requests in flight before it cancels them.
             ssl_certfile: the certificate for HTTPS, with its chain, in PEM format; None for HTTP.
@@ -906,13 +928,14 @@ class Session:
         """
         self._requests.check_engine()
         try:
+            from rekindle.server.access import Access
             from rekindle.server.models import OneModel
             from rekindle.server.running import Certificate, PendingServer
         except ImportError as error:
             raise not_installed("the server", "server", error) from error
-        certificate = Certificate.of(ssl_certfile, ssl_keyfile)
+        certificate, access = Certificate.of(ssl_certfile, ssl_keyfile), Access(api_keys, admin_keys, origins)
         follow, models = self._operations.followed_by, OneModel(self, name)
-        return PendingServer(models, follow, host, port, api_keys, origins, grace, certificate)
+        return PendingServer(models, follow, host, port, access, grace, certificate)
 
     serve_sync = blocking(serve)
 

@@ -166,10 +166,10 @@ def bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
 
 
 def count_or_none(name: str, value: Any, high: int) -> int | None:
-    """Return a number of alternatives up to `high`; None for None or False, and 0 for True."""
+    """Return a number of alternatives up to `high`, or -1 for all; None for None or False, and 0 for True."""
     if value is None or value is False:
         return None
-    return 0 if value is True else integer(name, value, 0, high)
+    return 0 if value is True else integer(name, value, -1, high)
 
 
 def unless_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:

@@ -104,7 +104,8 @@ class SamplingParams:
         keep_stop: keep the whole stop string in the text. Default False. The token ids include its tokens either way.
         skip_special_tokens: remove special tokens from the text. Default True. False keeps them by their text.
         logprobs: number of likeliest alternatives per position to return log-probabilities of, in addition to the
-            generated tokens. True means 0, only the tokens. None (default) or False disables log-probabilities.
+            generated tokens. True means 0, only the tokens, and -1 all tokens of the vocabulary, for which
+            `max_logprobs` of `open` must be as large. None (default) or False disables log-probabilities.
         logprobs_of: distribution of `logprobs`. "model" (default) is the distribution of the model, before any sampling
             parameter. "sampled" is the distribution used for sampling: after all parameters from `logit_bias` to
             `min_p`, normalized over the remaining tokens. At temperature 0 it is the distribution before `temperature`.
@@ -257,6 +258,13 @@ class SamplingParams:
         penalties = (self.repetition_penalty, self.frequency_penalty, self.presence_penalty)
         bans = self.logit_bias or self.bad_words or self.min_tokens or self.allowed_token_ids is not None
         return bool(bans) or penalties != (1.0, 0.0, 0.0) or self.processor_args is not None
+
+    def with_counts(self, vocab_size: int) -> "SamplingParams":
+        """Return the parameters with the size of the vocabulary in place of -1 as a number of alternatives."""
+        if -1 not in (self.logprobs, self.prompt_logprobs):
+            return self
+        output, prompt = (vocab_size if count == -1 else count for count in (self.logprobs, self.prompt_logprobs))
+        return replace(self, logprobs=output, prompt_logprobs=prompt)
 
     def check_against(self, vocab_size: int, max_logprobs: int) -> None:
         """Check the parameters against a model.

@@ -14,7 +14,7 @@ class Ranked:
 
     Attributes:
         index: the index of the document in the call.
-        score: the relevance, a probability from 0 to 1.
+        score: the relevance, as in `Ranking`.
         document: the text.
     """
 
@@ -30,12 +30,15 @@ class Ranking:
     Attributes:
         query: the text of the query.
         documents: the documents in the order of the call.
-        scores: the relevance of each document, a probability from 0 to 1, in the same order.
+        scores: the relevance of each document in the same order: a probability from 0 to 1, or for an embedding model
+            a cosine from -1 to 1.
+        prompt_tokens: the number of tokens computed or found in the cache, for all documents together.
     """
 
     query: str
     documents: tuple[str, ...]
     scores: tuple[float, ...]
+    prompt_tokens: int = 0
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -79,7 +82,11 @@ class Ranking:
         return markup.bundle(repr(self), markup.card("Ranking", self.query, table))
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        return [(str(r.index), markup.percent(r.score), markup.one_line(r.document, 80)) for r in self.top(MOST_ROWS)]
+        return [(str(r.index), _relevance(r.score), markup.one_line(r.document, 80)) for r in self.top(MOST_ROWS)]
+
+
+def _relevance(score: float) -> str:
+    return markup.percent(score) if score >= 0 else f"{score:.1%}"
 
 
 MOST_ROWS = 50

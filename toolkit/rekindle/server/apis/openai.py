@@ -15,7 +15,7 @@ from rekindle.server.writing.responses import ResponseChunks, response
 async def create_chat_completion(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/chat/completions."""
     request = read_chat(exchange.body, exchange.model.form)
-    handles, head = await exchange.submit(request.call), Head.new("chatcmpl", exchange.model.name)
+    head, handles = await exchange.head("chatcmpl"), await exchange.submit(request.call)
     if request.call.streaming is not None:
         chunks = ChatChunks(head, request, [handle.record for handle in handles])
         return exchange.stream(handles, request.call, chunks)
@@ -34,7 +34,7 @@ async def create_response(exchange: Exchange) -> ASGIApp:
 async def create_completion(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/completions."""
     request = read_completion(exchange.body, exchange.limits.prompts)
-    handles, head = await exchange.submit(request.call), Head.new("cmpl", exchange.model.name)
+    head, handles = await exchange.head("cmpl"), await exchange.submit(request.call)
     decode = exchange.model.decode
     if request.call.streaming is not None:
         chunks = CompletionChunks(head, request, [handle.record for handle in handles], decode)

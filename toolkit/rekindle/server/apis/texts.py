@@ -19,24 +19,24 @@ async def create_embeddings(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/embeddings."""
     session = exchange.model.session
     request = read_embedding(exchange.body, exchange.limits.prompts)
-    all_strings = all(isinstance(text, str) for text in request.texts)
-    mixed = not all_strings and any(isinstance(text, str) for text in request.texts)
-    ids = await run_sync(_all_ids, session, request.texts) if mixed else request.texts
-    inputs: dict[str, Any] = {"texts": request.texts} if all_strings else {"token_ids": ids}
+    await exchange.admit()
     session.check_room()
-    vectors = await run_until_disconnect(
-        exchange.request.receive,
-        lambda: session.embed(
+
+    async def work() -> tuple[Any, int]:
+        inputs, count = await run_sync(prompts_of, session, request.texts)
+        vectors = await session.embed(
             **inputs,
             dimensions=request.dimensions,
             cache_salt=request.cache_salt,
             adapter=exchange.model.adapter,
             progress=False,
-        ),
-    )
-    if vectors is None:
+        )
+        return vectors, count
+
+    result = await run_until_disconnect(exchange.request.receive, work)
+    if result is None:
         return send_nothing
-    count = await run_sync(lambda: sum(_length(session, text) for text in request.texts))
+    vectors, count = result
     return reply(embeddings(vectors, exchange.model.name, count, request.encoding))
 
 
@@ -65,11 +65,24 @@ def _tokens(session: ServedSession, request: TokenizeRequest) -> Sequence[int]:
     return session.tokenizer.encode(text)
 
 
-def _all_ids(session: ServedSession, texts: Sequence[str | list[int]]) -> list[list[int]]:
+def prompts_of(session: ServedSession, inputs: Sequence[Any]) -> tuple[dict[str, Any], int]:
+    """Return the keywords of a session call for several prompts, and the number of their tokens.
+
+    Args:
+        session: the session of the call.
+        inputs: texts, lists of token ids or conversations. If texts and token ids are mixed, all become token ids.
+    """
+    if not any(map(_is_ids, inputs)):
+        return {"texts": list(inputs)}, sum(session.count_tokens(each) for each in inputs)
+    ids = [each if _is_ids(each) else _ids_of(session, each) for each in inputs]
+    return {"token_ids": ids}, sum(map(len, ids))
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and isinstance(value[0], int)
+
+
+def _ids_of(session: ServedSession, text: str) -> list[int]:
     if session.tokenizer is None:
         raise ApiError(400, "the model has no tokenizer: give token ids alone", param="input")
-    return [session.tokenizer.encode(text) if isinstance(text, str) else text for text in texts]
-
-
-def _length(session: ServedSession, text: str | list[int]) -> int:
-    return session.count_tokens(text) if isinstance(text, str) else len(text)
+    return session.tokenizer.encode(text)

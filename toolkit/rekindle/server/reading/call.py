@@ -60,6 +60,21 @@ class Streaming:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenReports:
+    """Reports about single tokens in an answer, in vLLM's form.
+
+    Attributes:
+        prompt: whether the answer has the log-probabilities of the prompt.
+        ids: whether the answer has the token ids of the prompt and the output.
+        by_id: whether log-probabilities name tokens by their ids.
+    """
+
+    prompt: bool = False
+    ids: bool = False
+    by_id: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A call of `session.submit_all`.
 
@@ -70,6 +85,7 @@ class Call:
         choices: the choices of each prompt in the answer.
         fields: the field of the body for each keyword.
         streaming: the options of a stream; None for a complete answer.
+        reports: the reports about single tokens.
     """
 
     prompt: Any
@@ -78,6 +94,7 @@ class Call:
     choices: int
     fields: Mapping[str, str]
     streaming: Streaming | None
+    reports: TokenReports = TokenReports()
 
     @property
     def needs_calls(self) -> bool:
@@ -123,6 +140,17 @@ def streaming(body: Fields) -> Streaming | None:
     usage, continuous = options.flag("include_usage"), options.flag("continuous_usage_stats")
     options.finish({}, ("include_obfuscation",))
     return Streaming(usage, usage and continuous)
+
+
+def token_reports(body: Fields, options: dict[str, Any], fields: dict[str, str]) -> TokenReports:
+    """Take the fields for reports about single tokens, and add the keyword that they need."""
+    count = body.take("prompt_logprobs", int)
+    if count is not None:
+        options["prompt_logprobs"], fields["prompt_logprobs"] = count, "prompt_logprobs"
+        if body.peek(("stream",)).get("stream") is True:
+            body.refuse("prompt_logprobs", "is not served as a stream; leave out stream")
+    ids, by_id = body.flag("return_token_ids"), body.flag("return_tokens_as_token_ids")
+    return TokenReports(count is not None, ids, by_id)
 
 
 def choice_count(body: Fields) -> int:

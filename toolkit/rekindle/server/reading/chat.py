@@ -7,13 +7,12 @@ from typing import Any
 
 from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
-from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeat_prompts, sampling, streaming
+from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeat_prompts, sampling, streaming, token_reports
 from rekindle.server.reading.fields import Fields
 
 NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
     "add_special_tokens": (False,),
-    "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "include_reasoning": (True,),
@@ -32,13 +31,13 @@ class ChatRequest:
         call: the call of the session.
         logprobs: whether the answer has the log-probabilities of its tokens.
         one_call: whether the answer has at most one tool call.
-        by_id: whether log-probabilities name tokens by their ids.
+        echo: the text before the answer: that of a last message of the assistant, if the body asks for it.
     """
 
     call: Call
     logprobs: bool
     one_call: bool
-    by_id: bool
+    echo: str
 
 
 def read_chat(body: Fields, form: MessageForm) -> ChatRequest:
@@ -62,14 +61,25 @@ def read_chat(body: Fields, form: MessageForm) -> ChatRequest:
         body.refuse("top_logprobs", "requires logprobs=true")
     if logprobs:
         options["logprobs"], fields["logprobs"] = top or 0, "top_logprobs"
-    one_call, by_id = not body.flag("parallel_tool_calls", True), body.flag("return_tokens_as_token_ids")
+    one_call, reports = not body.flag("parallel_tool_calls", True), token_reports(body, options, fields)
     options |= tools_in(body) | template_in(body)
     count = choice_count(body)
     prompts, n = repeat_prompts([[message(each, form) for each in messages]], options, count)
     fields["prompt"] = "messages"
-    call = Call(prompts if len(prompts) > 1 else prompts[0], options, n, count, fields, streaming(body))
+    call = Call(prompts if len(prompts) > 1 else prompts[0], options, n, count, fields, streaming(body), reports)
+    echo = _last_text(messages[-1]) if body.flag("echo") else ""
     body.finish(NEUTRAL_FIELDS)
-    return ChatRequest(call, logprobs, one_call, by_id)
+    return ChatRequest(call, logprobs, one_call, echo)
+
+
+def _last_text(last: Mapping[str, Any]) -> str:
+    """Return the text of a last message of the assistant; empty for another role."""
+    content = last.get("content") if last.get("role") == "assistant" else None
+    if isinstance(content, list):
+        content = "\n".join(
+            part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)
+        )
+    return content if isinstance(content, str) else ""
 
 
 def message(source: Mapping[str, Any], form: MessageForm) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeat_prompts, sampling, streaming
+from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeat_prompts, sampling, streaming, token_reports
 from rekindle.server.reading.fields import Fields
 
 DEFAULT_MAX_TOKENS = 16
@@ -24,14 +24,12 @@ class CompletionRequest:
         prompts: the prompt of each choice.
         echo: whether the answer repeats the prompt.
         logprobs: the number of alternatives to each token; None for no log-probabilities.
-        by_id: whether log-probabilities name tokens by their ids.
     """
 
     call: Call
     prompts: Sequence[Text]
     echo: bool
     logprobs: int | None
-    by_id: bool
 
 
 def read_completion(body: Fields, most: int) -> CompletionRequest:
@@ -56,18 +54,16 @@ def read_completion(body: Fields, most: int) -> CompletionRequest:
         options["logprobs"], fields["logprobs"] = logprobs, "logprobs"
         if echo:
             options["prompt_logprobs"], fields["prompt_logprobs"] = logprobs, "logprobs"
-    by_id, stream = body.flag("return_tokens_as_token_ids"), streaming(body)
-    if stream and echo and logprobs is not None:
-        body.refuse("echo", "with logprobs is not served as a stream; leave out stream")
+    reports, stream = token_reports(body, options, fields), streaming(body)
     all_prompts, samples = repeat_prompts(list(prompts), options, n)
     # A single prompt is passed alone, so its error is not wrapped in InvalidBatch.
     prompt: Any = all_prompts if len(all_prompts) > 1 else all_prompts[0]
     if isinstance(all_prompts[0], str):
-        call = Call(prompt, options, samples, n, fields, stream)
+        call = Call(prompt, options, samples, n, fields, stream, reports)
     else:
-        call = Call(None, {**options, "token_ids": prompt}, samples, n, fields, stream)
+        call = Call(None, {**options, "token_ids": prompt}, samples, n, fields, stream, reports)
     body.finish(NEUTRAL_FIELDS)
-    return CompletionRequest(call, [prompt for prompt in prompts for _ in range(n)], echo, logprobs, by_id)
+    return CompletionRequest(call, [prompt for prompt in prompts for _ in range(n)], echo, logprobs)
 
 
 def texts(body: Fields, name: str, most: int, *, mixed: bool = False) -> list[Text]:

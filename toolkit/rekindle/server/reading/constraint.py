@@ -32,7 +32,9 @@ def _response_format(body: Fields) -> Iterator[ConstraintEntry]:
         case "text":
             pass
         case "json_object":
-            yield "response_format", "json_schema", ANY_OBJECT
+            yield "response_format", "json_schema", response_format.take("schema", dict) or ANY_OBJECT
+        case "json_schema" if response_format.peek(("schema",)):  # llama.cpp's form
+            yield "response_format", "json_schema", response_format.take("schema", dict)
         case "json_schema":
             yield "response_format", "json_schema", read_schema(response_format, "json_schema")
         case None:

@@ -9,31 +9,47 @@ from rekindle.core.request.tokens import Piece
 from rekindle.core.text.response import Part, Reading, ToolCall
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
-from rekindle.server.reading.call import Call
+from rekindle.server.reading.call import Call, TokenReports
 from rekindle.server.reading.chat import ChatRequest
 from rekindle.server.writing.common import DONE, Head, error_events, event, finish_reason, usage, usage_so_far
-from rekindle.server.writing.logprobs import chat_logprobs
+from rekindle.server.writing.logprobs import chat_logprobs, prompt_scores
 
 
 def chat_completion(head: Head, generations: Sequence[Generation], request: ChatRequest) -> dict[str, Any]:
     """Return a chat completion with a choice for each generation."""
     choices = [_choice(index, each, request) for index, each in enumerate(generations)]
-    return {**head.of("chat.completion"), "choices": choices, "usage": usage(generations, request.call.choices)}
+    reports = _prompt_reports(generations[0], request.call.reports)
+    totals = usage(generations, request.call.choices)
+    return {**head.of("chat.completion"), "choices": choices, "usage": totals, **reports}
+
+
+def _prompt_reports(generation: Generation, reports: TokenReports) -> dict[str, Any]:
+    """Return the fields of vLLM about the prompt of a chat."""
+    fields: dict[str, Any] = {}
+    if reports.prompt:
+        fields["prompt_logprobs"] = prompt_scores(generation.prompt_logprobs or ())
+    if reports.ids:
+        fields["prompt_token_ids"] = list(generation.prompt_token_ids)
+    return fields
 
 
 def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[str, Any]:
     calls = readable_calls(generation.tool_calls, request.one_call)
-    content = generation.content + unreadable_text(generation.tool_calls, request.call)
+    content = request.echo + generation.content + unreadable_text(generation.tool_calls, request.call)
     message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
     if generation.reasoning is not None:
         message["reasoning_content"] = generation.reasoning
     if calls:
         message["tool_calls"] = [tool_call_object(call) for call in calls]
+    reports, logprobs = request.call.reports, None
+    if request.logprobs:
+        logprobs = chat_logprobs(generation.logprobs or (), by_id=reports.by_id)
     return {
         "index": index,
         "message": message,
-        "logprobs": chat_logprobs(generation.logprobs or (), by_id=request.by_id) if request.logprobs else None,
+        "logprobs": logprobs,
         "finish_reason": finish_reason(generation, has_calls=bool(calls)),
+        **({"token_ids": list(generation.token_ids)} if reports.ids else {}),
     }
 
 
@@ -69,8 +85,14 @@ class ChatChunks:
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
+        deltas = self._choices[choice].push(piece, record)
+        if not self._request.call.reports.ids:
+            return [self._chunk(choice, delta, None, logprobs) for delta, logprobs in deltas]
+        deltas = deltas or [({"content": ""}, None)]
+        ids = [*([] for _ in deltas[1:]), list(piece.token_ids)]
         return [
-            self._chunk(choice, delta, None, logprobs) for delta, logprobs in self._choices[choice].push(piece, record)
+            self._chunk(choice, delta, None, logprobs, each, record.prompt_token_ids if "role" in delta else ())
+            for (delta, logprobs), each in zip(deltas, ids, strict=True)
         ]
 
     def end(self, choice: int, generation: Generation, record: Record) -> list[bytes]:
@@ -92,9 +114,21 @@ class ChatChunks:
         """See `Chunks`."""
         return error_events(error)
 
-    def _chunk(self, index: int, delta: Mapping[str, Any], reason: str | None, logprobs: Any) -> bytes:
+    def _chunk(
+        self,
+        index: int,
+        delta: Mapping[str, Any],
+        reason: str | None,
+        logprobs: Any,
+        token_ids: Sequence[int] | None = None,
+        prompt: Sequence[int] = (),
+    ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        if token_ids is not None:
+            choice["token_ids"] = token_ids
         chunk: dict[str, Any] = {**self._head.of("chat.completion.chunk"), "choices": [choice]}
+        if prompt:
+            chunk["prompt_token_ids"] = list(prompt)
         streaming = self._request.call.streaming
         if streaming is not None and streaming.continuous:
             chunk["usage"] = usage_so_far(self._records, self._request.call.choices)
@@ -120,21 +154,25 @@ class _ChoiceChunks:
         if not self._has_started:
             self._has_started = True
             self._reading = record.reading()  # the prompt is tokenized by now
-            deltas.append({"role": "assistant", "content": ""})
+            deltas += self._first_deltas()
         if self._reading is not None:
             deltas += self._deltas(self._reading.push(piece.text, piece.token_ids))
         elif piece.text:
             deltas.append({"content": piece.text})
         if not self._request.logprobs:
             return [(delta, None) for delta in deltas]
-        logprobs = chat_logprobs(piece.logprobs or (), by_id=self._request.by_id)
+        logprobs = chat_logprobs(piece.logprobs or (), by_id=self._request.call.reports.by_id)
         deltas = deltas or [{"content": ""}]
         return [*((delta, None) for delta in deltas[:-1]), (deltas[-1], logprobs)]
 
     def finish(self) -> list[dict[str, Any]]:
         """Return the deltas for the end of the output."""
-        deltas: list[dict[str, Any]] = [] if self._has_started else [{"role": "assistant", "content": ""}]
+        deltas = [] if self._has_started else self._first_deltas()
         return deltas + (self._deltas(self._reading.finish()[1]) if self._reading is not None else [])
+
+    def _first_deltas(self) -> list[dict[str, Any]]:
+        echo = [{"content": self._request.echo}] if self._request.echo else []
+        return [{"role": "assistant", "content": ""}, *echo]
 
     def _deltas(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
         deltas: list[dict[str, Any]] = []

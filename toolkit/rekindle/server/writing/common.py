@@ -23,20 +23,23 @@ class Head:
         id: the unique id.
         created: the time of creation, in seconds since 1970.
         model: the name of the model.
+        fingerprint: the fingerprint of the session; empty if the object has none.
     """
 
     id: str
     created: int
     model: str
+    fingerprint: str = ""
 
     @classmethod
-    def new(cls, kind: str, model: str) -> "Head":
+    def new(cls, kind: str, model: str, fingerprint: str = "") -> "Head":
         """Return the head of a new answer, with `kind` as prefix of its id."""
-        return cls(f"{kind}-{uuid.uuid4().hex}", int(time()), model)
+        return cls(f"{kind}-{uuid.uuid4().hex}", int(time()), model, fingerprint)
 
     def of(self, kind: str) -> dict[str, Any]:
         """Return the first fields of an object of this kind."""
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return head | {"system_fingerprint": self.fingerprint} if self.fingerprint else head
 
 
 class Chunks(Protocol):

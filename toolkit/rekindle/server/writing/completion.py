@@ -1,6 +1,6 @@
 """Completions, complete and in chunks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import nan
 from typing import Any
 
@@ -10,7 +10,7 @@ from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.completion import CompletionRequest, Text
 from rekindle.server.writing.common import DONE, Head, error_events, event, finish_reason, usage, usage_so_far
-from rekindle.server.writing.logprobs import TextLogprobs
+from rekindle.server.writing.logprobs import TextLogprobs, prompt_scores
 
 Decode = Callable[[Sequence[int]], str]
 """Function from token ids to their text."""
@@ -28,12 +28,21 @@ def completion(
 def _choice(index: int, generation: Generation, request: CompletionRequest, decode: Decode) -> dict[str, Any]:
     text, logprobs = generation.text, None
     if request.logprobs is not None:
-        prompt = _prompt_logprobs(generation, request, decode)
-        writer = TextLogprobs(_count_added(prompt, request.prompts[index]), by_id=request.by_id)
+        prompt = []
+        if request.echo:
+            prompt = _prompt_scores(generation.prompt_token_ids, generation.prompt_logprobs or (), decode)
+        writer = TextLogprobs(_count_added(prompt, request.prompts[index]), by_id=request.call.reports.by_id)
         logprobs = writer.of([*prompt, *(generation.logprobs or ())])
     if request.echo:
         text = prompt_text(request.prompts[index], decode) + text
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason(generation)}
+    choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason(generation)}
+    reports = request.call.reports
+    if reports.prompt:
+        choice["prompt_logprobs"] = prompt_scores(generation.prompt_logprobs or ())
+    if reports.ids:
+        choice["prompt_token_ids"] = list(generation.prompt_token_ids)
+        choice["token_ids"] = list(generation.token_ids)
+    return choice
 
 
 def prompt_text(prompt: Text, decode: Decode) -> str:
@@ -51,17 +60,17 @@ def _count_added(tokens: Sequence[TokenLogprob], prompt: Text) -> int:
     return count if count < len(tokens) else 0
 
 
-def _prompt_logprobs(generation: Generation, request: CompletionRequest, decode: Decode) -> list[TokenLogprob]:
+def _prompt_scores(
+    token_ids: Sequence[int], logprobs: Sequence[TokenLogprob | None], decode: Decode
+) -> list[TokenLogprob]:
     """Return the log-probabilities of an echoed prompt; NaN for the first token, which has none."""
-    if not request.echo:
-        return []
-    logprobs = []
-    for token, logprob in zip(generation.prompt_token_ids, generation.prompt_logprobs or (), strict=True):
+    scores = []
+    for token, logprob in zip(token_ids, logprobs, strict=True):
         if logprob is None:
             text = decode([token])
             logprob = TokenLogprob(token, text, nan, 0, bytes=text.encode())
-        logprobs.append(logprob)
-    return logprobs
+        scores.append(logprob)
+    return scores
 
 
 class CompletionChunks:
@@ -75,20 +84,27 @@ class CompletionChunks:
     """
 
     def __init__(self, head: Head, request: CompletionRequest, records: Sequence[Record], decode: Decode):
-        self._head, self._request, self._records = head, request, records
-        self._pending_echo = [prompt_text(prompt, decode) if request.echo else "" for prompt in request.prompts]
-        self._logprobs = [TextLogprobs(by_id=request.by_id) for _ in records]
+        self._head, self._request, self._records, self._decode = head, request, records, decode
+        self._has_started = [False] * len(records)
+        self._logprobs = [TextLogprobs(by_id=request.call.reports.by_id) for _ in records]
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
-        text, self._pending_echo[choice] = self._pending_echo[choice] + piece.text, ""
+        echo, scores, fields = self._start(choice, record)
+        text = echo + piece.text
+        if self._request.call.reports.ids:
+            fields["token_ids"] = list(piece.token_ids)
         if self._request.logprobs is not None:
-            return [self._chunk(choice, text, None, self._logprobs[choice].of(piece.logprobs or ()))]
-        return [self._chunk(choice, text, None, None)] if text else []
+            return [
+                self._chunk(choice, text, None, self._logprobs[choice].of([*scores, *(piece.logprobs or ())]), fields)
+            ]
+        return [self._chunk(choice, text, None, None, fields)] if text or fields else []
 
     def end(self, choice: int, generation: Generation, record: Record) -> list[bytes]:
         """See `Chunks`."""
-        return [self._chunk(choice, self._pending_echo[choice], finish_reason(generation), None)]
+        echo, scores, fields = self._start(choice, record)
+        logprobs = self._logprobs[choice].of(scores) if scores else None
+        return [self._chunk(choice, echo, finish_reason(generation), logprobs, fields)]
 
     def last(self, generations: Sequence[Generation]) -> list[bytes]:
         """See `Chunks`."""
@@ -102,8 +118,23 @@ class CompletionChunks:
         """See `Chunks`."""
         return error_events(error)
 
-    def _chunk(self, index: int, text: str, reason: str | None, logprobs: Any) -> bytes:
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+    def _start(self, choice: int, record: Record) -> tuple[str, list[TokenLogprob], dict[str, Any]]:
+        """Return the echoed prompt, its log-probabilities, and its report; nothing after the first call."""
+        if self._has_started[choice]:
+            return "", [], {}
+        self._has_started[choice] = True
+        request, ids = self._request, record.prompt_token_ids
+        fields = {"prompt_token_ids": list(ids)} if request.call.reports.ids else {}
+        if not request.echo:
+            return "", [], fields
+        prompt, scores = request.prompts[choice], []
+        if request.logprobs is not None:
+            scores = _prompt_scores(ids, record.prompt_logprobs, self._decode)
+            self._logprobs[choice] = TextLogprobs(_count_added(scores, prompt), by_id=request.call.reports.by_id)
+        return prompt_text(prompt, self._decode), scores, fields
+
+    def _chunk(self, index: int, text: str, reason: str | None, logprobs: Any, fields: Mapping[str, Any]) -> bytes:
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason, **fields}
         chunk: dict[str, Any] = {**self._head.of(KIND), "choices": [choice]}
         streaming = self._request.call.streaming
         if streaming is not None and streaming.continuous:

@@ -21,6 +21,19 @@ def chat_logprobs(tokens: Sequence[TokenLogprob], *, by_id: bool = False) -> dic
     return {"content": content, "refusal": None}
 
 
+def prompt_scores(logprobs: Sequence[TokenLogprob | None]) -> list[dict[str, Any] | None]:
+    """Return the log-probabilities of a prompt in vLLM's form: by token ids, null for a token without one."""
+    return [None if token is None else _by_id(token) for token in logprobs]
+
+
+def _by_id(token: TokenLogprob) -> dict[str, Any]:
+    tokens = {each.token_id: each for each in (token, *token.top)}
+    return {
+        str(number): {"logprob": max(each.logprob, MIN_LOGPROB), "rank": each.rank, "decoded_token": each.text}
+        for number, each in tokens.items()
+    }
+
+
 def _id(token: TokenLogprob) -> str:
     """Return the name of a token by its id, as vLLM spells it."""
     return f"token_id:{token.token_id}"

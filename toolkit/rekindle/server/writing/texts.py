@@ -12,14 +12,15 @@ def embeddings(
 ) -> dict[str, Any]:
     """Return embeddings, (texts, dimensions) float32, as lists of numbers or as the base64 of their bytes."""
     data = [
-        {"object": "embedding", "index": index, "embedding": _vector(vector, encoding)}
+        {"object": "embedding", "index": index, "embedding": vector_object(vector, encoding)}
         for index, vector in enumerate(vectors)
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def _vector(vector: np.ndarray[Any, np.dtype[np.float32]], encoding: str) -> Any:
+def vector_object(vector: np.ndarray[Any, np.dtype[np.float32]], encoding: Literal["float", "base64"]) -> Any:
+    """Return a vector as a list of numbers, or as the base64 of its bytes."""
     return vector.tolist() if encoding == "float" else b64encode(vector.astype("<f4").tobytes()).decode()
 
 

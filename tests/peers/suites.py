@@ -1,0 +1,106 @@
+"""The suites: where their tests are, and what takes the place of their fixtures."""
+
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+HERE = Path(__file__).parent
+A_NAME = re.compile(r'^(MODEL_NAME|MODEL|model_name) = ".*"$', re.MULTILINE)
+"""The line of a module of vLLM's tests that names its model."""
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A copy of a project's tests.
+
+    Attributes:
+        root: the folder that their imports begin at.
+        start: the folder that pytest starts in.
+    """
+
+    root: Path
+    start: Path
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The server tests of a project.
+
+    Attributes:
+        name: the project.
+        tests: the files about the API, as far as a model or a private route is not all that they are about.
+        options: further options of pytest.
+        copy: copies the tests of a checkout into a folder, for a name of the model.
+        environment: returns the environment for an address and a name of the model.
+    """
+
+    name: str
+    tests: Sequence[str]
+    options: Sequence[str]
+    copy: Callable[[Path, Path, str], Copied]
+    environment: Callable[[str, str], Mapping[str, str]]
+
+
+def copy_vllm(checkout: Path, place: Path, model: str) -> Copied:
+    """Copy vLLM's entrypoint tests, beside a stand-in for `vllm` and `tests.utils`."""
+    shutil.copytree(checkout / "tests" / "entrypoints", place / "tests" / "entrypoints")
+    (place / "tests" / "__init__.py").touch()
+    shutil.copy(HERE / "vllm_utils.py", place / "tests" / "utils.py")
+    for path in (place / "tests").rglob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(A_NAME.sub(rf'\1 = "{model}"', text), encoding="utf-8")
+    return Copied(place, place)
+
+
+def copy_llama(checkout: Path, place: Path, model: str) -> Copied:
+    """Copy llama.cpp's server tests. They know servers that others started."""
+    shutil.copytree(checkout / "tools" / "server" / "tests", place)
+    return Copied(place, place)
+
+
+def llama_environment(url: str, model: str) -> Mapping[str, str]:
+    """Return the variables that name a server to llama.cpp's tests."""
+    return {"DEBUG_EXTERNAL": "1", "PORT": str(urlsplit(url).port)}
+
+
+CHAT, COMPLETION = "tests/entrypoints/openai/chat_completion", "tests/entrypoints/openai/completion"
+RESPONSES, POOLING = "tests/entrypoints/openai/responses", "tests/entrypoints/pooling"
+SUITES: Mapping[str, Suite] = {
+    "vllm": Suite(
+        "vLLM",
+        (
+            *(f"{CHAT}/test_{name}.py" for name in ("chat", "chat_completion", "chat_echo", "logprob_token_ids")),
+            *(f"{CHAT}/test_{name}.py" for name in ("completion_with_function_calling", "chat_logit_bias_validation")),
+            *(f"{CHAT}/test_{name}.py" for name in ("enable_force_include_usage", "include_reasoning")),
+            *(f"{COMPLETION}/test_{name}.py" for name in ("completion", "prompt_validation", "token_in_token_out")),
+            *(f"{RESPONSES}/test_{name}.py" for name in ("simple", "basic", "function_call", "stateful")),
+            f"{RESPONSES}/test_structured_output.py",
+            "tests/entrypoints/openai/models/test_models.py",
+            *(f"tests/entrypoints/openai/test_{name}.py" for name in ("chunked_prompt", "return_token_ids")),
+            "tests/entrypoints/openai/test_return_tokens_as_ids.py",
+            "tests/entrypoints/anthropic/test_messages.py",
+            *(f"{POOLING}/{name}.py" for name in ("embed/test_online", "scoring/test_cross_encoder_online")),
+            *(f"{POOLING}/{name}.py" for name in ("scoring/test_bi_encoder_online", "classify/test_online")),
+            "tests/entrypoints/serve/instrumentator/test_metrics.py",
+        ),
+        ("-o", "asyncio_mode=auto"),
+        copy_vllm,
+        lambda url, model: {"PEERS_URL": url, "PEERS_MODEL": model},
+    ),
+    "llama.cpp": Suite(
+        "llama.cpp",
+        tuple(
+            f"unit/test_{name}.py"
+            for name in (
+                *("basic", "chat_completion", "compat_anthropic", "compat_oai_responses", "completion", "embedding"),
+                *("ignore_eos", "rerank", "security", "stream", "template", "tokenize", "tool_call"),
+            )
+        ),
+        (),
+        copy_llama,
+        llama_environment,
+    ),
+}

@@ -1,0 +1,175 @@
+"""Rankings, scores, classes and pooled states over HTTP are the sessions, in the forms of Jina, Cohere and vLLM."""
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rekindle.core.checkpoints.uses import Classifier, Embedding, Uses
+from rekindle.server import Limits, app
+from rekindle.session.session import Session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
+from tests.unit.asgi import ask
+from tests.unit.scripted import tokenizer
+
+pytestmark = pytest.mark.anyio
+
+DOCUMENTS = ["Cows eat grass.", "Paris is the capital.", "Lyon"]
+RANK: dict[str, Any] = {"query": "capital", "documents": DOCUMENTS}
+
+
+@contextmanager
+def serving(uses: Uses) -> Iterator[Session]:
+    loaded = fake_loaded_engine(fake_limits(max_context=512, num_pages=128, page_size=16), tokenizer=tokenizer())
+    with fake_session(replace(loaded, checkpoint=replace(loaded.checkpoint, uses=uses))) as session:
+        yield session
+
+
+def head(*labels: str, independent: bool = False) -> Uses:
+    weight = np.linspace(-0.01, 0.02, len(labels), dtype=np.float32)[:, None]
+    return Uses(classifier=Classifier(weight, labels, independent))
+
+
+@pytest.fixture
+def ranker() -> Iterator[Session]:
+    with serving(head("relevant")) as session:
+        yield session
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+async def test_a_ranking_is_the_sessions_in_jinas_and_coheres_form(ranker: Session, path: str) -> None:
+    found = (await ask(app(ranker), path, RANK)).json
+    expected = await ranker.rerank("capital", DOCUMENTS)
+    assert found["results"] == [
+        {"index": each.index, "relevance_score": each.score, "document": {"text": each.document}} for each in expected
+    ]
+    assert found["model"] == "fake"
+    assert found["usage"]["prompt_tokens"] == found["usage"]["total_tokens"] == expected.prompt_tokens > 100
+    assert found["meta"]["tokens"]["input_tokens"] == expected.prompt_tokens
+    body = {**RANK, "documents": [{"text": each} for each in DOCUMENTS], "top_n": 2, "return_documents": False}
+    short = (await ask(app(ranker), path, body)).json["results"]
+    assert short == [{"index": each.index, "relevance_score": each.score} for each in expected.top(2)]
+
+
+async def test_a_ranking_of_texts_is_a_list_as_of_text_embeddings_inference(ranker: Session) -> None:
+    expected = await ranker.rerank("capital", DOCUMENTS)
+    found = (await ask(app(ranker), "/rerank", {"query": "capital", "texts": DOCUMENTS})).json
+    assert found == [{"index": each.index, "score": each.score} for each in expected]
+    body = {"query": "capital", "texts": DOCUMENTS, "return_text": True, "top_n": 1}
+    (best,) = (await ask(app(ranker), "/rerank", body)).json
+    assert best["text"] == expected.best
+
+
+async def test_the_options_of_a_ranking_are_the_sessions(ranker: Session) -> None:
+    body = {**RANK, "instruction": "Find it", "max_tokens_per_doc": 4, "max_tokens_per_query": 3}
+    expected = await ranker.rerank("cap", [each[:4] for each in DOCUMENTS], instruction="Find it")
+    found = (await ask(app(ranker), "/rerank", body)).json["results"]
+    assert {each["index"]: each["relevance_score"] for each in found} == dict(enumerate(expected.scores))
+    assert [each["document"]["text"] for each in found] == [DOCUMENTS[each["index"]] for each in found]
+    named = {**RANK, "chat_template_kwargs": {"instruction": "Find it"}}
+    other = await ranker.rerank("capital", DOCUMENTS, instruction="Find it")
+    found = (await ask(app(ranker), "/rerank", named)).json["results"]
+    assert {each["index"]: each["relevance_score"] for each in found} == dict(enumerate(other.scores))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"documents": DOCUMENTS}, "query is missing"),
+        ({"query": "a"}, "documents is missing"),
+        ({**RANK, "documents": []}, "documents must be a text or a list"),
+        ({**RANK, "documents": [1]}, "documents must be a text or a list"),
+        ({**RANK, "documents": ["a"] * 5}, "at most 4 texts, got 5"),
+        ({**RANK, "top_n": -1}, "top_n must be at least 0, got -1"),
+        ({**RANK, "rank_fields": ["title"]}, "rank_fields cannot be served"),
+        ({**RANK, "documents": [""]}, "documents"),
+    ],
+)
+async def test_a_body_that_ranks_nothing_is_refused_by_name(ranker: Session, body: Any, said: str) -> None:
+    refused = await ask(app(ranker, limits=Limits(prompts=4)), "/rerank", body)
+    assert refused.status == 400
+    assert said in refused.error["message"]
+
+
+@pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items")])
+async def test_pairs_are_scored_one_query_with_all_or_each_with_its_own(
+    ranker: Session, names: tuple[str, str]
+) -> None:
+    first, second = names
+    one = await ranker.rerank("capital", DOCUMENTS)
+    found = (await ask(app(ranker), "/score", {first: "capital", second: DOCUMENTS})).json
+    assert [(each["index"], each["score"]) for each in found["data"]] == list(enumerate(one.scores))
+    assert found["usage"]["total_tokens"] == one.prompt_tokens
+    assert {each["object"] for each in found["data"]} == {"score"}
+    queries = ["capital", "river", "capital"]
+    found = (await ask(app(ranker), "/v1/score", {first: queries, second: DOCUMENTS})).json
+    river = await ranker.rerank("river", DOCUMENTS)
+    assert [each["score"] for each in found["data"]] == [one.scores[0], river.scores[1], one.scores[2]]
+    refused = await ask(app(ranker), "/score", {first: queries[:2], second: DOCUMENTS})
+    assert refused.error["message"] == f"{first} must be one text, or as many as {second} (3), got 2"
+    assert refused.error["param"] == first
+
+
+async def test_an_embedding_model_scores_by_the_cosine_of_its_embeddings() -> None:
+    with serving(Uses(embedding=Embedding("mean", True, {"query": "Find: "}))) as session:
+        found = (await ask(app(session), "/score", {"text_1": "capital", "text_2": DOCUMENTS})).json
+        query, documents = await session.embed("Find: capital"), await session.embed(DOCUMENTS)
+        assert [each["score"] for each in found["data"]] == pytest.approx((documents @ query).tolist())
+        pooled = (await ask(app(session), "/pooling", {"input": DOCUMENTS, "use_activation": False})).json
+        raw = await session.embed(DOCUMENTS, normalize=False)
+        assert [each["data"] for each in pooled["data"]] == raw.tolist()
+        assert {each["object"] for each in pooled["data"]} == {"pooling"}
+        packed = (await ask(app(session), "/v1/pooling", {"input": [[3, 1]], "encoding_format": "base64"})).json
+        number = np.frombuffer(base64.b64decode(packed["data"][0]["data"]), "<f4")
+        assert np.array_equal(number, await session.embed(token_ids=[3, 1]))
+
+
+async def test_classes_have_labels_with_probabilities_or_logits() -> None:
+    with serving(head("spam", "ham", "eggs")) as session:
+        expected = await session.classify(DOCUMENTS)
+        found = (await ask(app(session), "/classify", {"input": DOCUMENTS})).json
+        assert [each["label"] for each in found["data"]] == [str(each) for each in expected]
+        assert [each["probs"] for each in found["data"]] == [list(each.probabilities) for each in expected]
+        assert {each["num_classes"] for each in found["data"]} == {3}
+        assert found["usage"]["prompt_tokens"] == sum(map(session.count_tokens, DOCUMENTS))
+        raw = (await ask(app(session), "/v1/classify", {"input": DOCUMENTS[0], "use_activation": False})).json
+        assert raw["data"][0]["probs"] == list(expected[0].logits)
+        chat = [{"role": "user", "content": "Hello"}]
+        of_chat = (await ask(app(session), "/classify", {"messages": chat})).json
+        assert of_chat["data"][0]["probs"] == list((await session.classify([chat]))[0].probabilities)
+        mixed = (await ask(app(session), "/classify", {"input": ["Lyon", [3, 1]]})).json
+        assert mixed["data"][0]["probs"] == list(expected[2].probabilities)
+        pooled = (await ask(app(session), "/pooling", {"input": DOCUMENTS})).json  # the model is for classes
+        rows = [each["data"] for each in pooled["data"]]
+        np.testing.assert_allclose(rows, [each.probabilities for each in expected], rtol=1e-6)
+        state = (await ask(app(session), "/pooling", {"input": "Lyon", "task": "embed"})).json
+        assert state["data"][0]["data"] == (await session.embed("Lyon")).tolist()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/rerank", RANK, "needs 'yes' as one token"),
+        ("/classify", {"input": "a"}, "has no head that classifies texts"),
+        ("/pooling", {"input": "a", "task": "classify"}, "has no head that classifies texts"),
+        ("/pooling", {"input": "a", "task": "token_embed"}, "task must be embed or classify"),
+        ("/pooling", {"input": "a", "messages": [{"role": "user"}]}, "messages and input are both prompts"),
+        ("/classify", {"input": []}, "input must be a text"),
+    ],
+)
+async def test_what_a_model_cannot_judge_is_refused_with_the_reason(path: str, body: Any, said: str) -> None:
+    with serving(Uses()) as session:
+        refused = await ask(app(session), path, body)
+    assert refused.status == 400
+    assert said in refused.error["message"]
+
+
+async def test_three_classes_rank_nothing() -> None:
+    with serving(head("a", "b", "c")) as session:
+        refused = await ask(app(session), "/score", {"text_1": "q", "text_2": "d"})
+    assert refused.status == 400
+    assert "needs a head with one class" in refused.error["message"]

@@ -1,0 +1,182 @@
+"""Endpoints for administrators, with a key of their own: pauses, sleep, weights and adapters."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from rekindle.core.errors import ConfigError, HostRefused, ModelError, ModelNotFound, RekindleError
+from rekindle.server.errors import ApiError
+from rekindle.server.exchange import check_type, read_body
+from rekindle.server.gate import Gate
+from rekindle.server.guards import has_key, reply
+from rekindle.server.limits import Limits
+from rekindle.server.models import Models, ServedModel
+from rekindle.server.reading.fields import Fields, parse_body
+
+Handler = Callable[[Request], Awaitable[Response]]
+IN_FLIGHT: Final = {"abort": "fail", "wait": "finish", "keep": "keep"}
+"""Treatment of running requests, as in `Session.sleep`, for each of vLLM's modes."""
+
+
+class Administration:
+    """Endpoints for administrators, in the forms of vLLM and SGLang. Without keys, each is refused.
+
+    Args:
+        models: the models of the server.
+        gate: the gate before them.
+        keys: the keys of administrators. The key of a client does not suffice: the routes read files of the server, and
+            replace the weights of all clients.
+        limits: the bounds on bodies.
+    """
+
+    def __init__(self, models: Models, gate: Gate, keys: tuple[str, ...], limits: Limits):
+        self._models, self._gate, self._limits = models, gate, limits
+        self._keys = [key.encode() for key in keys]
+
+    @property
+    def routes(self) -> list[Route]:
+        """The routes."""
+        posts: dict[str, Handler] = {
+            "/pause": self._pause,
+            "/resume": self._resume,
+            "/sleep": self._sleep,
+            "/wake_up": self._wake_up,
+            "/update_weights": self._update_weights,
+            "/update_weights_from_disk": self._update_weights,
+            "/v1/load_lora_adapter": self._load_adapter,
+            "/v1/unload_lora_adapter": self._unload_adapter,
+        }
+        gets: dict[str, Handler] = {"/is_paused": self._is_paused, "/is_sleeping": self._is_sleeping}
+        return [
+            Route(path, self._guarded(handler), methods=[method])
+            for method, handlers in (("POST", posts), ("GET", gets))
+            for path, handler in handlers.items()
+        ]
+
+    def _guarded(self, handler: Handler) -> Handler:
+        """Return a handler that refuses clients without a key of an administrator."""
+
+        async def answer(request: Request) -> Response:
+            if not self._keys:
+                message = f"{request.url.path} is for administrators: start the server with --admin-key or admin_keys="
+                raise ApiError(HTTPStatus.FORBIDDEN, message)
+            if not has_key(request.scope, self._keys):
+                message = "give a key of an administrator (--admin-key), as 'Authorization: Bearer KEY'"
+                raise ApiError(HTTPStatus.UNAUTHORIZED, message, code="invalid_api_key")
+            try:
+                return await handler(request)
+            except ModelNotFound as error:
+                raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from error
+            except (ModelError, ConfigError, HostRefused) as error:  # an administrator may see paths
+                raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+        return answer
+
+    async def _pause(self, request: Request) -> Response:
+        """Serve POST /pause: later requests wait, and running ones are cancelled or end first."""
+        mode = _query(request, "mode", "abort", "wait")
+        self._gate.close()
+        handles = [each for model in self._models.open_models() for each in model.session.requests.values()]
+        for handle in handles:
+            if mode == "abort":
+                handle.cancel()
+        for handle in handles:
+            with suppress(RekindleError):
+                await handle
+        return reply({"status": "paused"})
+
+    async def _resume(self, request: Request) -> Response:
+        """Serve POST /resume."""
+        self._gate.open()
+        return reply({"status": "resumed"})
+
+    async def _is_paused(self, request: Request) -> Response:
+        """Serve GET /is_paused."""
+        return reply({"is_paused": self._gate.is_closed})
+
+    async def _sleep(self, request: Request) -> Response:
+        """Serve POST /sleep. Both of vLLM's levels free the weights, until the files are read again."""
+        in_flight = IN_FLIGHT[_query(request, "mode", *IN_FLIGHT)]
+        _query(request, "level", "1", "2")
+        async with self._models.use(None) as model:
+            await model.session.sleep(in_flight=in_flight)
+        return reply({"status": "asleep"})
+
+    async def _wake_up(self, request: Request) -> Response:
+        """Serve POST /wake_up."""
+        async with self._models.use(None) as model:
+            await model.session.wake()
+        return reply({"status": "awake"})
+
+    async def _is_sleeping(self, request: Request) -> Response:
+        """Serve GET /is_sleeping."""
+        async with self._models.use(None) as model:
+            return reply({"is_sleeping": model.session.asleep})
+
+    async def _update_weights(self, request: Request) -> Response:
+        """Serve POST /update_weights: weights from a directory, a file or the hub, by name as for `open`."""
+        body = await self._body(request)
+        path, in_flight = _text(body, "model_path"), body.take("in_flight", str) or "finish"
+        name = body.take("model", str)
+        body.finish({})
+        async with self._models.use(name) as model:
+            await model.session.update_weights(path, in_flight=in_flight)
+            version = model.session.weights_version
+        return reply({"success": True, "message": f"the weights are those of {path}", "weights_version": version})
+
+    async def _load_adapter(self, request: Request) -> Response:
+        """Serve POST /v1/load_lora_adapter."""
+        body = await self._body(request)
+        name, path, replaces = _text(body, "lora_name"), _text(body, "lora_path"), body.flag("load_inplace")
+        base = body.take("base_model_name", str) or body.take("model", str)
+        body.finish({"is_3d_lora_weight": (False,)})
+        async with self._models.use(base) as model:
+            if name == model.base:
+                raise ApiError(400, f"{name!r} is the model's name; give the adapter another", param="lora_name")
+            if name in model.session.adapters and not replaces:
+                message = f"the adapter {name!r} is loaded already; load_inplace=true replaces it"
+                raise ApiError(HTTPStatus.BAD_REQUEST, message, param="lora_name")
+            await model.session.add_adapter(name, path)
+        return PlainTextResponse(f"Success: the adapter {name!r} is loaded.")
+
+    async def _unload_adapter(self, request: Request) -> Response:
+        """Serve POST /v1/unload_lora_adapter."""
+        body = await self._body(request)
+        name = _text(body, "lora_name")
+        body.finish({}, ("lora_int_id",))
+        async with self._models.use(name) as model:
+            _check_adapter(model)
+            await model.session.remove_adapter(name)
+        return PlainTextResponse(f"Success: the adapter {name!r} is unloaded.")
+
+    async def _body(self, request: Request) -> Fields:
+        check_type(request)
+        return parse_body(await read_body(request, self._limits))
+
+
+def _check_adapter(model: ServedModel) -> None:
+    if model.adapter is None:
+        raise ApiError(HTTPStatus.BAD_REQUEST, f"{model.name!r} is a model, not an adapter", param="lora_name")
+
+
+def _text(body: Fields, name: str) -> str:
+    """Take a required text."""
+    text = body.take(name, str)
+    if not text:
+        body.refuse_missing(name)
+    return text
+
+
+def _query(request: Request, name: str, *choices: str) -> str:
+    """Return a parameter of the query; by default the first choice."""
+    parameters: Mapping[str, Any] = request.query_params
+    value: str = parameters.get(name, choices[0])
+    if value not in choices:
+        message = f"{name} must be {' or '.join(choices)}, got {value!r:.80}"
+        raise ApiError(HTTPStatus.BAD_REQUEST, message, param=name)
+    return value

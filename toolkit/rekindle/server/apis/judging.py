@@ -1,0 +1,138 @@
+"""Endpoints for judgements of texts: rankings, scores of pairs, classes and pooled hidden states."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from anyio.to_thread import run_sync
+from starlette.types import ASGIApp
+
+from rekindle.results.scores.classes import Classification
+from rekindle.results.scores.ranking import Ranking
+from rekindle.server.apis.texts import prompts_of
+from rekindle.server.exchange import Exchange, send_nothing
+from rekindle.server.guards import reply
+from rekindle.server.reading.judging import (
+    Lengths,
+    PoolRequest,
+    read_classes,
+    read_pooling,
+    read_ranking,
+    read_score,
+)
+from rekindle.server.session import ServedSession
+from rekindle.server.streaming import run_until_disconnect
+from rekindle.server.writing.common import Head
+from rekindle.server.writing.judging import (
+    classes_object,
+    numbers_of,
+    pooled_object,
+    ranking_object,
+    scores_object,
+)
+
+
+async def rank(exchange: Exchange) -> ASGIApp:
+    """Serve POST /v1/rerank, /v2/rerank and /rerank."""
+    request, session = read_ranking(exchange.body, exchange.limits.prompts), exchange.model.session
+    lengths = request.lengths
+    query, *documents = await run_sync(_cut, session, [request.query, *request.documents], lengths)
+
+    async def work() -> Ranking:
+        ranking = await session.rerank(
+            query, documents, adapter=exchange.model.adapter, progress=False, **request.options
+        )
+        return replace(ranking, documents=tuple(request.documents))  # without the cuts
+
+    head = Head.new("rerank", exchange.model.name)
+    return await _answer(exchange, work, lambda ranking: ranking_object(head, ranking, request))
+
+
+async def score_pairs(exchange: Exchange) -> ASGIApp:
+    """Serve POST /score and /v1/score: the relevance of each document to its query."""
+    request, session = read_score(exchange.body, exchange.limits.prompts), exchange.model.session
+    by_query: dict[str, list[int]] = {}
+    for index, (query, _) in enumerate(request.pairs):
+        by_query.setdefault(query, []).append(index)
+
+    async def work() -> tuple[list[float], int]:
+        scores, tokens = [0.0] * len(request.pairs), 0
+        for query, places in by_query.items():
+            texts = [query, *(request.pairs[place][1] for place in places)]
+            cut_query, *documents = await run_sync(_cut, session, texts, request.lengths)
+            ranking = await session.rerank(
+                cut_query, documents, adapter=exchange.model.adapter, progress=False, **request.options
+            )
+            tokens += ranking.prompt_tokens
+            for place, score in zip(places, ranking.scores, strict=True):
+                scores[place] = score
+        return scores, tokens
+
+    head = Head.new("score", exchange.model.name)
+    return await _answer(exchange, work, lambda result: scores_object(head, *result))
+
+
+async def classify(exchange: Exchange) -> ASGIApp:
+    """Serve POST /classify and /v1/classify."""
+    request = read_classes(exchange.body, exchange.limits.prompts, exchange.model.form)
+    head = Head.new("classify", exchange.model.name)
+
+    async def work() -> tuple[list[Classification], int]:
+        return await _classes(exchange, request)
+
+    return await _answer(exchange, work, lambda result: classes_object(head, *result, activation=request.activation))
+
+
+async def pool(exchange: Exchange) -> ASGIApp:
+    """Serve POST /pooling and /v1/pooling: embeddings, or the outputs of a classification head."""
+    request, session = read_pooling(exchange.body, exchange.limits.prompts, exchange.model.form), exchange.model.session
+    head = Head.new("pool", exchange.model.name)
+    task = request.task or ("classify" if session.labels is not None else "embed")
+
+    async def work() -> tuple[Any, int]:
+        if task == "classify":
+            classes, tokens = await _classes(exchange, request)
+            return [np.array(numbers_of(each, request.activation), np.float32) for each in classes], tokens
+        inputs, tokens = await run_sync(prompts_of, session, request.inputs)
+        vectors = await session.embed(
+            **inputs,
+            normalize=request.activation,
+            dimensions=request.dimensions,
+            cache_salt=request.cache_salt,
+            adapter=exchange.model.adapter,
+            progress=False,
+        )
+        return vectors, tokens
+
+    if task == "classify" and request.dimensions is not None:
+        exchange.body.refuse("dimensions", "applies to embeddings only")
+    return await _answer(exchange, work, lambda result: pooled_object(head, *result, encoding=request.encoding))
+
+
+async def _answer(exchange: Exchange, work: Callable[[], Awaitable[Any]], write: Callable[[Any], Any]) -> ASGIApp:
+    """Answer with the result of `work`; cancel it if the client disconnects."""
+    await exchange.admit()
+    exchange.model.session.check_room()
+    result = await run_until_disconnect(exchange.request.receive, work)
+    return send_nothing if result is None else reply(write(result))
+
+
+async def _classes(exchange: Exchange, request: PoolRequest) -> tuple[list[Classification], int]:
+    session = exchange.model.session
+    inputs, tokens = await run_sync(prompts_of, session, request.inputs)
+    classes = await session.classify(
+        **inputs, cache_salt=request.cache_salt, adapter=exchange.model.adapter, progress=False
+    )
+    return classes, tokens
+
+
+def _cut(session: ServedSession, texts: Sequence[str], lengths: Lengths) -> list[str]:
+    """Return a query and documents without their tokens above the bounds."""
+    bounds = (lengths.query, *(lengths.document for _ in texts[1:]))
+    return [text if bound is None else _first(session, text, bound) for text, bound in zip(texts, bounds, strict=True)]
+
+
+def _first(session: ServedSession, text: str, count: int) -> str:
+    tokens = session.encode(text)
+    return text if len(tokens) <= count else session.decode(tokens[:count])
