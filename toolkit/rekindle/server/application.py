@@ -10,7 +10,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from rekindle.core.errors import ConfigError, RekindleError
-from rekindle.server.apis import openai, texts
+from rekindle.server.apis import anthropic, openai, texts
 from rekindle.server.apis.state import StateRoutes
 from rekindle.server.errors import ApiError
 from rekindle.server.exchange import Endpoint
@@ -56,6 +56,8 @@ def application(models: Models, api_keys: Sequence[str], origins: Sequence[str],
         "/v1/responses": openai.create_response,
         "/v1/completions": openai.create_completion,
         "/v1/embeddings": texts.create_embeddings,
+        "/v1/messages": anthropic.create_message,
+        "/v1/messages/count_tokens": anthropic.count_message_tokens,
         "/tokenize": texts.tokenize,
         "/detokenize": texts.detokenize,
     }

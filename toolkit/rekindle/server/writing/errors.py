@@ -1,4 +1,4 @@
-"""Errors in the form of each API, which the path of a request decides."""
+"""Errors in the form of the API under a path."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -16,7 +16,7 @@ ANTHROPIC_KINDS: Final[Mapping[int, str]] = {
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
     HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
 }
-"""The error type of Anthropic's API for each status; for others, depends on whose fault it is."""
+"""The error type of Anthropic's API by status."""
 
 
 def error_object(error: ApiError, path: str) -> dict[str, Any]:
@@ -40,7 +40,8 @@ def anthropic_error(error: ApiError) -> dict[str, Any]:
     """Return an error in the form of Anthropic's API."""
     other = "invalid_request_error" if error.status < HTTPStatus.INTERNAL_SERVER_ERROR else "api_error"
     kind = ANTHROPIC_KINDS.get(error.status, other)
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    details = {} if error.code is None else {"details": {"error_code": error.code}}
+    return {"type": "error", "error": {"type": kind, "message": error.message, **details}}
 
 
 def ollama_error(error: ApiError) -> dict[str, Any]:
