@@ -8,11 +8,11 @@ import pytest
 
 from rekindle.core.text.response import MessageForm
 from rekindle.server import app
+from rekindle.server.apis.templates import template_of
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.blocks import Messages
 from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.messages import Template, read_messages
-from rekindle.server.templates import template_of
 from rekindle.session.session import Session
 from tests.unit.asgi import Reply, ask
 from tests.unit.scripted import HERMES, scripted_session

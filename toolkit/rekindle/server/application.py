@@ -10,14 +10,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from rekindle.core.errors import ConfigError, RekindleError
-from rekindle.server.apis import anthropic, openai, texts
+from rekindle.server.apis import anthropic, ollama, openai, texts
 from rekindle.server.apis.state import StateRoutes
 from rekindle.server.errors import ApiError
-from rekindle.server.exchange import Endpoint
+from rekindle.server.exchange import Convention, Endpoint, check_origin
 from rekindle.server.guards import ApiKeys, ErrorBoundary, error_response
 from rekindle.server.limits import Limits
 from rekindle.server.models import Models, OneModel
+from rekindle.server.reading.ollama import model_in
 from rekindle.server.session import ServedSession
+
+OLLAMA = Convention(check_origin, model_in)
+"""The convention of Ollama's API: many of its clients give no content type."""
 
 
 def app(
@@ -61,12 +65,24 @@ def application(models: Models, api_keys: Sequence[str], origins: Sequence[str],
         "/tokenize": texts.tokenize,
         "/detokenize": texts.detokenize,
     }
+    ollama_answers = {
+        "/api/chat": ollama.chat,
+        "/api/generate": ollama.generate,
+        "/api/embed": ollama.embed,
+        "/api/embeddings": ollama.create_embedding,
+        "/api/show": ollama.show,
+        "/api/pull": ollama.pull,
+    }
+    tags = ollama.OllamaRoutes(models)
     pages = {
         "/v1/models": state.models,
         "/v1/models/{name:path}": state.model,
         "/tokenizer_info": state.tokenizer_info,
         "/health": state.health,
         "/metrics": state.metrics,
+        "/api/tags": tags.tags,
+        "/api/ps": tags.running,
+        "/api/version": tags.version,
     }
     guards = [Middleware(ErrorBoundary)]
     if origins:
@@ -76,6 +92,10 @@ def application(models: Models, api_keys: Sequence[str], origins: Sequence[str],
     return Starlette(
         routes=[
             *(Route(path, Endpoint(answer, models, limits), methods=["POST"]) for path, answer in answers.items()),
+            *(
+                Route(path, Endpoint(answer, models, limits, OLLAMA), methods=["POST"])
+                for path, answer in ollama_answers.items()
+            ),
             *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
         ],
         middleware=guards,

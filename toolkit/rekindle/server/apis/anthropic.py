@@ -7,11 +7,11 @@ from anyio.to_thread import run_sync
 from starlette.types import ASGIApp
 
 from rekindle.core.errors import RekindleError
+from rekindle.server.apis.templates import template_of
 from rekindle.server.errors import api_error_of
 from rekindle.server.exchange import Exchange
 from rekindle.server.guards import reply
 from rekindle.server.reading.messages import read_count, read_messages
-from rekindle.server.templates import template_of
 from rekindle.server.writing.common import Head
 from rekindle.server.writing.messages import MessageChunks, message_object
 

@@ -17,9 +17,9 @@ def template_of(model: ServedModel) -> Template:
     source = None if tokenizer is None else tokenizer.chat_template
     if tokenizer is None or source is None:
         return Template(model.form, frozenset(), False)
-    return Template(
-        model.form, template_variables(source), _renders_late_system(source, tokenizer.bos_token, tokenizer.eos_token)
-    )
+    variables = template_variables(source) | template_variables(tokenizer.template_with_tools or source)
+    late_system = _renders_late_system(source, tokenizer.bos_token, tokenizer.eos_token)
+    return Template(model.form, variables, late_system)
 
 
 @lru_cache(maxsize=64)
