@@ -27,7 +27,7 @@ async def test_an_unknown_path_is_refused_in_the_form_of_its_api() -> None:
             reply = await ask(app(session), path, {})
             assert reply.status == 404
             message = reply.json["error"] if path == OLLAMA else reply.json["error"]["message"]
-            assert message.startswith(f"POST {path} is not served; there are /v1/models")
+            assert message.startswith(f"POST {path} is not served; there are /v1/chat/completions, ")
             if path == ANTHROPIC:
                 assert reply.json == anthropic("not_found_error", message)
             if path == OPENAI:

@@ -20,6 +20,8 @@ from rekindle.server.models import Models, OneModel
 from rekindle.server.reading.ollama import model_in
 from rekindle.server.session import ServedSession
 
+SHORT = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+"""Paths served without their first part too, for clients of llama.cpp."""
 OLLAMA = Convention(check_origin, model_in)
 """The convention of Ollama's API: many of its clients give no content type."""
 
@@ -54,7 +56,7 @@ def app(
 
 def application(models: Models, api_keys: Sequence[str], origins: Sequence[str], limits: Limits) -> ASGIApp:
     """Return an ASGI app over models; arguments as in `app`."""
-    state = StateRoutes(models)
+    state = StateRoutes(models, needs_key=bool(api_keys))
     answers = {
         "/v1/chat/completions": openai.create_chat_completion,
         "/v1/responses": openai.create_response,
@@ -74,11 +76,15 @@ def application(models: Models, api_keys: Sequence[str], origins: Sequence[str],
         "/api/pull": ollama.pull,
     }
     tags = ollama.OllamaRoutes(models)
+    answers |= {path.removeprefix("/v1"): answers[path] for path in SHORT}
     pages = {
         "/v1/models": state.models,
+        "/models": state.models,
         "/v1/models/{name:path}": state.model,
         "/tokenizer_info": state.tokenizer_info,
         "/health": state.health,
+        "/version": state.version,
+        "/openapi.json": state.describe,
         "/metrics": state.metrics,
         "/api/tags": tags.tags,
         "/api/ps": tags.running,

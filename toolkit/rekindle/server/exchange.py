@@ -88,7 +88,7 @@ class Endpoint:
         limits: Limits,
         convention: "Convention | None" = None,
     ):
-        self._answer, self._models, self._limits = answer, models, limits
+        self.answer, self._models, self._limits = answer, models, limits
         self._convention = convention or Convention()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,7 +97,7 @@ class Endpoint:
         self._convention.check(request)
         body = parse_body(await read_body(request, self._limits))
         async with self._models.use(self._convention.model_in(body)) as model:
-            response = await self._answer(Exchange(request, body, model, self._limits))
+            response = await self.answer(Exchange(request, body, model, self._limits))
             await response(scope, receive, send)
 
 

@@ -17,7 +17,7 @@ from rekindle.server.writing.messages import MessageChunks, message_object
 
 
 async def create_message(exchange: Exchange) -> ASGIApp:
-    """Serve POST /v1/messages."""
+    """Serve POST /v1/messages: the next message of a conversation, in Anthropic's API."""
     request = read_messages(exchange.body, template_of(exchange.model))
     head = Head(f"msg_{uuid4().hex}", int(time()), exchange.model.name)
     handles = await exchange.submit(request.call)
@@ -29,7 +29,7 @@ async def create_message(exchange: Exchange) -> ASGIApp:
 
 
 async def count_message_tokens(exchange: Exchange) -> ASGIApp:
-    """Serve POST /v1/messages/count_tokens."""
+    """Serve POST /v1/messages/count_tokens: the number of tokens in a conversation."""
     prompt, options = read_count(exchange.body, template_of(exchange.model))
     try:
         count = await run_sync(lambda: exchange.model.session.count_tokens(prompt, **options))

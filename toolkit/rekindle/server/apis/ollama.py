@@ -46,13 +46,13 @@ from rekindle.server.writing.ollama import (
 
 
 async def chat(exchange: Exchange) -> ASGIApp:
-    """Serve POST /api/chat."""
+    """Serve POST /api/chat: the next message of a conversation, in Ollama's API."""
     request = read_ollama_chat(exchange.body, template_of(exchange.model))
     return await _answer(exchange, request, request.call, in_chat=True)
 
 
 async def generate(exchange: Exchange) -> ASGIApp:
-    """Serve POST /api/generate."""
+    """Serve POST /api/generate: the answer to a prompt."""
     tokenizer = exchange.model.session.tokenizer
     has_template = tokenizer is not None and tokenizer.chat_template is not None
     request = read_ollama_generate(exchange.body, template_of(exchange.model) if has_template else None)
@@ -87,7 +87,7 @@ def _after_context(session: ServedSession, call: Call, context: Sequence[int]) -
 
 
 async def embed(exchange: Exchange) -> ASGIApp:
-    """Serve POST /api/embed."""
+    """Serve POST /api/embed: vectors of texts."""
     request, start = read_ollama_embed(exchange.body, exchange.limits.prompts), perf_counter()
     if not request.texts:
         return reply({"model": exchange.model.name, "embeddings": []})
@@ -100,7 +100,7 @@ async def embed(exchange: Exchange) -> ASGIApp:
 
 
 async def create_embedding(exchange: Exchange) -> ASGIApp:
-    """Serve POST /api/embeddings."""
+    """Serve POST /api/embeddings: the vector of a text."""
     request = read_ollama_embedding(exchange.body)
     result = await _embed(exchange, request)
     return send_nothing if result is None else reply({"embedding": result[0][0]})
@@ -140,7 +140,7 @@ def _cut(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
 
 
 async def show(exchange: Exchange) -> ASGIApp:
-    """Serve POST /api/show."""
+    """Serve POST /api/show: the description of a model."""
     finish_model_body(exchange.body)
     model, template = exchange.model, template_of(exchange.model)
     tokenizer = model.session.tokenizer
@@ -182,7 +182,7 @@ class OllamaRoutes:
         return reply({"models": models})
 
     async def version(self, request: Request) -> Response:
-        """Serve GET /api/version."""
+        """Serve GET /api/version: the version of Ollama's API."""
         return reply({"version": API_VERSION})
 
 

@@ -16,7 +16,7 @@ from rekindle.server.writing.texts import embeddings, tokens_object
 
 
 async def create_embeddings(exchange: Exchange) -> ASGIApp:
-    """Serve POST /v1/embeddings."""
+    """Serve POST /v1/embeddings: vectors of texts."""
     session = exchange.model.session
     request = read_embedding(exchange.body, exchange.limits.prompts)
     all_strings = all(isinstance(text, str) for text in request.texts)
@@ -41,7 +41,7 @@ async def create_embeddings(exchange: Exchange) -> ASGIApp:
 
 
 async def tokenize(exchange: Exchange) -> ASGIApp:
-    """Serve POST /tokenize."""
+    """Serve POST /tokenize: the tokens of a text or a conversation."""
     model = exchange.model
     request = read_tokenize(exchange.body, model.form)
     tokens = await run_sync(_tokens, model.session, request)
@@ -50,7 +50,7 @@ async def tokenize(exchange: Exchange) -> ASGIApp:
 
 
 async def detokenize(exchange: Exchange) -> ASGIApp:
-    """Serve POST /detokenize."""
+    """Serve POST /detokenize: the text of tokens."""
     tokens = tokens_of(exchange.body)
     return reply({"prompt": await run_sync(exchange.model.session.decode, tokens)})
 
