@@ -1,6 +1,7 @@
 """A tiny model that is served, with a tokenizer of bytes and a chat template that has tools."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,32 @@ def session(model: Path) -> Iterator[rekindle.Session]:
         precompile="lazy",
     ) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def big_server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Serve the model with a context for the prompts of coding agents, whose tokens are bytes here."""
+    big = tmp_path_factory.mktemp("big") / NAME
+    shutil.copytree(model, big)
+    config = json.loads((big / "config.json").read_text(encoding="utf-8"))
+    (big / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 32_768}), encoding="utf-8")
+    with (
+        rekindle.open_sync(
+            big,
+            progress=False,
+            page_size=16,
+            max_context=32_768,
+            max_running=4,
+            max_prefill_tokens=512,
+            prefill_chunk=512,
+            prefill_buckets=(512,),
+            decode_buckets=(4,),
+            dtype="float32",
+            precompile="lazy",
+        ) as opened,
+        opened.serve_sync(port=0) as server,
+    ):
+        yield server
 
 
 @pytest.fixture(scope="module")

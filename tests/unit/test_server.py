@@ -15,7 +15,7 @@ from rekindle.core.messages import Submit
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import Limits, app
-from rekindle.server.models import short_name
+from rekindle.server.models.served import short_name
 from rekindle.server.writing.common import json_bytes
 from rekindle.server.writing.logprobs import TextLogprobs, chat_logprobs
 from rekindle.session.session import Session

@@ -30,6 +30,14 @@ BODIES: dict[str, dict[str, Any]] = {
     "/score": {"text_1": "Hello", "text_2": ["a", "b"]},
     "/classify": {"input": "Hello"},
     "/pooling": {"input": "Hello"},
+    "/v1/messages": {"messages": [USER], "max_tokens": 2},
+    "/v1/messages/count_tokens": {"messages": [USER]},
+    "/api/chat": {"messages": [USER], "options": {"num_predict": 2}},
+    "/api/generate": {"prompt": "Hello", "options": {"num_predict": 2}},
+    "/api/embed": {"input": "Hello"},
+    "/api/embeddings": {"prompt": "Hello"},
+    "/api/show": {},
+    "/api/pull": {},
     "/tokenize": {"prompt": "Hello"},
     "/detokenize": {"tokens": [1]},
 }
@@ -63,6 +71,16 @@ FIELDS = (
         "prompt_logprobs",
         "return_token_ids",
         "return_tokens_as_token_ids",
+        "system",
+        "thinking",
+        "stop_sequences",
+        "output_config",
+        "options",
+        "format",
+        "think",
+        "context",
+        "raw",
+        "truncate",
     ),
 )
 TELLING: list[Any] = [
@@ -116,6 +134,12 @@ TELLING: list[Any] = [
         "((((",
         "a{9}",
     ),
+    *({"type": "enabled"}, {"effort": "max"}, {"format": {"type": "json_schema", "schema": {"type": "integer"}}}),
+    *({"type": "any"}, [{"name": "f", "input_schema": {}}], [{"type": "image"}], [{"type": "text", "text": "a"}]),
+    *({"num_predict": 1}, {"num_predict": "a"}, {"seed": -5}, {"temperature": 0, "top_k": 2**31}, {"stop": 5}),
+    [{**USER, "role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "x"}}]}, {"role": "tool"}],
+    [{**USER, "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{}]}]}],
+    [{**USER, "role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": {}}]}],
     {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer", "minimum": "a"}}},
     *({"type": "object", "patternProperties": {"(": 1}}, {"regex": "["}, {"grammar": "start:"}, {"choice": [1]}),
 ]
@@ -168,6 +192,24 @@ CHATTED: dict[str, st.SearchStrategy[Any]] = {
     "response_format": st.sampled_from([{"type": "text"}, {"type": "json_object"}]),
     "continue_final_message": st.booleans(),
 }
+MESSAGES: dict[str, st.SearchStrategy[Any]] = {
+    "messages": chats,
+    "system": texts | st.just([{"type": "text", "text": "Be brief."}]),
+    "tools": st.just([{"name": "f", "input_schema": SCHEMA}]),
+    "tool_choice": st.sampled_from([{"type": "auto"}, {"type": "none"}, {"type": "any"}]),
+    "thinking": st.sampled_from([{"type": "adaptive"}, {"type": "enabled", "budget_tokens": 1024}]),
+}
+OLLAMA: dict[str, st.SearchStrategy[Any]] = {
+    "stream": st.booleans(),
+    "format": st.sampled_from(["", "json", SCHEMA]),
+    "think": st.sampled_from([True, False, "low"]),
+    "keep_alive": st.sampled_from(["5m", 0]),
+    "logprobs": st.booleans(),
+    "options": st.fixed_dictionaries(
+        {"num_predict": st.integers(0, 9)},
+        optional={name: SAMPLED[name] for name in ("temperature", "top_p", "top_k", "seed", "stop")},
+    ),
+}
 FITTING: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "/v1/chat/completions": SAMPLED | CHATTED,
     "/v1/completions": {
@@ -217,6 +259,19 @@ FITTING: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "use_activation": st.booleans(),
         "dimensions": st.integers(1, 9),
     },
+    "/v1/messages": {
+        **MESSAGES,
+        **{name: SAMPLED[name] for name in ("temperature", "top_p", "top_k", "stream", "max_tokens")},
+        "stop_sequences": st.lists(texts, max_size=3),
+        "output_config": st.sampled_from([{"effort": "low"}, {"format": {"type": "json_schema", "schema": SCHEMA}}]),
+    },
+    "/v1/messages/count_tokens": MESSAGES,
+    "/api/chat": {**OLLAMA, "messages": chats, "tools": st.just(TOOLS)},
+    "/api/generate": {**OLLAMA, "prompt": texts, "system": texts, "raw": st.booleans(), "context": ids},
+    "/api/embed": {"input": texts | st.lists(texts, max_size=3), "truncate": st.booleans()},
+    "/api/embeddings": {"prompt": texts},
+    "/api/show": {"verbose": st.booleans()},
+    "/api/pull": {"stream": st.booleans()},
     "/tokenize": {
         "prompt": texts,
         "messages": chats,
@@ -251,14 +306,24 @@ def check(session: Session, path: str, body: Any) -> int:
     assert reply.complete
     assert reply.status in (200, 400, 404), reply.body
     if reply.status != 200:
-        assert set(reply.error) == {"message", "type", "param", "code"}
+        if path.startswith("/api/"):
+            assert reply.json == {"error": reply.error}
+            assert isinstance(reply.error, str)
+            return check_end(session, reply.status)
+        form = {"type", "message"} if path.startswith("/v1/messages") else {"message", "type", "param", "code"}
+        assert set(reply.error) - {"details"} == form
     elif reply.headers["content-type"] == "application/json":
         assert reply.json
     else:
-        assert reply.body.startswith((b"data: ", b"event: "))
+        assert reply.body.startswith((b"data: ", b"event: ", b'{"'))
+    return check_end(session, reply.status)
+
+
+def check_end(session: Session, status: int) -> int:
+    """Check for a session without requests, and return the status."""
     ended_blocking(session)
     assert_all_is_free(session)
-    return reply.status
+    return status
 
 
 @given(st.sampled_from(sorted(BODIES)), fields)

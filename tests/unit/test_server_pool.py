@@ -14,7 +14,7 @@ from rekindle.server.access import Access
 from rekindle.server.application import application
 from rekindle.server.errors import ApiError
 from rekindle.server.limits import Limits
-from rekindle.server.pool import ModelPool
+from rekindle.server.models.pool import ModelPool
 from rekindle.session.session import Session
 from rekindle.testing import fake_session
 from tests.unit.asgi import ask

@@ -123,6 +123,8 @@ class Told:
 class OneByOne:
     """Writes a chunk for each piece of an answer, and nothing at its end."""
 
+    content_type = "text/plain"
+
     def piece(self, *_: object) -> list[bytes]:
         return [b"chunk "]
 

@@ -115,7 +115,7 @@ def _models(arguments: Namespace, names: Sequence[str]) -> dict[str, dict[str, A
     for flag in ("name", "adapter", "revision"):
         if getattr(arguments, flag):
             raise ConfigError(f"--{flag} is for one model: for several, write a .toml file with a table for each")
-    from rekindle.server.models import short_name
+    from rekindle.server.models.served import short_name
 
     settings = requirements.settings_of(arguments)
     models: dict[str, dict[str, Any]] = {}

@@ -89,6 +89,11 @@ class Record:
         return self._generated
 
     @property
+    def cached(self) -> CachedTokens:
+        """Number of prompt tokens found in the prefix cache, by tier; 0 before the request starts."""
+        return self._started[0].cached if self._started else CachedTokens()
+
+    @property
     def outcome(self) -> Generation | Exception | None:
         """Generation of a finished request, or the error of a failed or cancelled one; None before the end."""
         reader = self._submission.reader

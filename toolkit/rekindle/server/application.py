@@ -11,16 +11,22 @@ from starlette.types import ASGIApp
 
 from rekindle.core.errors import RekindleError
 from rekindle.server.access import Access
-from rekindle.server.apis import judging, openai, texts
+from rekindle.server.apis import anthropic, judging, ollama, openai, texts
 from rekindle.server.apis.administration import Administration
 from rekindle.server.apis.state import StateRoutes
 from rekindle.server.errors import ApiError
-from rekindle.server.exchange import Endpoint
+from rekindle.server.exchange import Convention, Endpoint, check_origin
 from rekindle.server.gate import Gate
 from rekindle.server.guards import ApiKeys, ErrorBoundary, error_response
 from rekindle.server.limits import Limits
-from rekindle.server.models import Models, OneModel
-from rekindle.server.session import ServedSession
+from rekindle.server.models.served import Models, OneModel
+from rekindle.server.models.session import ServedSession
+from rekindle.server.reading.ollama import model_in
+
+SHORT = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+"""Paths served without their first part too, for clients of llama.cpp."""
+OLLAMA = Convention(check_origin, model_in)
+"""The convention of Ollama's API: many of its clients give no content type."""
 
 
 def app(
@@ -40,7 +46,7 @@ def app(
         session: the session to serve.
         name: the model's name for clients; by default the session's name, or the last part of a path.
         api_keys: accepted keys, sent as `Authorization: Bearer KEY`. If empty, no key is required.
-        admin_keys: accepted keys for administration: pauses, and new weights and adapters from files of this machine. If
+        admin_keys: keys for administration: pauses, and new weights and adapters from files of this machine. If
             empty, these paths are refused.
         origins: origins of web pages with access from a browser (CORS), such as "https://example.org"; "*" for all.
         limits: bounds on request bodies and on buffers for clients.
@@ -53,7 +59,7 @@ def app(
 
 def application(models: Models, access: Access, limits: Limits) -> ASGIApp:
     """Return an ASGI app over models."""
-    state, gate = StateRoutes(models), Gate()
+    state, gate = StateRoutes(models, needs_key=bool(access.api_keys)), Gate()
     administration = Administration(models, gate, tuple(access.admin_keys), limits)
     answers = {
         "/v1/chat/completions": openai.create_chat_completion,
@@ -69,15 +75,33 @@ def application(models: Models, access: Access, limits: Limits) -> ASGIApp:
         "/classify": judging.classify,
         "/v1/pooling": judging.pool,
         "/pooling": judging.pool,
+        "/v1/messages": anthropic.create_message,
+        "/v1/messages/count_tokens": anthropic.count_message_tokens,
         "/tokenize": texts.tokenize,
         "/detokenize": texts.detokenize,
     }
+    ollama_answers = {
+        "/api/chat": ollama.chat,
+        "/api/generate": ollama.generate,
+        "/api/embed": ollama.embed,
+        "/api/embeddings": ollama.create_embedding,
+        "/api/show": ollama.show,
+        "/api/pull": ollama.pull,
+    }
+    tags = ollama.OllamaRoutes(models)
+    answers |= {path.removeprefix("/v1"): answers[path] for path in SHORT}
     pages = {
         "/v1/models": state.models,
+        "/models": state.models,
         "/v1/models/{name:path}": state.model,
         "/tokenizer_info": state.tokenizer_info,
         "/health": state.health,
+        "/version": state.version,
+        "/openapi.json": state.describe,
         "/metrics": state.metrics,
+        "/api/tags": tags.tags,
+        "/api/ps": tags.running,
+        "/api/version": tags.version,
     }
     guards = [Middleware(ErrorBoundary)]
     if access.origins:
@@ -91,6 +115,10 @@ def application(models: Models, access: Access, limits: Limits) -> ASGIApp:
             *(
                 Route(path, Endpoint(answer, models, limits, gate), methods=["POST"])
                 for path, answer in answers.items()
+            ),
+            *(
+                Route(path, Endpoint(answer, models, limits, gate, OLLAMA), methods=["POST"])
+                for path, answer in ollama_answers.items()
             ),
             *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
             *administration.routes,

@@ -17,11 +17,14 @@ from rekindle.server.errors import ApiError, api_error_of
 from rekindle.server.gate import Gate
 from rekindle.server.guards import reply
 from rekindle.server.limits import Limits
-from rekindle.server.models import Models, ServedModel
+from rekindle.server.models.served import Models, ServedModel
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.fields import Fields, parse_body
 from rekindle.server.streaming import EventStream, run_until_disconnect, wait_all
 from rekindle.server.writing.common import Chunks, Head
+
+BROWSER_HEADERS = frozenset({"origin", "sec-fetch-site"})
+"""Headers in requests of browsers for other sites' pages; pages cannot leave them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,26 +99,66 @@ class Endpoint:
         models: the models of the server.
         limits: the bounds on requests and streams.
         gate: the gate before the models.
+        convention: the convention for the bodies; None for OpenAI's.
     """
 
-    def __init__(self, answer: Callable[[Exchange], Awaitable[ASGIApp]], models: Models, limits: Limits, gate: Gate):
-        self._answer, self._models, self._limits, self._gate = answer, models, limits, gate
+    def __init__(
+        self,
+        answer: Callable[[Exchange], Awaitable[ASGIApp]],
+        models: Models,
+        limits: Limits,
+        gate: Gate,
+        convention: "Convention | None" = None,
+    ):
+        self.answer, self._models, self._limits, self._gate = answer, models, limits, gate
+        self._convention = convention or Convention()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         request = Request(scope, receive, send)
-        check_type(request)
+        self._convention.check(request)
         body = parse_body(await read_body(request, self._limits))
-        async with self._models.use(body.take("model", str)) as model:
-            response = await self._answer(Exchange(request, body, model, self._limits, self._gate))
+        async with self._models.use(self._convention.model_in(body)) as model:
+            response = await self.answer(Exchange(request, body, model, self._limits, self._gate))
             await response(scope, receive, send)
 
 
 def check_type(request: Request) -> None:
     """Raise unless the header declares JSON, a type that pages of other sites cannot send without permission (CORS)."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = _type_of(request)
     if kind != "application/json":
         raise ApiError(415, f"the body must be of content type application/json, got {kind!r:.80}")
+
+
+def check_origin(request: Request) -> None:
+    """Check for a body of JSON by its header, or for a client other than a browser.
+
+    The clients of some APIs give no content type, or another one. Browsers tell the origin of each page with a body.
+    """
+    if _type_of(request) != "application/json" and not BROWSER_HEADERS.isdisjoint(request.headers):
+        raise ApiError(415, "a page in a browser must send a body of content type application/json")
+
+
+def _type_of(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def model_in(body: Fields) -> str | None:
+    """Take the model's name; None if absent."""
+    return body.take("model", str)
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """The convention of an API for its bodies.
+
+    Attributes:
+        check: checks the headers of a request; raises ApiError.
+        model_in: takes the model's name out of a body; None for the only or the first model.
+    """
+
+    check: Callable[[Request], None] = check_type
+    model_in: Callable[[Fields], str | None] = model_in
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rekindle.server.errors import INVALID, PARTING_SECONDS, ApiError, api_error_of, shutdown_error
 from rekindle.server.writing.common import json_bytes
+from rekindle.server.writing.errors import error_object
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "0.0.0.0"})
 """Host names of the local machine, in addition to all names under ".localhost" (RFC 6761)."""
@@ -24,21 +25,30 @@ def reply(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
     return Response(json_bytes(value), status, headers, "application/json")
 
 
-def error_reply(error: ApiError) -> Response:
-    """Return the HTTP response for an API error."""
-    return reply(error.body, error.status, error.headers)
+def error_reply(error: ApiError, scope: Scope) -> Response:
+    """Return the HTTP response for an API error, in the form of the API that the request's path belongs to."""
+    return reply(error_object(error, path_of(scope)), error.status, error.headers)
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path of a request, without the prefix under which the app is mounted."""
+    path: str = scope["path"]
+    prefix: str = scope.get("root_path", "")
+    return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
 
 
 async def error_response(request: Request, error: Exception) -> Response:
     """Return the response for an exception raised by a route or by the router."""
     if not isinstance(error, HTTPException):
-        return error_reply(api_error_of(error, {}))
+        return error_reply(api_error_of(error, {}), request.scope)
     # The router raised it: the path is unknown, or its method is not allowed.
     allowed = (error.headers or {}).get("Allow")
     paths = ", ".join(route.path for route in request.app.routes if "{" not in route.path)
     hint = f"use {allowed}" if allowed else f"there are {paths}"
     api_error = ApiError(error.status_code, f"{request.method} {request.url.path:.200} is not served; {hint}", INVALID)
-    return reply(api_error.body, api_error.status, {"allow": allowed} if allowed else None)
+    response = error_reply(api_error, request.scope)
+    response.headers.update({"allow": allowed} if allowed else {})
+    return response
 
 
 class ErrorBoundary:
@@ -66,11 +76,11 @@ class ErrorBoundary:
         except Exception as error:
             api_error = api_error_of(error, {})
             if not has_started:
-                await error_reply(api_error)(scope, receive, send)
+                await error_reply(api_error, scope)(scope, receive, send)
         except anyio.get_cancelled_exc_class():  # the server is shutting down
             with anyio.move_on_after(PARTING_SECONDS, shield=True):
                 if not has_started:
-                    await error_reply(shutdown_error())(scope, receive, send)
+                    await error_reply(shutdown_error(), scope)(scope, receive, send)
             raise
 
 
@@ -93,7 +103,7 @@ class LocalNames:
         if scope["type"] == "http" and not lacks_host and not _is_local(name):
             accepted = ", ".join(sorted(LOCAL_NAMES))
             message = f"this server accepts the hosts {accepted}, got {name!r:.80}; for others, give it API keys"
-            await error_reply(ApiError(421, message))(scope, receive, send)
+            await error_reply(ApiError(421, message), scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -112,9 +122,9 @@ class ApiKeys:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not has_key(scope, self._accepted):
+        if scope["type"] == "http" and path_of(scope) not in OPEN_PATHS and not has_key(scope, self._accepted):
             message = "give an API key of this server, as 'Authorization: Bearer KEY'"
-            await error_reply(ApiError(401, message, code="invalid_api_key"))(scope, receive, send)
+            await error_reply(ApiError(401, message, code="invalid_api_key"), scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

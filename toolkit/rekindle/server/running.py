@@ -23,7 +23,7 @@ from rekindle.server.application import application
 from rekindle.server.connections import Connection, Uvicorn, UvicornApp
 from rekindle.server.guards import LocalNames
 from rekindle.server.limits import Limits
-from rekindle.server.models import Models
+from rekindle.server.models.served import Models
 
 BACKLOG = 2048
 """Maximum length of the queue of connections not accepted yet."""

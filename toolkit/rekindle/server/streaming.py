@@ -1,4 +1,4 @@
-"""Streamed answers: server-sent events to clients that may read slowly or disconnect."""
+"""Streamed answers to clients that may read slowly or disconnect."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
@@ -18,7 +18,6 @@ T = TypeVar("T")
 GRACE_SECONDS = 10.0
 """Seconds for a slow client to read the buffered events, and the error about its slowness."""
 HEADERS = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx forwards each event immediately
 )
@@ -76,6 +75,7 @@ class EventStream:
     def __init__(self, handles: Sequence[Handle], chunks: Chunks, fields: Mapping[str, str], limits: Limits):
         self._handles, self._chunks, self._fields = handles, chunks, fields
         self._most, self._seconds = limits.unread, limits.unread_seconds
+        self._headers = [(b"content-type", chunks.content_type.encode()), *HEADERS]
         self._send_scope = anyio.CancelScope()
         self._error: ApiError | None = None
         self._has_started = False
@@ -136,7 +136,7 @@ class EventStream:
         async for first in reader:
             if not self._has_started:
                 self._has_started = True
-                await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+                await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             body = first + b"".join(_take_available(reader))
             with anyio.move_on_after(self._seconds) as scope:
                 await send({"type": "http.response.body", "body": body, "more_body": True})

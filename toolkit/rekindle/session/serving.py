@@ -110,7 +110,7 @@ def serve(
         raise ConfigError('models must map at least one name to a model, such as {"small": "smollm2-135m-instruct"}')
     try:
         from rekindle.server.access import Access
-        from rekindle.server.pool import ModelPool
+        from rekindle.server.models.pool import ModelPool
         from rekindle.server.running import Certificate, PendingServer
     except ImportError as error:
         raise not_installed("the server", "server", error) from error

@@ -929,7 +929,7 @@ class Session:
         self._requests.check_engine()
         try:
             from rekindle.server.access import Access
-            from rekindle.server.models import OneModel
+            from rekindle.server.models.served import OneModel
             from rekindle.server.running import Certificate, PendingServer
         except ImportError as error:
             raise not_installed("the server", "server", error) from error

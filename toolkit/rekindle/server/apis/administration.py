@@ -15,7 +15,7 @@ from rekindle.server.exchange import check_type, read_body
 from rekindle.server.gate import Gate
 from rekindle.server.guards import has_key, reply
 from rekindle.server.limits import Limits
-from rekindle.server.models import Models, ServedModel
+from rekindle.server.models.served import Models, ServedModel
 from rekindle.server.reading.fields import Fields, parse_body
 
 Handler = Callable[[Request], Awaitable[Response]]

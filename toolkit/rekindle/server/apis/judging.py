@@ -13,6 +13,7 @@ from rekindle.results.scores.ranking import Ranking
 from rekindle.server.apis.texts import prompts_of
 from rekindle.server.exchange import Exchange, send_nothing
 from rekindle.server.guards import reply
+from rekindle.server.models.session import ServedSession
 from rekindle.server.reading.judging import (
     Lengths,
     PoolRequest,
@@ -21,7 +22,6 @@ from rekindle.server.reading.judging import (
     read_ranking,
     read_score,
 )
-from rekindle.server.session import ServedSession
 from rekindle.server.streaming import run_until_disconnect
 from rekindle.server.writing.common import Head
 from rekindle.server.writing.judging import (
@@ -34,7 +34,7 @@ from rekindle.server.writing.judging import (
 
 
 async def rank(exchange: Exchange) -> ASGIApp:
-    """Serve POST /v1/rerank, /v2/rerank and /rerank."""
+    """Serve POST /v1/rerank, /v2/rerank and /rerank: the documents in the order of their relevance."""
     request, session = read_ranking(exchange.body, exchange.limits.prompts), exchange.model.session
     lengths = request.lengths
     query, *documents = await run_sync(_cut, session, [request.query, *request.documents], lengths)
@@ -74,7 +74,7 @@ async def score_pairs(exchange: Exchange) -> ASGIApp:
 
 
 async def classify(exchange: Exchange) -> ASGIApp:
-    """Serve POST /classify and /v1/classify."""
+    """Serve POST /classify and /v1/classify: the classes of each text."""
     request = read_classes(exchange.body, exchange.limits.prompts, exchange.model.form)
     head = Head.new("classify", exchange.model.name)
 

@@ -13,7 +13,7 @@ from rekindle.server.writing.responses import ResponseChunks, response
 
 
 async def create_chat_completion(exchange: Exchange) -> ASGIApp:
-    """Serve POST /v1/chat/completions."""
+    """Serve POST /v1/chat/completions: the next message of a conversation."""
     request = read_chat(exchange.body, exchange.model.form)
     head, handles = await exchange.head("chatcmpl"), await exchange.submit(request.call)
     if request.call.streaming is not None:
@@ -23,7 +23,7 @@ async def create_chat_completion(exchange: Exchange) -> ASGIApp:
 
 
 async def create_response(exchange: Exchange) -> ASGIApp:
-    """Serve POST /v1/responses."""
+    """Serve POST /v1/responses: the next items of a conversation."""
     request = read_response(exchange.body, exchange.model.form)
     handles, head = await exchange.submit(request.call), Head.new("resp", exchange.model.name)
     if request.call.streaming is not None:
@@ -32,7 +32,7 @@ async def create_response(exchange: Exchange) -> ASGIApp:
 
 
 async def create_completion(exchange: Exchange) -> ASGIApp:
-    """Serve POST /v1/completions."""
+    """Serve POST /v1/completions: the continuation of a text."""
     request = read_completion(exchange.body, exchange.limits.prompts)
     head, handles = await exchange.head("cmpl"), await exchange.submit(request.call)
     decode = exchange.model.decode

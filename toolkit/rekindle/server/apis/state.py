@@ -1,14 +1,16 @@
 """Endpoints about the server: its models, its health, its metrics."""
 
 from http import HTTPStatus
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from rekindle.server.apis.openapi import openapi
 from rekindle.server.errors import ApiError, api_error_of
 from rekindle.server.guards import reply
-from rekindle.server.models import ModelCard, Models, unknown_model
+from rekindle.server.models.served import ModelCard, Models, unknown_model
 from rekindle.server.writing.metrics import joined
 from rekindle.server.writing.texts import model_card
 
@@ -21,25 +23,34 @@ class StateRoutes:
 
     Args:
         models: the models.
+        needs_key: whether requests need a key.
     """
 
-    def __init__(self, models: Models):
-        self._models = models
+    def __init__(self, models: Models, *, needs_key: bool):
+        self._models, self._needs_key = models, needs_key
 
     async def models(self, request: Request) -> Response:
         """Serve GET /v1/models: the models, and their adapters."""
         return reply({"object": "list", "data": [_card(card) for card in self._models.cards()]})
 
     async def model(self, request: Request) -> Response:
-        """Serve GET /v1/models/NAME."""
+        """Serve GET /v1/models/NAME: one model."""
         name, cards = request.path_params["name"], self._models.cards()
         for card in cards:
             if card.name == name:
                 return reply(_card(card))
         raise unknown_model(name, [card.name for card in cards])
 
+    async def version(self, request: Request) -> Response:
+        """Serve GET /version: the version of the server."""
+        return reply({"version": _version()})
+
+    async def describe(self, request: Request) -> Response:
+        """Serve GET /openapi.json: this description."""
+        return reply(openapi(request.app.routes, _version(), needs_key=self._needs_key))
+
     async def tokenizer_info(self, request: Request) -> Response:
-        """Serve GET /tokenizer_info."""
+        """Serve GET /tokenizer_info: the special tokens and the chat template."""
         async with self._models.use(None) as model:
             tokenizer = model.session.tokenizer
             if tokenizer is None:
@@ -65,11 +76,19 @@ class StateRoutes:
         return reply({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
-        """Serve GET /metrics."""
+        """Serve GET /metrics: counters and histograms for Prometheus."""
         texts = {model.base: model.session.metrics_text() for model in self._models.open_models()}
         several = sum(card.parent is None for card in self._models.cards()) > 1
         text = joined(texts) if several else "".join(texts.values())
         return PlainTextResponse(text, headers={"content-type": METRICS_TYPE})
+
+
+def _version() -> str:
+    """Return the version of Rekindle; "unknown" if it is not installed."""
+    try:
+        return version("rekindle")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _card(card: ModelCard) -> dict[str, Any]:

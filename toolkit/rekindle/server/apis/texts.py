@@ -9,14 +9,14 @@ from starlette.types import ASGIApp
 from rekindle.server.errors import ApiError
 from rekindle.server.exchange import Exchange, send_nothing
 from rekindle.server.guards import reply
+from rekindle.server.models.session import ServedSession
 from rekindle.server.reading.texts import TokenizeRequest, read_embedding, read_tokenize, tokens_of
-from rekindle.server.session import ServedSession
 from rekindle.server.streaming import run_until_disconnect
 from rekindle.server.writing.texts import embeddings, tokens_object
 
 
 async def create_embeddings(exchange: Exchange) -> ASGIApp:
-    """Serve POST /v1/embeddings."""
+    """Serve POST /v1/embeddings: vectors of texts."""
     session = exchange.model.session
     request = read_embedding(exchange.body, exchange.limits.prompts)
     await exchange.admit()
@@ -41,7 +41,7 @@ async def create_embeddings(exchange: Exchange) -> ASGIApp:
 
 
 async def tokenize(exchange: Exchange) -> ASGIApp:
-    """Serve POST /tokenize."""
+    """Serve POST /tokenize: the tokens of a text or a conversation."""
     model = exchange.model
     request = read_tokenize(exchange.body, model.form)
     tokens = await run_sync(_tokens, model.session, request)
@@ -50,7 +50,7 @@ async def tokenize(exchange: Exchange) -> ASGIApp:
 
 
 async def detokenize(exchange: Exchange) -> ASGIApp:
-    """Serve POST /detokenize."""
+    """Serve POST /detokenize: the text of tokens."""
     tokens = tokens_of(exchange.body)
     return reply({"prompt": await run_sync(exchange.model.session.decode, tokens)})
 

@@ -39,16 +39,21 @@ class Fields:
 
     def __init__(self, values: Mapping[str, Any], prefix: str = ""):
         self._remaining = {name: value for name, value in values.items() if value is not None}
-        self._supported: set[str] = set()
+        self._supported: dict[str, type[Any] | None] = {}
         self._prefix = prefix
 
     def peek(self, names: Collection[str]) -> dict[str, Any]:
         """Return the present fields among `names`, without taking them."""
         return {name: self._remaining[name] for name in names if name in self._remaining}
 
+    @property
+    def supported(self) -> Mapping[str, type[Any] | None]:
+        """The fields that were looked for so far, with their types; None for several types."""
+        return self._supported
+
     def any(self, name: str) -> Any:
         """Take a field of any type; None if absent."""
-        self._supported.add(name)
+        self._supported.setdefault(name, None)
         return self._remaining.pop(name, None)
 
     def take(self, name: str, kind: type[T]) -> T | None:
@@ -57,6 +62,7 @@ class Fields:
         Raises:
             ApiError: the field has another type.
         """
+        self._supported[name] = kind
         value = self.any(name)
         if value is not None and type(value) is not kind:
             raise invalid_field(
@@ -112,7 +118,7 @@ class Fields:
             if name in neutral:
                 only = f"this server supports only {json.dumps(neutral[name][0])}"
                 self.refuse(name, f"cannot be served: {only}, and other values might change the answer")
-            suggestion = likely(name, sorted(self._supported | neutral.keys()))
+            suggestion = likely(name, sorted(self._supported.keys() | neutral.keys()))
             hint = f"; {suggestion}" if suggestion else ""
             self.refuse(name, f"cannot be served: it is unknown, and it might change the answer{hint}")
 

@@ -11,7 +11,16 @@ from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.call import Call, TokenReports
 from rekindle.server.reading.chat import ChatRequest
-from rekindle.server.writing.common import DONE, Head, error_events, event, finish_reason, usage, usage_so_far
+from rekindle.server.writing.common import (
+    DONE,
+    EVENT_STREAM,
+    Head,
+    error_events,
+    event,
+    finish_reason,
+    usage,
+    usage_so_far,
+)
 from rekindle.server.writing.logprobs import chat_logprobs, prompt_scores
 
 
@@ -78,6 +87,8 @@ class ChatChunks:
         request: the request to answer.
         records: the record of each choice's request.
     """
+
+    content_type = EVENT_STREAM
 
     def __init__(self, head: Head, request: ChatRequest, records: Sequence[Record]):
         self._head, self._request, self._records = head, request, records

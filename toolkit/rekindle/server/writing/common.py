@@ -13,6 +13,8 @@ from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 
 DONE = b"data: [DONE]\n\n"
+EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
+"""Content type of server-sent events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,11 @@ class Head:
 
 class Chunks(Protocol):
     """Writer of one answer as chunks of a stream. Its choices arrive concurrently, in any order."""
+
+    @property
+    def content_type(self) -> str:
+        """The content type of the stream."""
+        ...
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """Return the events for a piece of a choice; `record` belongs to the choice's request."""

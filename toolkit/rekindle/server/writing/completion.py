@@ -9,7 +9,16 @@ from rekindle.core.request.tokens import Piece, TokenLogprob
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.completion import CompletionRequest, Text
-from rekindle.server.writing.common import DONE, Head, error_events, event, finish_reason, usage, usage_so_far
+from rekindle.server.writing.common import (
+    DONE,
+    EVENT_STREAM,
+    Head,
+    error_events,
+    event,
+    finish_reason,
+    usage,
+    usage_so_far,
+)
 from rekindle.server.writing.logprobs import TextLogprobs, prompt_scores
 
 Decode = Callable[[Sequence[int]], str]
@@ -82,6 +91,8 @@ class CompletionChunks:
         records: the record of each choice's request.
         decode: the function from token ids to text.
     """
+
+    content_type = EVENT_STREAM
 
     def __init__(self, head: Head, request: CompletionRequest, records: Sequence[Record], decode: Decode):
         self._head, self._request, self._records, self._decode = head, request, records, decode

@@ -11,7 +11,7 @@ from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.responses import ResponseRequest
 from rekindle.server.writing.chat import readable_calls, unreadable_text
-from rekindle.server.writing.common import Head, named_event
+from rekindle.server.writing.common import EVENT_STREAM, Head, named_event
 
 Item = dict[str, Any]
 
@@ -96,6 +96,8 @@ def _call_item(head: Head, place: int, call: ToolCall) -> Item:
 
 class ResponseChunks:
     """Writer of a response as events. An item is open while its text grows."""
+
+    content_type = EVENT_STREAM
 
     def __init__(self, head: Head, request: ResponseRequest):
         self._head, self._request = head, request

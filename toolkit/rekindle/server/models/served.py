@@ -11,7 +11,7 @@ from typing import Protocol
 from rekindle.core.text.response import MessageForm
 from rekindle.core.text.responses.formats import PLAIN, format_of
 from rekindle.server.errors import ApiError
-from rekindle.server.session import ServedSession
+from rekindle.server.models.session import ServedSession
 
 
 @dataclass(frozen=True, slots=True)

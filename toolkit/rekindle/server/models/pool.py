@@ -12,8 +12,8 @@ from anyio.to_thread import run_sync
 
 from rekindle.core.errors import RekindleError
 from rekindle.server.errors import ApiError
-from rekindle.server.models import ModelCard, ServedModel, unknown_model
-from rekindle.server.session import ServedSession
+from rekindle.server.models.served import ModelCard, ServedModel, unknown_model
+from rekindle.server.models.session import ServedSession
 
 _LOG = logging.getLogger("rekindle.server")
 

@@ -1,0 +1,460 @@
+"""The server gives what its session gives in the form of Anthropic's API, whole and in events."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rekindle.core.text.response import MessageForm
+from rekindle.server import app
+from rekindle.server.apis.templates import template_of
+from rekindle.server.errors import ApiError
+from rekindle.server.reading.blocks import Messages
+from rekindle.server.reading.fields import Fields
+from rekindle.server.reading.messages import Template, read_messages
+from rekindle.session.session import Session
+from tests.unit.asgi import Reply, ask
+from tests.unit.scripted import HERMES, scripted_session
+
+pytestmark = pytest.mark.anyio
+
+PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
+USER = {"role": "user", "content": "Weather?"}
+TOOL = {"name": "weather", "description": "The weather.", "input_schema": {"type": "object"}}
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+ANSWER = f"<think>\nthe user asks\n</think>\n\nLet me see.\n{CALL}\n{CALL}"
+BODY: dict[str, Any] = {"max_tokens": 500, "messages": [USER]}
+SWITCHED = HERMES.replace("{% if tools %}", "{% if enable_thinking is false %}quiet{% endif %}{% if tools %}")
+ALTERNATING = "{% if messages[-1].role == 'system' %}{{ raise_exception('first') }}{% endif %}" + HERMES
+TEMPLATE = Template(MessageForm("reasoning_content"), frozenset({"enable_thinking", "reasoning_effort"}), True)
+Serve = Callable[..., Session]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """Yield a function that opens a session whose model answers a text."""
+    opened: list[Any] = []
+
+    def open_session(answer: str | Callable[[str], str], template: str = HERMES) -> Session:
+        script = answer if callable(answer) else lambda prompt: answer
+        opened.append(scripted_session(monkeypatch, script, template))
+        session: Session = opened[-1].__enter__()
+        return session
+
+    yield open_session
+    for each in opened:
+        each.__exit__(None, None, None)
+
+
+def events(reply: Reply) -> list[dict[str, Any]]:
+    """Return the events of a stream, whose names are the types of their data."""
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    found = []
+    for event in reply.body.decode().removesuffix("\n\n").split("\n\n"):
+        name, data = event.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
+def joined(stream: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the message of a stream, as a client puts it together."""
+    first, *middle, end, stop = stream
+    assert (first["type"], end["type"], stop["type"]) == ("message_start", "message_delta", "message_stop")
+    content: list[Any] = []
+    texts: dict[int, str] = {}
+    is_open = False
+    for event in middle:
+        if event["type"] == "content_block_start":
+            assert (event["index"], is_open) == (len(content), False)
+            content.append(event["content_block"])
+            is_open = True
+            continue
+        assert (event["index"], is_open) == (len(content) - 1, True)
+        if event["type"] == "content_block_stop":
+            is_open = False
+            if event["index"] in texts:
+                content[-1]["input"] = json.loads(texts[event["index"]])
+            continue
+        delta = dict(event["delta"])
+        kind = delta.pop("type")
+        ((name, value),) = delta.items()
+        assert kind == {"partial_json": "input_json_delta"}.get(name, f"{name}_delta")
+        if name == "partial_json":
+            texts[event["index"]] = texts.get(event["index"], "") + value
+        else:
+            content[-1][name] += value
+    assert not is_open
+    return {**first["message"], **end["delta"], "content": content, "usage": end["usage"]}
+
+
+def without_ids(message: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **message,
+        "id": "",
+        "content": [block | ({"signature": ""} if "signature" in block else {}) for block in message["content"]],
+    }
+
+
+# What comes
+
+
+async def test_a_message_is_the_answer_of_the_session_in_blocks(serve: Serve) -> None:
+    session = serve(ANSWER)
+    reply = await ask(app(session), PATH, {**BODY, "tools": [TOOL]})
+    answer = await session.generate(
+        [USER],
+        tools=[{"type": "function", "function": {**TOOL, "parameters": {}}}],
+        max_tokens=500,
+    )
+    thinking, text, *calls = reply.json["content"]
+    assert thinking == {"type": "thinking", "thinking": "the user asks", "signature": reply.json["id"]}
+    assert text == {"type": "text", "text": "Let me see."}
+    assert [call["id"] for call in calls] == [call.id for call in answer.tool_calls]
+    assert [(call["name"], call["input"]) for call in calls] == [("weather", {"city": "Rome"})] * 2
+    assert (reply.json["stop_reason"], reply.json["stop_sequence"]) == ("tool_use", None)
+    assert (reply.json["type"], reply.json["role"], reply.json["model"]) == ("message", "assistant", "fake")
+    assert reply.json["id"].startswith("msg_")
+    usage = reply.json["usage"]
+    assert usage["output_tokens"] == answer.usage.completion_tokens
+    assert usage["output_tokens_details"] == {"thinking_tokens": answer.usage.reasoning_tokens}
+
+
+async def test_a_stream_has_the_same_in_events(serve: Serve) -> None:
+    served = app(serve(ANSWER))
+    for more in ({}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": {"type": "auto"}}, {"max_tokens": 9}):
+        whole = (await ask(served, PATH, {**BODY, **more})).json
+        stream = events(await ask(served, PATH, {**BODY, **more, "stream": True}))
+        usage = stream[0]["message"]["usage"]
+        message = joined(stream)
+        assert message["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
+        assert {name: message["usage"][name] for name in usage if name != "output_tokens"} == {
+            name: count for name, count in usage.items() if name != "output_tokens"
+        }
+        assert without_ids({**message, "usage": {}}) == without_ids({**whole, "usage": {}})
+
+
+async def test_the_parts_of_the_input_add_up_to_the_prompt(serve: Serve) -> None:
+    served = app(serve("Hi"))
+    long = {**BODY, "messages": [{"role": "user", "content": "word " * 20}]}
+    counted = (await ask(served, COUNT, {"messages": long["messages"]})).json["input_tokens"]
+    for cached in (False, True):
+        usage = (await ask(served, PATH, long)).json["usage"]
+        assert (usage["cache_read_input_tokens"] > 0) == cached
+        parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+        assert sum(usage[part] for part in parts) == counted
+
+
+async def test_a_message_ends_for_each_of_the_reasons(serve: Serve) -> None:
+    served = app(serve("one two three"))
+    for more, text, reason, sequence in (
+        ({}, "one two three", "end_turn", None),
+        ({"stop_sequences": []}, "one two three", "end_turn", None),
+        ({"stop_sequences": [" two", "x"]}, "one", "stop_sequence", " two"),
+        ({"max_tokens": 3}, "one", "max_tokens", None),
+    ):
+        for streams in (False, True):
+            reply = await ask(served, PATH, {**BODY, **more, "stream": streams})
+            message = joined(events(reply)) if streams else reply.json
+            assert message["content"] == [{"type": "text", "text": text}]
+            assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
+
+
+async def test_a_full_context_is_told_from_the_limit_of_tokens(serve: Serve) -> None:
+    served = app(serve("x" * 2000))
+    reply = await ask(served, PATH, {**BODY, "max_tokens": 32_000})
+    assert reply.json["stop_reason"] == "model_context_window_exceeded"
+
+
+async def test_an_empty_answer_has_an_empty_block(serve: Serve) -> None:
+    served = app(serve(""))
+    for streams in (False, True):
+        reply = await ask(served, PATH, {**BODY, "stream": streams})
+        message = joined(events(reply)) if streams else reply.json
+        assert message["content"] == [{"type": "text", "text": ""}]
+
+
+async def test_at_most_one_tool_is_used_if_not_in_parallel(serve: Serve) -> None:
+    served = app(serve(ANSWER))
+    choice = {"type": "auto", "disable_parallel_tool_use": True}
+    for streams in (False, True):
+        reply = await ask(served, PATH, {**BODY, "tools": [TOOL], "tool_choice": choice, "stream": streams})
+        message = joined(events(reply)) if streams else reply.json
+        assert [block["type"] for block in message["content"]] == ["thinking", "text", "tool_use"]
+
+
+async def test_thinking_may_be_left_out_of_its_block(serve: Serve) -> None:
+    served = app(serve(ANSWER))
+    thinking = {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}
+    for streams in (False, True):
+        reply = await ask(served, PATH, {**BODY, "thinking": thinking, "stream": streams})
+        message = joined(events(reply)) if streams else reply.json
+        assert message["content"][0]["thinking"] == ""
+        assert message["content"][0]["signature"] == message["id"]
+
+
+async def test_a_message_that_cannot_be_made_is_an_error(serve: Serve) -> None:
+    session = serve("x" * 500)
+    reply = await ask(app(session), PATH, {**BODY, "messages": [{"role": "user", "content": "x" * 2000}]})
+    assert reply.status == 400
+    assert reply.json["type"] == "error"
+    assert reply.error["type"] == "invalid_request_error"
+    held = await ask(app(session), PATH, {**BODY, "thread": {"type": "create"}})
+    assert (held.status, held.error["details"]) == (400, {"error_code": "thread_unsupported_request"})
+    missing = await ask(app(session), PATH, {**BODY, "model": "claude-x"})
+    assert (missing.status, missing.error["type"]) == (404, "not_found_error")
+    assert "this server has 'fake'" in missing.error["message"]
+
+
+# What goes in
+
+
+async def test_the_prompt_is_that_of_the_chat_with_the_same_messages(serve: Serve) -> None:
+    prompts: list[str] = []
+
+    def answer(prompt: str) -> str:
+        prompts.append(prompt)
+        return "Sunny"
+
+    session = serve(answer)
+    call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Rome"}}
+    mark = {"cache_control": {"type": "ephemeral"}}
+    body = {
+        **BODY,
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: v=1; h=d3adb"},
+            {"type": "text", "text": "Be brief.", **mark},
+        ],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Weather?", **mark}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "see", "signature": "s"},
+                    {"type": "redacted_thinking", "data": "xx"},
+                    {"type": "text", "text": "Wait."},
+                    call,
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "And?"},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "t1",
+                        "content": [{"type": "text", "text": "sunny"}],
+                        **mark,
+                    },
+                ],
+            },
+        ],
+        "tools": [{**TOOL, **mark}],
+    }
+    await ask(app(session), PATH, body)
+    function = {"name": "weather", "description": "The weather.", "parameters": {"type": "object"}}
+    chat: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Weather?"},
+        {
+            "role": "assistant",
+            "content": "Wait.",
+            "reasoning_content": "see",
+            "tool_calls": [
+                {"type": "function", "id": "t1", "function": {"name": "weather", "arguments": {"city": "Rome"}}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "t1", "name": "weather", "content": "sunny"},
+        {"role": "user", "content": "And?"},
+    ]
+    rendered = session.render(chat, tools=[{"type": "function", "function": function}])
+    assert prompts == [rendered]
+    count = (await ask(app(session), COUNT, {name: body[name] for name in ("system", "messages", "tools")})).json
+    assert count == {"input_tokens": len(session.encode(rendered))}
+
+
+async def test_a_last_message_of_the_assistant_is_continued(serve: Serve) -> None:
+    session = serve("one two three")
+    for begun, streams in (("one two", False), ("one two", True), ("one ", True), ("one ", False)):
+        body = {**BODY, "messages": [USER, {"role": "assistant", "content": begun}], "stream": streams}
+        reply = await ask(app(session), PATH, body)
+        message = joined(events(reply)) if streams else reply.json
+        assert message["content"] == [{"type": "text", "text": "one two three".removeprefix(begun)}]
+    called = {"type": "tool_use", "id": "t", "name": "weather", "input": {}}
+    for content in ([called], "", []):
+        reply = await ask(app(session), PATH, {**BODY, "messages": [USER, {"role": "assistant", "content": content}]})
+        assert reply.status == 400
+        assert reply.error["message"].startswith("messages must end with")
+
+
+async def test_thinking_before_the_text_to_continue_is_not_repeated(serve: Serve) -> None:
+    session = serve("<think>so</think>one two three")
+    thought = [{"type": "thinking", "thinking": "so", "signature": ""}, {"type": "text", "text": "one"}]
+    for streams in (False, True):
+        body = {**BODY, "messages": [USER, {"role": "assistant", "content": thought}], "stream": streams}
+        reply = await ask(app(session), PATH, body)
+        assert (joined(events(reply)) if streams else reply.json)["content"] == [{"type": "text", "text": " two three"}]
+
+
+def read(**body: Any) -> dict[str, Any]:
+    """Return the keywords of the session for a body."""
+    call = read_messages(Fields({**BODY, **body}), TEMPLATE).call
+    return {**call.options, "prompt": call.prompt}
+
+
+def test_choices_of_tools_are_those_of_the_session() -> None:
+    tools = [TOOL, {"name": "two", "type": "custom", "input_schema": {}, "strict": True, "defer_loading": False}]
+    for choice, expected in (
+        ({"type": "auto"}, "auto"),
+        ({"type": "any"}, "required"),
+        ({"type": "none"}, "none"),
+        ({"type": "tool", "name": "two"}, "two"),
+        (None, "auto"),
+    ):
+        options = read(tools=tools, tool_choice=choice)
+        assert options["tool_choice"] == expected
+        assert [each["function"]["name"] for each in options["tools"]] == ["weather", "two"]
+    assert "tools" not in read(tools=[])
+
+
+def test_thinking_and_effort_reach_a_template_that_reads_them() -> None:
+    for thinking, expected in (
+        ({"type": "enabled", "budget_tokens": 2000}, True),
+        ({"type": "adaptive"}, True),
+        ({"type": "disabled"}, False),
+    ):
+        assert read(thinking=thinking)["chat_template_kwargs"] == {"enable_thinking": expected}
+    assert read(thinking={"type": "between_tools"})["chat_template_kwargs"] is None
+    assert read(output_config={"effort": "max"})["chat_template_kwargs"] == {"reasoning_effort": "high"}
+    deaf = Template(MessageForm(), frozenset(), True)
+    body = Fields({**BODY, "thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}})
+    assert read_messages(body, deaf).call.options["chat_template_kwargs"] is None
+
+
+async def test_thinking_is_switched_off_in_the_prompt(serve: Serve) -> None:
+    served = app(serve(lambda prompt: "off" if prompt.startswith("quiet") else "on", SWITCHED))
+    for kind, text in (("disabled", "off"), ("enabled", "on")):
+        reply = await ask(served, PATH, {**BODY, "thinking": {"type": kind}})
+        assert reply.json["content"][0]["text"] == text
+
+
+def test_a_schema_holds_the_answer() -> None:
+    schema = {"type": "object"}
+    form = {"type": "json_schema", "schema": schema}
+    assert read(output_config={"format": form})["json_schema"] == schema
+    assert read(output_format=form)["json_schema"] == schema
+
+
+def test_sampling_is_that_of_the_session() -> None:
+    options = read(temperature=1, top_p=0.9, top_k=5, stop_sequences=["a"])
+    assert {name: options[name] for name in ("temperature", "top_p", "top_k", "stop", "max_tokens")} == {
+        "temperature": 1,
+        "top_p": 0.9,
+        "top_k": 5,
+        "stop": ["a"],
+        "max_tokens": 500,
+    }
+
+
+def test_hints_are_taken_and_misspelt_fields_are_not() -> None:
+    assert read(metadata={"user_id": "u"}, service_tier="auto", cache_control={"type": "ephemeral"}, betas=["x"])
+    assert read(context_management={"edits": []}, mcp_servers=[], container=None)
+    with pytest.raises(ApiError, match="did you mean stop_sequences"):
+        read(stop_sequence=["a"])
+    with pytest.raises(ApiError, match="max_tokens is missing"):
+        read(max_tokens=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("messages", None),
+        ("messages", []),
+        ("mcp_servers", [{"url": "x"}]),
+        ("thinking", {"type": "deep"}),
+        ("output_config", {"effort": 1}),
+        ("output_format", {"type": "json_schema"}),
+        ("output_format", {"type": "text", "schema": {}}),
+        ("tool_choice", {"type": "any"}),
+        ("tool_choice", {"type": "tool"}),
+        ("tools", [{"type": "web_search_20250305", "name": "web_search"}]),
+        ("tools", [{"name": "f"}]),
+        ("system", 5),
+        ("system", [{"type": "image"}]),
+    ],
+)
+def test_a_field_of_another_form_is_refused_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(ApiError, match=name) as caught:
+        read(**{name: value})
+    assert (caught.value.param or "").startswith(name)
+
+
+def messages_of(*messages: dict[str, Any], late_system: bool = True) -> list[tuple[str, Any]]:
+    writer = Messages(late_system)
+    for each in messages:
+        writer.add(each, "messages[0]")
+    return [(each["role"], each["content"]) for each in writer.finish()]
+
+
+def test_results_of_tools_come_first_and_errors_say_so() -> None:
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "none", "is_error": True}
+    bare = {"type": "tool_result", "tool_use_id": "t"}
+    content = [{"type": "text", "text": "go on"}, result, bare]
+    assert messages_of({"role": "user", "content": content}) == [
+        ("tool", "error: none"),
+        ("tool", ""),
+        ("user", "go on"),
+    ]
+
+
+def test_adjacent_messages_of_a_role_are_one() -> None:
+    texts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    two = messages_of({"role": "user", "content": "a"}, {"role": "user", "content": "b"})
+    assert two == messages_of({"role": "user", "content": texts}) == [("user", texts)]
+
+
+def test_documents_and_search_results_in_text_are_read() -> None:
+    document = {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "d"}}
+    found = {"type": "search_result", "title": "S", "source": "u", "content": [{"type": "text", "text": "f"}]}
+    inner = {"type": "document", "source": {"type": "content", "content": "c"}}
+    ((_, parts),) = messages_of({"role": "user", "content": [document, found, inner]})
+    assert [part["text"] for part in parts] == ["T\nd", "S\nu\nf", "c"]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "image", "source": {"type": "base64", "data": ""}},
+        {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": ""}},
+        {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]},
+        {"type": "tool_result", "tool_use_id": "t", "content": 5},
+        {"type": "text", "text": None},
+        {"type": ["text"]},
+        {},
+        5,
+    ],
+)
+def test_other_blocks_are_refused_by_their_place(block: Any) -> None:
+    with pytest.raises(ApiError, match=r"messages\[0\]") as caught:
+        messages_of({"role": "user", "content": [block]})
+    assert caught.value.status == 400
+
+
+def test_instructions_among_the_messages_stay_there_or_are_the_users() -> None:
+    late = [USER, {"role": "assistant", "content": "a"}, {"role": "system", "content": "s"}, USER]
+    assert [role for role, _ in messages_of(*late)] == ["user", "assistant", "system", "user"]
+    folded = messages_of(*late, late_system=False)
+    assert [role for role, _ in folded] == ["user", "assistant", "user"]
+    assert [part["text"] for part in folded[-1][1]] == ["s", "Weather?"]
+    first = messages_of({"role": "system", "content": "s"}, USER, late_system=False)
+    assert [role for role, _ in first] == ["system", "user"]
+
+
+def test_a_template_says_whether_it_has_instructions_among_messages(serve: Serve) -> None:
+    from rekindle.server.models.served import OneModel
+
+    for template, expected in ((HERMES, True), (ALTERNATING, False)):
+        (model,) = OneModel(serve("", template), None).open_models()
+        assert template_of(model).late_system is expected
+        assert "tools" in template_of(model).variables

@@ -1,0 +1,345 @@
+"""The server gives what its session gives in the form of Ollama's API, whole and in lines."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rekindle.core.text.response import MessageForm
+from rekindle.server import app
+from rekindle.server.errors import ApiError
+from rekindle.server.reading.fields import Fields
+from rekindle.server.reading.messages import Template
+from rekindle.server.reading.ollama import read_ollama_chat, read_ollama_generate
+from rekindle.session.session import Session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
+from tests.unit.asgi import Reply, ask
+from tests.unit.scripted import HERMES, scripted_session
+
+pytestmark = pytest.mark.anyio
+
+CHAT, TEXT = "/api/chat", "/api/generate"
+USER = {"role": "user", "content": "Weather?"}
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+ANSWER = f"<think>\nthe user asks\n</think>\n\nLet me see.\n{CALL}\n{CALL}"
+TEMPLATE = Template(MessageForm("reasoning_content"), frozenset({"enable_thinking", "reasoning_effort"}), True)
+NAME = "fake"
+Serve = Callable[..., Session]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """Yield a function that opens a session whose model answers a text."""
+    opened: list[Any] = []
+
+    def open_session(answer: str | Callable[[str], str], template: str = HERMES) -> Session:
+        script = answer if callable(answer) else lambda prompt: answer
+        opened.append(scripted_session(monkeypatch, script, template))
+        session: Session = opened[-1].__enter__()
+        return session
+
+    yield open_session
+    for each in opened:
+        each.__exit__(None, None, None)
+
+
+def lines(reply: Reply) -> list[dict[str, Any]]:
+    """Return the objects of a stream, of which the last alone is done."""
+    assert reply.headers["content-type"] == "application/x-ndjson"
+    found = [json.loads(line) for line in reply.body.decode().splitlines()]
+    assert [each["done"] for each in found] == [False] * (len(found) - 1) + [True]
+    return found
+
+
+def joined(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the message of a stream, as a client puts it together."""
+    message: dict[str, Any] = {"role": "assistant"}
+    for each in found:
+        for name, value in each["message"].items():
+            if name != "role":
+                message[name] = message[name] + value if name in message else value
+    return message
+
+
+# What comes
+
+
+async def test_a_chat_is_the_answer_of_the_session(serve: Serve) -> None:
+    session = serve(ANSWER)
+    body = {"model": "fake:latest", "messages": [USER], "tools": [TOOL]}
+    reply = await ask(app(session), CHAT, {**body, "stream": False})
+    answer = await session.generate([USER], tools=[TOOL], max_tokens=None)
+    function = {"name": "weather", "arguments": {"city": "Rome"}}
+    calls = [{"id": call.id, "function": {"index": i, **function}} for i, call in enumerate(answer.tool_calls)]
+    assert reply.json["message"] == {
+        "role": "assistant",
+        "content": "Let me see.",
+        "thinking": "the user asks",
+        "tool_calls": calls,
+    }
+    assert (reply.json["model"], reply.json["done"], reply.json["done_reason"]) == (NAME, True, "stop")
+    assert reply.json["prompt_eval_count"] == answer.usage.prompt_tokens
+    assert reply.json["eval_count"] == answer.usage.completion_tokens
+    parts = ("load_duration", "prompt_eval_duration", "eval_duration")
+    assert 0 < sum(reply.json[part] for part in parts) <= reply.json["total_duration"]
+    found = lines(await ask(app(session), CHAT, body))
+    assert joined(found) == reply.json["message"]
+    times = {name for name in reply.json if name.endswith("_duration")}
+    assert {name for name in found[-1] if name not in reply.json} == set()
+    for name in set(reply.json) - times - {"message", "created_at"}:
+        assert found[-1][name] == reply.json[name]
+
+
+async def test_a_prompt_is_answered_as_a_message_or_as_it_stands(serve: Serve) -> None:
+    prompts: list[str] = []
+
+    def answer(prompt: str) -> str:
+        prompts.append(prompt)
+        return "<think>so</think>one two"
+
+    session = serve(answer)
+    body = {"prompt": "Hi", "system": "Be brief.", "stream": False}
+    made = (await ask(app(session), TEXT, body)).json
+    assert (made["response"], made["thinking"], made["done_reason"]) == ("one two", "so", "stop")
+    rendered = session.render([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
+    assert prompts == [rendered]
+    assert made["context"][: made["prompt_eval_count"]] == session.encode(rendered)
+    assert len(made["context"]) == made["prompt_eval_count"] + made["eval_count"]
+    streamed = lines(await ask(app(session), TEXT, {**body, "stream": True}))
+    assert "".join(each["response"] for each in streamed) == "one two"
+    assert "".join(each.get("thinking", "") for each in streamed) == "so"
+    assert streamed[-1]["context"] == made["context"]
+    raw = (await ask(app(session), TEXT, {"prompt": rendered, "raw": True, "stream": False})).json
+    assert raw["response"] == "<think>so</think>one two"
+    assert "context" not in raw
+    after = (await ask(app(session), TEXT, {"prompt": "Go on", "context": made["context"], "stream": False})).json
+    assert after["context"][: len(made["context"])] == made["context"]
+    further = session.encode(session.render([{"role": "user", "content": "Go on"}]))
+    assert after["prompt_eval_count"] == len(made["context"]) + len(further)
+
+
+async def test_an_answer_may_be_cut_and_stopped(serve: Serve) -> None:
+    served = app(serve("one two three"))
+    for options, text, reason in (
+        ({}, "one two three", "stop"),
+        ({"num_predict": -1}, "one two three", "stop"),
+        ({"num_predict": 3}, "one", "length"),
+        ({"stop": " two"}, "one", "stop"),
+        ({"stop": ["x", " two"]}, "one", "stop"),
+    ):
+        reply = await ask(served, CHAT, {"messages": [USER], "options": options, "stream": False})
+        assert (reply.json["message"]["content"], reply.json["done_reason"]) == (text, reason)
+
+
+async def test_a_last_message_of_the_assistant_is_continued(serve: Serve) -> None:
+    served = app(serve("one two three"))
+    body = {"messages": [USER, {"role": "assistant", "content": "one two"}]}
+    assert joined(lines(await ask(served, CHAT, body)))["content"] == " three"
+
+
+async def test_logprobs_come_with_their_texts(serve: Serve) -> None:
+    served = app(serve("one two"))
+    body = {"messages": [USER], "logprobs": True, "top_logprobs": 1}
+    whole = (await ask(served, CHAT, {**body, "stream": False})).json["logprobs"]
+    streamed = [each for part in lines(await ask(served, CHAT, body)) for each in part.get("logprobs", ())]
+    assert streamed == whole
+    assert {*whole[0]} == {"token", "logprob", "bytes", "top_logprobs"}
+    assert "logprobs" not in (await ask(served, CHAT, {"messages": [USER], "stream": False})).json
+
+
+async def test_without_a_prompt_the_model_is_opened_alone(serve: Serve) -> None:
+    served = app(serve("Hi"))
+    chat = (await ask(served, CHAT, {"model": NAME, "messages": []})).json
+    assert (chat["message"], chat["done"], chat["done_reason"]) == (
+        {"role": "assistant", "content": ""},
+        True,
+        "load",
+    )
+    text = (await ask(served, TEXT, {"model": NAME, "keep_alive": "5m"})).json
+    assert (text["response"], text["done"], text["done_reason"]) == ("", True, "load")
+
+
+async def test_models_are_listed_shown_and_pulled(serve: Serve) -> None:
+    session = serve("Hi")
+    served = app(session)
+    (tag,) = (await ask(served, "/api/tags")).json["models"]
+    assert (tag["name"], tag["model"], tag["size"]) == ("fake:latest", "fake:latest", session.memory.weights)
+    (running,) = (await ask(served, "/api/ps")).json["models"]
+    assert running["digest"] == tag["digest"]
+    assert running["context_length"] == session.settings.max_context
+    shown = (await ask(served, "/api/show", {"model": "fake:latest"})).json
+    assert shown["template"] == HERMES
+    assert shown["capabilities"] == ["completion", "tools", "thinking"]
+    assert shown["model_info"]["unknown.context_length"] == session.settings.max_context
+    assert (await ask(served, "/api/show", {"name": NAME})).status == 200
+    assert (await ask(served, "/api/version")).json["version"].count(".") == 2
+    pulled = await ask(served, "/api/pull", {"model": NAME})
+    assert [json.loads(line)["status"] for line in pulled.body.splitlines()][-1] == "success"
+    assert (await ask(served, "/api/pull", {"model": NAME, "stream": False})).json == {"status": "success"}
+    missing = await ask(served, "/api/pull", {"model": "other"})
+    assert (missing.status, missing.json["error"]) == (404, "there is no model 'other'; this server has 'fake'")
+
+
+async def test_a_model_may_have_the_tag_in_its_name(serve: Serve) -> None:
+    served = app(serve("Hi"), name="fake:1b")
+    (tag,) = (await ask(served, "/api/tags")).json["models"]
+    assert tag["name"] == "fake:1b"
+    assert (await ask(served, CHAT, {"model": "fake:1b", "messages": [], "stream": False})).status == 200
+
+
+async def test_texts_are_embedded_and_cut(byte_tokenizer: Any) -> None:
+    limits = fake_limits(max_context=64, num_pages=64, page_size=16)
+    with fake_session(fake_loaded_engine(limits, tokenizer=byte_tokenizer)) as session:
+        served = app(session)
+        one = (await ask(served, "/api/embed", {"input": "abc"})).json
+        assert one["embeddings"] == (await session.embed(["abc"])).tolist()
+        assert (one["prompt_eval_count"], one["model"]) == (session.count_tokens("abc"), NAME)
+        two = (await ask(served, "/api/embed", {"input": ["abc", "de"], "dimensions": 1})).json
+        assert two["embeddings"] == (await session.embed(["abc", "de"], dimensions=1)).tolist()
+        assert (await ask(served, "/api/embed", {"input": []})).json["embeddings"] == []
+        former = (await ask(served, "/api/embeddings", {"prompt": "abc"})).json
+        assert former == {"embedding": one["embeddings"][0]}
+        long = (await ask(served, "/api/embed", {"input": ["x" * 100, "abc"]})).json
+        assert long["embeddings"][0] == (await session.embed(["x" * 64])).tolist()[0]
+        assert long["prompt_eval_count"] == 64 + 3
+        refused = await ask(served, "/api/embed", {"input": "x" * 100, "truncate": False})
+        assert (refused.status, type(refused.json["error"])) == (400, str)
+
+
+# Who may ask
+
+
+async def test_a_client_needs_no_content_type_but_a_page_in_a_browser_does(serve: Serve) -> None:
+    served = app(serve("Hi"))
+    body = json.dumps({"messages": [USER], "stream": False}).encode()
+    form = "application/x-www-form-urlencoded"
+    for headers, status in (
+        ({"content-type": form}, 200),
+        ({"content-type": ""}, 200),
+        ({"content-type": form, "origin": "https://a.example"}, 415),
+        ({"content-type": "text/plain", "origin": "null"}, 415),
+        ({"content-type": "text/plain", "sec-fetch-site": "cross-site"}, 415),
+        ({"content-type": "application/json", "origin": "https://a.example"}, 200),
+    ):
+        assert (await ask(served, CHAT, body, headers=headers)).status == status
+    assert (await ask(served, "/v1/chat/completions", body, headers={"content-type": form})).status == 415
+
+
+# What goes in
+
+
+def read(**body: Any) -> dict[str, Any]:
+    """Return the keywords of the session for a chat."""
+    call = read_ollama_chat(Fields({"messages": [USER], **body}), TEMPLATE).call
+    assert call is not None
+    return {**call.options, "prompt": call.prompt}
+
+
+def test_options_are_those_of_the_session() -> None:
+    options = {
+        "temperature": 0.8,
+        "top_k": 20,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "seed": 42,
+        "num_predict": 100,
+        "repeat_penalty": 1.2,
+        "presence_penalty": 1.5,
+        "frequency_penalty": 1.0,
+        "stop": ["a"],
+        **{"num_ctx": 1024, "num_gpu": 1, "num_thread": 8, "use_mmap": True, "repeat_last_n": 33, "num_keep": 5},
+        **{"mirostat": 0, "mirostat_tau": 0.8, "typical_p": 1.0, "tfs_z": 1},
+    }
+    assert (
+        read(options=options).items()
+        >= {
+            "temperature": 0.8,
+            "top_k": 20,
+            "top_p": 0.9,
+            "min_p": 0.1,
+            "seed": 42,
+            "max_tokens": 100,
+            "repetition_penalty": 1.2,
+            "presence_penalty": 1.5,
+            "frequency_penalty": 1.0,
+            "stop": ["a"],
+        }.items()
+    )
+    assert "seed" not in read(options={"temperature": 0, "seed": 1})
+    assert "seed" not in read(options={"seed": -1})
+    with pytest.raises(ApiError, match=r"options\.temprature .*did you mean temperature"):
+        read(options={"temprature": 1})
+    with pytest.raises(ApiError, match=r"options\.mirostat cannot be served"):
+        read(options={"mirostat": 1})
+
+
+async def test_an_option_of_a_wrong_value_is_named(serve: Serve) -> None:
+    served = app(serve("Hi"))
+    reply = await ask(served, CHAT, {"messages": [USER], "options": {"temperature": -1}})
+    assert reply.status == 400
+    assert reply.json["error"].startswith("temperature must be")
+
+
+def test_thinking_reaches_a_template_that_reads_it() -> None:
+    assert read(think=True)["chat_template_kwargs"] == {"enable_thinking": True}
+    assert read(think=False)["chat_template_kwargs"] == {"enable_thinking": False}
+    assert read(think="low")["chat_template_kwargs"] == {"enable_thinking": True, "reasoning_effort": "low"}
+    assert "chat_template_kwargs" not in read()
+
+
+def test_a_format_holds_the_answer() -> None:
+    assert read(format="json")["json_schema"] == {"type": "object"}
+    assert read(format={"type": "integer"})["json_schema"] == {"type": "integer"}
+    assert "json_schema" not in read(format="")
+
+
+def test_calls_and_results_without_ids_belong_together() -> None:
+    function = {"name": "weather", "arguments": {"city": "Rome"}}
+    prompt = read(
+        messages=[
+            USER,
+            {"role": "assistant", "thinking": "so", "tool_calls": [{"function": function}, {"function": function}]},
+            {"role": "tool", "content": "sunny", "tool_name": "weather"},
+            {"role": "tool", "content": "wet"},
+        ]
+    )["prompt"]
+    calls = prompt[1]["tool_calls"]
+    assert [call["id"] for call in calls] == [prompt[2]["tool_call_id"], prompt[3]["tool_call_id"]]
+    assert calls[0] == {"id": calls[0]["id"], "type": "function", "function": function}
+    assert prompt[1]["reasoning_content"] == "so"
+    assert prompt[2]["name"] == "weather"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("messages", [5]),
+        ("messages", [{**USER, "images": ["aGk="]}]),
+        ("format", "yaml"),
+        ("think", 5),
+        ("options", []),
+        ("stream", "yes"),
+        ("message", [USER]),
+    ],
+)
+def test_a_field_of_another_form_is_refused_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(ApiError, match=name):
+        read(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("suffix", "x"), ("template", "x"), ("images", ["aGk="]), ("context", ["a"]), ("context", [-1])]
+)
+def test_a_prompt_refuses_what_would_change_it(name: str, value: Any) -> None:
+    with pytest.raises(ApiError, match=name):
+        read_ollama_generate(Fields({"prompt": "Hi", name: value}), TEMPLATE)
+    empty = Fields({"prompt": "Hi", "suffix": "", "template": "", "images": [], "context": []})
+    assert read_ollama_generate(empty, TEMPLATE).call is not None
+
+
+def test_a_model_without_a_template_reads_plain_texts() -> None:
+    call = read_ollama_generate(Fields({"prompt": "Hi", "system": "Be brief."}), None).call
+    assert call is not None
+    assert call.prompt == "Be brief.\n\nHi"

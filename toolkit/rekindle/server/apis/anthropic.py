@@ -1,0 +1,38 @@
+"""Endpoints of Anthropic's API: messages, and the number of tokens in them."""
+
+from time import time
+from uuid import uuid4
+
+from anyio.to_thread import run_sync
+from starlette.types import ASGIApp
+
+from rekindle.core.errors import RekindleError
+from rekindle.server.apis.templates import template_of
+from rekindle.server.errors import api_error_of
+from rekindle.server.exchange import Exchange
+from rekindle.server.guards import reply
+from rekindle.server.reading.messages import read_count, read_messages
+from rekindle.server.writing.common import Head
+from rekindle.server.writing.messages import MessageChunks, message_object
+
+
+async def create_message(exchange: Exchange) -> ASGIApp:
+    """Serve POST /v1/messages: the next message of a conversation, in Anthropic's API."""
+    request = read_messages(exchange.body, template_of(exchange.model))
+    head = Head(f"msg_{uuid4().hex}", int(time()), exchange.model.name)
+    handles = await exchange.submit(request.call)
+    if request.call.streaming is not None:
+        return exchange.stream(handles, request.call, MessageChunks(head, request))
+    return await exchange.finish(
+        handles, request.call, lambda generations: message_object(head, generations[0], request)
+    )
+
+
+async def count_message_tokens(exchange: Exchange) -> ASGIApp:
+    """Serve POST /v1/messages/count_tokens: the number of tokens in a conversation."""
+    prompt, options = read_count(exchange.body, template_of(exchange.model))
+    try:
+        count = await run_sync(lambda: exchange.model.session.count_tokens(prompt, **options))
+    except RekindleError as error:
+        raise api_error_of(error, {"prompt": "messages"}) from error
+    return reply({"input_tokens": count})

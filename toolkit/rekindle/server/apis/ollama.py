@@ -1,0 +1,190 @@
+"""Endpoints of Ollama's API: chats, answers to prompts, embeddings, and the models."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter, time
+from typing import Any
+
+from anyio.to_thread import run_sync
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from rekindle.core.errors import RekindleError
+from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.server.apis.templates import template_of
+from rekindle.server.errors import api_error_of
+from rekindle.server.exchange import Exchange, send_nothing
+from rekindle.server.guards import reply
+from rekindle.server.models.served import Models, ServedModel
+from rekindle.server.models.session import ServedSession
+from rekindle.server.reading.call import Call
+from rekindle.server.reading.messages import SWITCHES
+from rekindle.server.reading.ollama import (
+    OllamaEmbedding,
+    OllamaRequest,
+    finish_model_body,
+    read_ollama_chat,
+    read_ollama_embed,
+    read_ollama_embedding,
+    read_ollama_generate,
+)
+from rekindle.server.streaming import run_until_disconnect
+from rekindle.server.writing.ollama import (
+    API_VERSION,
+    LINES,
+    OllamaChunks,
+    OllamaHead,
+    line,
+    nanoseconds,
+    ollama_object,
+    opened_object,
+    running_object,
+    show_object,
+    tag_object,
+)
+
+
+async def chat(exchange: Exchange) -> ASGIApp:
+    """Serve POST /api/chat: the next message of a conversation, in Ollama's API."""
+    request = read_ollama_chat(exchange.body, template_of(exchange.model))
+    return await _answer(exchange, request, request.call, in_chat=True)
+
+
+async def generate(exchange: Exchange) -> ASGIApp:
+    """Serve POST /api/generate: the answer to a prompt."""
+    tokenizer = exchange.model.session.tokenizer
+    has_template = tokenizer is not None and tokenizer.chat_template is not None
+    request = read_ollama_generate(exchange.body, template_of(exchange.model) if has_template else None)
+    call = request.call
+    if call is not None and request.context:
+        call = await run_sync(_after_context, exchange.model.session, call, request.context)
+    return await _answer(exchange, request, call, in_chat=False)
+
+
+async def _answer(exchange: Exchange, request: OllamaRequest, call: Call | None, *, in_chat: bool) -> ASGIApp:
+    head = OllamaHead(exchange.model.name, time(), in_chat)
+    if call is None:
+        return reply(opened_object(head))
+    handles = await exchange.submit(call)
+    if call.streaming is not None:
+        return exchange.stream(handles, call, OllamaChunks(head, request, call))
+    return await exchange.finish(handles, call, lambda generations: ollama_object(head, generations[0], request, call))
+
+
+def _after_context(session: ServedSession, call: Call, context: Sequence[int]) -> Call:
+    """Return a call with the token ids of an earlier conversation before those of its prompt."""
+    options = dict(call.options)
+    variables = options.pop("chat_template_kwargs", None)
+    try:
+        text = (
+            call.prompt if isinstance(call.prompt, str) else session.render(call.prompt, chat_template_kwargs=variables)
+        )
+        ids = [*context, *session.encode(text)]
+    except RekindleError as error:
+        raise api_error_of(error, call.fields) from error
+    return replace(call, prompt=None, options={**options, "token_ids": ids})
+
+
+async def embed(exchange: Exchange) -> ASGIApp:
+    """Serve POST /api/embed: vectors of texts."""
+    request, start = read_ollama_embed(exchange.body, exchange.limits.prompts), perf_counter()
+    if not request.texts:
+        return reply({"model": exchange.model.name, "embeddings": []})
+    result = await _embed(exchange, request)
+    if result is None:
+        return send_nothing
+    vectors, count = result
+    times = {"total_duration": nanoseconds(perf_counter() - start), "load_duration": 0}
+    return reply({"model": exchange.model.name, "embeddings": vectors, **times, "prompt_eval_count": count})
+
+
+async def create_embedding(exchange: Exchange) -> ASGIApp:
+    """Serve POST /api/embeddings: the vector of a text."""
+    request = read_ollama_embedding(exchange.body)
+    result = await _embed(exchange, request)
+    return send_nothing if result is None else reply({"embedding": result[0][0]})
+
+
+async def _embed(exchange: Exchange, request: OllamaEmbedding) -> tuple[list[list[float]], int] | None:
+    """Return vectors, and the number of tokens in their texts; None if the client disconnects first."""
+    session = exchange.model.session
+    inputs, count = await run_sync(_inputs, session, request, exchange.model.longest)
+    session.check_room()
+    options = {"dimensions": request.dimensions, "adapter": exchange.model.adapter, "progress": False}
+    try:
+        vectors = await run_until_disconnect(exchange.request.receive, lambda: session.embed(**inputs, **options))
+    except RekindleError as error:
+        raise api_error_of(error, {"texts": "input", "token_ids": "input"}) from error
+    return None if vectors is None else (vectors.tolist(), count)
+
+
+def _inputs(session: ServedSession, request: OllamaEmbedding, longest: int) -> tuple[dict[str, Any], int]:
+    """Return the keywords of the session for texts, of which long ones are cut; and the number of tokens."""
+    tokenizer = session.tokenizer
+    if tokenizer is None:
+        return {"texts": request.texts}, 0
+    counts = [session.count_tokens(text) for text in request.texts]
+    if not request.truncates or max(counts) <= longest:
+        return {"texts": request.texts}, sum(counts)
+    ids = [_cut(tokenizer, text, longest) for text in request.texts]
+    return {"token_ids": ids}, sum(len(each) for each in ids)
+
+
+def _cut(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
+    """Return at most `longest` token ids of a text, with the special token at its end if there is one."""
+    ids = tokenizer.encode(text)
+    if len(ids) > longest and ids[-1] in tokenizer.special_ids:
+        return [*ids[: longest - 1], ids[-1]]
+    return ids[:longest]
+
+
+async def show(exchange: Exchange) -> ASGIApp:
+    """Serve POST /api/show: the description of a model."""
+    finish_model_body(exchange.body)
+    model, template = exchange.model, template_of(exchange.model)
+    tokenizer = model.session.tokenizer
+    abilities = {
+        "completion": True,
+        "tools": "tools" in template.variables,
+        "thinking": template.form.reasoning_key is not None or bool({*SWITCHES} & {*template.variables}),
+    }
+    source = None if tokenizer is None else tokenizer.chat_template
+    return reply(show_object(model.since, model.longest, source, [name for name in abilities if abilities[name]]))
+
+
+async def pull(exchange: Exchange) -> ASGIApp:
+    """Serve POST /api/pull: a model of this server needs no download, and others are errors."""
+    if not finish_model_body(exchange.body):
+        return reply({"status": "success"})
+    lines = b"".join(line({"status": status}) for status in ("pulling manifest", "success"))
+    return Response(lines, headers={"content-type": LINES})
+
+
+class OllamaRoutes:
+    """The endpoints about the models of a server.
+
+    Args:
+        models: the models.
+    """
+
+    def __init__(self, models: Models):
+        self._models = models
+
+    async def tags(self, request: Request) -> Response:
+        """Serve GET /api/tags: the models, and their adapters."""
+        models = [_tag(model, name) for model in self._models.open_models() for name in model.names]
+        return reply({"models": models})
+
+    async def running(self, request: Request) -> Response:
+        """Serve GET /api/ps: the models in memory."""
+        models = [running_object(_tag(model, model.base), model.longest) for model in self._models.open_models()]
+        return reply({"models": models})
+
+    async def version(self, request: Request) -> Response:
+        """Serve GET /api/version: the version of Ollama's API."""
+        return reply({"version": API_VERSION})
+
+
+def _tag(model: ServedModel, name: str) -> dict[str, Any]:
+    return tag_object(name, model.since, model.session.memory.weights)

@@ -1,0 +1,1 @@
+"""The models of a server: one session, or a pool of several."""

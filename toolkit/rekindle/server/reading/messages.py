@@ -1,0 +1,252 @@
+"""Bodies of messages in Anthropic's API."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from rekindle.core.request.checks import preview
+from rekindle.core.text.response import MessageForm
+from rekindle.server.errors import ApiError
+from rekindle.server.reading.blocks import Messages
+from rekindle.server.reading.call import Call, Streaming, sampling
+from rekindle.server.reading.chat import message as chat_message
+from rekindle.server.reading.fields import Fields
+
+HINTS: Final = frozenset(
+    {
+        "anthropic_beta",
+        "anthropic_version",
+        "betas",
+        "billing_policy",
+        "cache_control",
+        "context_management",
+        "diagnostics",
+        "inference_geo",
+        "metadata",
+        "service_tier",
+        "speed",
+        "user_profile_id",
+        "workspace_id",
+    }
+)
+"""Fields without effect on the answer. The prefix cache needs no marks."""
+NEUTRAL_FIELDS: Final[Mapping[str, tuple[Any, ...]]] = {"mcp_servers": ([],)}
+SWITCHES: Final = ("enable_thinking", "thinking")
+"""The variables of chat templates for thinking."""
+EFFORTS: Final[Mapping[str, str]] = {"xhigh": "high", "max": "high"}
+"""The effort for chat templates, of which none knows more than "high"."""
+
+
+NO_THREADS: Final = "thread_unsupported_request"
+"""The error code after which Anthropic's client goes on without a conversation held by the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesRequest:
+    """A request for a message.
+
+    Attributes:
+        call: the call of the session.
+        one_call: whether the answer has at most one tool call.
+        shows_thinking: whether blocks of thinking have their text.
+        reasoning_key: the key for reasoning in messages of the chat template, or None.
+    """
+
+    call: Call
+    one_call: bool
+    shows_thinking: bool
+    reasoning_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The chat template of a model, as far as requests depend on it.
+
+    Attributes:
+        form: the message format.
+        variables: the names of its variables.
+        late_system: whether it renders system messages after other messages.
+    """
+
+    form: MessageForm
+    variables: Collection[str]
+    late_system: bool
+
+
+def read_messages(body: Fields, template: Template) -> MessagesRequest:
+    """Return the message requested by a body.
+
+    Args:
+        body: the fields of the body.
+        template: the model's chat template.
+
+    Raises:
+        ApiError: a field is invalid, or is unknown and might change the answer.
+    """
+    if not body.peek(("max_tokens",)):
+        body.refuse_missing("max_tokens")
+    if body.any("thread") is not None:
+        message = "thread asks for a conversation held by the server, and this server holds none: send all messages"
+        raise ApiError(HTTPStatus.BAD_REQUEST, message, param="thread", code=NO_THREADS)
+    chat = _conversation(body, template)
+    options, fields = sampling(body, "max_tokens")
+    if stops := body.take("stop_sequences", list):
+        if "stop" in options:
+            body.refuse("stop_sequences", "and stop mean the same; give one of them")
+        options["stop"], fields["stop"] = stops, "stop_sequences"
+    if chat.schema is not None:
+        options["json_schema"], fields["json_schema"] = chat.schema, "output_config"
+    stream = Streaming() if body.flag("stream") else None
+    fields["prompt"] = "messages"
+    body.finish(NEUTRAL_FIELDS, HINTS)
+    call = Call(chat.messages, {**options, **chat.options, **chat.choice}, None, 1, fields, stream)
+    return MessagesRequest(call, chat.one_call, chat.shows_thinking, template.form.reasoning_key)
+
+
+def read_count(body: Fields, template: Template) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the conversation of a body, and the keywords of the session for the number of its tokens.
+
+    Raises:
+        ApiError: a field is invalid, or is unknown and might change the number.
+    """
+    chat = _conversation(body, template)
+    body.finish(NEUTRAL_FIELDS, HINTS)
+    options = dict(chat.options)
+    if chat.choice.get("tool_choice") == "none":
+        del options["tools"]  # as in the prompt of a message
+    return chat.messages, options
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    """The conversation of a body.
+
+    Attributes:
+        messages: the messages for the chat template.
+        options: the keywords of the session for the prompt.
+        choice: the keyword of the session for the tool choice; empty without tools.
+        schema: the JSON schema of the answer, or None.
+        one_call: whether the answer has at most one tool call.
+        shows_thinking: whether blocks of thinking have their text.
+    """
+
+    messages: list[dict[str, Any]]
+    options: Mapping[str, Any]
+    choice: Mapping[str, str]
+    schema: dict[str, Any] | None
+    one_call: bool
+    shows_thinking: bool
+
+
+def _conversation(body: Fields, template: Template) -> _Conversation:
+    """Take the conversation, and all fields with an effect on its prompt."""
+    messages = _messages(body, template)
+    stays_open = messages[-1]["role"] == "assistant"
+    if stays_open and (messages[-1].get("tool_calls") or not messages[-1]["content"]):
+        body.refuse("messages", "must end with a message of the user, with results of tools, or with text to continue")
+    switches, shows_thinking = _thinking(body, template.variables)
+    effort, schema = _output(body, template.variables)
+    tools, choice, one_call = _tools(body)
+    variables = {**(body.take("chat_template_kwargs", dict) or {}), **switches, **effort}
+    options = {"chat_template_kwargs": variables or None, "continue_final_message": stays_open}
+    if tools:
+        options["tools"] = tools
+    return _Conversation(messages, options, {"tool_choice": choice} if tools else {}, schema, one_call, shows_thinking)
+
+
+def _messages(body: Fields, template: Template) -> list[dict[str, Any]]:
+    """Take the instructions and the messages, at least one, for the chat template."""
+    writer, system, sources = Messages(template.late_system), body.any("system"), body.items("messages", dict)
+    if sources is None:
+        body.refuse_missing("messages")
+    if system is not None:
+        writer.system(system)
+    for place, each in enumerate(sources):
+        writer.add(each, f"messages[{place}]")
+    if not (messages := [chat_message(each, template.form) for each in writer.finish()]):
+        body.refuse("messages", "have no text")
+    return messages
+
+
+def _thinking(body: Fields, variables: Collection[str]) -> tuple[dict[str, bool], bool]:
+    """Take the wish for thinking. A template without a variable for it decides by itself.
+
+    Returns:
+        The variables of the template; whether blocks of thinking have their text.
+    """
+    thinking = body.take_fields("thinking")
+    if thinking is None:
+        return {}, True
+    kind, display = thinking.take("type", str), thinking.take("display", str)
+    thinking.finish({}, ("budget_tokens",))
+    if kind not in ("enabled", "adaptive", "between_tools", "disabled"):
+        thinking.refuse("type", f"must be enabled, adaptive, between_tools or disabled, got {preview(kind)}")
+    if kind == "between_tools":
+        return {}, display != "omitted"
+    return {name: kind != "disabled" for name in SWITCHES if name in variables}, display != "omitted"
+
+
+def _output(body: Fields, variables: Collection[str]) -> tuple[dict[str, str], dict[str, Any] | None]:
+    """Take the effort, as a variable of the template if it has one; and the schema of the answer, or None."""
+    config, form = body.take_fields("output_config"), body.take_fields("output_format")
+    effort = None
+    if config is not None:
+        effort, second = config.take("effort", str), config.take_fields("format")
+        config.finish({})
+        if form is not None and second is not None:
+            body.refuse("output_format", "and output_config.format mean the same; give one of them")
+        form = form or second
+    reads = effort is not None and "reasoning_effort" in variables
+    return {"reasoning_effort": EFFORTS.get(effort, effort)} if reads and effort else {}, _schema(form)
+
+
+def _schema(form: Fields | None) -> dict[str, Any] | None:
+    """Return the JSON schema of an output format; None without one."""
+    if form is None:
+        return None
+    kind, schema = form.take("type", str), form.take("schema", dict)
+    if kind != "json_schema":
+        form.refuse("type", f"must be json_schema, got {preview(kind)}")
+    if schema is None:
+        form.refuse_missing("schema")
+    form.finish({}, ("name",))
+    return schema
+
+
+def _tools(body: Fields) -> tuple[list[dict[str, Any]], str, bool]:
+    """Take the tools, the tool choice as in the session, and whether an answer has at most one call."""
+    choice, one_call = _choice(body)
+    tools = body.take("tools", list) or []
+    if not tools and choice not in ("auto", "none"):
+        body.refuse("tool_choice", "requires tools")
+    return [_tool(body, place, each) for place, each in enumerate(tools)], choice, one_call
+
+
+def _choice(body: Fields) -> tuple[str, bool]:
+    """Take the tool choice: as in the session, and whether an answer has at most one call."""
+    choice = body.take_fields("tool_choice")
+    if choice is None:
+        return "auto", False
+    kind, name = choice.take("type", str), choice.take("name", str)
+    one_call = choice.flag("disable_parallel_tool_use")
+    choice.finish({})
+    if kind == "tool" and name is not None:
+        return name, one_call
+    if kind not in ("auto", "any", "none"):
+        choice.refuse("type", f"must be auto, any, none, or tool with a name; got {preview(kind)}")
+    return "required" if kind == "any" else kind, one_call
+
+
+def _tool(body: Fields, place: int, tool: Any) -> dict[str, Any]:
+    """Return a tool in the form of chat templates."""
+    field = f"tools[{place}]"
+    if not isinstance(tool, dict) or tool.get("type") not in (None, "custom"):
+        kind = tool.get("type") if isinstance(tool, dict) else tool
+        body.refuse(field, f"must have a name and an input_schema; tools of type {preview(kind)} are not served")
+    name, schema = tool.get("name"), tool.get("input_schema")
+    if not isinstance(name, str) or not isinstance(schema, dict):
+        body.refuse(field, f"must have a name and an input_schema, got {preview(tool)}")
+    description = tool.get("description")
+    function = {"name": name} | ({} if description is None else {"description": description})
+    return {"type": "function", "function": {**function, "parameters": schema}}

@@ -1,0 +1,250 @@
+"""Bodies of Ollama's API."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rekindle.core.request.checks import preview
+from rekindle.server.errors import invalid_field
+from rekindle.server.reading.call import SAMPLING_ONLY, Call, Streaming
+from rekindle.server.reading.chat import message as chat_message
+from rekindle.server.reading.chat import tools_in
+from rekindle.server.reading.constraint import ANY_OBJECT
+from rekindle.server.reading.fields import Fields
+from rekindle.server.reading.messages import SWITCHES, Template
+
+HINTS: Final = frozenset({"keep_alive", "shift", "truncate"})
+"""Fields without effect: the model stays open, and a prompt is never cut."""
+OPTIONS: Final[Mapping[str, str]] = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "seed": "seed",
+    "stop": "stop",
+    "num_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
+"""The keyword of the session for each of `options`."""
+OPTION_HINTS: Final = frozenset(
+    {
+        *(
+            "draft_num_predict",
+            "embedding_only",
+            "f16_kv",
+            "logits_all",
+            "low_vram",
+            "main_gpu",
+            "num_batch",
+            "num_ctx",
+        ),
+        *("num_gpu", "num_keep", "num_thread", "numa", "use_mlock", "use_mmap", "vocab_only"),
+        # Without effect unless another of the options is set, or about its details.
+        *("mirostat_eta", "mirostat_tau", "penalize_newline", "repeat_last_n"),
+    }
+)
+"""Options without effect here: about memory and devices, which the session has decided."""
+NEUTRAL_OPTIONS: Final[Mapping[str, tuple[Any, ...]]] = {"mirostat": (0,), "tfs_z": (1, 1.0), "typical_p": (1, 1.0)}
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaRequest:
+    """A request for an answer.
+
+    Attributes:
+        call: the call of the session; None to open the model without an answer.
+        logprobs: whether the answer has the log-probabilities of its tokens.
+        reasoning_key: the key for reasoning in messages of the chat template, or None.
+        context: the token ids of the conversation so far, before the prompt; empty without one.
+        remembers: whether the answer has the token ids of the conversation.
+    """
+
+    call: Call | None
+    logprobs: bool = False
+    reasoning_key: str | None = None
+    context: Sequence[int] = ()
+    remembers: bool = False
+
+
+def model_in(body: Fields) -> str | None:
+    """Take the model's name, without the tag that Ollama adds to names without one."""
+    name, former = body.take("model", str), body.take("name", str)
+    name = former if name is None else name
+    return None if name is None else name.removesuffix(":latest")
+
+
+def read_ollama_chat(body: Fields, template: Template) -> OllamaRequest:
+    """Return the chat requested by a body; raise ApiError if the body is invalid."""
+    messages = body.take("messages", list) or []
+    if not all(isinstance(each, dict) for each in messages):
+        body.refuse("messages", f"must be a list of messages, got {preview(messages)}")
+    prompt = [chat_message(each, template.form) for each in _with_ids(body, messages)]
+    options, fields = _options(body)
+    last = prompt[-1] if prompt else {}
+    stays_open = last.get("role") == "assistant" and bool(last.get("content")) and not last.get("tool_calls")
+    options |= {**tools_in(body), **_thinking(body, template.variables), "continue_final_message": stays_open}
+    fields["prompt"] = "messages"
+    return _request(body, prompt, options, fields, template, remembers=False)
+
+
+def read_ollama_generate(body: Fields, template: Template | None) -> OllamaRequest:
+    """Return the answer to a prompt requested by a body; raise ApiError if the body is invalid.
+
+    Args:
+        body: the fields of the body.
+        template: the chat template; None for a model without one, whose prompts are plain texts.
+    """
+    text, system, raw = body.take("prompt", str) or "", body.take("system", str) or "", body.flag("raw")
+    context = body.take("context", list) or []
+    if not all(type(each) is int and 0 <= each < 2**31 for each in context):
+        body.refuse("context", "must be a list of token ids, as in an earlier answer")
+    options, fields = _options(body)
+    for name in ("suffix", "template"):
+        if body.any(name):
+            body.refuse(name, "is not served: write the whole prompt, with raw=true if it needs no chat template")
+    fields["prompt"] = "prompt"
+    form = None if raw else template
+    thinking = _thinking(body, frozenset() if form is None else form.variables)
+    if form is None:
+        prompt: Any = text if raw or not system else f"{system}\n\n{text}"
+        return _request(body, text and prompt, options, fields, None, remembers=not raw, context=context)
+    messages = [{"role": "system", "content": system}] if system else []
+    messages += [{"role": "user", "content": text}] if text else []
+    return _request(body, messages if text else [], {**options, **thinking}, fields, form, True, context)
+
+
+def _request(
+    body: Fields,
+    prompt: Any,
+    options: Mapping[str, Any],
+    fields: Mapping[str, str],
+    template: Template | None,
+    remembers: bool,
+    context: Sequence[int] = (),
+) -> OllamaRequest:
+    """Take the other fields, and return the request."""
+    if body.any("images"):
+        body.refuse("images", "are not served: the model reads only text")
+    logprobs, top = body.flag("logprobs"), body.take("top_logprobs", int)
+    scores = {"logprobs": top or 0} if logprobs else {}
+    streams = body.flag("stream", True)
+    body.finish({}, HINTS)
+    key = None if template is None else template.form.reasoning_key
+    if not prompt:
+        return OllamaRequest(None, reasoning_key=key)
+    stream = Streaming() if streams else None
+    call = Call(prompt, {**options, **scores}, None, 1, {**fields, "logprobs": "top_logprobs"}, stream)
+    return OllamaRequest(call, logprobs, key, context, remembers)
+
+
+def _options(body: Fields) -> tuple[dict[str, Any], dict[str, str]]:
+    """Take the options and the format, as keywords of the session, and the field of each."""
+    source = body.take_fields("options") or Fields({})
+    options: dict[str, Any] = {}
+    for name, keyword in OPTIONS.items():
+        if (value := source.any(name)) is not None:
+            options[keyword] = value
+    source.finish(NEUTRAL_OPTIONS, OPTION_HINTS)
+    most = options.get("max_tokens")
+    options["max_tokens"] = None if type(most) is int and most < 0 else most  # -1: until the model ends
+    if type(seed := options.get("seed")) is int and seed < 0:
+        del options["seed"]  # a random one
+    if options.get("temperature") == 0:
+        options = {name: value for name, value in options.items() if name not in SAMPLING_ONLY}
+    fields = {keyword: f"options.{name}" for name, keyword in OPTIONS.items()}
+    return options | _format(body), fields | {"json_schema": "format"}
+
+
+def _format(body: Fields) -> dict[str, Any]:
+    """Take the format of the answer, as a keyword of the session; empty without one."""
+    value = body.any("format")
+    if value is None or value == "":
+        return {}
+    if value != "json" and not isinstance(value, dict):
+        body.refuse("format", f'must be "json" or a JSON schema, got {preview(value)}')
+    return {"json_schema": ANY_OBJECT if value == "json" else value}
+
+
+def _thinking(body: Fields, variables: Collection[str]) -> dict[str, Any]:
+    """Take the wish for thinking, as a keyword of the session. Other templates decide by themselves."""
+    think = body.any("think")
+    if not (think is None or isinstance(think, bool | str)):
+        body.refuse("think", f"must be true, false, or low, medium or high; got {preview(think)}")
+    if think is None or think == "":
+        return {}
+    values: dict[str, Any] = {name: think is not False for name in SWITCHES if name in variables}
+    if isinstance(think, str) and "reasoning_effort" in variables:
+        values["reasoning_effort"] = think
+    return {"chat_template_kwargs": values} if values else {}
+
+
+def _with_ids(body: Fields, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages in OpenAI's form: calls and results of tools have ids, in the order of the calls without any."""
+    waiting: list[Any] = []
+    result = []
+    for place, source in enumerate(messages):
+        each = {name: value for name, value in source.items() if name not in ("images", "thinking", "tool_name")}
+        if source.get("images"):
+            raise invalid_field("messages", f"messages[{place}].images are not served: the model reads only text")
+        if source.get("thinking") is not None:
+            each["reasoning"] = source["thinking"]
+        calls = each.get("tool_calls")
+        if isinstance(calls, list):
+            each["tool_calls"] = [_call(call, f"call{place:03d}{number:02d}") for number, call in enumerate(calls)]
+            waiting += [call["id"] for call in each["tool_calls"] if isinstance(call, dict)]
+        if each.get("role") == "tool":
+            first = waiting.pop(0) if waiting else f"call{place:03d}00"
+            each.setdefault("tool_call_id", first)
+            if source.get("tool_name") is not None:
+                each["name"] = source["tool_name"]
+        result.append(each)
+    return result
+
+
+def _call(call: Any, identity: str) -> Any:
+    """Return a tool call in OpenAI's form."""
+    return {"id": identity, "type": "function", **call} if isinstance(call, dict) else call
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaEmbedding:
+    """A request for embeddings.
+
+    Attributes:
+        texts: the texts to embed.
+        dimensions: the length of each vector; None for all dimensions.
+        truncates: whether a text too long for the model is cut.
+    """
+
+    texts: Sequence[str]
+    dimensions: int | None
+    truncates: bool
+
+
+def read_ollama_embed(body: Fields, most: int) -> OllamaEmbedding:
+    """Return the request for embeddings in a body of at most `most` texts; raise ApiError if the body is invalid."""
+    value = body.any("input")
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts) or len(texts) > most:
+        body.refuse("input", f"must be a text or a list of at most {most} texts, got {preview(value)}")
+    dimensions, truncates = body.take("dimensions", int), body.flag("truncate", True)
+    body.finish({}, ("keep_alive", "options"))
+    return OllamaEmbedding(texts, dimensions, truncates)
+
+
+def read_ollama_embedding(body: Fields) -> OllamaEmbedding:
+    """Return the request for one embedding in a body; raise ApiError if the body is invalid."""
+    text = body.take("prompt", str)
+    if text is None:
+        body.refuse_missing("prompt")
+    body.finish({}, ("keep_alive", "options"))
+    return OllamaEmbedding([text], None, True)
+
+
+def finish_model_body(body: Fields) -> bool:
+    """Take the fields of a body about a model alone, and return whether the answer is a stream."""
+    streams = body.flag("stream", True)
+    body.finish({}, ("insecure", "options", "password", "system", "template", "username", "verbose"))
+    return streams

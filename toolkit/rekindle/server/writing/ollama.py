@@ -1,0 +1,201 @@
+"""Answers in the form of Ollama's API, complete and in lines of JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final
+
+from rekindle.client.record import Record
+from rekindle.core.request.tokens import Piece, TokenLogprob
+from rekindle.core.text.response import Part, ToolCall
+from rekindle.results.generation import Generation
+from rekindle.server.errors import ApiError
+from rekindle.server.reading.call import Call
+from rekindle.server.reading.ollama import OllamaRequest
+from rekindle.server.writing.answer import Answer, AnswerParts, Form
+from rekindle.server.writing.common import json_bytes
+from rekindle.server.writing.errors import ollama_error
+from rekindle.server.writing.logprobs import chat_logprobs
+
+LINES: Final = "application/x-ndjson"
+"""Content type of lines of JSON."""
+API_VERSION: Final = "0.12.6"
+"""The version of Ollama's API; clients ask for it, and refuse one without tools or thinking."""
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaHead:
+    """The first fields of each object of an answer.
+
+    Attributes:
+        model: the name of the model.
+        created: the time of creation, in seconds since 1970.
+        in_chat: whether the answer is a message; otherwise, it is a text.
+    """
+
+    model: str
+    created: float
+    in_chat: bool
+
+    def of(self, part: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an object with a part of the answer: some of content, thinking and tool_calls."""
+        head = {"model": self.model, "created_at": timestamp(self.created)}
+        if self.in_chat:
+            return {**head, "message": {"role": "assistant", "content": "", **part}}
+        text = {"response": part.get("content", "")}
+        return {**head, **text, **({"thinking": part["thinking"]} if "thinking" in part else {})}
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time, in seconds since 1970, in RFC 3339."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def opened_object(head: OllamaHead) -> dict[str, Any]:
+    """Return the answer to a request without a prompt, which opens the model."""
+    return {**head.of({}), "done": True, "done_reason": "load"}
+
+
+def ollama_object(head: OllamaHead, generation: Generation, request: OllamaRequest, call: Call) -> dict[str, Any]:
+    """Return the complete answer of a generation."""
+    answer = Answer.of(generation, Form.of(call, False, request.reasoning_key))
+    part: dict[str, Any] = {"content": answer.content}
+    if answer.reasoning is not None:
+        part["thinking"] = answer.reasoning
+    if answer.calls:
+        part["tool_calls"] = [_call_object(index, each) for index, each in enumerate(answer.calls)]
+    scores = _logprobs(generation.logprobs, request)
+    return {**head.of(part), **scores, **_end(generation, request)}
+
+
+def _call_object(index: int, call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "function": {"index": index, "name": call.name, "arguments": call.arguments}}
+
+
+def _logprobs(tokens: Sequence[TokenLogprob] | None, request: OllamaRequest) -> dict[str, Any]:
+    return {"logprobs": chat_logprobs(tokens or ())["content"]} if request.logprobs else {}
+
+
+def _end(generation: Generation, request: OllamaRequest) -> dict[str, Any]:
+    """Return the last fields of an answer: the reason for its end, and its counts and times."""
+    counts, times = generation.usage, generation.timings
+    context = [*generation.prompt_token_ids, *generation.token_ids]
+    return {
+        "done": True,
+        "done_reason": "length" if generation.finish_reason == "length" else "stop",
+        **({"context": context} if request.remembers else {}),
+        "total_duration": nanoseconds(times.total),
+        "load_duration": 0,
+        "prompt_eval_count": counts.prompt_tokens,
+        "prompt_eval_duration": nanoseconds(times.first_token - times.queued),
+        "eval_count": counts.completion_tokens,
+        "eval_duration": nanoseconds(times.total - times.first_token),
+    }
+
+
+def nanoseconds(seconds: float) -> int:
+    """Return a duration in nanoseconds."""
+    return max(0, round(seconds * 1e9))
+
+
+def line(value: Any) -> bytes:
+    """Return a value as a line of JSON."""
+    return json_bytes(value) + b"\n"
+
+
+class OllamaChunks:
+    """Writer of an answer as lines of JSON.
+
+    Args:
+        head: the identity of the answer.
+        request: the request to answer.
+        call: its call of the session.
+    """
+
+    content_type = LINES
+
+    def __init__(self, head: OllamaHead, request: OllamaRequest, call: Call):
+        self._head, self._request = head, request
+        self._parts = AnswerParts(Form.of(call, False, request.reasoning_key))
+        self._calls = 0
+
+    def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
+        """See `Chunks`."""
+        lines = self._lines(self._parts.push(piece, record))
+        if not self._request.logprobs:
+            return [line(each) for each in lines]
+        *others, last = lines or [self._object({})]
+        return [*(line(each) for each in others), line({**last, **_logprobs(piece.logprobs, self._request)})]
+
+    def end(self, choice: int, generation: Generation, record: Record) -> list[bytes]:
+        """See `Chunks`."""
+        lines = self._lines(self._parts.finish(record))
+        return [*(line(each) for each in lines), line({**self._head.of({}), **_end(generation, self._request)})]
+
+    def last(self, generations: Sequence[Generation]) -> list[bytes]:
+        """See `Chunks`."""
+        return []
+
+    def error_event(self, error: ApiError) -> bytes:
+        """See `Chunks`."""
+        return line(ollama_error(error))
+
+    def _lines(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
+        return [self._object(self._delta(part)) for part in parts]
+
+    def _delta(self, part: Part) -> dict[str, Any]:
+        if part.call is not None:
+            self._calls += 1
+            return {"tool_calls": [_call_object(self._calls - 1, part.call)]}
+        return {"thinking" if part.kind == "reasoning" else "content": part.text}
+
+    def _object(self, part: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self._head.of(part), "done": False}
+
+
+def tag_object(name: str, since: float, size: int) -> dict[str, Any]:
+    """Return the object describing a model in lists.
+
+    Args:
+        name: its name for clients.
+        since: the start of its service, in seconds since 1970.
+        size: its weights, in bytes.
+    """
+    tagged = name if ":" in name else f"{name}:latest"
+    digest = sha256(name.encode()).hexdigest()  # clients compare it; the weights have no single file
+    names = {"name": tagged, "model": tagged, "modified_at": timestamp(since)}
+    return {**names, "size": size, "digest": digest, "details": details()}
+
+
+def details() -> dict[str, Any]:
+    """Return the details of a model, none of which this server tells."""
+    texts = ("parent_model", "format", "family", "parameter_size", "quantization_level")
+    return {**dict.fromkeys(texts, ""), "families": []}
+
+
+def running_object(tag: Mapping[str, Any], longest: int) -> dict[str, Any]:
+    """Return the object describing an open model with a context of `longest` tokens."""
+    never = timestamp(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
+    return {**tag, "expires_at": never, "size_vram": tag["size"], "context_length": longest}
+
+
+def show_object(since: float, longest: int, template: str | None, capabilities: Sequence[str]) -> dict[str, Any]:
+    """Return the description of a model.
+
+    Args:
+        since: the start of its service, in seconds since 1970.
+        longest: the tokens of its context.
+        template: its chat template, in Jinja; None without one.
+        capabilities: the names of its abilities.
+    """
+    info = {"general.architecture": "unknown", "unknown.context_length": longest}
+    return {
+        "modelfile": "",
+        "parameters": f"num_ctx {longest}",
+        "template": template or "",
+        "details": details(),
+        "model_info": info,
+        "capabilities": list(capabilities),
+        "modified_at": timestamp(since),
+    }
