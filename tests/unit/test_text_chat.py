@@ -8,7 +8,7 @@ import pytest
 import rekindle
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import ConfigError, InvalidRequest
-from rekindle.core.text.chat import render
+from rekindle.core.text.chat import render, unread_variables
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {
@@ -363,15 +363,20 @@ def test_malformed_variables_say_what_was_expected(variables: Any, said: str) ->
         render([USER], WITH_TOOLS, variables=variables)
 
 
-def test_tools_and_variables_that_the_template_does_not_read_are_an_error() -> None:
-    """Check this because a misspelt name would do nothing, and nobody would notice."""
+def test_variables_that_no_template_reads_are_found_and_change_nothing() -> None:
     messages = [{"role": "user", "content": "hi"}]
     template = "{% for message in messages %}{{ message.content }}{% endfor %}{{ thinking | default('') }}"
-    with pytest.raises(InvalidRequest, match="does not support tools: describe them in a message"):
-        render(messages, template, tools=[{"name": "weather"}])
-    with pytest.raises(InvalidRequest, match=r"does not read 'thinkng'; besides the messages it reads thinking$"):
-        render(messages, template, variables={"thinkng": True})
+    variables = {"thinkng": True, "add_generation_prompt": False}
+    note = "the model's chat template does not read 'thinkng'; besides the messages it reads thinking"
+    assert unread_variables(variables, template, None) == {"thinkng": note}
+    assert unread_variables(variables, template, "{{ thinkng }}") == {}
+    assert render(messages, template, variables=variables) == "hi"
     assert render(messages, template, variables={"thinking": "!", "add_generation_prompt": False}) == "hi!"
+
+
+def test_tools_that_the_template_does_not_read_are_an_error() -> None:
+    with pytest.raises(InvalidRequest, match="does not support tools: describe them in a message"):
+        render([{"role": "user", "content": "hi"}], "{{ messages[0].content }}", tools=[{"name": "weather"}])
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--cors", metavar="ORIGIN", action="append", default=[], help=text)
     text = "time for requests in flight to finish on shutdown (30)"
     parser.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=text)
+    text = "refuse hints without effect on the model, such as verbosity, instead of ignoring them"
+    parser.add_argument("--strict", action="store_true", help=text)
     parser.add_argument("--policy", choices=tuple(POLICIES), help="the order of waiting requests (fcfs)")
     text = "the number of engines in this process, each on separate devices (1)"
     parser.add_argument("--replicas", type=int, metavar="N", help=text)
@@ -70,6 +72,7 @@ def serve(arguments: Namespace) -> int:
             api_keys=keys,
             origins=arguments.cors,
             grace=arguments.grace,
+            strict=arguments.strict,
         )
         if server.public:
             _say(f"any client with access to {arguments.host} can use the model; --api-key requires a key")

@@ -27,6 +27,7 @@ def app(
     api_keys: Sequence[str] = (),
     origins: Sequence[str] = (),
     limits: Limits | None = None,
+    strict: bool = False,
 ) -> ASGIApp:
     """Return an ASGI app with OpenAI's API over a session, for servers under asyncio or trio.
 
@@ -38,6 +39,8 @@ def app(
         api_keys: accepted keys; a client sends one as `Authorization: Bearer KEY`. If empty, no key is required.
         origins: origins of web pages with access from a browser (CORS), such as "https://example.org"; "*" for all.
         limits: bounds on request bodies and on buffers for clients.
+        strict: whether hints without effect on the model, such as `verbosity` or a variable that the chat template
+            does not read, are refused instead of ignored. Unknown fields are refused in either case.
 
     Raises:
         ConfigError: an API key or an origin is empty or not a string.
@@ -45,10 +48,12 @@ def app(
     for name_, values in (("api_keys", api_keys), ("origins", origins)):
         if isinstance(values, str) or not all(values):
             raise ConfigError(f"{name_} must be a list of non-empty strings")
-    return application(OneModel(session, name), api_keys, origins, limits or Limits())
+    return application(OneModel(session, name), api_keys, origins, limits or Limits(), strict=strict)
 
 
-def application(models: Models, api_keys: Sequence[str], origins: Sequence[str], limits: Limits) -> ASGIApp:
+def application(
+    models: Models, api_keys: Sequence[str], origins: Sequence[str], limits: Limits, *, strict: bool = False
+) -> ASGIApp:
     """Return an ASGI app over models; arguments as in `app`."""
     state = StateRoutes(models)
     answers = {
@@ -73,7 +78,10 @@ def application(models: Models, api_keys: Sequence[str], origins: Sequence[str],
         guards.append(Middleware(ApiKeys, keys=tuple(api_keys)))
     return Starlette(
         routes=[
-            *(Route(path, Endpoint(answer, models, limits), methods=["POST"]) for path, answer in answers.items()),
+            *(
+                Route(path, Endpoint(answer, models, limits, strict=strict), methods=["POST"])
+                for path, answer in answers.items()
+            ),
             *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
         ],
         middleware=guards,

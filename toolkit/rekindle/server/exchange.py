@@ -44,10 +44,9 @@ class Exchange:
         Raises:
             ApiError: the session refuses the call.
         """
+        options = self.model.without_unread(call.options, strict=self.body.strict)
         try:
-            return await self.model.session.submit_all(
-                call.prompt, n=call.n, adapter=self.model.adapter, **call.options
-            )
+            return await self.model.session.submit_all(call.prompt, n=call.n, adapter=self.model.adapter, **options)
         except RekindleError as error:
             raise api_error_of(error, {**call.fields, "adapter": "model"}) from error
 
@@ -75,16 +74,19 @@ class Endpoint:
         answer: the function for the answer.
         models: the models of the server.
         limits: the bounds on requests and streams.
+        strict: whether hints without effect on the model are refused.
     """
 
-    def __init__(self, answer: Callable[[Exchange], Awaitable[ASGIApp]], models: Models, limits: Limits):
-        self._answer, self._models, self._limits = answer, models, limits
+    def __init__(
+        self, answer: Callable[[Exchange], Awaitable[ASGIApp]], models: Models, limits: Limits, *, strict: bool = False
+    ):
+        self._answer, self._models, self._limits, self._strict = answer, models, limits, strict
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         request = Request(scope, receive, send)
         check_type(request)
-        body = parse_body(await read_body(request, self._limits))
+        body = parse_body(await read_body(request, self._limits), strict=self._strict)
         async with self._models.use(body.take("model", str)) as model:
             response = await self._answer(Exchange(request, body, model, self._limits))
             await response(scope, receive, send)

@@ -131,11 +131,13 @@ class PendingServer(Eventual[Server]):
         api_keys: Sequence[str],
         origins: Sequence[str],
         grace: float,
+        strict: bool,
     ):
         super().__init__()
         _check_number("grace", grace, float, MOST_GRACE, "; it is in seconds")
         self._name = name or short_name(session.name)
-        asgi_app, local = app(session, name=self._name, api_keys=api_keys, origins=origins), host in LOCAL_HOSTS
+        asgi_app = app(session, name=self._name, api_keys=api_keys, origins=origins, strict=strict)
+        local = host in LOCAL_HOSTS
         self._app = LocalNames(asgi_app) if local and not api_keys else asgi_app
         self._public = not local and not api_keys
         self._follow, self._host, self._port, self._grace = follow, host, port, grace

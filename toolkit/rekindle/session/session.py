@@ -29,7 +29,6 @@ from rekindle.client.prompts import (
     Returning,
     ReturningMany,
     TokenIds,
-    one_chat,
 )
 from rekindle.client.requests import Requests
 from rekindle.core import markup
@@ -775,7 +774,7 @@ class Session:
             "chat_template_kwargs": chat_template_kwargs,
             "continue_final_message": continue_final_message,
         }
-        return self._loaded_engine.preparer.rendered(one_chat(messages, options))
+        return self._requests.render(self._requests.conversation(messages, options))
 
     @spelled_out(PromptOptions, PROMPT_DEFAULTS)
     def count_tokens(self, prompt: OnePrompt = None, **options: Unpack[PromptOptions[TokenIds]]) -> int:
@@ -875,6 +874,7 @@ class Session:
         api_keys: Sequence[str] = (),
         origins: Sequence[str] = (),
         grace: float = 10.0,
+        strict: bool = False,
     ) -> "PendingServer":
         """Serve OpenAI's HTTP API from this process: `server = await session.serve(port=0)`, or `async with` it.
 
@@ -890,6 +890,8 @@ class Session:
             api_keys: the accepted API keys; empty accepts clients without a key.
             origins: the allowed origins of web pages, such as "https://example.org"; "*" allows all.
             grace: seconds for which a closing server waits for requests in flight before it cancels them.
+            strict: whether hints without effect on the model, such as `verbosity` or a variable that the chat template
+                does not read, are refused instead of ignored.
 
         Returns:
             A `PendingServer`: its await, or `async with`, starts the server and returns it.
@@ -904,7 +906,7 @@ class Session:
             from rekindle.server.running import PendingServer
         except ImportError as error:
             raise not_installed("the server", "server", error) from error
-        return PendingServer(self, self._operations.followed_by, host, port, name, api_keys, origins, grace)
+        return PendingServer(self, self._operations.followed_by, host, port, name, api_keys, origins, grace, strict)
 
     serve_sync = blocking(serve)
 

@@ -41,7 +41,8 @@ def render(
         bos_token, eos_token: texts of these tokens, as template variables; None leaves them undefined.
         tools: JSON schemas of the available functions, as the template variable `tools`.
         variables: other template variables by name. They override `add_generation_prompt` (default True: end with the
-            start of the assistant's answer), `documents` (default None), and the two tokens.
+            start of the assistant's answer), `documents` (default None), and the two tokens. A variable that the
+            template does not read has no effect; `unread_variables` finds it.
         continue_final_message: end with the content of the last message, so that generation continues it.
 
     Raises:
@@ -59,7 +60,8 @@ def render(
         check_variables(variables)
     if continue_final_message:
         check_continuable(messages, variables or {})
-    _check_used(template, tools, variables or {})
+    if tools is not None and "tools" not in template_variables(template):
+        raise InvalidRequest("the model's chat template does not support tools: describe them in a message instead")
     _check_roles(messages, template)
     adapted = [_adapt_content(message, template, bos_token, eos_token) for message in messages]
     if not continue_final_message:
@@ -332,21 +334,20 @@ def _describe(value: object) -> str:
     return type(value).__name__
 
 
-def _check_used(template: str, tools: object, variables: Mapping[str, Any]) -> None:
-    """Reject tools and variables unused by the template: a misspelt name would have no effect.
+def unread_variables(variables: Mapping[str, Any], *templates: str | None) -> dict[str, str]:
+    """Return a note for each variable that none of the chat templates reads, by its name.
 
     Raises:
-        InvalidRequest: a name is not used by the template.
+        InvalidRequest: a template cannot be parsed.
     """
-    used = template_variables(template)
-    if tools is not None and "tools" not in used:
-        raise InvalidRequest("the model's chat template does not support tools: describe them in a message instead")
-    unused = sorted(set(variables) - used - {"add_generation_prompt"})
-    if unused:
-        raise InvalidRequest(
-            f"the model's chat template does not read {unused[0]!r}; besides the messages it reads "
-            f"{', '.join(sorted(used - _BUILTINS)) or 'nothing'}"
-        )
+    if not variables:
+        return {}
+    variables_read = frozenset[str]().union(*(template_variables(template) for template in templates if template))
+    others = ", ".join(sorted(variables_read - _BUILTINS)) or "nothing"
+    return {
+        name: f"the model's chat template does not read {name!r}; besides the messages it reads {others}"
+        for name in sorted(set(variables) - variables_read - {"add_generation_prompt"})
+    }
 
 
 _BUILTINS = frozenset({"messages", "raise_exception", "strftime_now"})
