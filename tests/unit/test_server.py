@@ -468,7 +468,7 @@ async def test_errors_and_logs_have_no_prompt(scripted: Session, caplog: pytest.
     for body in (
         {"messages": [long]},
         {"messages": [{"role": "user", "content": SECRET}], "top_p": 9},
-        {"messages": [{"role": "user", "content": SECRET}], "chat_template_kwargs": {"no name": 1}},
+        {"messages": [{"role": "user", "content": SECRET}], "chat_template_kwargs": {"tools": 1}},
     ):
         reply = await ask(app(scripted), CHAT, body)
         assert reply.status == 400
