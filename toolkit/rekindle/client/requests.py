@@ -445,6 +445,8 @@ class Requests:
             return None
         if self.tokenizer is None or (answers := format_of(self.tokenizer)).template is None:
             return None
+        if answers.is_plain and not tools:
+            return None
         shows_special = not params.skip_special_tokens
         return partial(
             TemplateReading,
