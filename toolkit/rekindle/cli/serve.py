@@ -45,6 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--route", choices=tuple(ROUTES), help=text)
     text = "time for one tick on the device before its requests fail, or inf (1,800 on CPUs, else 120)"
     parser.add_argument("--watchdog-timeout", type=float, metavar="SECONDS", help=text)
+    requirements.add_chat_template(parser)
     requirements.add_adapters(parser)
     requirements.add_mesh(parser)
     requirements.add_settings(parser)
@@ -61,6 +62,7 @@ def serve(arguments: Namespace) -> int:
         arguments.model,
         progress=not arguments.quiet,
         revision=arguments.revision,
+        chat_template=arguments.chat_template,
         adapters=dict(arguments.adapter),
         **settings,
     )
