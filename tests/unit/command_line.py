@@ -55,10 +55,12 @@ def fake_opening(byte_tokenizer: Tokenizer, template: str | None = TEMPLATE) -> 
         *,
         progress: bool = True,
         revision: str | None = None,
+        chat_template: str | None = None,
         adapters: Mapping[str, Any] = MappingProxyType({}),
         **settings: Any,
     ) -> Session:
-        session = fake_session(fake_loaded_engine(fake_limits(**settings), tokenizer=writing))
+        own = writing if chat_template is None else writing.with_chat_template(chat_template)
+        session = fake_session(fake_loaded_engine(fake_limits(**settings), tokenizer=own))
         for name, path in adapters.items():
             session.add_adapter_sync(name, path)
         return session

@@ -132,6 +132,7 @@ def test_info_of_a_model_reads_no_weights(
     assert rows["parameters"] == "162,240"
     assert rows["weights"] == "325 kB", "norms are float32"
     assert rows["chat"] == "has a template"
+    assert rows["tools"].startswith("told in the system message")
     assert "2 </s>" in rows["end"]
 
 

@@ -24,6 +24,7 @@ from tests.waiting import PATIENCE
 
 TEXT = "/v1/completions"
 SETTINGS = ["--page-size", "16", "--max-context", "64", "--max-running", "2", "--max-prefill-tokens", "16", "--quiet"]
+TEMPLATE = "{{ messages[0].content }}"
 KEY = {"authorization": "Bearer key"}
 
 
@@ -35,7 +36,10 @@ def serving(
     model = embedding_model(families / "qwen3-embed", tmp_path_factory.mktemp("models") / "tiny")
     parts = random_parts(open_checkpoint(model).config, 2, wanted=lambda name: name.endswith("q_proj"))
     adapter = f"sql={saved(tmp_path_factory.mktemp('adapters') / 'sql', parts)}"
+    template = tmp_path_factory.mktemp("templates") / "short.jinja"
+    template.write_text(TEMPLATE)
     command = [sys.executable, "-m", "rekindle", "serve", str(model), "--port", "0", "--adapter", adapter, *SETTINGS]
+    command += ["--chat-template", str(template)]
     path = os.pathsep.join([str(Path(rekindle.__file__).parents[1]), *sys.path])
     environment = os.environ | {"PYTHONPATH": path, "REKINDLE_API_KEY": "key"}
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -59,6 +63,7 @@ def test_it_serves_with_its_settings_and_its_key_and_ends_at_sigterm(
     assert (status, made["usage"]["completion_tokens"]) == (200, 3)
     status, made = ask(address, TEXT, body | {"model": "sql"}, KEY)
     assert (status, made["model"], made["usage"]["completion_tokens"]) == (200, "sql", 3)
+    assert ask(address, "/tokenizer_info", None, KEY)[1]["chat_template"] == TEMPLATE
     assert ask(address, TEXT, {"prompt": "x" * 100}, KEY)[0] == 400
     assert ask(address, TEXT, body, {"authorization": "Bearer no"})[0] == 401
     process.send_signal(signal.SIGTERM)
@@ -121,6 +126,9 @@ def test_what_cannot_be_served_is_told_before_a_model_is_opened(
         port = taken.getsockname()[1]
         assert main(["serve", "tiny", "--port", str(port)]) == 1
     assert f"the server cannot listen at 127.0.0.1:{port} (Address already in use): give" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["serve", "tiny", "--chat-template", "no/file"])
+    assert "cannot read the chat template 'no/file'" in capsys.readouterr().err
     for name in ("uvicorn", "rekindle.server.running"):
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["serve", "tiny"]) == 1

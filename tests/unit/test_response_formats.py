@@ -10,6 +10,7 @@ from rekindle.core.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.core.text.chat import render
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import MessageForm, Response, ToolCall
+from rekindle.core.text.responses import families
 from rekindle.core.text.responses.families import template_for
 from rekindle.core.text.responses.formats import PLAIN, format_of
 from rekindle.core.text.responses.reading import TemplateReading
@@ -53,7 +54,9 @@ def test_a_message_has_the_form_that_the_template_reads(template: str, form: Mes
 
 def test_a_model_that_marks_nothing_answers_in_plain_text() -> None:
     assert of(None) == PLAIN
-    assert of("{{ messages[0].content }}").template is None
+    plain = of("{{ messages[0].content }}")
+    assert (plain.is_plain, plain.tells_tools, plain.source["fields"]["tool_calls"]) == (True, True, families.HERMES)
+    assert of("{{ messages[0].content }}{{ tools }}").template is None
 
 
 def test_a_checkpoints_own_template_comes_first_unless_it_cannot_be_read(tmp_path: Path) -> None:

@@ -342,6 +342,22 @@ async def test_what_the_session_refuses_is_named_as_the_body_has_it(
     assert (reply.status, reply.error["type"], reply.error["param"]) == (400, "invalid_request_error", param)
 
 
+@pytest.mark.filterwarnings("error")
+async def test_a_hint_that_the_template_does_not_read_fails_only_at_a_strict_server(scripted: Session) -> None:
+    hints: list[tuple[str, dict[str, Any], str]] = [
+        (CHAT, {"messages": [USER], "reasoning_effort": "low"}, "reasoning_effort"),
+        (CHAT, {"messages": [USER], "chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
+        (CHAT, {"messages": [USER], "verbosity": "high"}, "verbosity"),
+        ("/v1/responses", {"input": "Hi", "reasoning": {"effort": "low"}}, "reasoning_effort"),
+        ("/v1/responses", {"input": "Hi", "text": {"verbosity": "low"}}, "text.verbosity"),
+        ("/tokenize", {"messages": [USER], "chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
+    ]
+    for path, body, param in hints:
+        assert (await ask(app(scripted), path, body)).status == 200
+        reply = await ask(app(scripted, strict=True), path, body)
+        assert (reply.status, reply.error["param"]) == (400, param)
+
+
 async def test_a_prompt_that_is_too_long_has_a_code(texts: Session) -> None:
     reply = await ask(app(texts), TEXT, {"prompt": "x" * 5000})
     error = reply.error
@@ -452,7 +468,7 @@ async def test_errors_and_logs_have_no_prompt(scripted: Session, caplog: pytest.
     for body in (
         {"messages": [long]},
         {"messages": [{"role": "user", "content": SECRET}], "top_p": 9},
-        {"messages": [{"role": "user", "content": SECRET}], "chat_template_kwargs": {"nothing": 1}},
+        {"messages": [{"role": "user", "content": SECRET}], "chat_template_kwargs": {"tools": 1}},
     ):
         reply = await ask(app(scripted), CHAT, body)
         assert reply.status == 400

@@ -8,11 +8,14 @@ import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
 from anyio.lowlevel import checkpoint
+from starlette.types import ASGIApp
 
 from rekindle.core.errors import CheckpointError
 from rekindle.server.access import Access
 from rekindle.server.application import application
 from rekindle.server.errors import ApiError
+from rekindle.server.exchange import Service
+from rekindle.server.gate import Gate
 from rekindle.server.limits import Limits
 from rekindle.server.models.pool import ModelPool
 from rekindle.session.session import Session
@@ -43,6 +46,10 @@ class FakeSource:
     @property
     def is_open(self) -> bool:
         return bool(self.sessions) and not self.sessions[-1]._engine.stopped.closed
+
+
+def served_by(pool: ModelPool) -> ASGIApp:
+    return application(Service(pool, Limits(), Gate()), Access())
 
 
 @asynccontextmanager
@@ -152,7 +159,7 @@ async def test_an_error_of_an_opening_is_an_answer_and_the_next_request_tries_ag
 
 
 async def test_names_are_those_of_models_and_their_adapters_before_any_is_open() -> None:
-    served = application(ModelPool({"a": FakeSource(0.4, ["sql"]), "b": FakeSource(0.4)}, inf, 1.0), Access(), Limits())
+    served = served_by(ModelPool({"a": FakeSource(0.4, ["sql"]), "b": FakeSource(0.4)}, inf, 1.0))
     listed = await ask(served, "/v1/models")
     assert [(card["id"], card.get("parent"), card["max_model_len"]) for card in listed.json["data"]] == [
         ("a", None, None),
@@ -167,7 +174,7 @@ async def test_names_are_those_of_models_and_their_adapters_before_any_is_open()
 
 async def test_requests_are_answered_and_counted_by_model() -> None:
     pool = ModelPool({"a": FakeSource(0.4), "b": FakeSource(0.4)}, inf, 1.0)
-    served = application(pool, Access(), Limits())
+    served = served_by(pool)
     async with pool.running():
         for name in ("a", "b", "b"):
             answer = await ask(served, "/v1/completions", {"model": name, "prompt": [3, 1], "max_tokens": 2})

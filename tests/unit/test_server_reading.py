@@ -166,6 +166,17 @@ def test_what_changes_no_answer_is_ignored_and_null_is_as_if_it_were_not_given()
     assert completion(**ignored, suffix="", echo=False) == completion()
 
 
+def test_a_strict_server_refuses_hints_that_another_ignores() -> None:
+    assert chat(verbosity="low") == chat(verbosity="medium") == chat()
+    for name in ("verbosty", "service_teer"):
+        with pytest.raises(ApiError, match="it is unknown"):
+            chat(**{name: "low"})
+    messages = [USER]
+    read_chat(Fields({"messages": messages, "verbosity": "medium"}, strict=True), FORM)
+    with pytest.raises(ApiError, match='supports only "medium"'):
+        read_chat(Fields({"messages": messages, "verbosity": "low"}, strict=True), FORM)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

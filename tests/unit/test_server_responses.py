@@ -118,6 +118,11 @@ def test_fields_become_the_keywords_of_the_session() -> None:
         reasoning={"effort": "low", "summary": "auto"},
         store=True,
         include=[],
+        max_tool_calls=3,
+        service_tier="flex",
+        prompt_cache_key="k",
+        safety_identifier="me",
+        text={"verbosity": "low"},
     )
     assert asked.call.prompt == [{"role": "user", "content": "Hello"}]
     ask = asked.call.options
@@ -140,7 +145,7 @@ def test_what_cannot_be_served_is_refused_by_its_name() -> None:
         ({"input": "a", "tool_choice": "required"}, "tool_choice"),
         ({"input": "a", "text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
-        ({"input": "a", "text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"input": "a", "text": {"verbosty": "low"}}, "text.verbosty"),
         ({"input": "a", "reasoning": {"x": 1}}, "reasoning.x"),
     ]
     for fields, param in refused:

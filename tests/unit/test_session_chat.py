@@ -1,5 +1,6 @@
 """A session shows and counts what it will read of a conversation, and goes on with one that is left open."""
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,22 @@ def tokenizer(byte_tokenizer: Tokenizer) -> Tokenizer:
 def chats(tokenizer: Tokenizer) -> Iterator[Session]:
     with fake_session(fake_loaded_engine(fake_limits(page_size=16), tokenizer=tokenizer)) as session:
         yield session
+
+
+async def test_a_variable_that_the_template_does_not_read_is_told_once(chats: Session) -> None:
+    for name in ("thinkng", "effort"):
+        with pytest.warns(
+            RuntimeWarning,
+            match=rf"does not read '{name}'; .*mood, tools, so it has no",
+        ):
+            text = chats.render([USER], chat_template_kwargs={name: True, "mood": "calm;"})
+        assert text == "calm;u:Hi;a:"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        await chats.generate([USER], chat_template_kwargs={"effort": "low", "mood": ""}, max_tokens=1)
+        await chats.chat().say("Hi", chat_template_kwargs={"thinkng": True}, max_tokens=1)
+        async with chats.prefix([USER], chat_template_kwargs={"effort": "low"}) as prefix:
+            await prefix.generate("Hi", max_tokens=1)
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,30 @@ async def test_no_call_is_wanted_where_the_model_is_told_of_no_tools(session: Se
         await session.run_tools(says("fine"), [weather], tool_choice="nothing")
 
 
+PLAIN = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+async def test_a_template_without_a_place_for_tools_has_them_in_the_system_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(prompt: str) -> str:
+        assert '"name": "weather"' in prompt.split("<|im_end|>")[0]
+        return "Sunny, I hear." if "<tool_response>" in prompt else f"I look.\n{call(city='Rome')}"
+
+    with scripted_session(monkeypatch, answer, PLAIN) as session:
+        run = await session.run_tools([USER], [weather])
+        assert [(result.call.name, result.value) for result in run.steps[0].results] == [
+            ("weather", {"city": "Rome", "sun": 1})
+        ]
+        assert (run.answer.content, run.steps[0].answer.content) == ("Sunny, I hear.", "I look.")
+        assert "told in the system message" in session._about().text()
+    with scripted_session(monkeypatch, lambda prompt: f" {call()} ", PLAIN) as session:
+        assert (await session.generate([USER])).content == f" {call()} "
+
+
 async def test_functions_are_schemas_for_generate(session: Session) -> None:
     assert session.render([USER], tools=[weather]).startswith("<|im_start|>system\nweather ")
     with pytest.raises(InvalidRequest, match=r"tools\[0\]"):

@@ -1,5 +1,6 @@
 """Chat templates run as they do in transformers, and cannot do harm."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import rekindle
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import ConfigError, InvalidRequest
-from rekindle.core.text.chat import render
+from rekindle.core.text.chat import render, unread_variables
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {
@@ -363,15 +364,54 @@ def test_malformed_variables_say_what_was_expected(variables: Any, said: str) ->
         render([USER], WITH_TOOLS, variables=variables)
 
 
-def test_tools_and_variables_that_the_template_does_not_read_are_an_error() -> None:
-    """Check this because a misspelt name would do nothing, and nobody would notice."""
+def test_variables_that_no_template_reads_are_found_and_change_nothing() -> None:
     messages = [{"role": "user", "content": "hi"}]
     template = "{% for message in messages %}{{ message.content }}{% endfor %}{{ thinking | default('') }}"
-    with pytest.raises(InvalidRequest, match="does not support tools: describe them in a message"):
-        render(messages, template, tools=[{"name": "weather"}])
-    with pytest.raises(InvalidRequest, match=r"does not read 'thinkng'; besides the messages it reads thinking$"):
-        render(messages, template, variables={"thinkng": True})
+    variables = {"thinkng": True, "add_generation_prompt": False}
+    note = "the model's chat template does not read 'thinkng'; besides the messages it reads thinking"
+    assert unread_variables(variables, template, None) == {"thinkng": note}
+    assert unread_variables(variables, template, "{{ thinkng }}") == {}
+    assert render(messages, template, variables=variables) == "hi"
     assert render(messages, template, variables={"thinking": "!", "add_generation_prompt": False}) == "hi!"
+
+
+PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+
+
+def test_tools_without_a_place_in_the_template_are_told_in_the_system_message() -> None:
+    user = {"role": "user", "content": "hi"}
+    system = {"role": "system", "content": "Be brief."}
+    for messages, begin in (([user], "<system>You"), ([system, user], "<system>Be brief.\n\nYou")):
+        text = render(messages, PLAIN, tools=[WEATHER])
+        assert text.startswith(begin)
+        assert f"<tools>\n{json.dumps(WEATHER)}\n</tools>" in text
+        assert '<tool_call>\n{"name": "NAME", "arguments": {ARGUMENTS}}\n</tool_call>' in text
+        assert text.endswith("<user>hi<assistant>")
+    strict = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + PLAIN
+    text = render([system, user], strict, tools=[WEATHER])
+    assert text.startswith("<user>Be brief.\n\nYou can call")
+    assert text.endswith("\n\nhi<assistant>")
+
+
+def test_calls_and_results_without_a_place_in_the_template_are_text() -> None:
+    calls = [{"type": "function", "function": {"name": "weather", "arguments": {"city": city}}} for city in "ab"]
+    results = [{"role": "tool", "content": content, "tool_call_id": "1"} for content in ("sun", "rain")]
+    first: Any = {"role": "assistant", "content": "I look.", "tool_calls": calls}
+    text = render([{"role": "user", "content": "hi"}, first, *results, {"role": "user", "content": "Or?"}], PLAIN)
+    written = "\n".join(
+        f'<tool_call>\n{{"name": "weather", "arguments": {{"city": "{city}"}}}}\n</tool_call>' for city in "ab"
+    )
+    shown = "\n".join(f"<tool_response>\n{content}\n</tool_response>" for content in ("sun", "rain"))
+    assert text == f"<user>hi<assistant>I look.\n{written}<user>{shown}\nOr?<assistant>"
+    with pytest.raises(InvalidRequest, match="each of tool_calls must have a function"):
+        render([{"role": "user", "content": "hi"}, {**first, "tool_calls": [3]}], PLAIN)
+
+
+def test_tools_are_told_with_the_templates_own_form_of_calls() -> None:
+    own = PLAIN + "{% for c in messages[0].tool_calls or [] %}<｜tool▁call▁begin｜>{{ c }}{% endfor %}"
+    text = render([{"role": "user", "content": "hi"}], own, tools=[WEATHER])
+    assert "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{ARGUMENTS}<｜tool▁call▁end｜>" in text
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import GENERATE_DEFAULTS, GenerateOptions, PromptOptions, one_chat
+from rekindle.client.prompts import GENERATE_DEFAULTS, GenerateOptions, PromptOptions
 from rekindle.client.requests import Requests
 from rekindle.core import markup
 from rekindle.core.concurrency.waits import Waits
@@ -74,7 +74,7 @@ class Turn:
             prompt_options["tools"] = self._tools
         choice, self._choice = self._choice, "auto"
         prompt_options["tool_choice"] = choice
-        chat = one_chat(messages, prompt_options)
+        chat = self._requests.conversation(messages, prompt_options)
         self._rendered = self._requests.render(chat)
         prompt = self.turn_tokens.prompt(self._rendered)
         options = cast(GenerateOptions[Any], {**self._options, "tool_choice": choice})

@@ -44,6 +44,7 @@ from rekindle.core.models.config.scaling import (
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.wire import Wire
 from rekindle.core.store.directory import cache_dir
+from rekindle.core.text.responses.formats import format_of
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle_kernels.api import choose, describe
 
@@ -139,6 +140,8 @@ def _model(checkpoint: Checkpoint) -> Rows:
     else:
         yield "tokenizer", f"{tokenizer.vocab_size} tokens"
         yield "chat", "has a template" if tokenizer.chat_template else "no template: prompts are plain text"
+        if tokenizer.chat_template:
+            yield "tools", format_of(tokenizer).tools
 
 
 def _scope(layers: int, config: ModelConfig) -> str:

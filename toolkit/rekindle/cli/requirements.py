@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, get_args
 
 import jax
@@ -80,6 +81,12 @@ def add_forms(parser: ArgumentParser) -> None:
     parser.add_argument("--quantize", choices=get_args(Quantize), help=text)
 
 
+def add_chat_template(parser: ArgumentParser) -> None:
+    """Add the argument for a chat template."""
+    text = "a file with the Jinja source of a chat template, in place of the model's"
+    parser.add_argument("--chat-template", type=_template, metavar="FILE", help=text)
+
+
 def add_adapters(parser: ArgumentParser) -> None:
     """Add the argument for adapters."""
     text = "a LoRA adapter saved by PEFT, as the model NAME for clients; may be repeated"
@@ -149,6 +156,13 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(number) for number in text.split(","))
     except ValueError as error:
         raise ArgumentTypeError(f"expected comma-separated numbers, such as 16,64, got {text!r}") from error
+
+
+def _template(path: str) -> str:
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ArgumentTypeError(f"cannot read the chat template {path!r}: {error}") from error
 
 
 def _named_path(text: str) -> tuple[str, str]:

@@ -71,6 +71,7 @@ def open_session(arguments: Namespace, model: str, precompile: Precompile) -> Se
         model,
         progress=not arguments.quiet,
         revision=arguments.revision,
+        chat_template=arguments.chat_template,
         dtype=arguments.dtype,
         kv_dtype=arguments.kv_dtype,
         quantize=arguments.quantize,

@@ -58,6 +58,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--cors", metavar="ORIGIN", action="append", default=[], help=text)
     text = "time for requests in flight to finish on shutdown (30)"
     parser.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=text)
+    text = "refuse hints without effect on the model, such as verbosity, instead of ignoring them"
+    parser.add_argument("--strict", action="store_true", help=text)
     parser.add_argument("--policy", choices=tuple(POLICIES), help="the order of waiting requests (fcfs)")
     text = "the number of engines in this process, each on separate devices (1)"
     parser.add_argument("--replicas", type=int, metavar="N", help=text)
@@ -65,6 +67,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--route", choices=tuple(ROUTES), help=text)
     text = "time for one tick on the device before its requests fail, or inf (1,800 on CPUs, else 120)"
     parser.add_argument("--watchdog-timeout", type=float, metavar="SECONDS", help=text)
+    requirements.add_chat_template(parser)
     requirements.add_adapters(parser)
     requirements.add_mesh(parser)
     requirements.add_settings(parser)
@@ -82,6 +85,7 @@ def serve(arguments: Namespace) -> int:
         "admin_keys": arguments.admin_key or list(filter(None, [os.environ.get(ADMIN_KEYS_VARIABLE)])),
         "origins": arguments.cors,
         "grace": arguments.grace,
+        "strict": arguments.strict,
         "ssl_certfile": arguments.ssl_certfile,
         "ssl_keyfile": arguments.ssl_keyfile,
     }
@@ -96,6 +100,7 @@ def serve(arguments: Namespace) -> int:
         names[0],
         progress=not arguments.quiet,
         revision=arguments.revision,
+        chat_template=arguments.chat_template,
         adapters=dict(arguments.adapter),
         **requirements.settings_of(arguments),
     )
@@ -112,9 +117,11 @@ def _models(arguments: Namespace, names: Sequence[str]) -> dict[str, dict[str, A
     Raises:
         ConfigError: an argument is for one model alone, or two models have the same name.
     """
-    for flag in ("name", "adapter", "revision"):
+    for flag in ("name", "adapter", "revision", "chat_template"):
         if getattr(arguments, flag):
-            raise ConfigError(f"--{flag} is for one model: for several, write a .toml file with a table for each")
+            raise ConfigError(
+                f"--{flag.replace('_', '-')} is for one model: for several, write a .toml file with a table for each"
+            )
     from rekindle.server.models.served import short_name
 
     settings = requirements.settings_of(arguments)

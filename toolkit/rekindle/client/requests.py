@@ -22,6 +22,7 @@ from rekindle.client.prompts import (
     continuation,
     each_of,
     label_of,
+    one_chat,
     one_prompt,
     prefix_prompt,
     text_of,
@@ -30,6 +31,7 @@ from rekindle.client.prompts import (
 )
 from rekindle.client.submission import Reader, Submission
 from rekindle.core.concurrency.waits import Waits
+from rekindle.core.concurrency.warning import warn
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionClosed
@@ -38,6 +40,7 @@ from rekindle.core.request.checks import boolean, text
 from rekindle.core.request.constraint import Kind
 from rekindle.core.request.params import LONGEST_NAME, SamplingOptions, SamplingParams, check_draws, draws
 from rekindle.core.request.request import Pooling, check_length
+from rekindle.core.text.chat import unread_variables
 from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.reading import TemplateReading
 from rekindle.core.text.responses.tool_choice import tool_choice_grammar
@@ -82,6 +85,7 @@ class Requests:
         draw: returns the drawer of requests for a function that reports awaited compilations.
         progress: whether calls draw their progress by default.
         prefix: the prefix of all prompts; None for the session itself.
+        noted: the unread variables of the chat template with a warning already; None for a new session.
 
     Attributes:
         loaded_engine: the parts of the engine and its model.
@@ -96,11 +100,13 @@ class Requests:
         draw: Callable[[Report], Drawer],
         progress: bool,
         prefix: Prompt | None = None,
+        noted: set[str] | None = None,
     ):
         self._engine, self.loaded_engine, self._client = engine, loaded_engine, client
         self._options, self._draw, self._progress, self._prefix = options, draw, progress, prefix
         self._drawing = draw(loaded_engine.programs.awaited)
         self._has_note = progress and prefix is None
+        self._noted = set[str]() if noted is None else noted
 
     @property
     def is_open(self) -> bool:
@@ -110,7 +116,16 @@ class Requests:
     def continuing(self, prefix: Prompt, cache_salt: str, adapter: str | None) -> "Requests":
         """Return the factory of requests that continue a prefix, with the prefix's cache salt and adapter."""
         options = {**self._options, "cache_salt": cache_salt, "adapter": self.adapter(adapter)}
-        return Requests(self._engine, self.loaded_engine, self._client, options, self._draw, self._progress, prefix)
+        return Requests(
+            self._engine,
+            self.loaded_engine,
+            self._client,
+            options,
+            self._draw,
+            self._progress,
+            prefix,
+            self._noted,
+        )
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -202,6 +217,12 @@ class Requests:
         call_options = self._with_tool_grammar(options, [chat])
         submission = self._submission(prompt or chat, self.params(call_options), call_options, chat.tools or ())
         return self._submit(replace(submission, label=text_of(chat)))
+
+    def conversation(self, messages: Any, options: PromptOptions[Any]) -> Conversation:
+        """Return the conversation of a call for a single conversation; raises as `one_chat` does."""
+        chat = one_chat(messages, options)
+        self._note_unread(options)
+        return chat
 
     def render(self, chat: Conversation) -> str:
         """Return a conversation rendered by the chat template; raises InvalidRequest if the template fails."""
@@ -347,12 +368,23 @@ class Requests:
 
     def prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt | InvalidRequest], bool]:
         """Return the prompts of a call, and whether the call is a batch; see `all_prompts`."""
-        if self._prefix is None:
-            return all_prompts(prompt, options, self.vocab_size)
-        if prompt is None and options.get("token_ids") is None:
+        if self._prefix is not None and prompt is None and options.get("token_ids") is None:
             return [prefix_prompt(self._prefix, options)], False
         prompts, batch = all_prompts(prompt, options, self.vocab_size)
+        self._note_unread(options)
+        if self._prefix is None:
+            return prompts, batch
         return each_of(prompts, partial(continuation, self._prefix), batch), batch
+
+    def _note_unread(self, options: PromptOptions[Any]) -> None:
+        """Warn about variables that the chat template does not read, once for each name."""
+        variables = options.get("chat_template_kwargs") or {}
+        if self.tokenizer is None or self._noted.issuperset(variables):
+            return
+        unread = unread_variables(variables, self.tokenizer.chat_template, self.tokenizer.tool_template)
+        for name in unread.keys() - self._noted:
+            self._noted.add(name)
+            warn(f"{unread[name]}, so it has no effect")
 
     def check_predicts(self) -> None:
         """Raise InvalidRequest if the model has no language-model head."""
@@ -413,6 +445,8 @@ class Requests:
         if params.constraint is not None and params.constraint.kind != "grammar":
             return None
         if self.tokenizer is None or (answers := format_of(self.tokenizer)).template is None:
+            return None
+        if answers.is_plain and not tools:
             return None
         shows_special = not params.skip_special_tokens
         return partial(

@@ -62,10 +62,9 @@ class Exchange:
             ClientDisconnect: the client disconnects while the server is paused.
         """
         await self.admit()
+        options = self.model.without_unread(call.options, strict=self.body.strict)
         try:
-            return await self.model.session.submit_all(
-                call.prompt, n=call.n, adapter=self.model.adapter, **call.options
-            )
+            return await self.model.session.submit_all(call.prompt, n=call.n, adapter=self.model.adapter, **options)
         except RekindleError as error:
             raise api_error_of(error, {**call.fields, "adapter": "model"}) from error
 
@@ -89,6 +88,23 @@ class Exchange:
         return send_nothing if generations is None else reply(write(generations))
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A server's models and rules.
+
+    Attributes:
+        models: the models.
+        limits: the bounds on requests and streams.
+        gate: the gate before the models.
+        strict: whether hints without effect on the model are refused.
+    """
+
+    models: Models
+    limits: Limits
+    gate: Gate
+    strict: bool = False
+
+
 class Endpoint:
     """ASGI app of a route with a model in the body.
 
@@ -96,30 +112,26 @@ class Endpoint:
 
     Args:
         answer: the function for the answer.
-        models: the models of the server.
-        limits: the bounds on requests and streams.
-        gate: the gate before the models.
+        service: the server's models and rules.
         convention: the convention for the bodies; None for OpenAI's.
     """
 
     def __init__(
         self,
         answer: Callable[[Exchange], Awaitable[ASGIApp]],
-        models: Models,
-        limits: Limits,
-        gate: Gate,
+        service: Service,
         convention: "Convention | None" = None,
     ):
-        self.answer, self._models, self._limits, self._gate = answer, models, limits, gate
-        self._convention = convention or Convention()
+        self.answer, self._service, self._convention = answer, service, convention or Convention()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         request = Request(scope, receive, send)
-        self._convention.check(request)
-        body = parse_body(await read_body(request, self._limits))
-        async with self._models.use(self._convention.model_in(body)) as model:
-            response = await self.answer(Exchange(request, body, model, self._limits, self._gate))
+        service, convention = self._service, self._convention
+        convention.check(request)
+        body = parse_body(await read_body(request, service.limits), strict=service.strict)
+        async with service.models.use(convention.model_in(body)) as model:
+            response = await self.answer(Exchange(request, body, model, service.limits, service.gate))
             await response(scope, receive, send)
 
 

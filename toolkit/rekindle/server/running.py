@@ -21,6 +21,8 @@ from rekindle.core.errors import ConfigError
 from rekindle.server.access import Access
 from rekindle.server.application import application
 from rekindle.server.connections import Connection, Uvicorn, UvicornApp
+from rekindle.server.exchange import Service
+from rekindle.server.gate import Gate
 from rekindle.server.guards import LocalNames
 from rekindle.server.limits import Limits
 from rekindle.server.models.served import Models
@@ -174,7 +176,7 @@ class PendingServer(Eventual[Server]):
         follow: called with the server's `stop` function and its `closed` feed.
         certificate: the certificate for HTTPS; None for HTTP.
         access: the clients with access.
-        host, port, grace: as in `Session.serve`.
+        host, port, grace, strict: as in `Session.serve`.
     """
 
     _gives = Server
@@ -189,12 +191,13 @@ class PendingServer(Eventual[Server]):
         access: Access,
         grace: float,
         certificate: Certificate | None,
+        strict: bool,
     ):
         super().__init__()
         _check_number("grace", grace, float, MOST_GRACE, "; it is in seconds")
         self._certificate = certificate
         self._names = [card.name for card in models.cards() if card.parent is None]
-        asgi_app, local = application(models, access, Limits()), host in LOCAL_HOSTS
+        asgi_app, local = application(Service(models, Limits(), Gate(), strict), access), host in LOCAL_HOSTS
         self._app = LocalNames(asgi_app) if local and not access.api_keys else asgi_app
         self._public = not local and not access.api_keys
         self._follow, self._host, self._port, self._grace = follow, host, port, grace

@@ -7,6 +7,7 @@ from rekindle.core import markup
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.models.wire import Wire
 from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix, prompt_shares
+from rekindle.core.text.responses.formats import IN_TEMPLATE, format_of
 
 OPTIONAL: Final = ("states", "adapters")
 """Memory left out of a repr while there is none."""
@@ -177,12 +178,21 @@ class About:
             "sending": None if wire.devices == 1 else f"{wire_bytes} from each device to decode a token",
             "with": loaded_engine.deployment.kernels or None,
             "computes in": loaded_engine.deployment.numbers,
+            "tools": self._tools(),
             "context": markup.quantity(limits.max_context, "token"),
             "serves": f"{markup.quantity(limits.groups * limits.max_running, 'request')} at once",
             "programs": f"{programs.ready} of {programs.total} ready"
             if programs.total and not programs.summary
             else None,
         }
+
+    def _tools(self) -> str | None:
+        """Return the handling of tools by a chat template without a place for them or with an unknown form of calls."""
+        tokenizer = self.loaded_engine.tokenizer
+        if tokenizer is None or tokenizer.chat_template is None:
+            return None
+        words = format_of(tokenizer).tools
+        return words if words != IN_TEMPLATE else None
 
 
 def _joined(facts: dict[str, str | None]) -> str:

@@ -84,6 +84,7 @@ def serve(
     grace: float = 10.0,
     ssl_certfile: str | PathLike[str] | None = None,
     ssl_keyfile: str | PathLike[str] | None = None,
+    strict: bool = False,
 ) -> "PendingServer":
     """Serve several models: `server = await rekindle.serve({"small": ..., "large": ...})`, or `async with` it.
 
@@ -95,7 +96,7 @@ def serve(
     Args:
         models: a model as in `open`, or a mapping with the keywords of `open`, by the names for clients.
         keep_alive: the seconds without a request until a model closes; infinity for never.
-        host, port, api_keys, admin_keys, origins, grace, ssl_certfile, ssl_keyfile: as in `Session.serve`.
+        host, port, api_keys, admin_keys, origins, grace, ssl_certfile, ssl_keyfile, strict: as in `Session.serve`.
 
     Returns:
         A `PendingServer`: its await, or `async with`, starts the server and returns it.
@@ -116,7 +117,7 @@ def serve(
         raise not_installed("the server", "server", error) from error
     certificate, access = Certificate.of(ssl_certfile, ssl_keyfile), Access(api_keys, admin_keys, origins)
     pool = ModelPool(sources, keep_alive, ROOM)
-    return PendingServer(pool, _follow_nothing, host, port, access, grace, certificate)
+    return PendingServer(pool, _follow_nothing, host, port, access, grace, certificate, strict)
 
 
 serve_sync = blocking(serve)

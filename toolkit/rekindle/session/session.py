@@ -30,7 +30,6 @@ from rekindle.client.prompts import (
     Returning,
     ReturningMany,
     TokenIds,
-    one_chat,
 )
 from rekindle.client.requests import Requests
 from rekindle.core import markup
@@ -778,7 +777,7 @@ class Session:
             "chat_template_kwargs": chat_template_kwargs,
             "continue_final_message": continue_final_message,
         }
-        return self._loaded_engine.preparer.rendered(one_chat(messages, options))
+        return self._requests.render(self._requests.conversation(messages, options))
 
     @spelled_out(PromptOptions, PROMPT_DEFAULTS)
     def count_tokens(self, prompt: OnePrompt = None, **options: Unpack[PromptOptions[TokenIds]]) -> int:
@@ -898,6 +897,7 @@ class Session:
         grace: float = 10.0,
         ssl_certfile: str | PathLike[str] | None = None,
         ssl_keyfile: str | PathLike[str] | None = None,
+        strict: bool = False,
     ) -> "PendingServer":
         """Serve OpenAI's HTTP API from this process: `server = await session.serve(port=0)`, or `async with` it.
 
@@ -917,6 +917,8 @@ class Session:
             grace: seconds for which a closing server waits for requests in flight before it cancels them.
             ssl_certfile: the certificate for HTTPS, with its chain, in PEM format; None for HTTP.
             ssl_keyfile: the private key of the certificate, if it is not in the same file.
+            strict: whether hints without effect on the model, such as `verbosity` or a variable that the chat template
+                does not read, are refused instead of ignored.
 
         Returns:
             A `PendingServer`: its await, or `async with`, starts the server and returns it.
@@ -935,7 +937,7 @@ class Session:
             raise not_installed("the server", "server", error) from error
         certificate, access = Certificate.of(ssl_certfile, ssl_keyfile), Access(api_keys, admin_keys, origins)
         follow, models = self._operations.followed_by, OneModel(self, name)
-        return PendingServer(models, follow, host, port, access, grace, certificate)
+        return PendingServer(models, follow, host, port, access, grace, certificate, strict)
 
     serve_sync = blocking(serve)
 

@@ -31,6 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--load", metavar="FILE", help="continue a conversation from the command /save")
     parser.add_argument("--quiet", action="store_true", help="no progress and no notes on stderr")
     requirements.add_forms(parser)
+    requirements.add_chat_template(parser)
     sampling.add_arguments(parser, MAX_TOKENS)
     parser.usage = "%(prog)s [OPTION ...] [MODEL]"
     parser.set_defaults(run=chat, refuse=parser.error)

@@ -41,6 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     forms.add_argument("--json", action="store_true", help="print one JSON object at the end")
     parser.add_argument("--quiet", action="store_true", help="no progress and no figures on stderr")
     requirements.add_forms(parser)
+    requirements.add_chat_template(parser)
     sampling.add_arguments(parser, MAX_TOKENS)
     parser.usage = "%(prog)s [OPTION ...] [PROMPT ...]"
     parser.set_defaults(run=generate, refuse=parser.error)

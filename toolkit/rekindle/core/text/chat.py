@@ -10,7 +10,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.text.responses.call_grammar import call_form_in
 from rekindle.core.text.template import compile_template, loops_over_parts, template_variables
+from rekindle.core.text.told_tools import calls_as_text, system_in_user, tell_tools
 
 ROLES: Final = ("system", "user", "assistant", "tool", "developer")
 """Roles of most chat templates."""
@@ -39,9 +41,11 @@ def render(
             assistant message with "tool_calls" may have no content.
         template: Jinja source. It runs in a sandbox, because it comes with the model.
         bos_token, eos_token: texts of these tokens, as template variables; None leaves them undefined.
-        tools: JSON schemas of the available functions, as the template variable `tools`.
+        tools: JSON schemas of the available functions, as the template variable `tools`. The system message has them as
+            JSON if the template has no such variable.
         variables: other template variables by name. They override `add_generation_prompt` (default True: end with the
-            start of the assistant's answer), `documents` (default None), and the two tokens.
+            start of the assistant's answer), `documents` (default None), and the two tokens. See also
+            `unread_variables`.
         continue_final_message: end with the content of the last message, so that generation continues it.
 
     Raises:
@@ -59,14 +63,47 @@ def render(
         check_variables(variables)
     if continue_final_message:
         check_continuable(messages, variables or {})
-    _check_used(template, tools, variables or {})
     _check_roles(messages, template)
+    if not lists_tools(template):
+        messages, tools = _with_tools_as_text(messages, tools, template, bos_token, eos_token), None
     adapted = [_adapt_content(message, template, bos_token, eos_token) for message in messages]
     if not continue_final_message:
         return _render(adapted, template, bos_token, eos_token, tools, variables or {})
     open_variables = {**(variables or {}), "add_generation_prompt": False}
     rendered = _render(append_text(adapted, _OPEN_END), template, bos_token, eos_token, tools, open_variables)
     return _cut_at_marker(rendered, _last_text(adapted))
+
+
+def lists_tools(template: str) -> bool:
+    """Return True if a chat template has a place for tools."""
+    return "tools" in template_variables(template)
+
+
+def _with_tools_as_text(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    template: str,
+    bos_token: str | None,
+    eos_token: str | None,
+) -> Sequence[Mapping[str, Any]]:
+    """Return messages with tools, and with calls unless the template writes them, as text."""
+    form = call_form_in(template)
+    if "tool_calls" not in template and any(message.get("tool_calls") for message in messages):
+        messages = calls_as_text(messages, form)
+    if not tools:
+        return messages
+    messages = tell_tools(messages, tools, form)
+    return messages if _takes_system(template, bos_token, eos_token) else system_in_user(messages)
+
+
+@lru_cache(maxsize=16)
+def _takes_system(template: str, bos_token: str | None, eos_token: str | None) -> bool:
+    """Return True if a template renders a system message before a user's message."""
+    messages = ({"role": "system", "content": _PROBE}, {"role": "user", "content": "x"})
+    try:
+        return _PROBE in _render(messages, template, bos_token, eos_token, None, {})
+    except InvalidRequest:
+        return False
 
 
 def _check_roles(messages: Sequence[Mapping[str, Any]], template: str) -> None:
@@ -332,21 +369,20 @@ def _describe(value: object) -> str:
     return type(value).__name__
 
 
-def _check_used(template: str, tools: object, variables: Mapping[str, Any]) -> None:
-    """Reject tools and variables unused by the template: a misspelt name would have no effect.
+def unread_variables(variables: Mapping[str, Any], *templates: str | None) -> dict[str, str]:
+    """Return a note for each variable without a place in the chat templates, by name.
 
     Raises:
-        InvalidRequest: a name is not used by the template.
+        InvalidRequest: a template cannot be parsed.
     """
-    used = template_variables(template)
-    if tools is not None and "tools" not in used:
-        raise InvalidRequest("the model's chat template does not support tools: describe them in a message instead")
-    unused = sorted(set(variables) - used - {"add_generation_prompt"})
-    if unused:
-        raise InvalidRequest(
-            f"the model's chat template does not read {unused[0]!r}; besides the messages it reads "
-            f"{', '.join(sorted(used - _BUILTINS)) or 'nothing'}"
-        )
+    if not variables:
+        return {}
+    variables_read = frozenset[str]().union(*(template_variables(template) for template in templates if template))
+    others = ", ".join(sorted(variables_read - _BUILTINS)) or "nothing"
+    return {
+        name: f"the model's chat template does not read {name!r}; besides the messages it reads {others}"
+        for name in sorted(set(variables) - variables_read - {"add_generation_prompt"})
+    }
 
 
 _BUILTINS = frozenset({"messages", "raise_exception", "strftime_now"})

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import wraps
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -10,12 +11,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from rekindle.core.errors import ConfigError, HostRefused, ModelError, ModelNotFound, RekindleError
+from rekindle.server.access import Access
 from rekindle.server.errors import ApiError
-from rekindle.server.exchange import check_type, read_body
-from rekindle.server.gate import Gate
+from rekindle.server.exchange import Service, check_type, read_body
 from rekindle.server.guards import has_key, reply
-from rekindle.server.limits import Limits
-from rekindle.server.models.served import Models, ServedModel
+from rekindle.server.models.served import ServedModel
 from rekindle.server.reading.fields import Fields, parse_body
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -27,16 +27,14 @@ class Administration:
     """Endpoints for administrators, in the forms of vLLM and SGLang. Without keys, each is refused.
 
     Args:
-        models: the models of the server.
-        gate: the gate before them.
-        keys: the keys of administrators. The key of a client does not suffice: the routes read files of the server, and
-            replace the weights of all clients.
-        limits: the bounds on bodies.
+        service: the server's models and rules.
+        access: the clients of the server. The key of a client does not suffice: the routes read files of the server,
+            and replace the weights of all clients.
     """
 
-    def __init__(self, models: Models, gate: Gate, keys: tuple[str, ...], limits: Limits):
-        self._models, self._gate, self._limits = models, gate, limits
-        self._keys = [key.encode() for key in keys]
+    def __init__(self, service: Service, access: Access):
+        self._models, self._gate, self._limits = service.models, service.gate, service.limits
+        self._keys = [key.encode() for key in access.admin_keys]
 
     @property
     def routes(self) -> list[Route]:
@@ -61,6 +59,7 @@ class Administration:
     def _guarded(self, handler: Handler) -> Handler:
         """Return a handler that refuses clients without a key of an administrator."""
 
+        @wraps(handler)
         async def answer(request: Request) -> Response:
             if not self._keys:
                 message = f"{request.url.path} is for administrators: start the server with --admin-key or admin_keys="
@@ -91,16 +90,16 @@ class Administration:
         return reply({"status": "paused"})
 
     async def _resume(self, request: Request) -> Response:
-        """Serve POST /resume."""
+        """Serve POST /resume: later requests are served again."""
         self._gate.open()
         return reply({"status": "resumed"})
 
     async def _is_paused(self, request: Request) -> Response:
-        """Serve GET /is_paused."""
+        """Serve GET /is_paused: whether requests wait."""
         return reply({"is_paused": self._gate.is_closed})
 
     async def _sleep(self, request: Request) -> Response:
-        """Serve POST /sleep. Both of vLLM's levels free the weights, until the files are read again."""
+        """Serve POST /sleep: no weights on the devices. Both of vLLM's levels free the weights, until the files are read again."""
         in_flight = IN_FLIGHT[_query(request, "mode", *IN_FLIGHT)]
         _query(request, "level", "1", "2")
         async with self._models.use(None) as model:
@@ -108,13 +107,13 @@ class Administration:
         return reply({"status": "asleep"})
 
     async def _wake_up(self, request: Request) -> Response:
-        """Serve POST /wake_up."""
+        """Serve POST /wake_up: the weights are read again."""
         async with self._models.use(None) as model:
             await model.session.wake()
         return reply({"status": "awake"})
 
     async def _is_sleeping(self, request: Request) -> Response:
-        """Serve GET /is_sleeping."""
+        """Serve GET /is_sleeping: whether the devices have no weights."""
         async with self._models.use(None) as model:
             return reply({"is_sleeping": model.session.asleep})
 
@@ -130,7 +129,7 @@ class Administration:
         return reply({"success": True, "message": f"the weights are those of {path}", "weights_version": version})
 
     async def _load_adapter(self, request: Request) -> Response:
-        """Serve POST /v1/load_lora_adapter."""
+        """Serve POST /v1/load_lora_adapter: an adapter from a directory."""
         body = await self._body(request)
         name, path, replaces = _text(body, "lora_name"), _text(body, "lora_path"), body.flag("load_inplace")
         base = body.take("base_model_name", str) or body.take("model", str)
@@ -145,7 +144,7 @@ class Administration:
         return PlainTextResponse(f"Success: the adapter {name!r} is loaded.")
 
     async def _unload_adapter(self, request: Request) -> Response:
-        """Serve POST /v1/unload_lora_adapter."""
+        """Serve POST /v1/unload_lora_adapter: no requests with this adapter any more."""
         body = await self._body(request)
         name = _text(body, "lora_name")
         body.finish({}, ("lora_int_id",))

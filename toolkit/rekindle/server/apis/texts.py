@@ -1,6 +1,7 @@
 """Endpoints without generation: embeddings and tokens."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from anyio.to_thread import run_sync
@@ -44,7 +45,8 @@ async def tokenize(exchange: Exchange) -> ASGIApp:
     """Serve POST /tokenize: the tokens of a text or a conversation."""
     model = exchange.model
     request = read_tokenize(exchange.body, model.form)
-    tokens = await run_sync(_tokens, model.session, request)
+    options = model.without_unread(request.options, strict=exchange.body.strict)
+    tokens = await run_sync(_tokens, model.session, replace(request, options=options))
     texts = [model.session.decode([token]) for token in tokens] if request.with_texts else None
     return reply(tokens_object(tokens, model.longest, texts))
 

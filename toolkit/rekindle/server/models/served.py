@@ -1,16 +1,17 @@
 """The models of a server, by the names in requests."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import PurePath
 from time import time
-from typing import Protocol
+from typing import Any, Protocol
 
+from rekindle.core.text.chat import unread_variables
 from rekindle.core.text.response import MessageForm
 from rekindle.core.text.responses.formats import PLAIN, format_of
-from rekindle.server.errors import ApiError
+from rekindle.server.errors import ApiError, invalid_field
 from rekindle.server.models.session import ServedSession
 
 
@@ -52,6 +53,21 @@ class ServedModel:
         longest = self.session.settings.max_context
         assert longest is not None, "set when the session opened"
         return longest
+
+    def without_unread(self, options: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
+        """Return the keywords of a call without unread variables of the chat template.
+
+        Raises:
+            ApiError: a variable is unread, and the server is strict.
+        """
+        variables, tokenizer = options.get("chat_template_kwargs"), self.session.tokenizer
+        if not variables or tokenizer is None:
+            return options
+        unread = unread_variables(variables, tokenizer.chat_template, tokenizer.tool_template)
+        if unread and strict:
+            name, note = next(iter(unread.items()))
+            raise invalid_field(name if name == "reasoning_effort" else "chat_template_kwargs", note)
+        return {**options, "chat_template_kwargs": {n: v for n, v in variables.items() if n not in unread} or None}
 
     def alias(self, name: str) -> "ServedModel":
         """Return the model for requests with another name."""

@@ -13,6 +13,7 @@ T = TypeVar("T")
 IGNORED = frozenset(
     {
         "guided_decoding_backend",
+        "max_tool_calls",
         "metadata",
         "model",
         "prediction",
@@ -26,6 +27,8 @@ IGNORED = frozenset(
     }
 )
 """Fields without effect on the answer."""
+HINTS = frozenset({"verbosity"})
+"""Optional advice for a model. A strict server refuses values other than the neutral ones."""
 NAMES = {str: "a string", bool: "true or false", int: "an integer", list: "a list", dict: "an object"}
 
 
@@ -35,9 +38,11 @@ class Fields:
     Args:
         values: the object.
         prefix: the prefix of its fields in errors, such as "stream_options."; empty for the body itself.
+        strict: whether hints without effect on the model are refused instead of ignored.
     """
 
-    def __init__(self, values: Mapping[str, Any], prefix: str = ""):
+    def __init__(self, values: Mapping[str, Any], prefix: str = "", *, strict: bool = False):
+        self.strict = strict
         self._remaining = {name: value for name, value in values.items() if value is not None}
         self._supported: dict[str, type[Any] | None] = {}
         self._prefix = prefix
@@ -78,7 +83,7 @@ class Fields:
     def take_fields(self, name: str) -> "Fields | None":
         """Take an object and return its fields; None if absent."""
         values = self.take(name, dict)
-        return None if values is None else Fields(values, f"{self._prefix}{name}.")
+        return None if values is None else Fields(values, f"{self._prefix}{name}.", strict=self.strict)
 
     def items(self, name: str, kind: type[T]) -> list[T] | None:
         """Take a non-empty list with items of type `kind`; None if absent.
@@ -115,6 +120,8 @@ class Fields:
         for name, value in self._remaining.items():
             if name in ignored or value in neutral.get(name, ()):
                 continue
+            if name in HINTS & neutral.keys() and not self.strict:
+                continue
             if name in neutral:
                 only = f"this server supports only {json.dumps(neutral[name][0])}"
                 self.refuse(name, f"cannot be served: {only}, and other values might change the answer")
@@ -123,8 +130,8 @@ class Fields:
             self.refuse(name, f"cannot be served: it is unknown, and it might change the answer{hint}")
 
 
-def parse_body(body: bytes) -> Fields:
-    """Return the fields of a JSON body.
+def parse_body(body: bytes, *, strict: bool = False) -> Fields:
+    """Return the fields of a JSON body; `strict` as in `Fields`.
 
     Raises:
         ApiError: the body is not a JSON object.
@@ -138,7 +145,7 @@ def parse_body(body: bytes) -> Fields:
         raise ApiError(400, "the body is not JSON in UTF-8 with finite numbers") from None
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object")
-    return Fields(value)
+    return Fields(value, strict=strict)
 
 
 def _reject_constant(name: str) -> NoReturn:

@@ -110,6 +110,15 @@ def form_of(calls: TemplateData | None) -> CallForm | None:
     return next((form for template_data, form in _FORMS if template_data == calls), None)
 
 
+def call_form_in(chat_template: str) -> CallForm:
+    """Return the form of calls for a chat template without tools: its own, or that of Hermes."""
+    form = form_of(families.call_field_for(chat_template))
+    if form is None or form.uses_tags:
+        form = form_of(families.HERMES)
+    assert form is not None, "the form of Hermes is known"
+    return form
+
+
 def call_grammar(
     form: CallForm,
     tools: Sequence[Mapping[str, Any]],

@@ -170,8 +170,13 @@ HARMONY: Final[Mapping[str, TemplateData]] = {
 }
 
 
-def template_for(chat_template: str, eos_token: str | None) -> TemplateData | None:
+def template_for(chat_template: str, eos_token: str | None, calls: TemplateData | None = None) -> TemplateData | None:
     """Return the response template for a chat template, or None if its answers are plain text.
+
+    Args:
+        chat_template: the chat template.
+        eos_token: the text of the model's end token.
+        calls: the field of calls; None for `call_field_for`.
 
     A chat template contains the delimiters of calls and reasoning, because it renders them in earlier turns. They are
     matched from rare to common. Names of models and architectures are ignored, because fine-tunes reuse and change
@@ -179,7 +184,7 @@ def template_for(chat_template: str, eos_token: str | None) -> TemplateData | No
     """
     if "<|channel|>" in chat_template and "<|message|>" in chat_template:
         return _answer(HARMONY)
-    candidates = {"thinking": _thinking(chat_template), "tool_calls": call_field_for(chat_template)}
+    candidates = {"thinking": _thinking(chat_template), "tool_calls": calls or call_field_for(chat_template)}
     fields = {name: field for name, field in candidates.items() if field is not None}
     if not fields:
         return None

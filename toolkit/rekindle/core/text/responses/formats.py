@@ -10,15 +10,18 @@ from typing import Any
 
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import CheckpointError, InvalidRequest
-from rekindle.core.text.chat import render
+from rekindle.core.text.chat import lists_tools, render
 from rekindle.core.text.response import MessageForm
-from rekindle.core.text.responses.families import template_for
+from rekindle.core.text.responses.families import HERMES, TemplateData, call_field_for, template_for
 from rekindle.core.text.responses.marks import Marks, marks_of
 from rekindle.core.text.responses.template import ResponseTemplate, load
 from rekindle.core.text.tokenizer import Tokenizer
 
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 """Keys for reasoning in messages, in both chat templates and response templates."""
+
+
+IN_TEMPLATE = "in the chat template"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +32,26 @@ class Format:
         template: parser of the answers, or None for plain text.
         source: the template as data.
         form: the format of assistant messages expected by the chat template.
+        tells_tools: whether the chat template has no place for tools, so the system message has their schemas.
+        is_plain: whether answers without calls are plain text.
     """
 
     template: ResponseTemplate | None
     source: Mapping[str, Any] | None
     form: MessageForm
+    tells_tools: bool = False
+    is_plain: bool = False
+
+    @property
+    def tools(self) -> str:
+        """The handling of tools, in words."""
+        if self.tells_tools:
+            return "told in the system message, since the chat template has no place for them"
+        reads_calls = self.template is not None and "tool_calls" in self.template.fields
+        return IN_TEMPLATE if reads_calls else f"{IN_TEMPLATE}; calls are in an unknown form, so they stay content"
 
 
-PLAIN = Format(None, None, MessageForm())
+PLAIN = Format(None, None, MessageForm(), is_plain=True)
 """Format of a model without a chat template."""
 
 
@@ -65,10 +80,21 @@ def _format(
             template = load(source, marks)
         except CheckpointError as error:
             warn(f"the checkpoint's own response template is not used: {error}")
+    tells_tools, is_plain = not lists_tools(chat_template), False
     if template is None:
-        source = template_for(chat_template, eos_token)
+        calls = call_field_of(chat_template)
+        is_plain = template_for(chat_template, eos_token) is None
+        source = template_for(chat_template, eos_token, calls)
         template = None if source is None else load(source, marks)
-    return Format(template, source, _form(chat_template, bos_token, eos_token))
+    return Format(template, source, _form(chat_template, bos_token, eos_token), tells_tools, is_plain)
+
+
+def call_field_of(chat_template: str) -> TemplateData | None:
+    """Return the field of calls in answers to a chat template, or None for an unknown form.
+
+    For a template with neither tools nor calls, the system message shows the form of Hermes.
+    """
+    return call_field_for(chat_template) or (None if lists_tools(chat_template) else HERMES)
 
 
 def _reasoning_key(chat_template: str) -> str | None:

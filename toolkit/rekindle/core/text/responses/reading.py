@@ -115,7 +115,7 @@ class TemplateReading:
         self._format, self._tools = answer_format, tools
         template = answer_format.template
         if template is not None and not tools:
-            template = template.without("tool_calls")
+            template = None if answer_format.is_plain else template.without("tool_calls")
         self._raw = RawText(tokenizer, NO_MARKS if template is None else template.marks, shows_special, goes_on)
         self._parser: ResponseParser | None = None
         self._prompt_events: tuple[Event, ...] = ()

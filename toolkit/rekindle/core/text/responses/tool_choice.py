@@ -5,7 +5,8 @@ from typing import Any
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.responses.call_grammar import call_grammar, form_of
-from rekindle.core.text.responses.families import ANCHORS, call_field_for, reasoning_delimiters
+from rekindle.core.text.responses.families import ANCHORS, reasoning_delimiters
+from rekindle.core.text.responses.formats import call_field_of
 from rekindle.core.text.responses.marks import marks_of
 from rekindle.core.text.tokenizer import Tokenizer
 
@@ -22,7 +23,7 @@ def tool_choice_grammar(choice: str, tools: Sequence[Mapping[str, Any]], rendere
         InvalidRequest: the tool does not exist, or the model's format of calls is unknown.
     """
     template = tokenizer.template_with_tools or ""
-    form = form_of(call_field_for(template))
+    form = form_of(call_field_of(template))
     if form is None:
         raise InvalidRequest(
             f"tool_choice={choice!r} needs a model whose chat template shows how it writes calls, and this template "

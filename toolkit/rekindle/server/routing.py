@@ -1,0 +1,76 @@
+"""The paths of a server."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from rekindle.server.access import Access
+from rekindle.server.apis import anthropic, judging, ollama, openai, texts
+from rekindle.server.apis.administration import Administration
+from rekindle.server.apis.state import StateRoutes
+from rekindle.server.exchange import Convention, Endpoint, Exchange, Service, check_origin
+from rekindle.server.reading.ollama import model_in
+
+OLLAMA: Final = Convention(check_origin, model_in)
+"""The convention of Ollama's API: many of its clients give no content type."""
+Answer = Callable[[Exchange], Awaitable[ASGIApp]]
+ANSWERS: Final[Mapping[str, Answer]] = {
+    "/v1/chat/completions": openai.create_chat_completion,
+    "/v1/responses": openai.create_response,
+    "/v1/completions": openai.create_completion,
+    "/v1/embeddings": texts.create_embeddings,
+    "/v1/rerank": judging.rank,
+    "/v2/rerank": judging.rank,
+    "/rerank": judging.rank,
+    "/v1/score": judging.score_pairs,
+    "/score": judging.score_pairs,
+    "/v1/classify": judging.classify,
+    "/classify": judging.classify,
+    "/v1/pooling": judging.pool,
+    "/pooling": judging.pool,
+    "/v1/messages": anthropic.create_message,
+    "/v1/messages/count_tokens": anthropic.count_message_tokens,
+    "/tokenize": texts.tokenize,
+    "/detokenize": texts.detokenize,
+    "/chat/completions": openai.create_chat_completion,
+    "/completions": openai.create_completion,
+    "/embeddings": texts.create_embeddings,
+    "/responses": openai.create_response,
+}
+"""Answers to POST by path, with bodies in the conventions of OpenAI's API."""
+OLLAMA_ANSWERS: Final[Mapping[str, Answer]] = {
+    "/api/chat": ollama.chat,
+    "/api/generate": ollama.generate,
+    "/api/embed": ollama.embed,
+    "/api/embeddings": ollama.create_embedding,
+    "/api/show": ollama.show,
+    "/api/pull": ollama.pull,
+}
+"""Answers to POST by path, with bodies in the conventions of Ollama's API."""
+
+
+def routes_of(service: Service, access: Access) -> list[Route]:
+    """Return the routes of a server."""
+    state = StateRoutes(service.models, needs_key=bool(access.api_keys))
+    tags = ollama.OllamaRoutes(service.models)
+    pages = {
+        "/v1/models": state.models,
+        "/models": state.models,
+        "/v1/models/{name:path}": state.model,
+        "/tokenizer_info": state.tokenizer_info,
+        "/health": state.health,
+        "/version": state.version,
+        "/openapi.json": state.describe,
+        "/metrics": state.metrics,
+        "/api/tags": tags.tags,
+        "/api/ps": tags.running,
+        "/api/version": tags.version,
+    }
+    return [
+        *(Route(path, Endpoint(answer, service), methods=["POST"]) for path, answer in ANSWERS.items()),
+        *(Route(path, Endpoint(answer, service, OLLAMA), methods=["POST"]) for path, answer in OLLAMA_ANSWERS.items()),
+        *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
+        *Administration(service, access).routes,
+    ]
