@@ -18,6 +18,7 @@ from rekindle.server.exchange import Service
 from rekindle.server.gate import Gate
 from rekindle.server.limits import Limits
 from rekindle.server.models.pool import ModelPool
+from rekindle.server.responses import KeptResponses
 from rekindle.session.session import Session
 from rekindle.testing import fake_session
 from tests.unit.asgi import ask
@@ -49,7 +50,7 @@ class FakeSource:
 
 
 def served_by(pool: ModelPool) -> ASGIApp:
-    return application(Service(pool, Limits(), Gate()), Access())
+    return application(Service(pool, Limits(), Gate(), KeptResponses()), Access())
 
 
 @asynccontextmanager

@@ -139,7 +139,10 @@ def test_what_cannot_be_served_is_refused_by_its_name() -> None:
         ({"input": []}, "input"),
         ({"input": [{"type": "item_reference"}]}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
-        ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"input": "a", "previous_response_id": 1}, "previous_response_id"),
+        ({"input": "a", "conversation": "c"}, "conversation"),
+        ({"input": "a", "include": ["file_search_call.results"]}, "include"),
+        ({"input": "a", "top_logprobs": 1, "tools": [{"type": "function", "name": "f"}]}, "top_logprobs"),
         ({"input": "a", "background": True}, "background"),
         ({"input": "a", "tools": [{"type": "web_search"}]}, "tools"),
         ({"input": "a", "tool_choice": "required"}, "tool_choice"),
@@ -157,7 +160,7 @@ def test_what_cannot_be_served_is_refused_by_its_name() -> None:
 def test_a_refusal_says_what_to_give_instead() -> None:
     for fields, said in (
         ({"max_tokens": 3}, "here it is max_output_tokens"),
-        ({"previous_response_id": "resp_1"}, "give all of it as input"),
+        ({"conversation": "c"}, "previous_response_id"),
     ):
         with pytest.raises(ApiError, match=said):
             read(input="a", **fields)

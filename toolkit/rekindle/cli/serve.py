@@ -42,6 +42,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     requirements.add_forms(parser)
     text = "time until an idle model closes, for a server of several (300)"
     parser.add_argument("--keep-alive", type=float, metavar="SECONDS", help=text)
+    text = "keep the responses of /v1/responses on disk beside the caches, for conversations after a restart"
+    parser.add_argument("--keep-responses", action="store_true", help=text)
     parser.add_argument("--ssl-certfile", metavar="FILE", help="the certificate for HTTPS, in PEM format")
     parser.add_argument("--ssl-keyfile", metavar="FILE", help="the private key of the certificate, if in another file")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1, this machine only)")
@@ -86,6 +88,7 @@ def serve(arguments: Namespace) -> int:
         "origins": arguments.cors,
         "grace": arguments.grace,
         "strict": arguments.strict,
+        "keep_responses": arguments.keep_responses,
         "ssl_certfile": arguments.ssl_certfile,
         "ssl_keyfile": arguments.ssl_keyfile,
     }

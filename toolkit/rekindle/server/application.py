@@ -17,6 +17,7 @@ from rekindle.server.guards import ApiKeys, ErrorBoundary, error_response
 from rekindle.server.limits import Limits
 from rekindle.server.models.served import OneModel
 from rekindle.server.models.session import ServedSession
+from rekindle.server.responses import KeptResponses
 from rekindle.server.routing import routes_of
 
 
@@ -48,7 +49,7 @@ def app(
     Raises:
         ConfigError: an API key or an origin is empty or not a string.
     """
-    service = Service(OneModel(session, name), limits or Limits(), Gate(), strict)
+    service = Service(OneModel(session, name), limits or Limits(), Gate(), KeptResponses(), strict)
     return application(service, Access(api_keys, admin_keys, origins))
 
 

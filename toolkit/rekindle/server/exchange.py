@@ -20,11 +20,31 @@ from rekindle.server.limits import Limits
 from rekindle.server.models.served import Models, ServedModel
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.fields import Fields, parse_body
+from rekindle.server.responses import KeptResponses
 from rekindle.server.streaming import EventStream, run_until_disconnect, wait_all
 from rekindle.server.writing.common import Chunks, Head
 
 BROWSER_HEADERS = frozenset({"origin", "sec-fetch-site"})
 """Headers in requests of browsers for other sites' pages; pages cannot leave them out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A server's models and rules.
+
+    Attributes:
+        models: the models.
+        limits: the bounds on requests and streams.
+        gate: the gate before the models.
+        responses: the responses for later requests.
+        strict: whether hints without effect on the model are refused.
+    """
+
+    models: Models
+    limits: Limits
+    gate: Gate
+    responses: KeptResponses
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +55,18 @@ class Exchange:
         request: the connection's request.
         body: the fields of the body, without the model.
         model: the model, held until the end of the answer.
-        limits: the bounds on prompts and streams.
-        gate: the gate before the model, closed by administrators.
+        service: the server's models and rules.
     """
 
     request: Request
     body: Fields
     model: ServedModel
-    limits: Limits
-    gate: Gate
+    service: Service
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds on prompts and streams."""
+        return self.service.limits
 
     async def admit(self) -> None:
         """Wait while the server is paused.
@@ -51,7 +74,7 @@ class Exchange:
         Raises:
             ClientDisconnect: the client disconnects first.
         """
-        if self.gate.is_closed and not await run_until_disconnect(self.request.receive, self.gate.wait):
+        if self.service.gate.is_closed and not await run_until_disconnect(self.request.receive, self.service.gate.wait):
             raise ClientDisconnect
 
     async def submit(self, call: Call) -> list[Handle]:
@@ -88,23 +111,6 @@ class Exchange:
         return send_nothing if generations is None else reply(write(generations))
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """A server's models and rules.
-
-    Attributes:
-        models: the models.
-        limits: the bounds on requests and streams.
-        gate: the gate before the models.
-        strict: whether hints without effect on the model are refused.
-    """
-
-    models: Models
-    limits: Limits
-    gate: Gate
-    strict: bool = False
-
-
 class Endpoint:
     """ASGI app of a route with a model in the body.
 
@@ -131,7 +137,7 @@ class Endpoint:
         convention.check(request)
         body = parse_body(await read_body(request, service.limits), strict=service.strict)
         async with service.models.use(convention.model_in(body)) as model:
-            response = await self.answer(Exchange(request, body, model, service.limits, service.gate))
+            response = await self.answer(Exchange(request, body, model, service))
             await response(scope, receive, send)
 
 

@@ -7,7 +7,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from rekindle.server.access import Access
-from rekindle.server.apis import anthropic, judging, ollama, openai, texts
+from rekindle.server.apis import anthropic, judging, ollama, openai, responses, texts
 from rekindle.server.apis.administration import Administration
 from rekindle.server.apis.state import StateRoutes
 from rekindle.server.exchange import Convention, Endpoint, Exchange, Service, check_origin
@@ -18,7 +18,8 @@ OLLAMA: Final = Convention(check_origin, model_in)
 Answer = Callable[[Exchange], Awaitable[ASGIApp]]
 ANSWERS: Final[Mapping[str, Answer]] = {
     "/v1/chat/completions": openai.create_chat_completion,
-    "/v1/responses": openai.create_response,
+    "/v1/responses": responses.create_response,
+    "/v1/responses/input_tokens": responses.count_input_tokens,
     "/v1/completions": openai.create_completion,
     "/v1/embeddings": texts.create_embeddings,
     "/v1/rerank": judging.rank,
@@ -37,7 +38,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "/chat/completions": openai.create_chat_completion,
     "/completions": openai.create_completion,
     "/embeddings": texts.create_embeddings,
-    "/responses": openai.create_response,
+    "/responses": responses.create_response,
 }
 """Answers to POST by path, with bodies in the conventions of OpenAI's API."""
 OLLAMA_ANSWERS: Final[Mapping[str, Answer]] = {
@@ -68,9 +69,13 @@ def routes_of(service: Service, access: Access) -> list[Route]:
         "/api/ps": tags.running,
         "/api/version": tags.version,
     }
+    entries = responses.ResponseRoutes(service.responses)
     return [
         *(Route(path, Endpoint(answer, service), methods=["POST"]) for path, answer in ANSWERS.items()),
         *(Route(path, Endpoint(answer, service, OLLAMA), methods=["POST"]) for path, answer in OLLAMA_ANSWERS.items()),
         *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
+        Route("/v1/responses/{id}", entries.retrieve, methods=["GET"]),
+        Route("/v1/responses/{id}", entries.delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}/input_items", entries.list_items, methods=["GET"]),
         *Administration(service, access).routes,
     ]

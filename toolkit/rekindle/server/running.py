@@ -26,6 +26,7 @@ from rekindle.server.gate import Gate
 from rekindle.server.guards import LocalNames
 from rekindle.server.limits import Limits
 from rekindle.server.models.served import Models
+from rekindle.server.responses import KeptResponses
 
 BACKLOG = 2048
 """Maximum length of the queue of connections not accepted yet."""
@@ -176,6 +177,7 @@ class PendingServer(Eventual[Server]):
         follow: called with the server's `stop` function and its `closed` feed.
         certificate: the certificate for HTTPS; None for HTTP.
         access: the clients with access.
+        responses: the responses for later requests.
         host, port, grace, strict: as in `Session.serve`.
     """
 
@@ -192,12 +194,13 @@ class PendingServer(Eventual[Server]):
         grace: float,
         certificate: Certificate | None,
         strict: bool,
+        responses: KeptResponses,
     ):
         super().__init__()
         _check_number("grace", grace, float, MOST_GRACE, "; it is in seconds")
         self._certificate = certificate
         self._names = [card.name for card in models.cards() if card.parent is None]
-        asgi_app, local = application(Service(models, Limits(), Gate(), strict), access), host in LOCAL_HOSTS
+        asgi_app, local = application(Service(models, Limits(), Gate(), responses, strict), access), host in LOCAL_HOSTS
         self._app = LocalNames(asgi_app) if local and not access.api_keys else asgi_app
         self._public = not local and not access.api_keys
         self._follow, self._host, self._port, self._grace = follow, host, port, grace

@@ -85,6 +85,7 @@ def serve(
     ssl_certfile: str | PathLike[str] | None = None,
     ssl_keyfile: str | PathLike[str] | None = None,
     strict: bool = False,
+    keep_responses: bool = False,
 ) -> "PendingServer":
     """Serve several models: `server = await rekindle.serve({"small": ..., "large": ...})`, or `async with` it.
 
@@ -96,7 +97,8 @@ def serve(
     Args:
         models: a model as in `open`, or a mapping with the keywords of `open`, by the names for clients.
         keep_alive: the seconds without a request until a model closes; infinity for never.
-        host, port, api_keys, admin_keys, origins, grace, ssl_certfile, ssl_keyfile, strict: as in `Session.serve`.
+        host, port, api_keys, admin_keys, origins, grace, ssl_certfile, ssl_keyfile, strict, keep_responses: as in
+            `Session.serve`.
 
     Returns:
         A `PendingServer`: its await, or `async with`, starts the server and returns it.
@@ -112,12 +114,14 @@ def serve(
     try:
         from rekindle.server.access import Access
         from rekindle.server.models.pool import ModelPool
+        from rekindle.server.responses import KeptResponses
         from rekindle.server.running import Certificate, PendingServer
     except ImportError as error:
         raise not_installed("the server", "server", error) from error
     certificate, access = Certificate.of(ssl_certfile, ssl_keyfile), Access(api_keys, admin_keys, origins)
+    responses = KeptResponses(cache_dir("responses") if keep_responses else None)
     pool = ModelPool(sources, keep_alive, ROOM)
-    return PendingServer(pool, _follow_nothing, host, port, access, grace, certificate, strict)
+    return PendingServer(pool, _follow_nothing, host, port, access, grace, certificate, strict, responses)
 
 
 serve_sync = blocking(serve)

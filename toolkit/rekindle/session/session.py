@@ -50,6 +50,7 @@ from rekindle.core.request.checks import preview
 from rekindle.core.request.params import SamplingParams, check_keywords
 from rekindle.core.request.steering import Patch, Steering, patches, steerings
 from rekindle.core.scheduler.stats import SchedulerStats, Stats
+from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping import pending as maps
@@ -898,6 +899,7 @@ class Session:
         ssl_certfile: str | PathLike[str] | None = None,
         ssl_keyfile: str | PathLike[str] | None = None,
         strict: bool = False,
+        keep_responses: bool = False,
     ) -> "PendingServer":
         """Serve OpenAI's HTTP API from this process: `server = await session.serve(port=0)`, or `async with` it.
 
@@ -919,6 +921,8 @@ class Session:
             ssl_keyfile: the private key of the certificate, if it is not in the same file.
             strict: whether hints without effect on the model, such as `verbosity` or a variable that the chat template
                 does not read, are refused instead of ignored.
+            keep_responses: whether the responses of /v1/responses are kept on disk beside the caches, up to 1 GiB, so
+                that conversations go on after a restart. In memory, the latest 64 MiB are kept in either case.
 
         Returns:
             A `PendingServer`: its await, or `async with`, starts the server and returns it.
@@ -932,12 +936,14 @@ class Session:
         try:
             from rekindle.server.access import Access
             from rekindle.server.models.served import OneModel
+            from rekindle.server.responses import KeptResponses
             from rekindle.server.running import Certificate, PendingServer
         except ImportError as error:
             raise not_installed("the server", "server", error) from error
         certificate, access = Certificate.of(ssl_certfile, ssl_keyfile), Access(api_keys, admin_keys, origins)
+        responses = KeptResponses(cache_dir("responses") if keep_responses else None)
         follow, models = self._operations.followed_by, OneModel(self, name)
-        return PendingServer(models, follow, host, port, access, grace, certificate, strict)
+        return PendingServer(models, follow, host, port, access, grace, certificate, strict, responses)
 
     serve_sync = blocking(serve)
 

@@ -99,7 +99,7 @@ class Administration:
         return reply({"is_paused": self._gate.is_closed})
 
     async def _sleep(self, request: Request) -> Response:
-        """Serve POST /sleep: no weights on the devices. Both of vLLM's levels free the weights, until the files are read again."""
+        """Serve POST /sleep: the devices are freed, by both of vLLM's levels, until the weights are read again."""
         in_flight = IN_FLIGHT[_query(request, "mode", *IN_FLIGHT)]
         _query(request, "level", "1", "2")
         async with self._models.use(None) as model:

@@ -1,15 +1,12 @@
-"""Endpoints of OpenAI's API: chat completions, responses and completions."""
+"""Endpoints of OpenAI's API: chat completions and completions."""
 
 from starlette.types import ASGIApp
 
 from rekindle.server.exchange import Exchange
 from rekindle.server.reading.chat import read_chat
 from rekindle.server.reading.completion import read_completion
-from rekindle.server.reading.responses import read_response
 from rekindle.server.writing.chat import ChatChunks, chat_completion
-from rekindle.server.writing.common import Head
 from rekindle.server.writing.completion import CompletionChunks, completion
-from rekindle.server.writing.responses import ResponseChunks, response
 
 
 async def create_chat_completion(exchange: Exchange) -> ASGIApp:
@@ -20,15 +17,6 @@ async def create_chat_completion(exchange: Exchange) -> ASGIApp:
         chunks = ChatChunks(head, request, [handle.record for handle in handles])
         return exchange.stream(handles, request.call, chunks)
     return await exchange.finish(handles, request.call, lambda generations: chat_completion(head, generations, request))
-
-
-async def create_response(exchange: Exchange) -> ASGIApp:
-    """Serve POST /v1/responses: the next items of a conversation."""
-    request = read_response(exchange.body, exchange.model.form)
-    handles, head = await exchange.submit(request.call), Head.new("resp", exchange.model.name)
-    if request.call.streaming is not None:
-        return exchange.stream(handles, request.call, ResponseChunks(head, request))
-    return await exchange.finish(handles, request.call, lambda generations: response(head, generations[0], request))
 
 
 async def create_completion(exchange: Exchange) -> ASGIApp:

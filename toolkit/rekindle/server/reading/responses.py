@@ -15,8 +15,6 @@ NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
     "return_tokens_as_token_ids": (False,),
     "background": (False,),
-    "include": ([], ["reasoning.encrypted_content"]),
-    "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
 ECHO_FIELDS = (
@@ -29,8 +27,9 @@ ECHO_FIELDS = (
     "tools",
 )
 """Fields of the body repeated in the response."""
-STORED_FIELDS = ("previous_response_id", "conversation")
-"""Fields for servers with stored conversations."""
+LOGPROBS = "message.output_text.logprobs"
+INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
+"""Parts of a response on demand; a reasoning item has its text in any case."""
 TEXT_PARTS = ("input_text", "output_text", "text")
 """Types of content parts with text."""
 
@@ -43,28 +42,46 @@ class ResponseRequest:
         call: the call of the session.
         one_call: whether the answer has at most one tool call.
         echo: the fields of the body repeated in the response.
+        items: the items of the input, without those of earlier responses.
+        stored: whether the response is kept for later requests.
+        logprobs: whether the answer has the log-probabilities of its tokens.
+        previous: the id of the response before this one, or None.
     """
 
     call: Call
     one_call: bool
     echo: Mapping[str, Any]
+    items: Sequence[Mapping[str, Any]]
+    stored: bool
+    logprobs: bool
+    previous: str | None
 
 
-def read_response(body: Fields, form: MessageForm) -> ResponseRequest:
+def read_previous(body: Fields) -> str | None:
+    """Return the id of the response before the input, without taking the field; None if absent."""
+    previous = body.peek(["previous_response_id"]).get("previous_response_id")
+    if previous is not None and not isinstance(previous, str):
+        body.refuse("previous_response_id", f"must be a string, got {preview(previous)}")
+    return previous
+
+
+def read_response(body: Fields, form: MessageForm, earlier: Sequence[Mapping[str, Any]] = ()) -> ResponseRequest:
     """Return the response requested by a body.
 
     Args:
         body: the fields of the body.
         form: the message format of the model's chat template.
+        earlier: the items of the conversation before the input.
 
     Raises:
         ApiError: a field is invalid, or is unknown and might change the answer.
     """
-    for name in STORED_FIELDS:
-        if body.any(name) is not None:
-            body.refuse(name, "refers to a stored conversation, but this server stores none; give all of it as input")
-    echo = body.peek((*ECHO_FIELDS, "text", "top_p"))
-    messages = _with_instructions(body, _messages(body))
+    if body.any("conversation") is not None:
+        body.refuse("conversation", "is not served: name the last response with previous_response_id")
+    previous = body.take("previous_response_id", str)
+    echo = body.peek((*ECHO_FIELDS, "text", "top_p", "store"))
+    items = _items(body)
+    messages = _with_instructions(body, _messages(body, [*earlier, *items]))
     options, fields = sampling(body, "max_output_tokens")
     options.setdefault("max_tokens", None)
     options |= _format(body) | _tools(body) | _reasoning(body)
@@ -74,8 +91,25 @@ def read_response(body: Fields, form: MessageForm) -> ResponseRequest:
         stream_options.finish({}, ("include_obfuscation",))
     prompt = [message(each, form) for each in messages]
     fields["prompt"] = "input"
+    logprobs = _logprobs(body, options, fields)
+    call = Call(prompt, options, None, 1, fields, Streaming() if stream else None)
+    stored = body.flag("store", True)
     body.finish(NEUTRAL_FIELDS)
-    return ResponseRequest(Call(prompt, options, None, 1, fields, Streaming() if stream else None), one_call, echo)
+    return ResponseRequest(call, one_call, echo, items, stored, logprobs, previous)
+
+
+def _logprobs(body: Fields, options: dict[str, Any], fields: dict[str, str]) -> bool:
+    """Take the fields about log-probabilities into the keywords of the session, and return whether any are wanted."""
+    include, top = body.take("include", list) or [], body.take("top_logprobs", int)
+    for each in include:
+        if each not in INCLUDES:
+            body.refuse("include", f"has {preview(each)}, and this server has {', '.join(INCLUDES)}")
+    needs_them = top is not None or LOGPROBS in include
+    if needs_them and options.get("tools"):
+        body.refuse("top_logprobs", "is not served together with tools: use chat completions")
+    if needs_them:
+        options["logprobs"], fields["logprobs"] = top or 0, "top_logprobs"
+    return needs_them
 
 
 def _with_instructions(body: Fields, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -83,12 +117,17 @@ def _with_instructions(body: Fields, messages: list[dict[str, Any]]) -> list[dic
     return messages if instructions is None else [{"role": "system", "content": instructions}, *messages]
 
 
-def _messages(body: Fields) -> list[dict[str, Any]]:
+def _items(body: Fields) -> list[Mapping[str, Any]]:
+    """Take the input as items."""
     items = body.any("input")
     if isinstance(items, str):
-        return [{"role": "user", "content": items}]
+        return [{"type": "message", "role": "user", "content": items}]
     if not isinstance(items, list) or not items or not all(isinstance(each, dict) for each in items):
         body.refuse("input", f"must be a text or a non-empty list of messages and other items, got {preview(items)}")
+    return items
+
+
+def _messages(body: Fields, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for each in items:
         _add(body, messages, {name: value for name, value in each.items() if value is not None})

@@ -1,17 +1,18 @@
 """Responses, OpenAI's successor of chat completions, complete and in events."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rekindle.client.record import Record
-from rekindle.core.request.tokens import Piece
+from rekindle.core.request.tokens import Piece, TokenLogprob
 from rekindle.core.text.response import Part, Reading, ToolCall
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.responses import ResponseRequest
 from rekindle.server.writing.chat import readable_calls, unreadable_text
 from rekindle.server.writing.common import EVENT_STREAM, Head, named_event
+from rekindle.server.writing.logprobs import chat_logprobs
 
 Item = dict[str, Any]
 
@@ -24,7 +25,8 @@ def response(head: Head, generation: Generation, request: ResponseRequest) -> di
     calls = readable_calls(generation.tool_calls, request.one_call)
     content = generation.content + unreadable_text(generation.tool_calls, request.call)
     if content or not (items or calls):
-        items.append(_message_item(head, len(items), content))
+        tokens = (generation.logprobs or ())[generation.usage.reasoning_tokens :] if request.logprobs else ()
+        items.append(_message_item(head, len(items), content, output_logprobs(tokens)))
     for call in calls:
         items.append(_call_item(head, len(items), call))
     return final_response(head, items, generation, request)
@@ -63,24 +65,30 @@ def _initial_response(head: Head, request: ResponseRequest) -> dict[str, Any]:
         "error": None,
         "incomplete_details": None,
         "output": [],
-        "previous_response_id": None,
+        "previous_response_id": request.previous,
         "usage": None,
         **defaults,
         **request.echo,
     }
 
 
+def output_logprobs(tokens: Sequence[TokenLogprob]) -> list[Item]:
+    """Return the log-probabilities of tokens in the form of an output text."""
+    entries: list[Item] = chat_logprobs(tokens)["content"]
+    return entries
+
+
 def _id(kind: str, head: Head, place: int) -> str:
     return f"{kind}_{head.id.rpartition('-')[2]}_{place}"
 
 
-def _message_item(head: Head, place: int, text: str) -> Item:
+def _message_item(head: Head, place: int, text: str, logprobs: Sequence[Item] = ()) -> Item:
     item: Item = {"id": _id("msg", head, place), "type": "message", "role": "assistant", "status": "completed"}
-    return {**item, "content": [_text_part(text)]}
+    return {**item, "content": [_text_part(text, logprobs)]}
 
 
-def _text_part(text: str) -> Item:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _text_part(text: str, logprobs: Sequence[Item]) -> Item:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
 def _reasoning_item(head: Head, place: int, text: str) -> Item:
@@ -95,22 +103,31 @@ def _call_item(head: Head, place: int, call: ToolCall) -> Item:
 
 
 class ResponseChunks:
-    """Writer of a response as events. An item is open while its text grows."""
+    """Writer of a response as events. An item is open while its text grows.
+
+    Args:
+        head: the identity of the response.
+        request: the request.
+        keep: called with the complete response.
+    """
 
     content_type = EVENT_STREAM
 
-    def __init__(self, head: Head, request: ResponseRequest):
-        self._head, self._request = head, request
+    def __init__(self, head: Head, request: ResponseRequest, keep: Callable[[Item], None]):
+        self._head, self._request, self._keep = head, request, keep
         self._reading: Reading | None = None
         self._sequence_number = 0
         self._items: list[Item] = []
         self._open: str | None = None
         self._text: list[str] = []
+        self._tokens: Sequence[TokenLogprob] = ()
+        self._logprobs: list[Item] = []
         self._calls = 0
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
         events = self._start_events(record)
+        self._tokens = (*self._tokens, *(piece.logprobs or ())) if self._request.logprobs else ()
         if self._reading is not None:
             return events + self._part_events(self._reading.push(piece.text, piece.token_ids))
         return events + (self._grow("content", piece.text) if piece.text else [])
@@ -124,6 +141,7 @@ class ResponseChunks:
             events += self._grow("content", "")
         events += self._close()
         final = final_response(self._head, self._items, generation, self._request)
+        self._keep(final)
         return [*events, self._event(f"response.{final['status']}", response=final)]
 
     def last(self, generations: Sequence[Generation]) -> list[bytes]:
@@ -159,12 +177,14 @@ class ResponseChunks:
         events: list[bytes] = []
         if self._open != kind:
             events += self._close()
-            self._open, self._text = kind, []
+            self._open, self._text, self._logprobs = kind, [], []
             empty = self._item("")
             events.append(self._added_event({**empty, "status": "in_progress", "content": []}))
             events.append(self._part_event("response.content_part.added", part=empty["content"][0]))
         self._text.append(text)
-        return [*events, self._part_event(f"{self._prefix}.delta", delta=text, **self._no_logprobs)]
+        logprobs, self._tokens = output_logprobs(self._tokens if kind == "content" else ()), ()
+        self._logprobs += logprobs
+        return [*events, self._part_event(f"{self._prefix}.delta", delta=text, **self._with_logprobs(logprobs))]
 
     def _close(self) -> list[bytes]:
         """Return the events for the end of the open item."""
@@ -173,7 +193,7 @@ class ResponseChunks:
         text = "".join(self._text)
         item = self._item(text)
         events = [
-            self._part_event(f"{self._prefix}.done", text=text, **self._no_logprobs),
+            self._part_event(f"{self._prefix}.done", text=text, **self._with_logprobs(self._logprobs)),
             self._part_event("response.content_part.done", part=item["content"][0]),
             self._event("response.output_item.done", output_index=len(self._items), item=item),
         ]
@@ -195,16 +215,16 @@ class ResponseChunks:
         return events
 
     def _item(self, text: str) -> Item:
-        make = _reasoning_item if self._open == "reasoning" else _message_item
-        return make(self._head, len(self._items), text)
+        if self._open == "reasoning":
+            return _reasoning_item(self._head, len(self._items), text)
+        return _message_item(self._head, len(self._items), text, self._logprobs)
 
     @property
     def _prefix(self) -> str:
         return "response.reasoning_text" if self._open == "reasoning" else "response.output_text"
 
-    @property
-    def _no_logprobs(self) -> dict[str, Any]:
-        return {} if self._open == "reasoning" else {"logprobs": []}
+    def _with_logprobs(self, logprobs: Sequence[Item]) -> dict[str, Any]:
+        return {} if self._open == "reasoning" else {"logprobs": list(logprobs)}
 
     def _added_event(self, item: Item) -> bytes:
         return self._event("response.output_item.added", output_index=len(self._items), item=item)

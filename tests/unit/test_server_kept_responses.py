@@ -1,0 +1,124 @@
+"""A response can be named by the next request, as long as it is kept."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rekindle.server import app
+from rekindle.server.responses import KeptResponse, KeptResponses
+from rekindle.session.session import Session
+from tests.unit.asgi import Reply, ask
+from tests.unit.scripted import scripted_session
+
+PATH = "/v1/responses"
+USER = {"type": "message", "role": "user", "content": "Weather?"}
+
+
+def entry(name: str, text: str = "", previous: str | None = None) -> KeptResponse:
+    output = [{"content": f"output {text}"}]
+    return KeptResponse([{"content": f"input {text}"}], previous, {"id": name, "output": output})
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    with scripted_session(monkeypatch, lambda prompt: "It is warm and dry.") as session:
+        yield session
+
+
+def name_of(number: int) -> str:
+    return f"resp-{number:032x}"
+
+
+async def respond(served: Any, **fields: Any) -> Any:
+    reply: Reply = await ask(served, PATH, {"input": [USER], "max_output_tokens": 9, **fields})
+    assert reply.status == 200, reply.body
+    return reply.json
+
+
+@pytest.mark.anyio
+async def test_a_conversation_goes_on_from_a_response_by_its_id(scripted: Session) -> None:
+    served = app(scripted)
+    first = await respond(served)
+    second = await respond(served, previous_response_id=first["id"])
+    third = await respond(served, previous_response_id=second["id"], store=False)
+    assert (first["previous_response_id"], second["previous_response_id"]) == (None, first["id"])
+    items = [USER, *first["output"], USER, *second["output"], USER]
+    for response, count in ((second, 3), (third, 5)):
+        length = len(items[: items.index(USER, 1) + 1]) if count == 3 else len(items)
+        whole = await respond(served, input=items[:length], store=False)
+        assert response["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
+        assert response["usage"]["input_tokens_details"]["cached_tokens"] > 0
+    counted = await ask(served, f"{PATH}/input_tokens", {"input": [USER], "previous_response_id": second["id"]})
+    assert counted.json == {"object": "response.input_tokens", "input_tokens": third["usage"]["input_tokens"]}
+    missing = await ask(served, PATH, {"input": "a", "previous_response_id": third["id"]})
+    assert (missing.status, missing.error["code"]) == (400, "previous_response_not_found")
+    assert missing.error["param"] == "previous_response_id"
+
+
+@pytest.mark.anyio
+async def test_a_kept_response_is_shown_and_dropped_by_its_id(scripted: Session) -> None:
+    served = app(scripted)
+    reply = await ask(served, PATH, {"input": [USER], "stream": True})
+    (created,) = [line for line in reply.body.decode().splitlines() if '"type":"response.created"' in line]
+    name = created.partition('"id":"')[2].partition('"')[0]
+    shown = await ask(served, f"{PATH}/{name}")
+    assert (shown.json["id"], shown.json["status"]) == (name, "completed")
+    assert (await ask(served, f"{PATH}/{name}/input_items")).json["data"] == [USER]
+    dropped = await ask(served, f"{PATH}/{name}", method="DELETE")
+    assert dropped.json == {"id": name, "object": "response", "deleted": True}
+    for path, method in ((name, "GET"), (name, "DELETE"), (f"{name}/input_items", "GET")):
+        assert (await ask(served, f"{PATH}/{path}", method=method)).status == 404
+
+
+@pytest.mark.anyio
+async def test_log_probabilities_are_those_of_the_text(scripted: Session) -> None:
+    served = app(scripted)
+    fields = {"input": [USER], "include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    whole = (await respond(served, **fields))["output"][-1]["content"][0]
+    reply = await ask(served, PATH, {**fields, "max_output_tokens": 9, "stream": True})
+    assert whole["logprobs"]
+    assert all(len(each["top_logprobs"]) == 2 for each in whole["logprobs"])
+    texts = "".join(each["token"] for each in whole["logprobs"])
+    assert whole["text"].strip() in texts
+    assert reply.body.count(b'"top_logprobs"') >= len(whole["logprobs"])
+
+
+def test_conversations_are_their_items_in_order() -> None:
+    kept = KeptResponses()
+    kept.put(entry(name_of(1), "1"))
+    kept.put(entry(name_of(2), "2", previous=name_of(1)))
+    found = kept.conversation(name_of(2))
+    assert found is not None
+    assert [item["content"] for item in found] == ["input 1", "output 1", "input 2", "output 2"]
+    assert kept.delete(name_of(1))
+    assert kept.conversation(name_of(2)) is None
+    assert not kept.delete(name_of(1))
+
+
+def test_beyond_the_limit_those_unused_for_longest_are_dropped() -> None:
+    size = len(entry(name_of(0)).json)
+    kept = KeptResponses(memory=2 * size)
+    for number in range(2):
+        kept.put(entry(name_of(number)))
+    assert kept.get(name_of(0)) is not None
+    kept.put(entry(name_of(2)))
+    assert [kept.get(name_of(number)) is not None for number in range(3)] == [True, False, True]
+    kept.put(entry(name_of(3), "x" * 3 * size))
+    assert kept.get(name_of(3)) is None, "one that is too large is not kept"
+
+
+def test_copies_on_disk_outlive_the_process_within_their_limit(tmp_path: Path) -> None:
+    size = len(entry(name_of(0)).json)
+    kept = KeptResponses(tmp_path, disk=2 * size)
+    for number in range(3):
+        kept.put(entry(name_of(number)))
+    assert len(list(tmp_path.iterdir())) == 2
+    again = KeptResponses(tmp_path, disk=2 * size)
+    assert [again.get(name_of(number)) is not None for number in range(3)] == [False, True, True]
+    assert again.delete(name_of(1))
+    assert [file.stem for file in tmp_path.iterdir()] == [name_of(2)]
+    (tmp_path / f"{name_of(2)}.json").unlink()
+    assert KeptResponses(tmp_path).get(name_of(2)) is None
+    assert KeptResponses(tmp_path).get("../secrets") is None

@@ -1,0 +1,106 @@
+"""Endpoints of OpenAI's Responses API."""
+
+from collections.abc import Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from anyio.to_thread import run_sync
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from rekindle.core.errors import RekindleError
+from rekindle.server.errors import ApiError, api_error_of
+from rekindle.server.exchange import Exchange
+from rekindle.server.guards import reply
+from rekindle.server.reading.responses import ResponseRequest, read_previous, read_response
+from rekindle.server.responses import KeptResponse, KeptResponses
+from rekindle.server.writing.common import Head
+from rekindle.server.writing.responses import ResponseChunks, response
+
+RENDERED = ("tools", "chat_template_kwargs")
+"""Keywords of a call with an effect on the prompt."""
+
+
+async def create_response(exchange: Exchange) -> ASGIApp:
+    """Serve POST /v1/responses: one answer to a conversation, whole or in events."""
+    request = _read(exchange)
+    handles, head = await exchange.submit(request.call), Head.new("resp", exchange.model.name)
+    keep = partial(_keep, exchange.service.responses, request)
+    if request.call.streaming is not None:
+        return exchange.stream(handles, request.call, ResponseChunks(head, request, keep))
+
+    def write(generations: Sequence[Any]) -> dict[str, Any]:
+        complete = response(head, generations[0], request)
+        keep(complete)
+        return complete
+
+    return await exchange.finish(handles, request.call, write)
+
+
+async def count_input_tokens(exchange: Exchange) -> ASGIApp:
+    """Serve POST /v1/responses/input_tokens: the number of tokens in a conversation."""
+    call = _read(exchange).call
+    options = {name: call.options[name] for name in RENDERED if name in call.options}
+    options = dict(exchange.model.without_unread(options, strict=exchange.body.strict))
+    try:
+        count = await run_sync(lambda: exchange.model.session.count_tokens(call.prompt, **options))
+    except RekindleError as error:
+        raise api_error_of(error, {"prompt": "input"}) from error
+    return reply({"object": "response.input_tokens", "input_tokens": count})
+
+
+class ResponseRoutes:
+    """The endpoints for kept responses.
+
+    Args:
+        responses: the responses.
+    """
+
+    def __init__(self, responses: KeptResponses):
+        self._responses = responses
+
+    async def retrieve(self, request: Request) -> Response:
+        """Serve GET /v1/responses/ID: a kept response."""
+        return reply(self._entry(request).response)
+
+    async def delete(self, request: Request) -> Response:
+        """Serve DELETE /v1/responses/ID: a response is dropped."""
+        name = request.path_params["id"]
+        if not self._responses.delete(name):
+            raise _missing(name, HTTPStatus.NOT_FOUND, None)
+        return reply({"id": name, "object": "response", "deleted": True})
+
+    async def list_items(self, request: Request) -> Response:
+        """Serve GET /v1/responses/ID/input_items: the input of a kept response, latest first."""
+        items = list(self._entry(request).items)
+        if request.query_params.get("order", "desc") == "desc":
+            items.reverse()
+        return reply({"object": "list", "data": items, "has_more": False})
+
+    def _entry(self, request: Request) -> KeptResponse:
+        name = request.path_params["id"]
+        entry = self._responses.get(name)
+        if entry is None:
+            raise _missing(name, HTTPStatus.NOT_FOUND, None)
+        return entry
+
+
+def _read(exchange: Exchange) -> ResponseRequest:
+    """Read a request with the conversation before it."""
+    previous = read_previous(exchange.body)
+    earlier = [] if previous is None else exchange.service.responses.conversation(previous)
+    if earlier is None:
+        raise _missing(previous, HTTPStatus.BAD_REQUEST, "previous_response_id")
+    return read_response(exchange.body, exchange.model.form, earlier)
+
+
+def _keep(responses: KeptResponses, request: ResponseRequest, complete: dict[str, Any]) -> None:
+    if request.stored:
+        responses.put(KeptResponse(request.items, request.previous, complete))
+
+
+def _missing(name: str | None, status: int, param: str | None) -> ApiError:
+    message = f"there is no response {name!r:.80}: it was sent with store=false, deleted, or dropped for later ones"
+    return ApiError(status, message, param=param, code="previous_response_not_found" if param else None)
