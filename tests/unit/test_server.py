@@ -153,7 +153,7 @@ def test_alternatives_of_one_text_are_told_apart_by_their_ids() -> None:
     assert written["top_logprobs"] == [{"a": -1.0, "": -2.0, "token_id:3": -3.0}]
     written = TextLogprobs(by_id=True).of([TokenLogprob(4, "b", -4.0, 4, top)])
     assert written["tokens"] == ["token_id:4"]
-    assert list(written["top_logprobs"][0]) == ["token_id:1", "token_id:2", "token_id:3", "token_id:4"]
+    assert list(written["top_logprobs"][0]) == ["token_id:4", "token_id:1", "token_id:2", "token_id:3"]
     chat = chat_logprobs([TokenLogprob(3, "", -3.0, 3, top)], by_id=True)["content"][0]
     assert (chat["token"], chat["top_logprobs"][0]["token"]) == ("token_id:3", "token_id:1")
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rekindle.core.text.response import MessageForm
+from rekindle.server.reading.call import MAX_TOKEN_ID
 from rekindle.server.reading.chat import message, template_in, tools_in
 from rekindle.server.reading.completion import Text, texts
 from rekindle.server.reading.fields import Fields
-
-MAX_TOKEN_ID = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
