@@ -175,3 +175,19 @@ async def test_chosen_token_ids_that_are_not_served_say_why(texts: Session, fiel
     assert (refused.status, refused.error["param"]) == (400, "logprob_token_ids")
     assert said in refused.error["message"]
     assert not texts.requests
+
+
+async def test_usage_in_each_chunk_counts_the_tokens_up_to_it(texts: Session) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"messages": [USER], "max_tokens": 3, "logprobs": True, "stream": True, "stream_options": options}
+    *events, _ = (await ask(app(texts), CHAT, body)).events
+    count = 0
+    for event in events:
+        (choice,) = event["choices"]
+        count += len((choice["logprobs"] or {"content": []})["content"])
+        assert event["usage"]["completion_tokens"] == count
+        assert event["usage"]["prompt_tokens"] > 0
+    assert (events[0]["choices"][0]["delta"]["role"], count) == ("assistant", 3)
+    options["include_usage"] = False
+    plain = (await ask(app(texts), CHAT, body)).events
+    assert not any("usage" in event for event in plain)
