@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -47,9 +47,19 @@ class _StandIn(ModuleType):
             raise AttributeError(name)
         if name == "get_tokenizer":
             return lambda *given, **options: ServerTokenizer()
+        if name[:1].isupper() and name.endswith("Response"):
+            return type(name, (_Answer,), {})
         if name[:1].isupper() and name.endswith(("Error", "Exception")):
             return type(name, (Exception,), {})
         return MagicMock(name=f"{self.__name__}.{name}")
+
+
+class _Answer(SimpleNamespace):
+    """Stand-in for a model of an answer: its fields as attributes, unchecked."""
+
+    @classmethod
+    def model_validate(cls, values: Any) -> Any:
+        return json.loads(json.dumps(values), object_hook=lambda fields: cls(**fields))
 
 
 class ServerTokenizer:

@@ -55,6 +55,7 @@ async def test_a_chat_is_the_answer_of_the_session_taken_apart(scripted: Session
         "message": {"role": "assistant", "content": "Let me see.", "reasoning_content": "the user asks"},
         "logprobs": None,
         "finish_reason": "tool_calls",
+        "token_ids": None,
     }
     assert [call["id"] for call in calls] == [call.id for call in answer.tool_calls]
     assert calls[0]["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
@@ -260,7 +261,10 @@ async def test_texts_become_tokens_and_texts_again(scripted: Session) -> None:
     reply = (await ask(served, "/tokenize", {"prompt": "the", "return_token_strs": True})).json
     assert (reply["tokens"], reply["count"]) == (scripted.encode("the"), len(scripted.encode("the")))
     assert "".join(reply["token_strs"]) == "the"
-    assert (await ask(served, "/detokenize", {"tokens": reply["tokens"]})).json == {"prompt": "the"}
+    assert (await ask(served, "/detokenize", {"tokens": reply["tokens"]})).json["prompt"] == "the"
+    plain = (await ask(served, "/tokenize", {"content": "the", "with_pieces": True})).json  # llama.cpp's form
+    assert plain == {"tokens": [{"id": token, "piece": scripted.decode([token])} for token in reply["tokens"]]}
+    assert (await ask(served, "/detokenize", {"tokens": reply["tokens"]})).json["content"] == "the"
     chat = (await ask(served, "/tokenize", {"messages": [USER], "tools": [TOOL]})).json
     assert chat["tokens"] == scripted.encode(scripted.render([USER], tools=[TOOL]))
     info = (await ask(served, "/tokenizer_info")).json

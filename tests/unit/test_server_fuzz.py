@@ -60,6 +60,9 @@ FIELDS = (
         "max_tokens_per_doc",
         "task",
         "use_activation",
+        "truncate_prompt_tokens",
+        "truncation_side",
+        "content",
         "prompt_logprobs",
         "return_token_ids",
         "logprob_token_ids",
@@ -191,6 +194,8 @@ FITTING: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "encoding_format": st.sampled_from(["float", "base64"]),
         "dimensions": st.integers(1, 9),
         "cache_salt": texts,
+        "truncate_prompt_tokens": st.integers(-1, 9),
+        "add_special_tokens": st.booleans(),
     },
     "/rerank": {
         "query": texts,

@@ -94,7 +94,7 @@ async def pool(exchange: Exchange) -> ASGIApp:
         if task == "classify":
             classes, tokens = await _classes(exchange, request)
             return [np.array(numbers_of(each, request.activation), np.float32) for each in classes], tokens
-        inputs, tokens = await run_sync(prompts_of, session, request.inputs)
+        inputs, tokens = await run_sync(prompts_of, exchange.model, request.inputs)
         vectors = await session.embed(
             **inputs,
             normalize=request.activation,
@@ -120,7 +120,7 @@ async def _answer(exchange: Exchange, work: Callable[[], Awaitable[Any]], write:
 
 async def _classes(exchange: Exchange, request: PoolRequest) -> tuple[list[Classification], int]:
     session = exchange.model.session
-    inputs, tokens = await run_sync(prompts_of, session, request.inputs)
+    inputs, tokens = await run_sync(prompts_of, exchange.model, request.inputs)
     classes = await session.classify(
         **inputs, cache_salt=request.cache_salt, adapter=exchange.model.adapter, progress=False
     )

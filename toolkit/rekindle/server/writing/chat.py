@@ -24,13 +24,11 @@ def chat_completion(head: Head, generations: Sequence[Generation], request: Chat
 
 
 def _prompt_reports(generation: Generation, reports: TokenReports) -> dict[str, Any]:
-    """Return the fields of vLLM about the prompt of a chat."""
-    fields: dict[str, Any] = {}
-    if reports.prompt:
-        fields["prompt_logprobs"] = prompt_scores(generation.prompt_logprobs or ())
-    if reports.ids:
-        fields["prompt_token_ids"] = list(generation.prompt_token_ids)
-    return fields
+    """Return the fields of vLLM about the prompt of a chat; null if not requested, as there."""
+    return {
+        "prompt_logprobs": prompt_scores(generation.prompt_logprobs or ()) if reports.prompt else None,
+        "prompt_token_ids": list(generation.prompt_token_ids) if reports.ids else None,
+    }
 
 
 def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[str, Any]:
@@ -49,7 +47,7 @@ def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[st
         "message": message,
         "logprobs": logprobs,
         "finish_reason": finish_reason(generation, has_calls=bool(calls)),
-        **({"token_ids": list(generation.token_ids)} if reports.ids else {}),
+        "token_ids": list(generation.token_ids) if reports.ids else None,
     }
 
 

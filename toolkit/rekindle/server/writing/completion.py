@@ -35,14 +35,16 @@ def _choice(index: int, generation: Generation, request: CompletionRequest, deco
         logprobs = writer.of([*prompt, *(generation.logprobs or ())])
     if request.echo:
         text = prompt_text(request.prompts[index], decode) + text
-    choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason(generation)}
     reports = request.call.reports
-    if reports.prompt:
-        choice["prompt_logprobs"] = prompt_scores(generation.prompt_logprobs or ())
-    if reports.ids:
-        choice["prompt_token_ids"] = list(generation.prompt_token_ids)
-        choice["token_ids"] = list(generation.token_ids)
-    return choice
+    return {
+        "index": index,
+        "text": text,
+        "logprobs": logprobs,
+        "finish_reason": finish_reason(generation),
+        "prompt_logprobs": prompt_scores(generation.prompt_logprobs or ()) if reports.prompt else None,
+        "prompt_token_ids": list(generation.prompt_token_ids) if reports.ids else None,
+        "token_ids": list(generation.token_ids) if reports.ids else None,
+    }
 
 
 def prompt_text(prompt: Text, decode: Decode) -> str:
