@@ -80,7 +80,7 @@ class ChatChunks:
     def __init__(self, head: Head, request: ChatRequest, records: Sequence[Record]):
         self._head, self._request, self._records = head, request, records
         self._choices = [_ChoiceChunks(request) for _ in records]
-        self._written = 0
+        self._tokens = 0
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
@@ -90,10 +90,10 @@ class ChatChunks:
             deltas = [({"content": ""}, None)]
         for place, (delta, logprobs) in enumerate(deltas, 1):  # the last one has the tokens of the piece
             tokens = piece.token_ids if place == len(deltas) else ()
-            self._written += len(tokens)
+            self._tokens += len(tokens)
             prompt = record.prompt_token_ids if reports.ids and "role" in delta else ()
             chunks.append(self._chunk(choice, delta, None, logprobs, list(tokens) if reports.ids else None, prompt))
-        self._written += 0 if deltas else len(piece.token_ids)
+        self._tokens += 0 if deltas else len(piece.token_ids)
         return chunks
 
     def end(self, choice: int, generation: Generation, record: Record) -> list[bytes]:
@@ -132,7 +132,7 @@ class ChatChunks:
             chunk["prompt_token_ids"] = list(prompt)
         streaming = self._request.call.streaming
         if streaming is not None and streaming.continuous:
-            chunk["usage"] = usage_so_far(self._records, self._request.call.choices, self._written)
+            chunk["usage"] = usage_so_far(self._records, self._request.call.choices, self._tokens)
         return event(chunk)
 
 

@@ -98,9 +98,9 @@ def usage(generations: Sequence[Generation], choices: int) -> dict[str, Any]:
     }
 
 
-def usage_so_far(records: Sequence[Record], choices: int, written: int) -> dict[str, Any]:
-    """Return the token usage of an unfinished answer after `written` tokens, without the details of `usage`."""
-    return usage_of(sum(len(record.prompt_token_ids) for record in records[::choices]), written)
+def usage_so_far(records: Sequence[Record], choices: int, generated: int) -> dict[str, Any]:
+    """Return the token usage of an unfinished answer after `generated` tokens, without the details of `usage`."""
+    return usage_of(sum(len(record.prompt_token_ids) for record in records[::choices]), generated)
 
 
 def usage_of(prompt: int, generated: int) -> dict[str, Any]:

@@ -88,14 +88,14 @@ class CompletionChunks:
     def __init__(self, head: Head, request: CompletionRequest, records: Sequence[Record], decode: Decode):
         self._head, self._request, self._records, self._decode = head, request, records, decode
         self._has_started = [False] * len(records)
-        self._written = 0
+        self._tokens = 0
         self._logprobs = [TextLogprobs(by_id=request.call.reports.by_id) for _ in records]
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
         echo, scores, fields = self._start(choice, record)
         text = echo + piece.text
-        self._written += len(piece.token_ids)
+        self._tokens += len(piece.token_ids)
         if self._request.call.reports.ids:
             fields["token_ids"] = list(piece.token_ids)
         if self._request.logprobs is not None:
@@ -142,5 +142,5 @@ class CompletionChunks:
         chunk: dict[str, Any] = {**self._head.of(KIND), "choices": [choice]}
         streaming = self._request.call.streaming
         if streaming is not None and streaming.continuous:
-            chunk["usage"] = usage_so_far(self._records, self._request.call.choices, self._written)
+            chunk["usage"] = usage_so_far(self._records, self._request.call.choices, self._tokens)
         return event(chunk)
