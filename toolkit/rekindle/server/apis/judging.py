@@ -34,7 +34,7 @@ from rekindle.server.writing.judging import (
 
 
 async def rank(exchange: Exchange) -> ASGIApp:
-    """Serve POST /v1/rerank, /v2/rerank and /rerank."""
+    """Serve POST /v1/rerank, /v2/rerank and /rerank: documents by their relevance to a query."""
     request, session = read_ranking(exchange.body, exchange.limits.prompts), exchange.model.session
     lengths = request.lengths
     query, *documents = await run_sync(_cut, session, [request.query, *request.documents], lengths)
@@ -74,7 +74,7 @@ async def score_pairs(exchange: Exchange) -> ASGIApp:
 
 
 async def classify(exchange: Exchange) -> ASGIApp:
-    """Serve POST /classify and /v1/classify."""
+    """Serve POST /classify and /v1/classify: the classes of texts."""
     request = read_classes(exchange.body, exchange.limits.prompts, exchange.model.form)
     head = Head.new("classify", exchange.model.name)
 
