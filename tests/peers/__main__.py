@@ -57,6 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         environment |= {"PEERS_REPORT": str(report), "PEERS_SECONDS": str(options.seconds)}
         environment["PYTHONPATH"] = str(copy.root)
         command = [options.python, "-m", "pytest", "-p", "peers_plugin", "-p", "no:cacheprovider", "-q", "--tb=no"]
+        command += ["--continue-on-collection-errors"]
         command += [*suite.options, *(options.tests or suite.tests)]
         subprocess.run(command, cwd=copy.start, env=environment, check=False)
         if not report.exists():

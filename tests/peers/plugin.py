@@ -14,14 +14,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
-HEAVY = ("vllm", "torch", "transformers", "wget", "mteb")
-"""Packages of which a stand-in is imported if they are not installed."""
+HEAVY = ("vllm", "torch", "transformers", "wget", "mteb", "PIL", "tests.models", "tests.conftest")
+"""Packages and modules of which a stand-in is imported if they are not there."""
 OUTCOMES: list[dict[str, str]] = []
 ANSWERS: list[str] = []
 """The refusals of the server in the current test."""
@@ -29,7 +29,8 @@ ANSWERS: list[str] = []
 
 class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] in _absent() else None
+        is_heavy = any(name == each or name.startswith(f"{each}.") for each in HEAVY)
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if is_heavy else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         return _StandIn(spec.name)
@@ -46,9 +47,19 @@ class _StandIn(ModuleType):
             raise AttributeError(name)
         if name == "get_tokenizer":
             return lambda *given, **options: ServerTokenizer()
+        if name[:1].isupper() and name.endswith("Response"):
+            return type(name, (_Answer,), {})
         if name[:1].isupper() and name.endswith(("Error", "Exception")):
             return type(name, (Exception,), {})
         return MagicMock(name=f"{self.__name__}.{name}")
+
+
+class _Answer(SimpleNamespace):
+    """Stand-in for a model of an answer: its fields as attributes, unchecked."""
+
+    @classmethod
+    def model_validate(cls, values: Any) -> Any:
+        return json.loads(json.dumps(values), object_hook=lambda fields: cls(**fields))
 
 
 class ServerTokenizer:
@@ -78,11 +89,7 @@ class ServerTokenizer:
         return httpx.post(os.environ["PEERS_URL"] + path, json=body, timeout=60).raise_for_status().json()
 
 
-def _absent() -> set[str]:
-    return {name for name in HEAVY if importlib.machinery.PathFinder.find_spec(name) is None}
-
-
-sys.meta_path.append(_StandIns())
+sys.meta_path.append(_StandIns())  # the last: what is installed comes first
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,8 +8,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 HERE = Path(__file__).parent
-A_NAME = re.compile(r'^(MODEL_NAME|MODEL|model_name) = ".*"$', re.MULTILINE)
+A_NAME = re.compile(r'^(?:MODEL_NAME|MODEL|model_name) = ("[^"]+")$', re.MULTILINE)
 """The line of a module of vLLM's tests that names its model."""
+NAMES = re.compile(r'"[\w.-]+/[\w.-]+-[\w.-]+"(?=[,\]\)])')
+"""Models of the hub in vLLM's tests."""
+ANY_NAME = re.compile(r'(model=|"model": )"[^"]+"')
+"""A model in a request of llama.cpp's tests; their server takes any name."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,18 @@ def copy_vllm(checkout: Path, place: Path, model: str) -> Copied:
     shutil.copy(HERE / "vllm_utils.py", place / "tests" / "utils.py")
     for path in (place / "tests").rglob("test_*.py"):
         text = path.read_text(encoding="utf-8")
-        path.write_text(A_NAME.sub(rf'\1 = "{model}"', text), encoding="utf-8")
+        for name in A_NAME.findall(text):
+            text = text.replace(name, f'"{model}"')
+        path.write_text(NAMES.sub(f'"{model}"', text), encoding="utf-8")
     return Copied(place, place)
 
 
 def copy_llama(checkout: Path, place: Path, model: str) -> Copied:
     """Copy llama.cpp's server tests. They know servers that others started."""
     shutil.copytree(checkout / "tools" / "server" / "tests", place)
+    for path in place.rglob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(ANY_NAME.sub(rf'\1"{model}"', text), encoding="utf-8")
     return Copied(place, place)
 
 

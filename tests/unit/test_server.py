@@ -55,6 +55,7 @@ async def test_a_chat_is_the_answer_of_the_session_taken_apart(scripted: Session
         "message": {"role": "assistant", "content": "Let me see.", "reasoning_content": "the user asks"},
         "logprobs": None,
         "finish_reason": "tool_calls",
+        "token_ids": None,
     }
     assert [call["id"] for call in calls] == [call.id for call in answer.tool_calls]
     assert calls[0]["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
@@ -153,7 +154,7 @@ def test_alternatives_of_one_text_are_told_apart_by_their_ids() -> None:
     assert written["top_logprobs"] == [{"a": -1.0, "": -2.0, "token_id:3": -3.0}]
     written = TextLogprobs(by_id=True).of([TokenLogprob(4, "b", -4.0, 4, top)])
     assert written["tokens"] == ["token_id:4"]
-    assert list(written["top_logprobs"][0]) == ["token_id:1", "token_id:2", "token_id:3", "token_id:4"]
+    assert list(written["top_logprobs"][0]) == ["token_id:4", "token_id:1", "token_id:2", "token_id:3"]
     chat = chat_logprobs([TokenLogprob(3, "", -3.0, 3, top)], by_id=True)["content"][0]
     assert (chat["token"], chat["top_logprobs"][0]["token"]) == ("token_id:3", "token_id:1")
 
@@ -260,7 +261,10 @@ async def test_texts_become_tokens_and_texts_again(scripted: Session) -> None:
     reply = (await ask(served, "/tokenize", {"prompt": "the", "return_token_strs": True})).json
     assert (reply["tokens"], reply["count"]) == (scripted.encode("the"), len(scripted.encode("the")))
     assert "".join(reply["token_strs"]) == "the"
-    assert (await ask(served, "/detokenize", {"tokens": reply["tokens"]})).json == {"prompt": "the"}
+    assert (await ask(served, "/detokenize", {"tokens": reply["tokens"]})).json["prompt"] == "the"
+    plain = (await ask(served, "/tokenize", {"content": "the", "with_pieces": True})).json  # llama.cpp's form
+    assert plain == {"tokens": [{"id": token, "piece": scripted.decode([token])} for token in reply["tokens"]]}
+    assert (await ask(served, "/detokenize", {"tokens": reply["tokens"]})).json["content"] == "the"
     chat = (await ask(served, "/tokenize", {"messages": [USER], "tools": [TOOL]})).json
     assert chat["tokens"] == scripted.encode(scripted.render([USER], tools=[TOOL]))
     info = (await ask(served, "/tokenizer_info")).json

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rekindle.core.checkpoints.uses import Classifier, Embedding, Uses
+from rekindle.core.text.tokenizer import wrap
 from rekindle.server import Limits, app
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
@@ -166,6 +167,52 @@ async def test_what_a_model_cannot_judge_is_refused_with_the_reason(path: str, b
         refused = await ask(app(session), path, body)
     assert refused.status == 400
     assert said in refused.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "ids"),
+    [
+        ({"truncate_prompt_tokens": 4}, [ord(each) for each in "Cows"]),
+        ({"truncate_prompt_tokens": 4, "truncation_side": "left"}, [ord(each) for each in "ass."]),
+        ({"truncate_prompt_tokens": 99}, [ord(each) for each in "Cows eat grass."]),
+        ({"truncate_prompt_tokens": -1}, [ord(each) for each in "Cows eat grass."]),
+    ],
+)
+async def test_texts_are_cut_to_a_number_of_tokens_from_either_side(
+    texts: Session, fields: dict[str, Any], ids: list[int]
+) -> None:
+    expected = await texts.embed(token_ids=[texts.encode("".join(map(chr, ids)))])
+    for body in ({"input": "Cows eat grass."}, {"input": [texts.encode("Cows eat grass.")]}):
+        found = (await ask(app(texts), "/v1/embeddings", {**body, **fields})).json
+        assert [each["embedding"] for each in found["data"]] == expected.tolist()
+        assert found["usage"]["prompt_tokens"] == len(ids)
+
+
+async def test_special_tokens_stay_around_a_text_that_is_cut_or_are_left_out() -> None:
+    ending = tokenizer()
+    wrap(ending.backend, None, "<|im_end|>")
+    loaded = fake_loaded_engine(fake_limits(), tokenizer=ending)
+    with fake_session(loaded) as session:
+        bare = session.encode("Cows eat")
+        (end,) = set(ending.encode("Cows eat")) - set(bare)
+        for fields, ids in (
+            ({}, [*bare, end]),
+            ({"truncate_prompt_tokens": 4}, [*bare[:3], end]),
+            ({"truncate_prompt_tokens": 4, "truncation_side": "left"}, [*bare[-3:], end]),
+            ({"add_special_tokens": False}, bare),
+        ):
+            found = (await ask(app(session), "/v1/embeddings", {"input": "Cows eat", **fields})).json
+            assert [each["embedding"] for each in found["data"]] == (await session.embed(token_ids=[ids])).tolist()
+            assert found["usage"]["total_tokens"] == len(ids)
+
+
+async def test_conversations_are_embedded_as_their_template_writes_them(texts: Session) -> None:
+    chat: Any = [{"role": "user", "content": "Cows"}]
+    found = (await ask(app(texts), "/v1/embeddings", {"messages": chat})).json
+    assert [each["embedding"] for each in found["data"]] == (await texts.embed([chat])).tolist()
+    cut = (await ask(app(texts), "/v1/embeddings", {"messages": chat, "truncate_prompt_tokens": 2})).json
+    ids = texts.encode(texts.render(chat))[:2]
+    assert [each["embedding"] for each in cut["data"]] == (await texts.embed(token_ids=[ids])).tolist()
 
 
 async def test_three_classes_rank_nothing() -> None:

@@ -242,7 +242,7 @@ def test_a_completion_that_cannot_be_served_is_refused(fields: dict[str, Any], p
         (lambda body: read_embedding(body, 2), {}, "input"),
         (lambda body: read_embedding(body, 2), {"input": "a", "encoding_format": "int8"}, "encoding_format"),
         (lambda body: read_embedding(body, 2), {"input": ["a"] * 3}, "input"),
-        (lambda body: read_embedding(body, 2), {"input": "a", "add_special_tokens": False}, "add_special_tokens"),
+        (lambda body: read_embedding(body, 2), {"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         (lambda body: read_tokenize(body, FORM), {}, "prompt"),
         (lambda body: read_tokenize(body, FORM), {"prompt": "a", "messages": [USER]}, "prompt"),
         (lambda body: read_tokenize(body, FORM), {"prompt": "a", "x": 1}, "x"),

@@ -7,7 +7,7 @@ import pytest
 
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.server import app
+from rekindle.server import Limits, app
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import ask
@@ -39,8 +39,7 @@ async def test_a_chat_has_the_ids_and_the_scores_of_its_prompt(texts: Session) -
     assert found["prompt_token_ids"] == list(answer.prompt_token_ids)
     assert found["choices"][0]["token_ids"] == list(answer.token_ids)
     plain = (await ask(app(texts), CHAT, {"messages": [USER], "max_tokens": 4})).json
-    assert not {"prompt_logprobs", "prompt_token_ids"} & plain.keys()
-    assert "token_ids" not in plain["choices"][0]
+    assert (plain["prompt_logprobs"], plain["prompt_token_ids"], plain["choices"][0]["token_ids"]) == (None, None, None)
 
 
 async def test_the_choices_of_a_completion_have_ids_and_scores_each(texts: Session) -> None:
@@ -125,3 +124,69 @@ def test_another_form_of_the_same_model_has_another_fingerprint() -> None:
         assert one.fingerprint == same.fingerprint
     with fake_session(replace(loaded, deployment=replace(loaded.deployment, dtype="bfloat16"))) as other:
         assert other.fingerprint != one.fingerprint
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_chosen_token_ids_have_log_probabilities_in_place_of_the_likeliest(texts: Session, count: int) -> None:
+    chosen = [5, 200]
+    answer = await texts.generate([USER], max_tokens=count, temperature=0, logprobs=0)
+    body = {"messages": [USER], "max_tokens": count, "temperature": 0, "logprobs": True, "top_logprobs": 2}
+    body |= {"logprob_token_ids": chosen, "return_tokens_as_token_ids": True}
+    (choice,) = (await ask(app(texts), CHAT, body)).json["choices"]
+    assert len(choice["logprobs"]["content"]) == count
+    for place, entry in enumerate(choice["logprobs"]["content"]):
+        own, before = answer.token_ids[place], (*answer.prompt_token_ids, *answer.token_ids[:place])
+        assert entry["token"] == f"token_id:{own}"
+        expected = {f"token_id:{own}": entry["logprob"]}
+        for token in chosen:
+            scored = (await texts.generate(token_ids=(*before, token), max_tokens=0, prompt_logprobs=0)).prompt_logprobs
+            assert scored is not None
+            assert scored[-1] is not None
+            expected.setdefault(f"token_id:{token}", scored[-1].logprob)
+        assert {each["token"]: each["logprob"] for each in entry["top_logprobs"]} == expected
+
+
+async def test_chosen_token_ids_of_a_completion_are_each_choices(texts: Session) -> None:
+    body = {"prompt": ["ab", "cd"], "n": 2, "seed": 1, "temperature": 1, "max_tokens": 2, "logprobs": 0}
+    more = {"logprob_token_ids": [7], "return_tokens_as_token_ids": True}
+    choices = (await ask(app(texts), TEXT, {**body, **more})).json["choices"]
+    assert len(choices) == 4
+    for choice in choices:
+        for token, top in zip(choice["logprobs"]["tokens"], choice["logprobs"]["top_logprobs"], strict=True):
+            assert top.keys() == {token, "token_id:7"}
+            assert next(iter(top)) == token
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"logprobs": None}, "logprob_token_ids requires logprobs"),
+        ({"stream": True}, "logprob_token_ids is not served as a stream"),
+        ({"logprob_token_ids": [-1]}, "logprob_token_ids must be a list of token ids"),
+        ({"logprob_token_ids": ["a"]}, "logprob_token_ids must be a non-empty list"),
+        ({"logprob_token_ids": [VOCAB_SIZE]}, "logprob_token_ids must be from 0 to 250, got 251"),
+        ({"max_tokens": 9}, "must be at most 8: give fewer ids, or a smaller max_tokens"),
+    ],
+)
+async def test_chosen_token_ids_that_are_not_served_say_why(texts: Session, fields: dict[str, Any], said: str) -> None:
+    body = {"prompt": "a", "max_tokens": 2, "logprobs": 0, "logprob_token_ids": [7], **fields}
+    refused = await ask(app(texts, limits=Limits(prompts=8)), TEXT, body)
+    assert (refused.status, refused.error["param"]) == (400, "logprob_token_ids")
+    assert said in refused.error["message"]
+    assert not texts.requests
+
+
+async def test_usage_in_each_chunk_counts_the_tokens_up_to_it(texts: Session) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"messages": [USER], "max_tokens": 3, "logprobs": True, "stream": True, "stream_options": options}
+    *events, _ = (await ask(app(texts), CHAT, body)).events
+    count = 0
+    for event in events:
+        (choice,) = event["choices"]
+        count += len((choice["logprobs"] or {"content": []})["content"])
+        assert event["usage"]["completion_tokens"] == count
+        assert event["usage"]["prompt_tokens"] > 0
+    assert (events[0]["choices"][0]["delta"]["role"], count) == ("assistant", 3)
+    options["include_usage"] = False
+    plain = (await ask(app(texts), CHAT, body)).events
+    assert not any("usage" in event for event in plain)

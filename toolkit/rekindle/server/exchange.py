@@ -14,6 +14,7 @@ from rekindle.client.handle import Handle
 from rekindle.core.errors import RekindleError
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError, api_error_of
+from rekindle.server.explicit import check_explicit, with_explicit
 from rekindle.server.gate import Gate
 from rekindle.server.guards import reply
 from rekindle.server.limits import Limits
@@ -84,6 +85,8 @@ class Exchange:
             ApiError: the session refuses the call.
             ClientDisconnect: the client disconnects while the server is paused.
         """
+        if call.reports.explicit:
+            check_explicit(call, self.limits.prompts)
         await self.admit()
         options = self.model.without_unread(call.options, strict=self.body.strict)
         try:
@@ -105,10 +108,14 @@ class Exchange:
     ) -> ASGIApp:
         """Wait for the end of all requests, and return the response with the complete answer."""
         try:
-            generations = await run_until_disconnect(self.request.receive, lambda: wait_all(handles))
+            generations = await run_until_disconnect(self.request.receive, lambda: self._complete(handles, call))
         except RekindleError as error:
             raise api_error_of(error, call.fields) from error
         return send_nothing if generations is None else reply(write(generations))
+
+    async def _complete(self, handles: Sequence[Handle], call: Call) -> list[Generation]:
+        generations = await wait_all(handles)
+        return await with_explicit(self.model, call, generations) if call.reports.explicit else generations
 
 
 class Endpoint:

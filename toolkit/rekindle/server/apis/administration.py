@@ -90,16 +90,16 @@ class Administration:
         return reply({"status": "paused"})
 
     async def _resume(self, request: Request) -> Response:
-        """Serve POST /resume: later requests are served again."""
+        """Serve POST /resume: the end of a pause."""
         self._gate.open()
         return reply({"status": "resumed"})
 
     async def _is_paused(self, request: Request) -> Response:
-        """Serve GET /is_paused: whether requests wait."""
+        """Serve GET /is_paused: whether later requests wait."""
         return reply({"is_paused": self._gate.is_closed})
 
     async def _sleep(self, request: Request) -> Response:
-        """Serve POST /sleep: the devices are freed, by both of vLLM's levels, until the weights are read again."""
+        """Serve POST /sleep: no weights on the device, at either of vLLM's levels, until `/wake_up`."""
         in_flight = IN_FLIGHT[_query(request, "mode", *IN_FLIGHT)]
         _query(request, "level", "1", "2")
         async with self._models.use(None) as model:
@@ -107,13 +107,13 @@ class Administration:
         return reply({"status": "asleep"})
 
     async def _wake_up(self, request: Request) -> Response:
-        """Serve POST /wake_up: the weights are read again."""
+        """Serve POST /wake_up: the weights from their files again."""
         async with self._models.use(None) as model:
             await model.session.wake()
         return reply({"status": "awake"})
 
     async def _is_sleeping(self, request: Request) -> Response:
-        """Serve GET /is_sleeping: whether the devices have no weights."""
+        """Serve GET /is_sleeping: whether the device has no weights."""
         async with self._models.use(None) as model:
             return reply({"is_sleeping": model.session.asleep})
 
@@ -129,7 +129,7 @@ class Administration:
         return reply({"success": True, "message": f"the weights are those of {path}", "weights_version": version})
 
     async def _load_adapter(self, request: Request) -> Response:
-        """Serve POST /v1/load_lora_adapter: an adapter from a directory."""
+        """Serve POST /v1/load_lora_adapter: an adapter from its directory."""
         body = await self._body(request)
         name, path, replaces = _text(body, "lora_name"), _text(body, "lora_path"), body.flag("load_inplace")
         base = body.take("base_model_name", str) or body.take("model", str)
@@ -144,7 +144,7 @@ class Administration:
         return PlainTextResponse(f"Success: the adapter {name!r} is loaded.")
 
     async def _unload_adapter(self, request: Request) -> Response:
-        """Serve POST /v1/unload_lora_adapter: no requests with this adapter any more."""
+        """Serve POST /v1/unload_lora_adapter: no later requests with an adapter."""
         body = await self._body(request)
         name = _text(body, "lora_name")
         body.finish({}, ("lora_int_id",))

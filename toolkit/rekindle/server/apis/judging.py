@@ -34,7 +34,7 @@ from rekindle.server.writing.judging import (
 
 
 async def rank(exchange: Exchange) -> ASGIApp:
-    """Serve POST /v1/rerank, /v2/rerank and /rerank: the documents in the order of their relevance."""
+    """Serve POST /v1/rerank, /v2/rerank and /rerank: documents by their relevance to a query."""
     request, session = read_ranking(exchange.body, exchange.limits.prompts), exchange.model.session
     lengths = request.lengths
     query, *documents = await run_sync(_cut, session, [request.query, *request.documents], lengths)
@@ -74,7 +74,7 @@ async def score_pairs(exchange: Exchange) -> ASGIApp:
 
 
 async def classify(exchange: Exchange) -> ASGIApp:
-    """Serve POST /classify and /v1/classify: the classes of each text."""
+    """Serve POST /classify and /v1/classify: the classes of texts."""
     request = read_classes(exchange.body, exchange.limits.prompts, exchange.model.form)
     head = Head.new("classify", exchange.model.name)
 
@@ -94,7 +94,7 @@ async def pool(exchange: Exchange) -> ASGIApp:
         if task == "classify":
             classes, tokens = await _classes(exchange, request)
             return [np.array(numbers_of(each, request.activation), np.float32) for each in classes], tokens
-        inputs, tokens = await run_sync(prompts_of, session, request.inputs)
+        inputs, tokens = await run_sync(prompts_of, exchange.model, request.inputs)
         vectors = await session.embed(
             **inputs,
             normalize=request.activation,
@@ -120,7 +120,7 @@ async def _answer(exchange: Exchange, work: Callable[[], Awaitable[Any]], write:
 
 async def _classes(exchange: Exchange, request: PoolRequest) -> tuple[list[Classification], int]:
     session = exchange.model.session
-    inputs, tokens = await run_sync(prompts_of, session, request.inputs)
+    inputs, tokens = await run_sync(prompts_of, exchange.model, request.inputs)
     classes = await session.classify(
         **inputs, cache_salt=request.cache_salt, adapter=exchange.model.adapter, progress=False
     )

@@ -10,21 +10,22 @@ from starlette.types import ASGIApp
 from rekindle.server.errors import ApiError
 from rekindle.server.exchange import Exchange, send_nothing
 from rekindle.server.guards import reply
+from rekindle.server.models.served import ServedModel
 from rekindle.server.models.session import ServedSession
-from rekindle.server.reading.texts import TokenizeRequest, read_embedding, read_tokenize, tokens_of
+from rekindle.server.reading.texts import Inputs, TokenizeRequest, read_embedding, read_tokenize, tokens_of
 from rekindle.server.streaming import run_until_disconnect
-from rekindle.server.writing.texts import embeddings, tokens_object
+from rekindle.server.writing.texts import embeddings, pieces_object, tokens_object
 
 
 async def create_embeddings(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/embeddings: vectors of texts."""
     session = exchange.model.session
-    request = read_embedding(exchange.body, exchange.limits.prompts)
+    request = read_embedding(exchange.body, exchange.limits.prompts, exchange.model.form)
     await exchange.admit()
     session.check_room()
 
     async def work() -> tuple[Any, int]:
-        inputs, count = await run_sync(prompts_of, session, request.texts)
+        inputs, count = await run_sync(prompts_of, exchange.model, request.inputs)
         vectors = await session.embed(
             **inputs,
             dimensions=request.dimensions,
@@ -47,14 +48,17 @@ async def tokenize(exchange: Exchange) -> ASGIApp:
     request = read_tokenize(exchange.body, model.form)
     options = model.without_unread(request.options, strict=exchange.body.strict)
     tokens = await run_sync(_tokens, model.session, replace(request, options=options))
-    texts = [model.session.decode([token]) for token in tokens] if request.with_texts else None
-    return reply(tokens_object(tokens, model.longest, texts))
+    if not (request.with_texts or request.with_pieces):
+        return reply(tokens_object(tokens, model.longest, None))
+    texts = [model.session.decode([token]) for token in tokens]
+    return reply(pieces_object(tokens, texts) if request.with_pieces else tokens_object(tokens, model.longest, texts))
 
 
 async def detokenize(exchange: Exchange) -> ASGIApp:
     """Serve POST /detokenize: the text of tokens."""
     tokens = tokens_of(exchange.body)
-    return reply({"prompt": await run_sync(exchange.model.session.decode, tokens)})
+    text = await run_sync(exchange.model.session.decode, tokens)
+    return reply({"prompt": text, "content": text})  # vLLM's name, and llama.cpp's
 
 
 def _tokens(session: ServedSession, request: TokenizeRequest) -> Sequence[int]:
@@ -67,16 +71,16 @@ def _tokens(session: ServedSession, request: TokenizeRequest) -> Sequence[int]:
     return session.tokenizer.encode(text)
 
 
-def prompts_of(session: ServedSession, inputs: Sequence[Any]) -> tuple[dict[str, Any], int]:
+def prompts_of(model: ServedModel, inputs: Inputs) -> tuple[dict[str, Any], int]:
     """Return the keywords of a session call for several prompts, and the number of their tokens.
 
-    Args:
-        session: the session of the call.
-        inputs: texts, lists of token ids or conversations. If texts and token ids are mixed, all become token ids.
+    If texts and token ids are mixed, or the tokens are not those by default, all become token ids.
     """
-    if not any(map(_is_ids, inputs)):
-        return {"texts": list(inputs)}, sum(session.count_tokens(each) for each in inputs)
-    ids = [each if _is_ids(each) else _ids_of(session, each) for each in inputs]
+    session, by_default = model.session, inputs.special and inputs.most_tokens is None
+    chats = bool(inputs.prompts) and isinstance(inputs.prompts[0], list) and not _is_ids(inputs.prompts[0])
+    if not any(map(_is_ids, inputs.prompts)) and (by_default or (chats and inputs.most_tokens is None)):
+        return {"texts": list(inputs.prompts)}, sum(session.count_tokens(each) for each in inputs.prompts)
+    ids = [_shortened(model, each, inputs) for each in inputs.prompts]
     return {"token_ids": ids}, sum(map(len, ids))
 
 
@@ -84,7 +88,27 @@ def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and isinstance(value[0], int)
 
 
-def _ids_of(session: ServedSession, text: str) -> list[int]:
-    if session.tokenizer is None:
+def _shortened(model: ServedModel, prompt: Any, inputs: Inputs) -> list[int]:
+    """Return the token ids of a prompt, cut if it is too long; the special tokens around a text stay."""
+    if model.session.tokenizer is None and isinstance(prompt, str):
         raise ApiError(400, "the model has no tokenizer: give token ids alone", param="input")
-    return session.tokenizer.encode(text)
+    before, inner, after = _parts(model.session, prompt, special=inputs.special)
+    most = model.longest - 1 if inputs.most_tokens == -1 else inputs.most_tokens
+    if most is not None:
+        room = max(0, most - len(before) - len(after))
+        inner = inner[max(0, len(inner) - room) :] if inputs.keeps_end else inner[:room]
+    return [*before, *inner, *after]
+
+
+def _parts(session: ServedSession, prompt: Any, *, special: bool) -> tuple[list[int], list[int], list[int]]:
+    """Return the special tokens before a prompt, its own tokens, and the special tokens after it."""
+    if _is_ids(prompt):
+        return [], prompt, []
+    inner = session.encode(prompt if isinstance(prompt, str) else session.render(prompt))
+    if session.tokenizer is None or not special:
+        return [], inner, []
+    whole = session.tokenizer.encode(prompt)
+    for start in range(len(whole) - len(inner) + 1):
+        if whole[start : start + len(inner)] == inner:
+            return whole[:start], inner, whole[start + len(inner) :]
+    return [], whole, []

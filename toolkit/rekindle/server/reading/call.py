@@ -7,6 +7,7 @@ from typing import Any
 from rekindle.server.reading.constraint import constraint
 from rekindle.server.reading.fields import Fields
 
+MAX_TOKEN_ID = 2**31 - 1
 MAX_CHOICES = 128
 """The most choices of one prompt, as in OpenAI's API."""
 
@@ -67,11 +68,13 @@ class TokenReports:
         prompt: whether the answer has the log-probabilities of the prompt.
         ids: whether the answer has the token ids of the prompt and the output.
         by_id: whether log-probabilities name tokens by their ids.
+        explicit: token ids in place of the likeliest alternatives; empty for the likeliest.
     """
 
     prompt: bool = False
     ids: bool = False
     by_id: bool = False
+    explicit: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,14 @@ class Call:
     fields: Mapping[str, str]
     streaming: Streaming | None
     reports: TokenReports = TokenReports()
+
+    @property
+    def answers(self) -> int:
+        """The number of answers."""
+        prompts = self.options.get("token_ids") if self.prompt is None else self.prompt
+        if isinstance(prompts, list) and prompts and isinstance(prompts[0], (list, str)):
+            return len(prompts) * (self.n or 1)
+        return self.n or 1
 
     @property
     def needs_calls(self) -> bool:
@@ -150,7 +161,21 @@ def token_reports(body: Fields, options: dict[str, Any], fields: dict[str, str])
         if body.peek(("stream",)).get("stream") is True:
             body.refuse("prompt_logprobs", "is not served as a stream; leave out stream")
     ids, by_id = body.flag("return_token_ids"), body.flag("return_tokens_as_token_ids")
-    return TokenReports(count is not None, ids, by_id)
+    return TokenReports(count is not None, ids, by_id, _explicit(body, options))
+
+
+def _explicit(body: Fields, options: dict[str, Any]) -> tuple[int, ...]:
+    """Take token ids for log-probabilities."""
+    ids = body.items("logprob_token_ids", int) or []
+    if ids and "logprobs" not in options:
+        body.refuse("logprob_token_ids", "requires logprobs")
+    if ids and body.peek(("stream",)).get("stream") is True:
+        body.refuse("logprob_token_ids", "is not served as a stream; leave out stream")
+    if not all(0 <= each <= MAX_TOKEN_ID for each in ids):
+        body.refuse("logprob_token_ids", "must be a list of token ids")
+    if ids:
+        options["logprobs"] = 0
+    return tuple(dict.fromkeys(ids))
 
 
 def choice_count(body: Fields) -> int:

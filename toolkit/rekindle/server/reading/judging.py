@@ -6,19 +6,14 @@ from typing import Any, Literal
 
 from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
-from rekindle.server.reading.chat import message, template_in
-from rekindle.server.reading.completion import Text, texts
 from rekindle.server.reading.fields import Fields
+from rekindle.server.reading.texts import NEUTRAL, Inputs, encoding_in, inputs_in
 
 MAX_TOP = 2**31 - 1
 PAIRS = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 """Names of the two sides of pairs, in vLLM's forms of a body."""
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "add_special_tokens": (True,),
-    "embed_dtype": ("float32",),
-    "endianness": ("native", "little"),
-    "padding": ("do_not_pad",),
-    "priority": (0,),
+NEUTRAL_OF_RANKS: Mapping[str, tuple[Any, ...]] = {
+    **NEUTRAL,
     "raw_scores": (False,),
     "truncate": (False,),
     "use_activation": (True,),
@@ -81,7 +76,7 @@ class PoolRequest:
     """A request for classes, or for pooled hidden states.
 
     Attributes:
-        inputs: texts, lists of token ids or conversations; each is one prompt.
+        inputs: the prompts.
         task: "classify" or "embed"; None for the one that the model is for.
         activation: whether logits become probabilities, and embeddings have length 1; None for the model's choice.
         dimensions: the length of each embedding; None for all dimensions.
@@ -89,7 +84,7 @@ class PoolRequest:
         cache_salt: as in `SamplingParams`.
     """
 
-    inputs: Sequence[Any]
+    inputs: Inputs
     task: Literal["classify", "embed"] | None
     activation: bool | None
     dimensions: int | None
@@ -110,7 +105,7 @@ def read_ranking(body: Fields, most: int) -> RankRequest:
         body.refuse("top_n", f"must be at least 0, got {top}")
     with_documents = body.flag("return_text") if plain else body.flag("return_documents", True)
     lengths, options = _lengths(body), _rank_options(body)
-    body.finish(NEUTRAL)
+    body.finish(NEUTRAL_OF_RANKS)
     return RankRequest(query, documents, top or None, with_documents, plain, lengths, options)
 
 
@@ -124,13 +119,13 @@ def read_score(body: Fields, most: int) -> ScoreRequest:
     if len(queries) == 1:
         queries = queries * len(documents)
     lengths, options = _lengths(body), _rank_options(body)
-    body.finish(NEUTRAL)
+    body.finish(NEUTRAL_OF_RANKS)
     return ScoreRequest(list(zip(queries, documents, strict=True)), lengths, options)
 
 
 def read_classes(body: Fields, most: int, form: MessageForm) -> PoolRequest:
     """Return the texts to classify in a body, at most `most`; raise ApiError if the body is invalid."""
-    inputs, activation = _inputs(body, most, form), body.take("use_activation", bool)
+    inputs, activation = inputs_in(body, most, form), body.take("use_activation", bool)
     salt = body.take("cache_salt", str) or ""
     body.finish(NEUTRAL)
     return PoolRequest(inputs, "classify", activation, None, "float", salt)
@@ -138,7 +133,7 @@ def read_classes(body: Fields, most: int, form: MessageForm) -> PoolRequest:
 
 def read_pooling(body: Fields, most: int, form: MessageForm) -> PoolRequest:
     """Return the request for pooled states in a body; raise ApiError if the body is invalid."""
-    inputs, activation = _inputs(body, most, form), body.take("use_activation", bool)
+    inputs, activation = inputs_in(body, most, form), body.take("use_activation", bool)
     task = body.take("task", str)
     if task not in (None, "embed", "classify"):
         body.refuse("task", f"must be embed or classify, got {task!r:.80}; a state for each token is not served")
@@ -153,27 +148,6 @@ def read_pooling(body: Fields, most: int, form: MessageForm) -> PoolRequest:
         encoding,
         salt,
     )
-
-
-def encoding_in(body: Fields) -> Literal["float", "base64"]:
-    """Take the encoding of vectors; raise ApiError if it is unknown."""
-    encoding = body.take("encoding_format", str) or "float"
-    if encoding not in ("float", "base64"):
-        body.refuse("encoding_format", f"must be float or base64, got {encoding!r:.80}")
-    return "base64" if encoding == "base64" else "float"
-
-
-def _inputs(body: Fields, most: int, form: MessageForm) -> list[Any]:
-    """Take the texts, token ids or conversation to judge."""
-    messages = body.items("messages", dict)
-    if messages is None:
-        return list[Text](texts(body, "input", most, mixed=True))
-    if body.peek(("input",)):
-        body.refuse("messages", "and input are both prompts; give one of them")
-    variables = template_in(body)["chat_template_kwargs"] or {}
-    if set(variables) - {"add_generation_prompt"}:
-        body.refuse("chat_template_kwargs", "cannot be served with messages to classify or to pool")
-    return [[message(each, form) for each in messages]]
 
 
 def _documents(body: Fields, name: str, most: int) -> list[str]:

@@ -5,11 +5,37 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rekindle.core.text.response import MessageForm
+from rekindle.core.text.responses.formats import PLAIN
+from rekindle.server.reading.call import MAX_TOKEN_ID
 from rekindle.server.reading.chat import message, template_in, tools_in
-from rekindle.server.reading.completion import Text, texts
+from rekindle.server.reading.completion import texts
 from rekindle.server.reading.fields import Fields
 
-MAX_TOKEN_ID = 2**31 - 1
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+    "padding": ("do_not_pad",),
+    "priority": (0,),
+}
+"""Field values of requests without generation that are equivalent to an absent field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Prompts without generation.
+
+    Attributes:
+        prompts: texts, lists of token ids or conversations.
+        special: whether the tokenizer adds its special tokens to texts.
+        most_tokens: the length that longer prompts are cut to; -1 for the longest that fits, None for no cut.
+        keeps_end: whether the end of a cut prompt is kept, rather than the beginning.
+    """
+
+    prompts: Sequence[Any]
+    special: bool = True
+    most_tokens: int | None = None
+    keeps_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +43,13 @@ class EmbeddingRequest:
     """A request for embeddings.
 
     Attributes:
-        texts: the texts to embed.
+        inputs: the prompts to embed.
         dimensions: the length of each vector; None for all dimensions.
         encoding: "float" for lists of numbers, "base64" for the base64 of their bytes.
         cache_salt: as in `SamplingParams`.
     """
 
-    texts: Sequence[Text]
+    inputs: Inputs
     dimensions: int | None
     encoding: Literal["float", "base64"]
     cache_salt: str
@@ -39,6 +65,7 @@ class TokenizeRequest:
         options: the keywords of `session.render`.
         special: whether to add the tokenizer's special tokens around the prompt.
         with_texts: whether the answer has the text of each token.
+        with_pieces: whether each token comes with its text, in llama.cpp's form.
     """
 
     text: str | None
@@ -46,21 +73,47 @@ class TokenizeRequest:
     options: Mapping[str, Any]
     special: bool
     with_texts: bool
+    with_pieces: bool = False
 
 
-def read_embedding(body: Fields, most: int) -> EmbeddingRequest:
+def read_embedding(body: Fields, most: int, form: MessageForm = PLAIN.form) -> EmbeddingRequest:
     """Return the request for embeddings in a body of at most `most` texts; raise ApiError if the body is invalid."""
-    inputs = texts(body, "input", most, mixed=True)
-    dimensions, encoding = body.take("dimensions", int), body.take("encoding_format", str) or "float"
+    inputs, dimensions, encoding = inputs_in(body, most, form), body.take("dimensions", int), encoding_in(body)
+    salt = body.take("cache_salt", str) or ""
+    body.finish(NEUTRAL)
+    return EmbeddingRequest(inputs, dimensions, encoding, salt)
+
+
+def encoding_in(body: Fields) -> Literal["float", "base64"]:
+    """Take the encoding of vectors; raise ApiError if it is unknown."""
+    encoding = body.take("encoding_format", str) or "float"
     if encoding not in ("float", "base64"):
         body.refuse("encoding_format", f"must be float or base64, got {encoding!r:.80}")
-    salt = body.take("cache_salt", str) or ""
-    body.finish({"add_special_tokens": (True,)})
-    return EmbeddingRequest(inputs, dimensions, "base64" if encoding == "base64" else "float", salt)
+    return "base64" if encoding == "base64" else "float"
+
+
+def inputs_in(body: Fields, most: int, form: MessageForm) -> Inputs:
+    """Take the texts, token ids or conversation of a body with at most `most` texts."""
+    messages = body.items("messages", dict)
+    if messages is None:
+        prompts, special = list[Any](texts(body, "input", most, mixed=True)), body.flag("add_special_tokens", True)
+    else:
+        if body.peek(("input",)):
+            body.refuse("messages", "and input are both prompts; give one of them")
+        prompts, special = [[message(each, form) for each in messages]], False
+    count = body.take("truncate_prompt_tokens", int)
+    if count is not None and not (count == -1 or 0 < count <= MAX_TOKEN_ID):
+        body.refuse("truncate_prompt_tokens", f"must be at least 1, or -1 for the longest that fits, got {count}")
+    side = body.take("truncation_side", str) or "right"
+    if side not in ("left", "right"):
+        body.refuse("truncation_side", f"must be left or right, got {side!r:.80}")
+    return Inputs(prompts, special, count, side == "left")
 
 
 def read_tokenize(body: Fields, form: MessageForm) -> TokenizeRequest:
     """Return the request for tokenization in a body; raise ApiError if the body is invalid."""
+    if body.peek(("content",)):
+        return _read_content(body)
     with_texts = body.flag("return_token_strs")
     text, messages = body.take("prompt", str), body.items("messages", dict)
     if (text is None) == (messages is None):
@@ -73,6 +126,14 @@ def read_tokenize(body: Fields, form: MessageForm) -> TokenizeRequest:
     options = {**template_in(body), **tools}
     body.finish({})
     return TokenizeRequest(None, [message(each, form) for each in messages], options, special, with_texts)
+
+
+def _read_content(body: Fields) -> TokenizeRequest:
+    """Return the request for tokenization in a body of llama.cpp's form."""
+    text, special = body.take("content", str) or "", body.flag("add_special")
+    with_pieces = body.flag("with_pieces")
+    body.finish({"parse_special": (True,)})
+    return TokenizeRequest(text, None, {}, special, False, with_pieces)
 
 
 def tokens_of(body: Fields) -> list[int]:

@@ -33,13 +33,11 @@ def chat_completion(head: Head, generations: Sequence[Generation], request: Chat
 
 
 def _prompt_reports(generation: Generation, reports: TokenReports) -> dict[str, Any]:
-    """Return the fields of vLLM about the prompt of a chat."""
-    fields: dict[str, Any] = {}
-    if reports.prompt:
-        fields["prompt_logprobs"] = prompt_scores(generation.prompt_logprobs or ())
-    if reports.ids:
-        fields["prompt_token_ids"] = list(generation.prompt_token_ids)
-    return fields
+    """Return the fields of vLLM about the prompt of a chat; null if not requested, as there."""
+    return {
+        "prompt_logprobs": prompt_scores(generation.prompt_logprobs or ()) if reports.prompt else None,
+        "prompt_token_ids": list(generation.prompt_token_ids) if reports.ids else None,
+    }
 
 
 def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[str, Any]:
@@ -58,7 +56,7 @@ def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[st
         "message": message,
         "logprobs": logprobs,
         "finish_reason": finish_reason(generation, has_calls=bool(calls)),
-        **({"token_ids": list(generation.token_ids)} if reports.ids else {}),
+        "token_ids": list(generation.token_ids) if reports.ids else None,
     }
 
 
@@ -93,18 +91,21 @@ class ChatChunks:
     def __init__(self, head: Head, request: ChatRequest, records: Sequence[Record]):
         self._head, self._request, self._records = head, request, records
         self._choices = [_ChoiceChunks(request) for _ in records]
+        self._tokens = 0
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
+        reports, chunks = self._request.call.reports, []
         deltas = self._choices[choice].push(piece, record)
-        if not self._request.call.reports.ids:
-            return [self._chunk(choice, delta, None, logprobs) for delta, logprobs in deltas]
-        deltas = deltas or [({"content": ""}, None)]
-        ids = [*([] for _ in deltas[1:]), list(piece.token_ids)]
-        return [
-            self._chunk(choice, delta, None, logprobs, each, record.prompt_token_ids if "role" in delta else ())
-            for (delta, logprobs), each in zip(deltas, ids, strict=True)
-        ]
+        if reports.ids and not deltas:
+            deltas = [({"content": ""}, None)]
+        for place, (delta, logprobs) in enumerate(deltas, 1):  # the last one has the tokens of the piece
+            tokens = piece.token_ids if place == len(deltas) else ()
+            self._tokens += len(tokens)
+            prompt = record.prompt_token_ids if reports.ids and "role" in delta else ()
+            chunks.append(self._chunk(choice, delta, None, logprobs, list(tokens) if reports.ids else None, prompt))
+        self._tokens += 0 if deltas else len(piece.token_ids)
+        return chunks
 
     def end(self, choice: int, generation: Generation, record: Record) -> list[bytes]:
         """See `Chunks`."""
@@ -142,7 +143,7 @@ class ChatChunks:
             chunk["prompt_token_ids"] = list(prompt)
         streaming = self._request.call.streaming
         if streaming is not None and streaming.continuous:
-            chunk["usage"] = usage_so_far(self._records, self._request.call.choices)
+            chunk["usage"] = usage_so_far(self._records, self._request.call.choices, self._tokens)
         return event(chunk)
 
 

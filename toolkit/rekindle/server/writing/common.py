@@ -105,11 +105,9 @@ def usage(generations: Sequence[Generation], choices: int) -> dict[str, Any]:
     }
 
 
-def usage_so_far(records: Sequence[Record], choices: int) -> dict[str, Any]:
-    """Return the token usage of an unfinished answer, without the details of `usage`."""
-    standings = [record.standing for record in records]
-    generated = sum(standing.generated for standing in standings)
-    return usage_of(sum(standing.prompt_tokens or 0 for standing in standings[::choices]), generated)
+def usage_so_far(records: Sequence[Record], choices: int, generated: int) -> dict[str, Any]:
+    """Return the token usage of an unfinished answer after `generated` tokens, without the details of `usage`."""
+    return usage_of(sum(len(record.prompt_token_ids) for record in records[::choices]), generated)
 
 
 def usage_of(prompt: int, generated: int) -> dict[str, Any]:

@@ -44,14 +44,16 @@ def _choice(index: int, generation: Generation, request: CompletionRequest, deco
         logprobs = writer.of([*prompt, *(generation.logprobs or ())])
     if request.echo:
         text = prompt_text(request.prompts[index], decode) + text
-    choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason(generation)}
     reports = request.call.reports
-    if reports.prompt:
-        choice["prompt_logprobs"] = prompt_scores(generation.prompt_logprobs or ())
-    if reports.ids:
-        choice["prompt_token_ids"] = list(generation.prompt_token_ids)
-        choice["token_ids"] = list(generation.token_ids)
-    return choice
+    return {
+        "index": index,
+        "text": text,
+        "logprobs": logprobs,
+        "finish_reason": finish_reason(generation),
+        "prompt_logprobs": prompt_scores(generation.prompt_logprobs or ()) if reports.prompt else None,
+        "prompt_token_ids": list(generation.prompt_token_ids) if reports.ids else None,
+        "token_ids": list(generation.token_ids) if reports.ids else None,
+    }
 
 
 def prompt_text(prompt: Text, decode: Decode) -> str:
@@ -97,12 +99,14 @@ class CompletionChunks:
     def __init__(self, head: Head, request: CompletionRequest, records: Sequence[Record], decode: Decode):
         self._head, self._request, self._records, self._decode = head, request, records, decode
         self._has_started = [False] * len(records)
+        self._tokens = 0
         self._logprobs = [TextLogprobs(by_id=request.call.reports.by_id) for _ in records]
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
         echo, scores, fields = self._start(choice, record)
         text = echo + piece.text
+        self._tokens += len(piece.token_ids)
         if self._request.call.reports.ids:
             fields["token_ids"] = list(piece.token_ids)
         if self._request.logprobs is not None:
@@ -149,5 +153,5 @@ class CompletionChunks:
         chunk: dict[str, Any] = {**self._head.of(KIND), "choices": [choice]}
         streaming = self._request.call.streaming
         if streaming is not None and streaming.continuous:
-            chunk["usage"] = usage_so_far(self._records, self._request.call.choices)
+            chunk["usage"] = usage_so_far(self._records, self._request.call.choices, self._tokens)
         return event(chunk)

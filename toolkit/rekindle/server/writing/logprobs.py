@@ -73,10 +73,12 @@ class TextLogprobs:
         if token.logprob != token.logprob:
             return None
         top: dict[str, float] = {}
+        names: dict[int, str] = {}
         for each in {each.token_id: each for each in (*token.top, token)}.values():
             name = _id(each) if self._by_id or each.text in top else each.text
-            top[name] = max(each.logprob, MIN_LOGPROB)
-        return top
+            names[each.token_id], top[name] = name, max(each.logprob, MIN_LOGPROB)
+        own = names[token.token_id]
+        return {own: top[own], **top}  # the token itself comes first, as in vLLM
 
 
 def _number(token: TokenLogprob) -> float | None:

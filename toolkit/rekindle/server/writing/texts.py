@@ -29,7 +29,13 @@ def tokens_object(tokens: Sequence[int], longest: int, texts: Sequence[str] | No
     return {"count": len(tokens), "max_model_len": longest, "tokens": list(tokens), "token_strs": texts}
 
 
+def pieces_object(tokens: Sequence[int], texts: Sequence[str]) -> dict[str, Any]:
+    """Return the token ids of a text, each with its own text, in llama.cpp's form."""
+    return {"tokens": [{"id": token, "piece": text} for token, text in zip(tokens, texts, strict=True)]}
+
+
 def model_card(model: str, created: int, longest: int | None, parent: str | None) -> dict[str, Any]:
     """Return the object describing a model, or an adapter of the model `parent`; a closed model has no `longest`."""
-    card = {"id": model, "object": "model", "created": created, "owned_by": "rekindle", "max_model_len": longest}
+    card = {"id": model, "object": "model", "created": created, "owned_by": "rekindle"}
+    card |= {"max_model_len": longest, "root": parent or model}
     return card if parent is None else card | {"parent": parent}
