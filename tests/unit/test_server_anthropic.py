@@ -418,8 +418,26 @@ def test_documents_and_search_results_in_text_are_read() -> None:
     document = {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "d"}}
     found = {"type": "search_result", "title": "S", "source": "u", "content": [{"type": "text", "text": "f"}]}
     inner = {"type": "document", "source": {"type": "content", "content": "c"}}
-    ((_, parts),) = messages_of({"role": "user", "content": [document, found, inner]})
-    assert [part["text"] for part in parts] == ["T\nd", "S\nu\nf", "c"]
+    loaded = {"type": "tool_reference", "tool_name": "weather"}
+    ((_, parts),) = messages_of({"role": "user", "content": [document, found, inner, loaded]})
+    assert [part["text"] for part in parts] == ["T\nd", "S\nu\nf", "c", "weather"]
+
+
+@pytest.mark.parametrize("missing", ["id", "name", "input"])
+def test_a_use_of_a_tool_is_whole(missing: str) -> None:
+    block: dict[str, Any] = {"type": "tool_use", "id": "t", "name": "weather", "input": {}}
+    del block[missing]
+    with pytest.raises(ApiError, match=missing):
+        messages_of({"role": "assistant", "content": [block]})
+
+
+async def test_models_are_listed_for_clients_of_either_api(serve: Serve) -> None:
+    served = app(serve("Hi"))
+    headers = {"anthropic-version": "2023-06-01"}
+    page = (await ask(served, "/v1/models", headers=headers)).json
+    assert (page["has_more"], page["first_id"], page["last_id"]) == (False, "fake", "fake")
+    assert (await ask(served, "/v1/models/fake", headers=headers)).json == page["data"][0]
+    assert (await ask(served, "/v1/models")).json["object"] == "list"
 
 
 @pytest.mark.parametrize(
@@ -429,6 +447,7 @@ def test_documents_and_search_results_in_text_are_read() -> None:
         {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": ""}},
         {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]},
         {"type": "tool_result", "tool_use_id": "t", "content": 5},
+        {"type": "tool_result", "content": "x"},
         {"type": "text", "text": None},
         {"type": ["text"]},
         {},
