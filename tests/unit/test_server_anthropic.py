@@ -274,6 +274,28 @@ async def test_the_prompt_is_that_of_the_chat_with_the_same_messages(serve: Serv
     assert count == {"input_tokens": len(session.encode(rendered))}
 
 
+async def test_a_template_without_tools_tells_and_counts_them(serve: Serve) -> None:
+    prompts: list[str] = []
+
+    def answer(prompt: str) -> str:
+        prompts.append(prompt)
+        return "Sunny"
+
+    served = app(
+        serve(
+            answer,
+            "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        )
+    )
+    body = {**BODY, "tools": [TOOL], "thinking": {"type": "adaptive"}}
+    usage = (await ask(served, PATH, body)).json["usage"]
+    assert "The weather." in prompts[0]
+    del body["max_tokens"]
+    counted = await ask(served, COUNT, {**body, "chat_template_kwargs": {"enable_thinking": False}})
+    assert counted.json == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
+
+
 async def test_a_last_message_of_the_assistant_is_continued(serve: Serve) -> None:
     session = serve("one two three")
     for begun, streams in (("one two", False), ("one two", True), ("one ", True), ("one ", False)):
