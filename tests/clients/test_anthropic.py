@@ -37,6 +37,13 @@ def calls_in(message: anthropic.types.Message) -> list[Any]:
     return [block for block in message.content if block.type == "tool_use"]
 
 
+def test_the_model_is_listed(client: anthropic.Anthropic, session: rekindle.Session) -> None:
+    assert [each.id for each in client.models.list()] == [NAME]
+    model = client.models.retrieve(NAME)
+    assert (model.type, model.max_input_tokens) == ("model", session.settings.max_context)
+    assert model.created_at.year > 2000
+
+
 def test_a_message_is_the_answer_of_the_session(client: anthropic.Anthropic, session: rekindle.Session) -> None:
     made = client.messages.create(
         model=NAME, messages=USER, max_tokens=9, extra_body={"temperature": 1, "seed": 5, "top_k": 20}

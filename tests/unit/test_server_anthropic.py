@@ -274,6 +274,28 @@ async def test_the_prompt_is_that_of_the_chat_with_the_same_messages(serve: Serv
     assert count == {"input_tokens": len(session.encode(rendered))}
 
 
+async def test_a_template_without_tools_tells_and_counts_them(serve: Serve) -> None:
+    prompts: list[str] = []
+
+    def answer(prompt: str) -> str:
+        prompts.append(prompt)
+        return "Sunny"
+
+    served = app(
+        serve(
+            answer,
+            "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        )
+    )
+    body = {**BODY, "tools": [TOOL], "thinking": {"type": "adaptive"}}
+    usage = (await ask(served, PATH, body)).json["usage"]
+    assert "The weather." in prompts[0]
+    del body["max_tokens"]
+    counted = await ask(served, COUNT, {**body, "chat_template_kwargs": {"enable_thinking": False}})
+    assert counted.json == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
+
+
 async def test_a_last_message_of_the_assistant_is_continued(serve: Serve) -> None:
     session = serve("one two three")
     for begun, streams in (("one two", False), ("one two", True), ("one ", True), ("one ", False)):
@@ -418,8 +440,26 @@ def test_documents_and_search_results_in_text_are_read() -> None:
     document = {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "d"}}
     found = {"type": "search_result", "title": "S", "source": "u", "content": [{"type": "text", "text": "f"}]}
     inner = {"type": "document", "source": {"type": "content", "content": "c"}}
-    ((_, parts),) = messages_of({"role": "user", "content": [document, found, inner]})
-    assert [part["text"] for part in parts] == ["T\nd", "S\nu\nf", "c"]
+    loaded = {"type": "tool_reference", "tool_name": "weather"}
+    ((_, parts),) = messages_of({"role": "user", "content": [document, found, inner, loaded]})
+    assert [part["text"] for part in parts] == ["T\nd", "S\nu\nf", "c", "weather"]
+
+
+@pytest.mark.parametrize("missing", ["id", "name", "input"])
+def test_a_use_of_a_tool_is_whole(missing: str) -> None:
+    block: dict[str, Any] = {"type": "tool_use", "id": "t", "name": "weather", "input": {}}
+    del block[missing]
+    with pytest.raises(ApiError, match=missing):
+        messages_of({"role": "assistant", "content": [block]})
+
+
+async def test_models_are_listed_for_clients_of_either_api(serve: Serve) -> None:
+    served = app(serve("Hi"))
+    headers = {"anthropic-version": "2023-06-01"}
+    page = (await ask(served, "/v1/models", headers=headers)).json
+    assert (page["has_more"], page["first_id"], page["last_id"]) == (False, "fake", "fake")
+    assert (await ask(served, "/v1/models/fake", headers=headers)).json == page["data"][0]
+    assert (await ask(served, "/v1/models")).json["object"] == "list"
 
 
 @pytest.mark.parametrize(
@@ -429,6 +469,7 @@ def test_documents_and_search_results_in_text_are_read() -> None:
         {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": ""}},
         {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]},
         {"type": "tool_result", "tool_use_id": "t", "content": 5},
+        {"type": "tool_result", "content": "x"},
         {"type": "text", "text": None},
         {"type": ["text"]},
         {},

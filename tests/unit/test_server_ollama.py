@@ -8,7 +8,9 @@ import pytest
 
 from rekindle.core.text.response import MessageForm
 from rekindle.server import app
+from rekindle.server.apis.ollama import OllamaRoutes
 from rekindle.server.errors import ApiError
+from rekindle.server.models.served import ModelCard, OneModel
 from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.messages import Template
 from rekindle.server.reading.ollama import read_ollama_chat, read_ollama_generate
@@ -180,6 +182,22 @@ async def test_models_are_listed_shown_and_pulled(serve: Serve) -> None:
     assert (await ask(served, "/api/pull", {"model": NAME, "stream": False})).json == {"status": "success"}
     missing = await ask(served, "/api/pull", {"model": "other"})
     assert (missing.status, missing.json["error"]) == (404, "there is no model 'other'; this server has 'fake'")
+
+
+async def test_closed_models_are_listed_without_a_size(serve: Serve) -> None:
+    (model,) = OneModel(serve("Hi"), None).open_models()
+
+    class Two(OneModel):
+        def cards(self) -> list[ModelCard]:
+            return [*super().cards(), ModelCard("fake-sql", NAME, 0, None), ModelCard("closed", None, 0, None)]
+
+    routes = OllamaRoutes(Two(model.session, None))
+    request: Any = None
+    tags = json.loads(bytes((await routes.tags(request)).body))["models"]
+    size = model.session.memory.weights
+    sizes = {"fake:latest": size, "fake-sql:latest": size, "closed:latest": 0}
+    assert {tag["name"]: tag["size"] for tag in tags} == sizes
+    assert len(json.loads(bytes((await routes.running(request)).body))["models"]) == 1
 
 
 async def test_a_model_may_have_the_tag_in_its_name(serve: Serve) -> None:

@@ -30,9 +30,11 @@ async def create_message(exchange: Exchange) -> ASGIApp:
 
 async def count_message_tokens(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/messages/count_tokens: the number of tokens in a conversation."""
-    prompt, options = read_count(exchange.body, template_of(exchange.model))
+    model = exchange.model
+    prompt, options = read_count(exchange.body, template_of(model))
+    used = model.without_unread(options, strict=exchange.body.strict)
     try:
-        count = await run_sync(lambda: exchange.model.session.count_tokens(prompt, **options))
+        count = await run_sync(lambda: model.session.count_tokens(prompt, **used))
     except RekindleError as error:
         raise api_error_of(error, {"prompt": "messages"}) from error
     return reply({"input_tokens": count})

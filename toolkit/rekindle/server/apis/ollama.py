@@ -16,7 +16,7 @@ from rekindle.server.apis.templates import template_of
 from rekindle.server.errors import api_error_of
 from rekindle.server.exchange import Exchange, send_nothing
 from rekindle.server.guards import reply
-from rekindle.server.models.served import Models, ServedModel
+from rekindle.server.models.served import Models
 from rekindle.server.models.session import ServedSession
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.messages import SWITCHES
@@ -58,7 +58,7 @@ async def generate(exchange: Exchange) -> ASGIApp:
     request = read_ollama_generate(exchange.body, template_of(exchange.model) if has_template else None)
     call = request.call
     if call is not None and request.context:
-        call = await run_sync(_after_context, exchange.model.session, call, request.context)
+        call = await run_sync(_after_context, exchange, call, request.context)
     return await _answer(exchange, request, call, in_chat=False)
 
 
@@ -72,9 +72,10 @@ async def _answer(exchange: Exchange, request: OllamaRequest, call: Call | None,
     return await exchange.finish(handles, call, lambda generations: ollama_object(head, generations[0], request, call))
 
 
-def _after_context(session: ServedSession, call: Call, context: Sequence[int]) -> Call:
+def _after_context(exchange: Exchange, call: Call, context: Sequence[int]) -> Call:
     """Return a call with the token ids of an earlier conversation before those of its prompt."""
-    options = dict(call.options)
+    session = exchange.model.session
+    options = dict(exchange.model.without_unread(call.options, strict=exchange.body.strict))
     variables = options.pop("chat_template_kwargs", None)
     try:
         text = (
@@ -110,6 +111,7 @@ async def _embed(exchange: Exchange, request: OllamaEmbedding) -> tuple[list[lis
     """Return vectors, and the number of tokens in their texts; None if the client disconnects first."""
     session = exchange.model.session
     inputs, count = await run_sync(_inputs, session, request, exchange.model.longest)
+    await exchange.admit()
     session.check_room()
     options = {"dimensions": request.dimensions, "adapter": exchange.model.adapter, "progress": False}
     try:
@@ -146,7 +148,7 @@ async def show(exchange: Exchange) -> ASGIApp:
     tokenizer = model.session.tokenizer
     abilities = {
         "completion": True,
-        "tools": "tools" in template.variables,
+        "tools": tokenizer is not None and tokenizer.chat_template is not None,
         "thinking": template.form.reasoning_key is not None or bool({*SWITCHES} & {*template.variables}),
     }
     source = None if tokenizer is None else tokenizer.chat_template
@@ -173,18 +175,26 @@ class OllamaRoutes:
 
     async def tags(self, request: Request) -> Response:
         """Serve GET /api/tags: the models, and their adapters."""
-        models = [_tag(model, name) for model in self._models.open_models() for name in model.names]
-        return reply({"models": models})
+        sizes = _sizes(self._models)
+        tags = [
+            tag_object(card.name, card.since, sizes.get(card.parent or card.name, 0)) for card in self._models.cards()
+        ]
+        return reply({"models": tags})
 
     async def running(self, request: Request) -> Response:
         """Serve GET /api/ps: the models in memory."""
-        models = [running_object(_tag(model, model.base), model.longest) for model in self._models.open_models()]
-        return reply({"models": models})
+        sizes = _sizes(self._models)
+        tags = [
+            running_object(tag_object(model.base, model.since, sizes[model.base]), model.longest)
+            for model in self._models.open_models()
+        ]
+        return reply({"models": tags})
 
     async def version(self, request: Request) -> Response:
         """Serve GET /api/version: the version of Ollama's API."""
         return reply({"version": API_VERSION})
 
 
-def _tag(model: ServedModel, name: str) -> dict[str, Any]:
-    return tag_object(name, model.since, model.session.memory.weights)
+def _sizes(models: Models) -> dict[str, int]:
+    """Return the bytes of the weights of each open model by its name."""
+    return {model.base: model.session.memory.weights for model in models.open_models()}

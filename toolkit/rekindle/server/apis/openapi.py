@@ -13,6 +13,7 @@ from rekindle.server.exchange import Endpoint
 from rekindle.server.reading.chat import read_chat
 from rekindle.server.reading.completion import read_completion
 from rekindle.server.reading.fields import Fields
+from rekindle.server.reading.judging import read_classes, read_pooling, read_ranking, read_score
 from rekindle.server.reading.messages import Template, read_count, read_messages
 from rekindle.server.reading.ollama import (
     read_ollama_chat,
@@ -60,6 +61,10 @@ BODIES: Final[Mapping[str, Body]] = {
     "/api/generate": Body(lambda body: read_ollama_generate(body, _TEMPLATE), {"prompt": "The sea"}),
     "/api/embed": Body(lambda body: read_ollama_embed(body, 1), {"input": "The sea"}),
     "/api/embeddings": Body(read_ollama_embedding, {"prompt": "The sea"}),
+    "/v1/rerank": Body(lambda body: read_ranking(body, 1), {"query": "Where is Oslo?", "documents": ["In Norway"]}),
+    "/v1/score": Body(lambda body: read_score(body, 1), {"text_1": "Where is Oslo?", "text_2": "In Norway"}),
+    "/v1/classify": Body(lambda body: read_classes(body, 1, PLAIN.form), {"input": "The sea"}),
+    "/v1/pooling": Body(lambda body: read_pooling(body, 1, PLAIN.form), {"input": "The sea"}),
     "/tokenize": Body(lambda body: read_tokenize(body, PLAIN.form), {"prompt": "The sea"}),
     "/detokenize": Body(tokens_of, {"tokens": [1]}),
 }
@@ -112,7 +117,7 @@ def _summary(answer: object) -> str:
 
 
 def _body_path(path: str) -> str:
-    return path if path in BODIES else f"/v1{path}"
+    return path if path in BODIES else f"/v1/{path.rpartition('/v2/')[2].removeprefix('/')}"
 
 
 @cache

@@ -11,6 +11,7 @@ from rekindle.server.apis.openapi import openapi
 from rekindle.server.errors import ApiError, api_error_of
 from rekindle.server.guards import reply
 from rekindle.server.models.served import ModelCard, Models, unknown_model
+from rekindle.server.writing.messages import model_object, models_page
 from rekindle.server.writing.metrics import joined
 from rekindle.server.writing.texts import model_card
 
@@ -31,14 +32,18 @@ class StateRoutes:
 
     async def models(self, request: Request) -> Response:
         """Serve GET /v1/models: the models, and their adapters."""
-        return reply({"object": "list", "data": [_card(card) for card in self._models.cards()]})
+        cards = self._models.cards()
+        if _is_anthropic(request):
+            return reply(models_page([model_object(card.name, card.since, card.longest) for card in cards]))
+        return reply({"object": "list", "data": [_card(card) for card in cards]})
 
     async def model(self, request: Request) -> Response:
         """Serve GET /v1/models/NAME: one model."""
         name, cards = request.path_params["name"], self._models.cards()
         for card in cards:
             if card.name == name:
-                return reply(_card(card))
+                is_anthropic = _is_anthropic(request)
+                return reply(model_object(name, card.since, card.longest) if is_anthropic else _card(card))
         raise unknown_model(name, [card.name for card in cards])
 
     async def version(self, request: Request) -> Response:
@@ -81,6 +86,11 @@ class StateRoutes:
         several = sum(card.parent is None for card in self._models.cards()) > 1
         text = joined(texts) if several else "".join(texts.values())
         return PlainTextResponse(text, headers={"content-type": METRICS_TYPE})
+
+
+def _is_anthropic(request: Request) -> bool:
+    """Return True for a client of Anthropic's API, whose list of models has the path of OpenAI's."""
+    return "anthropic-version" in request.headers
 
 
 def _version() -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from rekindle.core.request.checks import preview
 from rekindle.server.errors import invalid_field
 
-ROLES: Final[Mapping[Any, str]] = {
+ROLES: Final[Mapping[str, str]] = {
     "user": "user",
     "assistant": "assistant",
     "system": "system",
@@ -37,7 +37,7 @@ class Messages:
     def __init__(self, late_system: bool):
         self.messages: list[Message] = []
         self._late_system = late_system
-        self._names: dict[Any, Any] = {}  # of the called tools, by the ids of the calls
+        self._names: dict[str, str] = {}  # of the called tools, by the ids of the calls
 
     def system(self, content: Any) -> None:
         """Add instructions: a text, or blocks of text.
@@ -59,8 +59,8 @@ class Messages:
         Raises:
             ApiError: its role or a block of its content is not served.
         """
-        role, content = ROLES.get(_hashable(message.get("role"))), message.get("content")
-        match role:
+        role, content = message.get("role"), message.get("content")
+        match ROLES.get(role) if isinstance(role, str) else None:
             case "system":
                 texts = [each for each in text_blocks(content, f"{field}.content") if not each.startswith(CHANGING)]
                 if texts:
@@ -72,7 +72,7 @@ class Messages:
                 self._add_assistant(content, f"{field}.content")
             case _:
                 rule = "must be user, assistant or system"
-                raise invalid_field(field, f"{field}.role {rule}, got {preview(message.get('role'))}")
+                raise invalid_field(field, f"{field}.role {rule}, got {preview(role)}")
 
     def _add_user(self, content: Any, field: str) -> None:
         """Add a message of the user: first the results of tools, then its texts."""
@@ -86,13 +86,12 @@ class Messages:
             self._add("user", parts)
 
     def _add_result(self, block: Mapping[str, Any], field: str) -> None:
-        identity = block.get("tool_use_id")
-        content = block.get("content")
+        identity, content = _string(block, "tool_use_id", field), block.get("content")
         text = "\n".join([] if content is None else text_blocks(content, f"{field}.content"))
         if block.get("is_error") is True:
             text = f"error: {text}"
         message = {"role": "tool", "tool_call_id": identity, "content": text}
-        name = self._names.get(_hashable(identity))
+        name = self._names.get(identity)
         self.messages.append(message if name is None else {**message, "name": name})
 
     def _add_assistant(self, content: Any, field: str) -> None:
@@ -114,11 +113,12 @@ class Messages:
             message["tool_calls"] = [*message.get("tool_calls", ()), *calls]
 
     def _call(self, block: Mapping[str, Any], field: str) -> Message:
-        name, arguments = _string(block, "name", field), block.get("input")
+        identity, name = _string(block, "id", field), _string(block, "name", field)
+        arguments = block.get("input")
         if not isinstance(arguments, dict):
             raise invalid_field(field, f"{field}.input must be an object, got {preview(arguments)}")
-        self._names[_hashable(block.get("id"))] = name
-        return {"id": block.get("id"), "type": "function", "function": {"name": name, "arguments": arguments}}
+        self._names[identity] = name
+        return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
     def _add(self, role: str, parts: Sequence[Message]) -> Message:
         """Add parts to the last message if it has this role, or else append a message; return the message."""
@@ -156,7 +156,7 @@ def _blocks(content: Any, field: str) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def _text(block: Mapping[str, Any], field: str) -> str:
-    """Return the text of a block with text, a document in plain text, or a search result."""
+    """Return the text of a block with text, a document in plain text, a search result, or the name of a tool."""
     match block:
         case {"type": "text"}:
             return _string(block, "text", field)
@@ -166,6 +166,8 @@ def _text(block: Mapping[str, Any], field: str) -> str:
             return _titled(block, text_blocks(content, f"{field}.source.content"))
         case {"type": "search_result", "content": content}:
             return _titled(block, text_blocks(content, f"{field}.content"))
+        case {"type": "tool_reference", "tool_name": str(text)}:
+            return text
     kind = preview(block.get("type"))
     raise invalid_field(field, f"{field} is of type {kind}, and this server reads only text; put its text in")
 
@@ -185,7 +187,3 @@ def _string(block: Mapping[str, Any], name: str, field: str) -> str:
 
 def _part(text: str) -> Message:
     return {"type": "text", "text": text}
-
-
-def _hashable(value: Any) -> Any:
-    return value if isinstance(value, str) else None

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rekindle.client.record import Record
@@ -168,3 +169,22 @@ class MessageChunks:
 
 def _event(kind: str, **fields: Any) -> bytes:
     return named_event(kind, {"type": kind, **fields})
+
+
+def model_object(name: str, since: int, longest: int | None) -> dict[str, Any]:
+    """Return the object describing a model.
+
+    Args:
+        name: its name for clients.
+        since: the start of its service, in seconds since 1970.
+        longest: the tokens of its context; None while it is closed.
+    """
+    created = datetime.fromtimestamp(since, UTC).isoformat().replace("+00:00", "Z")
+    limits = {"max_input_tokens": longest, "max_tokens": longest}
+    return {"type": "model", "id": name, "display_name": name, "created_at": created, **limits}
+
+
+def models_page(models: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the list of all models, in one page."""
+    names = [model["id"] for model in models] or [None]
+    return {"data": list(models), "has_more": False, "first_id": names[0], "last_id": names[-1]}
