@@ -52,6 +52,10 @@ _TAGS = (
 )
 _THINK = "<think>\n{{ m.reasoning_content }}\n</think>\n\n"
 _CHATML_TOKENS = {"<|im_start|>": True, "<|im_end|>": True}
+_PYTHON = (
+    "{{ f.name }}({% for k, v in f.arguments | items %}{{ '' if loop.first else ', ' }}{{ k }}="
+    '{{ v | tojson }}{% endfor %}){{ "" if loop.last else ", " }}'
+)
 _LISTED = '{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}{{ "" if loop.last else ", " }}'
 
 FORMS: Final[dict[str, Form]] = {
@@ -238,6 +242,198 @@ FORMS: Final[dict[str, Form]] = {
         },
         content=False,
         several=False,
+    ),
+    "glm 4.6": Form(
+        _turns(
+            "<|user|>\n",
+            "<|assistant|>",
+            "",
+            "{% if m.reasoning_content %}\n<think>{{ m.reasoning_content }}</think>{% endif %}"
+            "{% if m.content %}\n{{ m.content }}{% endif %}"
+            + _CALLS
+            + "\n<tool_call>{{ f.name }}\n{% for k, v in f.arguments | items %}<arg_key>{{ k }}</arg_key>\n"
+            "<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>{% endfor %}"
+            "<|user|>",
+        ),
+        "<|user|>",
+        {
+            **{"<|user|>": True, "<|assistant|>": True, "<think>": False, "</think>": False},
+            **dict.fromkeys(("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>"), False),
+            **dict.fromkeys(("<arg_value>", "</arg_value>"), False),
+        },
+    ),
+    "glm 4.7": Form(
+        _turns(
+            "<|user|>",
+            "<|assistant|>",
+            "",
+            "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content or '' }}"
+            + _CALLS
+            + "<tool_call>{{ f.name }}{% for k, v in f.arguments | items %}<arg_key>{{ k }}</arg_key>"
+            "<arg_value>{{ v if v is string else v | tojson }}</arg_value>{% endfor %}</tool_call>{% endfor %}<|user|>",
+        ),
+        "<|user|>",
+        {"<|user|>": True, "<|assistant|>": True},
+    ),
+    "kimi k2": Form(
+        _turns(
+            "<|im_user|>user<|im_middle|>",
+            "<|im_assistant|>assistant<|im_middle|>",
+            "<|im_end|>",
+            "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content or '' }}"
+            "{% if m.tool_calls %}<|tool_calls_section_begin|>"
+            + _CALLS
+            + "<|tool_call_begin|>functions.{{ f.name }}:{{ loop.index0 }}<|tool_call_argument_begin|>"
+            "{{ f.arguments | tojson }}<|tool_call_end|>{% endfor %}<|tool_calls_section_end|>{% endif %}<|im_end|>",
+        ),
+        "<|im_end|>",
+        {
+            **dict.fromkeys(("<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>"), True),
+            **dict.fromkeys(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"), False),
+            **dict.fromkeys(("<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"), False),
+        },
+    ),
+    "minimax m2": Form(
+        _turns(
+            "]~b]user\n",
+            "]~b]ai\n",
+            "[e~[\n",
+            "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+            "{{ m.content or '' }}{% if m.tool_calls %}\n<minimax:tool_call>\n"
+            + _CALLS
+            + '<invoke name="{{ f.name }}">\n{% for k, v in f.arguments | items %}'
+            '<parameter name="{{ k }}">{{ v if v is string else v | tojson }}</parameter>\n{% endfor %}</invoke>\n'
+            "{% endfor %}</minimax:tool_call>{% endif %}[e~[\n",
+        ),
+        "[e~[",
+        {"]~b]": True, "[e~[": True, "<minimax:tool_call>": False, "</minimax:tool_call>": False},
+    ),
+    "deepseek v3.2": Form(
+        _turns(
+            "<｜User｜>",
+            "<｜Assistant｜>",
+            "",
+            "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content or '' }}"
+            "{% if m.tool_calls %}{{ '\n\n' }}<｜DSML｜function_calls>\n"
+            + _CALLS
+            + '<｜DSML｜invoke name="{{ f.name }}">\n{% for k, v in f.arguments | items %}'
+            "<｜DSML｜parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">"
+            "{{ v if v is string else v | tojson }}</｜DSML｜parameter>\n{% endfor %}</｜DSML｜invoke>\n"
+            "{% endfor %}</｜DSML｜function_calls>{% endif %}<｜end▁of▁sentence｜>",
+        ),
+        "<｜end▁of▁sentence｜>",
+        {"<｜User｜>": True, "<｜Assistant｜>": True, "<｜end▁of▁sentence｜>": True, "｜DSML｜": False},
+    ),
+    "apertus": Form(
+        _turns(
+            "<|user_start|>",
+            "<|assistant_start|>",
+            "<|user_end|>",
+            "{{ m.content or '' }}{% if m.tool_calls %}<|tools_prefix|>["
+            + _CALLS
+            + '{"{{ f.name }}": {{ f.arguments | tojson }}}{{ "" if loop.last else ", " }}{% endfor %}]<|tools_suffix|>'
+            "{% endif %}<|assistant_end|>",
+        ),
+        "<|assistant_end|>",
+        {
+            **dict.fromkeys(("<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>"), True),
+            **dict.fromkeys(("<|tools_prefix|>", "<|tools_suffix|>"), True),
+        },
+        thinks=False,
+    ),
+    "command r+": Form(
+        _turns(
+            "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>",
+            "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+            "<|END_OF_TURN_TOKEN|>",
+            "{{ m.content or '' }}{% if m.tool_calls %}Action: ```json\n[\n"
+            + _CALLS
+            + '    {"tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}'
+            '{{ "" if loop.last else "," }}\n{% endfor %}]```{% endif %}<|END_OF_TURN_TOKEN|>',
+        ),
+        "<|END_OF_TURN_TOKEN|>",
+        dict.fromkeys(
+            ("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>"), True
+        ),
+        thinks=False,
+    ),
+    "xlam": Form(
+        _turns(
+            "<|start_header_id|>user<|end_header_id|>\n\n",
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+            "<|eot_id|>",
+            "{% if m.tool_calls %}[" + _CALLS + _LISTED + "{% endfor %}]{% else %}{{ m.content }}{% endif %}<|eot_id|>",
+        ),
+        "<|eot_id|>",
+        {"<|start_header_id|>": True, "<|end_header_id|>": True, "<|eot_id|>": True},
+        thinks=False,
+        content=False,
+    ),
+    "functionary": Form(
+        _turns(
+            "<|start_header_id|>user<|end_header_id|>\n\n",
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+            "<|eot_id|>",
+            "{{ m.content or '' }}"
+            + _CALLS
+            + "<function={{ f.name }}>{{ f.arguments | tojson }}</function>{% endfor %}<|eot_id|>",
+        ),
+        "<|eot_id|>",
+        {"<|start_header_id|>": True, "<|end_header_id|>": True, "<|eot_id|>": True},
+        thinks=False,
+    ),
+    "phi-4-mini, functools": Form(
+        _turns(
+            "<|user|>",
+            "<|assistant|>",
+            "<|end|>",
+            "{{ m.content or '' }}{% if m.tool_calls %}functools["
+            + _CALLS
+            + _LISTED
+            + "{% endfor %}]{% endif %}<|end|>",
+        ),
+        "<|end|>",
+        {"<|user|>": True, "<|assistant|>": True, "<|end|>": True},
+        thinks=False,
+    ),
+    "llama 3.2, pythonic": Form(
+        _turns(
+            "<|start_header_id|>user<|end_header_id|>\n\n",
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+            "<|eot_id|>",
+            "{% if m.tool_calls %}[" + _CALLS + _PYTHON + "{% endfor %}]{% else %}{{ m.content }}{% endif %}<|eot_id|>",
+        ),
+        "<|eot_id|>",
+        {"<|start_header_id|>": True, "<|end_header_id|>": True, "<|eot_id|>": True},
+        thinks=False,
+        content=False,
+    ),
+    "lfm2": Form(
+        _chatml(
+            _THINK,
+            "{{ '<|tool_call_start|>[' if loop.first else ', ' }}"
+            + _PYTHON.partition('{{ "" if')[0]
+            + "{{ ']<|tool_call_end|>' if loop.last }}",
+        ),
+        "<|im_end|>",
+        {**_CHATML_TOKENS, "<|tool_call_start|>": True, "<|tool_call_end|>": True},
+    ),
+    "gemma 4": Form(
+        _turns(
+            "<|turn>user\n",
+            "<|turn>model\n",
+            "<turn|>\n",
+            "{% if m.reasoning_content %}<|channel>thought\n{{ m.reasoning_content }}<channel|>{% endif %}"
+            "{{ m.content or '' }}" + _CALLS + "<|tool_call>call:{{ f.name + '{' }}"
+            "{% for k, v in f.arguments | dictsort %}{{ '' if loop.first else ',' }}{{ k }}:"
+            "{{ '<|\"|>' + v + '<|\"|>' if v is string else v | tojson }}{% endfor %}}<tool_call|>{% endfor %}"
+            "<turn|>\n",
+        ),
+        "<turn|>",
+        {
+            **dict.fromkeys(("<|turn>", "<turn|>"), True),
+            **dict.fromkeys(("<|tool_call>", "<tool_call|>", "<|channel>", "<channel|>", '<|"|>'), True),
+        },
     ),
 }
 

@@ -10,9 +10,9 @@ from rekindle.core.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.core.text.chat import render
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import MessageForm, Response, ToolCall
-from rekindle.core.text.responses import families
 from rekindle.core.text.responses.families import template_for
 from rekindle.core.text.responses.formats import PLAIN, format_of
+from rekindle.core.text.responses.forms.objects import HERMES as HERMES_CALLS
 from rekindle.core.text.responses.reading import TemplateReading
 from rekindle.core.text.tokenizer import Tokenizer
 from tests.unit.response_cases import CASES, HARMONY, QWEN
@@ -55,7 +55,7 @@ def test_a_message_has_the_form_that_the_template_reads(template: str, form: Mes
 def test_a_model_that_marks_nothing_answers_in_plain_text() -> None:
     assert of(None) == PLAIN
     plain = of("{{ messages[0].content }}")
-    assert (plain.is_plain, plain.tells_tools, plain.source["fields"]["tool_calls"]) == (True, True, families.HERMES)
+    assert (plain.is_plain, plain.tells_tools, plain.source["fields"]["tool_calls"]) == (True, True, HERMES_CALLS)
     assert of("{{ messages[0].content }}{{ tools }}").template is None
 
 

@@ -9,10 +9,15 @@ from typing import Any, Final
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.responses import families
 from rekindle.core.text.responses.calls import allows
-from rekindle.core.text.responses.families import TemplateData
+from rekindle.core.text.responses.forms import objects, tags
+from rekindle.core.text.responses.forms.objects import TemplateData
 
 JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """Style of JSON arguments, as in the JSON of chat templates."""
+
+
+TYPED: Final = "TYPED"
+_LINES: Final = ("<parameter=", ">\n", "\n</parameter>\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +30,8 @@ class CallForm:
         after: text after a call's arguments.
         begin, end: text around the whole list of calls.
         separator: text between two calls, or None if an answer has a single call.
-        uses_tags: whether arguments are tags with values instead of JSON.
-        edge: text between a tag and its value.
+        tag: for arguments as tags instead of JSON, the texts before a name, between it and the value, and after the
+            value. `TYPED` in the second one means "true" for a string, and "false" for JSON.
     """
 
     before: str
@@ -35,31 +40,29 @@ class CallForm:
     begin: str = ""
     end: str = ""
     separator: str | None = ""
-    uses_tags: bool = False
-    edge: str = "\n"
+    tag: tuple[str, str, str] | None = None
 
 
 _NAME, _ARGUMENTS = '{"name": "', '", "arguments": '
 _FORMS: Final[Sequence[tuple[TemplateData, CallForm]]] = (
-    (families.HERMES, CallForm(f"<tool_call>\n{_NAME}", _ARGUMENTS, "}\n</tool_call>", separator="\n")),
+    (objects.HERMES, CallForm(f"<tool_call>\n{_NAME}", _ARGUMENTS, "}\n</tool_call>", separator="\n")),
     (
-        families.PARAMETERS,
-        CallForm("<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", separator="\n", uses_tags=True),
+        tags.PARAMETERS,
+        CallForm("<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", separator="\n", tag=_LINES),
     ),
     (
-        families.SEED_PARAMETERS,
+        tags.SEED_PARAMETERS,
         CallForm(
             "<seed:tool_call>\n<function=",
             ">\n",
             "</function>\n</seed:tool_call>",
             separator="\n",
-            uses_tags=True,
-            edge="",
+            tag=("<parameter=", ">", "</parameter>\n"),
         ),
     ),
-    (families.NEMOTRON, CallForm(_NAME, _ARGUMENTS, "}", "<TOOLCALL>[", "]</TOOLCALL>", ", ")),
+    (objects.NEMOTRON, CallForm(_NAME, _ARGUMENTS, "}", "<TOOLCALL>[", "]</TOOLCALL>", ", ")),
     (
-        families.COMMAND,
+        objects.COMMAND,
         CallForm(
             '{"tool_call_id": "0", "tool_name": "',
             '", "parameters": ',
@@ -70,13 +73,13 @@ _FORMS: Final[Sequence[tuple[TemplateData, CallForm]]] = (
         ),
     ),
     (
-        families.HUNYUAN,
+        objects.HUNYUAN,
         CallForm("<tool_call>", "\n```json\n", "\n```</tool_call>", "<tool_calls>\n", "\n</tool_calls>", "\n"),
     ),
-    (families.MISTRAL_LIST, CallForm(_NAME, _ARGUMENTS, "}", "[TOOL_CALLS] [", "]", ", ")),
-    (families.MISTRAL_NAMED, CallForm("[TOOL_CALLS]", "[ARGS]", "")),
+    (objects.MISTRAL_LIST, CallForm(_NAME, _ARGUMENTS, "}", "[TOOL_CALLS] [", "]", ", ")),
+    (objects.MISTRAL_NAMED, CallForm("[TOOL_CALLS]", "[ARGS]", "")),
     (
-        families.DEEPSEEK_FENCED,
+        objects.DEEPSEEK_FENCED,
         CallForm(
             "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
             "\n```json\n",
@@ -87,7 +90,7 @@ _FORMS: Final[Sequence[tuple[TemplateData, CallForm]]] = (
         ),
     ),
     (
-        families.DEEPSEEK,
+        objects.DEEPSEEK,
         CallForm(
             "<｜tool▁call▁begin｜>",
             "<｜tool▁sep｜>",
@@ -96,8 +99,67 @@ _FORMS: Final[Sequence[tuple[TemplateData, CallForm]]] = (
             "<｜tool▁calls▁end｜>",
         ),
     ),
-    (families.LLAMA3, CallForm(_NAME, '", "parameters": ', "}", separator=None)),
-    (families.GRANITE, CallForm(_NAME, _ARGUMENTS, "}", "<|tool_call|>[", "]", ", ")),
+    (
+        objects.KIMI,
+        CallForm(
+            "<|tool_call_begin|>functions.",
+            ":0<|tool_call_argument_begin|>",
+            "<|tool_call_end|>",
+            "<|tool_calls_section_begin|>",
+            "<|tool_calls_section_end|>",
+        ),
+    ),
+    (
+        objects.ACTION,
+        CallForm('{"tool_name": "', '", "parameters": ', "}", "Action: ```json\n[\n    ", "\n]```", ",\n    "),
+    ),
+    (objects.FUNCTIONARY, CallForm("<function=", ">", "</function>")),
+    (objects.APERTUS, CallForm('{"', '": ', "}", "<|tools_prefix|>[", "]<|tools_suffix|>", ", ")),
+    (objects.XLAM, CallForm(_NAME, _ARGUMENTS, "}", "[", "]", ", ")),
+    (objects.FUNCTOOLS, CallForm(_NAME, _ARGUMENTS, "}", "functools[", "]", ", ")),
+    (
+        tags.GLM,
+        CallForm(
+            "<tool_call>",
+            "\n",
+            "</tool_call>",
+            separator="\n",
+            tag=("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"),
+        ),
+    ),
+    (
+        tags.GLM_DENSE,
+        CallForm(
+            "<tool_call>",
+            "",
+            "</tool_call>",
+            tag=("<arg_key>", "</arg_key><arg_value>", "</arg_value>"),
+        ),
+    ),
+    (
+        tags.MINIMAX,
+        CallForm(
+            '<invoke name="',
+            '">\n',
+            "</invoke>\n",
+            "<minimax:tool_call>\n",
+            "</minimax:tool_call>",
+            tag=('<parameter name="', '">', "</parameter>\n"),
+        ),
+    ),
+    (
+        tags.DSML,
+        CallForm(
+            '<｜DSML｜invoke name="',
+            '">\n',
+            "</｜DSML｜invoke>\n",
+            "\n\n<｜DSML｜function_calls>\n",
+            "</｜DSML｜function_calls>",
+            tag=('<｜DSML｜parameter name="', f'" string="{TYPED}">', "</｜DSML｜parameter>\n"),
+        ),
+    ),
+    (objects.LLAMA3, CallForm(_NAME, '", "parameters": ', "}", separator=None)),
+    (objects.GRANITE, CallForm(_NAME, _ARGUMENTS, "}", "<|tool_call|>[", "]", ", ")),
     (
         families.HARMONY["tool_calls"],
         CallForm("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "<|call|>", separator=None),
@@ -113,8 +175,8 @@ def form_of(calls: TemplateData | None) -> CallForm | None:
 def call_form_in(chat_template: str) -> CallForm:
     """Return the form of calls for a chat template without tools: its own, or that of Hermes."""
     form = form_of(families.call_field_for(chat_template))
-    if form is None or form.uses_tags:
-        form = form_of(families.HERMES)
+    if form is None or form.tag:
+        form = form_of(objects.HERMES)
     assert form is not None, "the form of Hermes is known"
     return form
 
@@ -161,7 +223,7 @@ def call_grammar(
         arguments = f"arguments_{place}"
         parts = (writer.text(form.before + name + form.between), arguments, writer.text(form.after))
         rules.append(f"call_{place}: {' '.join(filter(None, parts))}")
-        rules += _tags(arguments, schema, form.edge) if form.uses_tags else [f"{arguments}: {_json(schema)}"]
+        rules += _tags(arguments, schema, form.tag, writer) if form.tag else [f"{arguments}: {_json(schema)}"]
     return "\n".join(rules) + "\n"
 
 
@@ -182,23 +244,30 @@ def _reasoning_rules(begin: str, end: str, in_reasoning: bool, writer: "_Writer"
     yield "thought: thoughts /\\s*/" if in_reasoning else f"thought: ({writer.text(begin)} thoughts /\\s*/)?"
 
 
-def _tags(name: str, schema: Mapping[str, Any], edge: str) -> Iterator[str]:
+def _tags(name: str, schema: Mapping[str, Any], tag: tuple[str, str, str], writer: "_Writer") -> Iterator[str]:
     """Yield the rules for arguments as tags, in the order of the schema.
 
     Strings are written without quotes. They cannot contain argument tags, which the parser would match.
     """
-    end = json.dumps(f"{edge}</parameter>\n")
-    tags = []
+    begin, key_end, value_end = tag
+    end, tags = writer.text(value_end), []
     for place, (key, kind) in enumerate(schema.get("properties", {}).items()):
         value = f"{name}_{place}"
-        tag = f"{json.dumps(f'<parameter={key}>' + edge)} {value}"
-        tags.append(tag if key in schema.get("required", ()) else f"({tag})?")
         texts = [each for each in kind.get("enum", ()) if isinstance(each, str)] if isinstance(kind, Mapping) else []
+        is_text = bool(texts) or allows("string", kind, schema)
+        opening = f"{begin}{key}{key_end.replace(TYPED, str(is_text).lower())}"
+        rule = f"{writer.text(opening)} {value}"
+        tags.append(rule if key in schema.get("required", ()) else f"({rule})?")
         if texts:
             yield f"{value}: ({' | '.join(json.dumps(text, ensure_ascii=False) for text in texts)}) {end}"
-        elif allows("string", kind, schema):
-            yield f"{value.upper()}: ({_without('<parameter=', '</parameter>')})? {end}"
-            yield f"{value}: {value.upper()}"
+        elif is_text:
+            text = _without(begin, value_end.strip())
+            if end.startswith("<"):  # a terminal cannot have a token
+                yield f"{value.upper()}: {text}"
+                yield f"{value}: {value.upper()}? {end}"
+            else:
+                yield f"{value.upper()}: ({text})? {end}"
+                yield f"{value}: {value.upper()}"
         else:
             yield f"{value}: {_json(kind)} {end}"
     yield f"{name}: {' '.join(tags) or json.dumps('')}"

@@ -1,5 +1,6 @@
-"""Conversion of an answer's text to values: text, numbers, JSON, or key-value pairs."""
+"""Conversion of an answer's text to values: text, numbers, JSON, Python calls, or key-value pairs."""
 
+import ast
 import json
 import math
 import re
@@ -36,8 +37,8 @@ def is_inside(name: str, text: str, arguments: Arguments) -> bool:
         starts = [match.end() for match in re.finditer(arguments["value_begin"], text)]
         ends = [match.end() for match in re.finditer(arguments["value_end"], text)]
         return bool(starts) and (not ends or ends[-1] < starts[-1])
-    if name != "json" or "string_delims" in arguments:
-        return False
+    if name not in ("json", "json-by-name") or "string_delims" in arguments:
+        return name == "python-calls" and any(quote in _PYTHON_STRINGS.sub("", text) for quote in "\"'")
     return '"' in _STRINGS.sub("", text)
 
 
@@ -141,6 +142,47 @@ def _decode(text: str, place: int) -> tuple[Any, int]:
         raise Malformed(f"expected JSON, got {text.strip()!r:.200}: {error}") from error
 
 
+def _by_name(text: str, arguments: Arguments) -> list[dict[str, Any]]:
+    """Parse a JSON list of objects with one key each, the name of a call, and its arguments."""
+    values = _json(text, {})
+    calls = values if isinstance(values, list) else [values]
+    if not all(isinstance(call, dict) and len(call) == 1 for call in calls):
+        raise Malformed(f"expected a list of objects with one name each, got {text.strip()!r:.200}")
+    return [{"name": name, "arguments": value} for call in calls for name, value in call.items()]
+
+
+def _python_calls(text: str, arguments: Arguments) -> list[dict[str, Any]]:
+    """Parse calls in Python's syntax, alone or in a list, whose arguments are literals with keywords."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise Malformed(f"expected calls in Python, got {text.strip()!r:.200}: {error}") from error
+    return [_python_call(node) for node in (tree.elts if isinstance(tree, ast.List) else [tree])]
+
+
+def _python_call(node: ast.expr) -> dict[str, Any]:
+    if not isinstance(node, ast.Call) or node.args or any(keyword.arg is None for keyword in node.keywords):
+        raise Malformed(f"expected a call with keywords, got {ast.unparse(node)!r:.200}")
+    values = {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords}
+    return {"name": ast.unparse(node.func), "arguments": values}
+
+
+def _literal(node: ast.expr) -> Any:
+    match node:
+        case ast.Name(id=name) if name in _JSON_NAMES:
+            return _JSON_NAMES[name]
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_literal(item) for item in items]
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            return {str(_literal(key)): _literal(value) for key, value in zip(keys, values, strict=True) if key}
+    try:
+        value = ast.literal_eval(node)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, TypeError) as error:
+        raise Malformed(f"expected a value, got {ast.unparse(node)!r:.200}") from error
+    return value
+
+
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
@@ -156,6 +198,8 @@ _DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_no_numbe
 _VALUE: Final = re.compile(r"[{\[]")
 _BETWEEN: Final = " \t\r\n,;"
 """Separators between values."""
+_JSON_NAMES: Final = {"true": True, "false": False, "null": None}
+_PYTHON_STRINGS: Final = re.compile(r"""("|')(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
@@ -217,6 +261,8 @@ _READERS: Mapping[str, Callable[[str, Arguments], Any]] = {
     "float": _float,
     "bool": _boolean,
     "json": _json,
+    "json-by-name": _by_name,
+    "python-calls": _python_calls,
     "xml-inline": _tags,
     "kv-lines": _lines,
 }

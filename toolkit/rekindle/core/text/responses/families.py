@@ -8,6 +8,28 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rekindle.core.text.ends import END_TOKENS
+from rekindle.core.text.responses.forms.code import GEMMA4, LFM2, PYTHONIC
+from rekindle.core.text.responses.forms.objects import (
+    ACTION,
+    APERTUS,
+    CALL_BY_NAME,
+    COMMAND,
+    DEEPSEEK,
+    DEEPSEEK_FENCED,
+    FUNCTIONARY,
+    FUNCTOOLS,
+    GRANITE,
+    HERMES,
+    HUNYUAN,
+    KIMI,
+    LLAMA3,
+    MISTRAL_LIST,
+    MISTRAL_NAMED,
+    NEMOTRON,
+    XLAM,
+    TemplateData,
+)
+from rekindle.core.text.responses.forms.tags import DSML, GLM, GLM_DENSE, MINIMAX, PARAMETERS, SEED_PARAMETERS
 
 ANCHORS: Final = (
     *("<|im_start|>assistant\n", "<|im_start|>assistant"),  # ChatML: Qwen, Hermes, SmolLM
@@ -18,10 +40,10 @@ ANCHORS: Final = (
     "<|start_of_role|>assistant<|end_of_role|>",  # Granite
     *("<|assistant|>\n", "<|assistant|>"),
     *("<start_of_turn>model\n", "<|turn>model\n"),
+    *("<|im_assistant|>assistant<|im_middle|>", "]~b]ai\n"),  # Kimi, MiniMax
+    *("<|assistant_start|>", "<|CHATBOT_TOKEN|>", "<seed:bos>assistant\n"),  # Apertus, Command R, Seed-OSS
 )
 """Texts directly before an answer."""
-
-TemplateData = Mapping[str, Any]
 
 # The patterns match only at the start of an answer: later, these delimiters are plain text.
 THINK: Final[TemplateData] = {"open_pattern": r"\A\s*<think>", "close": "</think>"}
@@ -37,111 +59,8 @@ COMMAND_THINK: Final[TemplateData] = {
     "open_pattern": r"\A\s*<\|START_THINKING\|>",
     "close_pattern": r"<\|END_THINKING\|>(?:\s*<\|START_RESPONSE\|>)?",
 }
+CHANNEL: Final[TemplateData] = {"open_pattern": r"\A\s*<\|channel>thought\n?", "close": "<channel|>"}
 BRACKETS: Final[TemplateData] = {"open_pattern": r"\A\s*\[THINK\]", "close": "[/THINK]"}
-
-CALL_BY_NAME: Final[TemplateData] = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
-CALL_IN_LIST: Final[TemplateData] = {"type": "function", "function": {"name": "{name}", "arguments": "{arguments}"}}
-
-HERMES: Final[TemplateData] = {
-    "open": "<tool_call>",
-    "close": "</tool_call>",
-    "repeats": True,
-    "content": "json",
-    "transform": {"type": "function", "function": "{content}"},
-}
-
-
-def _parameters(mark: str) -> TemplateData:
-    """Return the field of calls with tagged arguments, inside delimiters of the given name.
-
-    A value ends at a closing tag before another tag or the end of the call; other closing tags belong to the value.
-    Values stay text, because only the tool's schema determines their types.
-    """
-    begin, end = "<parameter=[^>\n]+>", rf"</parameter>(?=\s*(?:<parameter=[^>\n]+>|</function>|</{mark}>|\Z))"
-    return {
-        "open_pattern": rf"(?:<{mark}>\s*)?<function=(?P<name>[^>\n]+)>",
-        "close_pattern": rf"</function>(?:\s*</{mark}>)?|</{mark}>",
-        "repeats": True,
-        "content": "xml-inline",
-        "content_args": {
-            "tag_pattern": rf"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>(?:(?!\n<parameter=).)*?)\n?{end}",
-            "value_begin": begin,
-            "value_end": end,
-            "whole_pattern": rf"\s*(?:</function>(?:\s*</{mark}>)?|</{mark}>)\s*",
-        },
-        "transform": CALL_BY_NAME,
-    }
-
-
-PARAMETERS: Final = _parameters("tool_call")
-SEED_PARAMETERS: Final = _parameters("seed:tool_call")
-MISTRAL_LIST: Final[TemplateData] = {
-    "open": "[TOOL_CALLS]",
-    "close": "</s>",
-    "content": "json",
-    "transform": CALL_IN_LIST,
-    "transform_each": True,
-}
-MISTRAL_NAMED: Final[TemplateData] = {
-    "open_pattern": r"\[TOOL_CALLS\]\s*(?P<name>[\w.-]+)(?:\[CALL_ID\][\w-]*)?\[ARGS\]",
-    "close_pattern": r"(?=\[TOOL_CALLS\])|</s>",
-    "repeats": True,
-    "content": "json",
-    "transform": CALL_BY_NAME,
-}
-_DEEPSEEK_CALL = r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>"
-_DEEPSEEK_END = r"<｜tool▁call▁end｜>(?:\s*<｜tool▁calls▁end｜>)?"
-DEEPSEEK_FENCED: Final[TemplateData] = {
-    "open_pattern": rf"{_DEEPSEEK_CALL}function<｜tool▁sep｜>(?P<name>[^\n<]+)\n```json\n",
-    "close_pattern": rf"\s*```\s*{_DEEPSEEK_END}",
-    "repeats": True,
-    "content": "json",
-    "transform": CALL_BY_NAME,
-}
-DEEPSEEK: Final[TemplateData] = {
-    "open_pattern": rf"{_DEEPSEEK_CALL}(?P<name>[^\n<]+)<｜tool▁sep｜>",
-    "close_pattern": _DEEPSEEK_END,
-    "repeats": True,
-    "content": "json",
-    "transform": CALL_BY_NAME,
-}
-LLAMA3: Final[TemplateData] = {
-    # Without a delimiter, an answer is a call if it starts with a call's JSON object.
-    "open_pattern": r'(?:<\|python_tag\|>|\A)\s*(?=\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*")',
-    "close": ["<|eot_id|>", "<|eom_id|>"],
-    "content": "json",
-    "repeats": True,
-    "transform": {"type": "function", "function": "{content}"},
-}
-GRANITE: Final[TemplateData] = {
-    "open": "<|tool_call|>",
-    "close": ["<|/tool_call|>", "<|end_of_text|>"],
-    "content": "json",
-    "transform": CALL_IN_LIST,
-    "transform_each": True,
-}
-"""Calls of Granite and of Phi-4-mini. Only Phi-4-mini writes the closing delimiter."""
-NEMOTRON: Final[TemplateData] = {
-    "open": "<TOOLCALL>",
-    "close": "</TOOLCALL>",
-    "content": "json",
-    "transform": CALL_IN_LIST,
-    "transform_each": True,
-}
-COMMAND: Final[TemplateData] = {
-    "open": "<|START_ACTION|>",
-    "close": "<|END_ACTION|>",
-    "content": "json",
-    "transform": {"type": "function", "function": {"name": "{tool_name}", "arguments": "{parameters}"}},
-    "transform_each": True,
-}
-HUNYUAN: Final[TemplateData] = {
-    "open_pattern": r"(?:<tool_calls>\s*)?<tool_call>(?P<name>[^\n<]+)\n```json\n",
-    "close_pattern": r"\s*```\s*</tool_call>(?:\s*</tool_calls>)?",
-    "repeats": True,
-    "content": "json",
-    "transform": CALL_BY_NAME,
-}
 
 _TURN = r"(?:<\|start\|>assistant)?"
 _TO = r" to=functions\.(?P<name>[\w.-]+)"
@@ -170,21 +89,26 @@ HARMONY: Final[Mapping[str, TemplateData]] = {
 }
 
 
-def template_for(chat_template: str, eos_token: str | None, calls: TemplateData | None = None) -> TemplateData | None:
+def template_for(chat_template: str, eos_token: str | None) -> TemplateData | None:
+    """Return the response template with the form of calls suggested by a chat template's delimiters."""
+    return answer_template(chat_template, eos_token, call_field_for(chat_template))
+
+
+def answer_template(chat_template: str, eos_token: str | None, calls: TemplateData | None) -> TemplateData | None:
     """Return the response template for a chat template, or None if its answers are plain text.
+
+    A chat template contains the delimiters of reasoning, because it renders them in earlier turns. They are matched
+    from rare to common. Names of models and architectures are ignored, because fine-tunes reuse and change names
+    freely.
 
     Args:
         chat_template: the chat template.
         eos_token: the text of the model's end token.
-        calls: the field of calls; None for `call_field_for`.
-
-    A chat template contains the delimiters of calls and reasoning, because it renders them in earlier turns. They are
-    matched from rare to common. Names of models and architectures are ignored, because fine-tunes reuse and change
-    names freely.
+        calls: the field of calls; None for an unknown form, whose calls are content.
     """
     if "<|channel|>" in chat_template and "<|message|>" in chat_template:
         return _answer(HARMONY)
-    candidates = {"thinking": _thinking(chat_template), "tool_calls": calls or call_field_for(chat_template)}
+    candidates = {"thinking": _thinking(chat_template), "tool_calls": calls}
     fields = {name: field for name, field in candidates.items() if field is not None}
     if not fields:
         return None
@@ -216,6 +140,8 @@ def reasoning_delimiters(chat_template: str) -> tuple[str, str] | None:
         return "[THINK]", "[/THINK]"
     if "<seed:think>" in chat_template:
         return "<seed:think>", "</seed:think>"
+    if "<|channel>" in chat_template:
+        return "<|channel>thought\n", "<channel|>"
     if "<|START_THINKING|>" in chat_template:
         return "<|START_THINKING|>", "<|END_THINKING|>"
     return ("<think>", "</think>") if "think>" in chat_template else None
@@ -228,6 +154,8 @@ def _thinking(chat_template: str) -> TemplateData | None:
         return SEED_THINK
     if "<|START_THINKING|>" in chat_template:
         return COMMAND_THINK
+    if "<|channel>" in chat_template:
+        return CHANNEL
     if "think>" not in chat_template:  # some templates write the angle bracket elsewhere
         return None
     if "<response>" in chat_template:
@@ -239,28 +167,69 @@ def _thinking(chat_template: str) -> TemplateData | None:
     return THINK
 
 
+CALL_FIELDS: Final[Mapping[str, TemplateData]] = {
+    "gpt-oss": HARMONY["tool_calls"],
+    "Kimi K2": KIMI,
+    "MiniMax M2": MINIMAX,
+    "DeepSeek V3.2": DSML,
+    "DeepSeek R1": DEEPSEEK_FENCED,
+    "DeepSeek V3.1": DEEPSEEK,
+    "Mistral, by name": MISTRAL_NAMED,
+    "Mistral, as a list": MISTRAL_LIST,
+    "Seed-OSS": SEED_PARAMETERS,
+    "Command R7B": COMMAND,
+    "Command R+": ACTION,
+    "Nemotron": NEMOTRON,
+    "Hunyuan": HUNYUAN,
+    "Apertus": APERTUS,
+    "Gemma 4": GEMMA4,
+    "LFM2": LFM2,
+    "GLM-4.7": GLM_DENSE,
+    "GLM": GLM,
+    "Qwen3-Coder": PARAMETERS,
+    "Hermes": HERMES,
+    "Granite": GRANITE,
+    "Phi-4-mini": FUNCTOOLS,
+    "functionary": FUNCTIONARY,
+    "Llama 3": LLAMA3,
+    "xLAM": XLAM,
+    "Python": PYTHONIC,
+}
+"""The forms of calls by name, from rare to common delimiters."""
+_MARKS: Final[tuple[tuple[tuple[str, ...], TemplateData], ...]] = (
+    (("<|channel|>", "<|message|>"), HARMONY["tool_calls"]),
+    (("<|tool_call_argument_begin|>",), KIMI),
+    (("minimax:tool_call", "invoke name="), MINIMAX),
+    (("｜DSML｜",), DSML),
+    (("<｜tool▁call▁begin｜>", "```json"), DEEPSEEK_FENCED),
+    (("<｜tool▁call▁begin｜>",), DEEPSEEK),
+    (("[TOOL_CALLS]", "[ARGS]"), MISTRAL_NAMED),
+    (("[TOOL_CALLS]",), MISTRAL_LIST),
+    (("<seed:tool_call>",), SEED_PARAMETERS),
+    (("<|START_ACTION|>",), COMMAND),
+    (("<TOOLCALL>",), NEMOTRON),
+    (("<tool_calls>", "```json"), HUNYUAN),
+    (("<|tools_prefix|>",), APERTUS),
+    (("<|tool_call>call:",), GEMMA4),
+    (("<|tool_call_start|>",), LFM2),
+    (("<tool_call>", "</arg_key><arg_value>"), GLM_DENSE),
+    (("<tool_call>", "<arg_key>"), GLM),
+    (("<tool_call>", "<function="), PARAMETERS),
+    (("<tool_call>",), HERMES),
+    (("<|tool_call|>",), GRANITE),
+    (("functools[",), FUNCTOOLS),
+    (("Action:", "tool_name"), ACTION),
+    (("<function=", "tools"), FUNCTIONARY),
+    (("<|start_header_id|>", "tools"), LLAMA3),
+    (("<|python_tag|>",), LLAMA3),
+)
+"""The texts in the chat templates of each form, from rare to common."""
+
+
 def call_field_for(chat_template: str) -> TemplateData | None:
-    """Return the field that parses the calls of a chat template's format, or None if it has no calls."""
-    if "<|channel|>" in chat_template and "<|message|>" in chat_template:
-        return HARMONY["tool_calls"]
-    if "<｜tool▁call▁begin｜>" in chat_template:
-        return DEEPSEEK_FENCED if "```json" in chat_template else DEEPSEEK
-    if "[TOOL_CALLS]" in chat_template:
-        return MISTRAL_NAMED if "[ARGS]" in chat_template else MISTRAL_LIST
-    if "<seed:tool_call>" in chat_template:
-        return SEED_PARAMETERS
-    if "<|START_ACTION|>" in chat_template:
-        return COMMAND
-    if "<TOOLCALL>" in chat_template:
-        return NEMOTRON
-    if "<tool_calls>" in chat_template and "```json" in chat_template:
-        return HUNYUAN
-    if "<tool_call>" in chat_template:
-        return PARAMETERS if "<function=" in chat_template else HERMES
-    if "<|tool_call|>" in chat_template:
-        return GRANITE
-    llama = "<|start_header_id|>" in chat_template and "tools" in chat_template
-    return LLAMA3 if llama or "<|python_tag|>" in chat_template else None
+    """Return the field that parses calls of the form with its texts in a chat template, or None without any."""
+    forms = (field for texts, field in _MARKS if all(text in chat_template for text in texts))
+    return next(forms, None)
 
 
 def _answer(fields: Mapping[str, TemplateData]) -> TemplateData:

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import CheckpointError, InvalidRequest
 from rekindle.core.text.chat import lists_tools, render
 from rekindle.core.text.response import MessageForm
-from rekindle.core.text.responses.families import HERMES, TemplateData, call_field_for, template_for
+from rekindle.core.text.responses.calls import calls_of
+from rekindle.core.text.responses.families import CALL_FIELDS, answer_template, call_field_for, template_for
+from rekindle.core.text.responses.forms.objects import HERMES, TemplateData
 from rekindle.core.text.responses.marks import Marks, marks_of
+from rekindle.core.text.responses.parser import FieldEnd, ResponseParser
 from rekindle.core.text.responses.template import ResponseTemplate, load
 from rekindle.core.text.tokenizer import Tokenizer
 
@@ -22,6 +25,9 @@ REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 
 IN_TEMPLATE = "in the chat template"
+PROBE: Final[Mapping[str, Any]] = {"name": "look_up", "arguments": {"probe": "x"}}
+"""The call for finding a chat template's form."""
+_NOWHERE: Final = "\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,7 @@ class Format:
         template: parser of the answers, or None for plain text.
         source: the template as data.
         form: the format of assistant messages expected by the chat template.
+        calls: the field of tool calls, as data; None for an unknown form.
         tells_tools: whether the chat template has no place for tools, so the system message has their schemas.
         is_plain: whether answers without calls are plain text.
     """
@@ -39,6 +46,7 @@ class Format:
     template: ResponseTemplate | None
     source: Mapping[str, Any] | None
     form: MessageForm
+    calls: TemplateData | None = None
     tells_tools: bool = False
     is_plain: bool = False
 
@@ -81,20 +89,40 @@ def _format(
         except CheckpointError as error:
             warn(f"the checkpoint's own response template is not used: {error}")
     tells_tools, is_plain = not lists_tools(chat_template), False
+    form, call = _form(chat_template, bos_token, eos_token)
+    calls = _call_field(chat_template, call)
     if template is None:
-        calls = call_field_of(chat_template)
-        is_plain = template_for(chat_template, eos_token) is None
-        source = template_for(chat_template, eos_token, calls)
+        is_plain = tells_tools and template_for(chat_template, eos_token) is None
+        source = answer_template(chat_template, eos_token, calls)
         template = None if source is None else load(source, marks)
-    return Format(template, source, _form(chat_template, bos_token, eos_token), tells_tools, is_plain)
+    return Format(template, source, form, calls, tells_tools, is_plain)
 
 
-def call_field_of(chat_template: str) -> TemplateData | None:
+def _call_field(chat_template: str, call: str | None) -> TemplateData | None:
     """Return the field of calls in answers to a chat template, or None for an unknown form.
 
-    For a template with neither tools nor calls, the system message shows the form of Hermes.
+    The delimiters in the template's source suggest a form. If the template renders a call, the form has to read it,
+    because some families share a delimiter only. For a template with neither tools nor calls, the system message shows
+    the form of Hermes.
+
+    Args:
+        chat_template: the chat template.
+        call: the text of a call, as the template renders it; None if the template renders none.
     """
-    return call_field_for(chat_template) or (None if lists_tools(chat_template) else HERMES)
+    suggested = call_field_for(chat_template)
+    if call is None or PROBE["name"] not in call:
+        return suggested or (None if lists_tools(chat_template) else HERMES)
+    candidates = [*filter(None, [suggested]), *CALL_FIELDS.values()]
+    return next((field for field in candidates if _reads(field, call)), None)
+
+
+def _reads(field: TemplateData, text: str) -> bool:
+    """Return True if a field reads the rendered call."""
+    parser = ResponseParser(load({"start_anchor": _NOWHERE, "fields": {"tool_calls": field, "content": {}}}))
+    events = [*parser.feed(text), *parser.finish()[1]]
+    values = [event.value for event in events if isinstance(event, FieldEnd) and event.field == "tool_calls"]
+    calls = [call for value in values for call in calls_of(value, "", "")]
+    return [(call.name, call.arguments) for call in calls] == [(PROBE["name"], PROBE["arguments"])]
 
 
 def _reasoning_key(chat_template: str) -> str | None:
@@ -105,24 +133,27 @@ def _reasoning_key(chat_template: str) -> str | None:
     return None
 
 
-def _form(chat_template: str, bos_token: str | None, eos_token: str | None) -> MessageForm:
-    """Find the message format expected by a chat template, by rendering a tool call.
+def _form(chat_template: str, bos_token: str | None, eos_token: str | None) -> tuple[MessageForm, str | None]:
+    """Find the message format expected by a chat template, by rendering a tool call; return it and the call's text.
 
     A template that concatenates arguments with text fails for an object, or writes it in Python syntax. A template that
     checks for content may render an empty one as a turn, so None is preferred if it is accepted.
     """
     key = _reasoning_key(chat_template)
     if "tool_calls" not in chat_template:
-        return MessageForm(key)
+        return MessageForm(key), None
+    user = {"role": "user", "content": "x"}
     for as_text, null_content in product((False, True), (True, False)):
-        function = {"name": "f", "arguments": '{"probe": "x"}' if as_text else {"probe": "x"}}
+        function = {**PROBE, "arguments": json.dumps(PROBE["arguments"])} if as_text else PROBE
         call = {"type": "function", "id": "call00000", "function": function}
         content = None if null_content else ""
-        messages = ({"role": "user", "content": "x"}, {"role": "assistant", "content": content, "tool_calls": [call]})
+        messages = (user, {"role": "assistant", "content": content, "tool_calls": [call]})
         try:
             rendered = render(messages, chat_template, bos_token, eos_token, variables={"add_generation_prompt": False})
         except InvalidRequest:
             continue
         if "'probe'" not in rendered and '\\"probe' not in rendered and "None" not in rendered:
-            return MessageForm(key, as_text, null_content)
-    return MessageForm(key)
+            prompt = render([user], chat_template, bos_token, eos_token)
+            start = len(prompt) if rendered.startswith(prompt) else rendered.find(user["content"]) + 1
+            return MessageForm(key, as_text, null_content), rendered[start:]
+    return MessageForm(key), None

@@ -14,7 +14,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 
 SIGN: Final = "\ud800"
 """Prefix of a delimiter token's text."""
-_BRACKETED: Final = re.compile(r"[<\[].*\w.*[>\]]", re.DOTALL)
+_BRACKETED: Final = re.compile(r"[<\[].+[>\]]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,7 +300,7 @@ class _Region:
         """Return True if a delimiter of the given length, after more text, would be inside a string or value."""
         assert self.field is not None
         whole = self.body + more
-        if not is_inside(self.field.content, whole, self.field.content_args):
+        if not is_inside(self.field.content, remove_signs(whole), self.field.content_args):
             return False
         self._inner_delimiter = self._inner_delimiter or (len(whole), len(whole) + length)
         return True
@@ -338,7 +338,8 @@ class _Region:
         """
         field = self.field
         assert field is not None
-        text = self._visible(self.body)
+        # Tokens around strings may be special.
+        text = remove_signs(self.body) if "string_delims" in field.content_args else self._visible(self.body)
         if "whole_pattern" in field.content_args:  # it also matches the closing delimiter
             text += remove_signs(delimiter_text)
         values, other_text = parse_values(field.content, text, field.content_args)

@@ -6,7 +6,7 @@ from typing import Any
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.responses.call_grammar import call_grammar, form_of
 from rekindle.core.text.responses.families import ANCHORS, reasoning_delimiters
-from rekindle.core.text.responses.formats import call_field_of
+from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.marks import marks_of
 from rekindle.core.text.tokenizer import Tokenizer
 
@@ -23,11 +23,11 @@ def tool_choice_grammar(choice: str, tools: Sequence[Mapping[str, Any]], rendere
         InvalidRequest: the tool does not exist, or the model's format of calls is unknown.
     """
     template = tokenizer.template_with_tools or ""
-    form = form_of(call_field_of(template))
+    form = form_of(format_of(tokenizer).calls)
     if form is None:
         raise InvalidRequest(
-            f"tool_choice={choice!r} needs a model whose chat template shows how it writes calls, and this template "
-            "does not; omit tool_choice"
+            f"tool_choice={choice!r} needs a known form of calls, written in JSON or in tags, but this model's chat "
+            "template has another; omit tool_choice"
         )
     added, marks = tokenizer.backend.get_added_tokens_decoder(), marks_of(tokenizer).texts
     special = {entry.content: token for token, entry in added.items() if entry.special or entry.content in marks}

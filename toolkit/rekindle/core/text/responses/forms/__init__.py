@@ -1,0 +1,1 @@
+"""Forms of tool calls in answers, as data."""
