@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rekindle
-from rekindle.server.running import Server
+from rekindle.server.listening.running import Server
 from tests.sentence_models import embedding_model
 from tests.unit.scripted import HERMES
 

@@ -8,7 +8,7 @@ import pytest
 from lm_eval.tasks import TaskManager
 
 import rekindle
-from rekindle.server.running import Server
+from rekindle.server.listening.running import Server
 from rekindle.session.lm_eval import RekindleLM
 from tests.clients.conftest import NAME
 

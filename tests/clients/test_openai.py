@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import rekindle
-from rekindle.server.running import Server
+from rekindle.server.listening.running import Server
 from tests.clients.conftest import NAME
 from tests.unit.sessions import ended_blocking
 from tests.waiting import until_blocking

@@ -7,7 +7,7 @@ import litellm
 import pytest
 
 import rekindle
-from rekindle.server.running import Server
+from rekindle.server.listening.running import Server
 from tests.clients.conftest import NAME
 
 DOCUMENTS = ["Cows eat grass.", "Paris is the capital of France.", "Lyon is in France."]

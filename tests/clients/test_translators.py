@@ -9,7 +9,7 @@ from langchain_ollama import ChatOllama, OllamaEmbeddings
 from pydantic import BaseModel, SecretStr
 
 import rekindle
-from rekindle.server.running import Server
+from rekindle.server.listening.running import Server
 from tests.clients.conftest import NAME
 
 USER = [{"role": "user", "content": "Hello"}]

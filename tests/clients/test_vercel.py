@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle.server.running import Server
+from rekindle.server.listening.running import Server
 from tests.clients.conftest import NAME
 
 SOURCE = Path(__file__).parent / "vercel"

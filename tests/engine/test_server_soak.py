@@ -19,7 +19,7 @@ import anyio
 import pytest
 
 import rekindle
-from rekindle.server.running import Server
+from rekindle.server.listening.running import Server
 from rekindle.session.session import Session
 from tests.engine.soak_clients import Case, Clients
 from tests.sentence_models import embedding_model

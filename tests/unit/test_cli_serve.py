@@ -129,7 +129,7 @@ def test_what_cannot_be_served_is_told_before_a_model_is_opened(
     with pytest.raises(SystemExit):
         main(["serve", "tiny", "--chat-template", "no/file"])
     assert "cannot read the chat template 'no/file'" in capsys.readouterr().err
-    for name in ("uvicorn", "rekindle.server.running"):
+    for name in ("uvicorn", "rekindle.server.listening.running"):
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["serve", "tiny"]) == 1
     assert "pip install 'rekindle[server]'" in capsys.readouterr().err

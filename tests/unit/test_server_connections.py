@@ -16,9 +16,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from rekindle.server import connections
-from rekindle.server.connections import CHECK_SECONDS, Connection, max_connections
-from rekindle.server.running import Server
+from rekindle.server.listening import connections
+from rekindle.server.listening.connections import CHECK_SECONDS, Connection, max_connections
+from rekindle.server.listening.running import Server
 from rekindle.session.session import Session
 from tests.unit.sockets import asking
 from tests.waiting import PATIENCE

@@ -11,7 +11,7 @@ import rekindle
 from rekindle.chats.chat import Chat
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Waits, Way, way
-from rekindle.server.running import Server
+from rekindle.server.listening.running import Server
 
 TWINS = [
     (owner, name)

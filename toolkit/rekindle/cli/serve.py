@@ -19,7 +19,7 @@ from rekindle.core.route import ROUTES
 from rekindle.session.serving import KEEP_ALIVE_SECONDS, models_in
 
 if TYPE_CHECKING:
-    from rekindle.server.running import Server
+    from rekindle.server.listening.running import Server
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 KEYS_VARIABLE = "REKINDLE_API_KEY"
@@ -169,7 +169,7 @@ def _check(host: str, port: int) -> None:
         ConfigError: a server could not start at this address.
     """
     try:
-        from rekindle.server.running import bind
+        from rekindle.server.listening.running import bind
     except ImportError as error:
         raise not_installed("the server", "server", error) from error
     bind(host, port).close()

@@ -8,7 +8,7 @@ from rekindle.core.errors import InvalidBatch, InvalidRequest
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation
 from rekindle.server.errors import invalid_field
-from rekindle.server.models import ServedModel
+from rekindle.server.models.served import ServedModel
 from rekindle.server.reading.call import Call
 from rekindle.server.streaming import cancel, wait_all
 

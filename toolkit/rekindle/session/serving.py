@@ -22,7 +22,7 @@ from rekindle.session import opening
 from rekindle.session.session import Session
 
 if TYPE_CHECKING:
-    from rekindle.server.running import PendingServer
+    from rekindle.server.listening.running import PendingServer
 
 KEEP_ALIVE_SECONDS: Final = 300.0
 """The default time until an idle model closes."""
@@ -113,9 +113,9 @@ def serve(
         raise ConfigError('models must map at least one name to a model, such as {"small": "smollm2-135m-instruct"}')
     try:
         from rekindle.server.access import Access
+        from rekindle.server.listening.running import Certificate, PendingServer
         from rekindle.server.models.pool import ModelPool
         from rekindle.server.responses import KeptResponses
-        from rekindle.server.running import Certificate, PendingServer
     except ImportError as error:
         raise not_installed("the server", "server", error) from error
     certificate, access = Certificate.of(ssl_certfile, ssl_keyfile), Access(api_keys, admin_keys, origins)

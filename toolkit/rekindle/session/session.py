@@ -79,7 +79,7 @@ from rekindle.views.trace import Trace
 from rekindle.views.watching import Watching
 
 if TYPE_CHECKING:
-    from rekindle.server.running import PendingServer
+    from rekindle.server.listening.running import PendingServer
 
 
 class Session:
@@ -935,9 +935,9 @@ class Session:
         self._requests.check_engine()
         try:
             from rekindle.server.access import Access
+            from rekindle.server.listening.running import Certificate, PendingServer
             from rekindle.server.models.served import OneModel
             from rekindle.server.responses import KeptResponses
-            from rekindle.server.running import Certificate, PendingServer
         except ImportError as error:
             raise not_installed("the server", "server", error) from error
         certificate, access = Certificate.of(ssl_certfile, ssl_keyfile), Access(api_keys, admin_keys, origins)

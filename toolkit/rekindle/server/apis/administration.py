@@ -99,7 +99,7 @@ class Administration:
         return reply({"is_paused": self._gate.is_closed})
 
     async def _sleep(self, request: Request) -> Response:
-        """Serve POST /sleep: no weights on the device, at either of vLLM's levels, until `/wake_up`."""
+        """Serve POST /sleep: no weights on the device, at either of vLLM's levels, until wake_up."""
         in_flight = IN_FLIGHT[_query(request, "mode", *IN_FLIGHT)]
         _query(request, "level", "1", "2")
         async with self._models.use(None) as model:

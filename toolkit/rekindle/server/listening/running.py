@@ -20,11 +20,11 @@ from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import ConfigError
 from rekindle.server.access import Access
 from rekindle.server.application import application
-from rekindle.server.connections import Connection, Uvicorn, UvicornApp
 from rekindle.server.exchange import Service
 from rekindle.server.gate import Gate
 from rekindle.server.guards import LocalNames
 from rekindle.server.limits import Limits
+from rekindle.server.listening.connections import Connection, Uvicorn, UvicornApp
 from rekindle.server.models.served import Models
 from rekindle.server.responses import KeptResponses
 

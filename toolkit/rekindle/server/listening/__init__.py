@@ -1,0 +1,1 @@
+"""The listening server: a thread, its sockets and its connections."""
