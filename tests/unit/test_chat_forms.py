@@ -1,5 +1,6 @@
 """What a family's chat template writes is read back: calls, thoughts and content, wherever the answer is cut."""
 
+import json
 import string
 from collections.abc import Sequence
 from functools import cache
@@ -96,6 +97,28 @@ def called(response: Response) -> list[tuple[str, dict[str, Any]]]:
     return [(call.name, call.arguments) for call in response.tool_calls if call.error is None]
 
 
+def written_arguments(parts: Sequence[Part]) -> dict[str, str]:
+    """Return the arguments that came in pieces, by the ids of their calls."""
+    texts: dict[str, str] = {}
+    for piece in (piece for part in parts for piece in part.pieces):
+        assert piece.name in ("weather", "delete")
+        texts[piece.id] = texts.get(piece.id, "") + piece.arguments
+    return texts
+
+
+def is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+WHOLE = {
+    *("qwen3-coder", "seed-oss", "glm 4.6", "glm 4.7", "minimax m2", "deepseek v3.2"),
+    *("apertus", "llama 3.2, pythonic", "lfm2", "gemma 4"),
+}
+"""Forms whose arguments are not JSON as they are, so that they come at the end of their call."""
 WEATHER, DELETE = ("weather", {"city": "Rome", "days": 3}), ("delete", {"city": "/tmp/a b", "days": -1})
 
 
@@ -110,6 +133,9 @@ def test_thoughts_calls_and_content_are_read_back(name: str, size: int) -> None:
     assert response.reasoning == ("Let me think." if form.thinks else None)
     assert response.content == ("I look." if form.content else "")
     assert [part.call for part in parts if part.call] == list(response.tool_calls)
+    texts = written_arguments(parts)
+    assert texts in ({}, {call.id: json.dumps(call.arguments) for call in response.tool_calls})
+    assert bool(texts) == (name not in WHOLE)
     prompt, tokens = written(name, message_of(form, [], "Hm.", "It is 3 < 4."))
     response, parts = read(name, prompt, tokens, size)
     assert (response.content, response.tool_calls) == ("It is 3 < 4.", ())
@@ -123,8 +149,11 @@ def test_an_answer_that_is_cut_anywhere_calls_nothing_that_the_whole_does_not(na
     prompt, tokens = written(name, message_of(form, calls, "Let me think.", "I look."))
     found = []
     for end in range(len(tokens)):
-        response, _ = read(name, prompt, tokens[:end], 7)
+        response, parts = read(name, prompt, tokens[:end], 7)
         assert called(response) == calls[: len(called(response))], tokenizer_of(name).decode(tokens[:end])
+        complete = {call.id for call in response.tool_calls if call.error is None}
+        for identity, text in written_arguments(parts).items():
+            assert (identity in complete) == is_json(text)
         found.append(len(called(response)))
     assert found == sorted(found)
 

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,9 +82,8 @@ async def test_a_stream_has_the_same_in_chunks_and_its_usage_last(scripted: Sess
     message = whole["choices"][0]["message"]
     assert (joined(events, "content"), joined(events, "reasoning_content")) == ("Let me see.", "the user asks")
     deltas = [event["choices"][0]["delta"] for event in events]
-    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
-    assert [call.pop("index") for call in calls] == [0, 1]
-    assert calls == message["tool_calls"]
+    assert calls_in(deltas) == message["tool_calls"]
+    assert sum("tool_calls" in delta for delta in deltas) > 2, "arguments come in pieces"
     assert events[0]["choices"][0]["delta"]["role"] == "assistant"
     assert [event["choices"][0]["finish_reason"] for event in events][-1] == "tool_calls"
     scores = [token for event in events for token in (event["choices"][0]["logprobs"] or {"content": ()})["content"]]
@@ -95,12 +94,39 @@ async def test_a_stream_has_the_same_in_chunks_and_its_usage_last(scripted: Sess
     assert len({event["id"] for event in reply.events}) == 1
 
 
+def calls_in(deltas: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the calls of a stream, put together as clients do."""
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in deltas:
+        for piece in delta.get("tool_calls", ()):
+            index = piece.pop("index")
+            if index not in calls:
+                assert piece["function"]["arguments"], "no call looks like one without arguments"
+                calls[index] = piece
+            else:
+                assert piece.keys() == {"function"}
+                calls[index]["function"]["arguments"] += piece["function"]["arguments"]
+    return list(calls.values())
+
+
+@pytest.mark.parametrize("cut", [*range(20, 75, 3)])
+async def test_the_pieces_of_a_cut_call_are_no_json_and_no_content(scripted: Session, cut: int) -> None:
+    body = {"messages": [USER], "tools": [TOOL], "max_tokens": cut, "stream": True}
+    *events, last = (await ask(app(scripted), CHAT, body)).events
+    assert last["choices"][0]["finish_reason"] == "length"
+    for call in calls_in([event["choices"][0]["delta"] for event in events]):
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(call["function"]["arguments"])
+        assert "tool_call" not in joined(events, "content")
+
+
 async def test_at_most_one_call_is_given_if_calls_are_not_to_be_parallel(scripted: Session) -> None:
     body = {"messages": [USER], "tools": [TOOL], "parallel_tool_calls": False}
     reply = await ask(app(scripted), CHAT, body)
     assert len(reply.json["choices"][0]["message"]["tool_calls"]) == 1
     streamed = await ask(app(scripted), CHAT, {**body, "stream": True})
-    assert sum("tool_calls" in event["choices"][0]["delta"] for event in streamed.events) == 1
+    (call,) = calls_in([event["choices"][0]["delta"] for event in streamed.events])
+    assert json.loads(call["function"]["arguments"]) == {"city": "Rome"}
 
 
 async def test_a_call_that_cannot_be_read_is_content(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,22 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A piece of a call's arguments, as JSON text.
+
+    Attributes:
+        id: the id of the call.
+        name: name of the function.
+        arguments: the next text. The texts of a complete call are its arguments as JSON; those of another one are not
+            JSON.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A piece of an answer with a known kind.
 
@@ -44,11 +60,13 @@ class Part:
         text: the next text of this kind. The joined texts of "reasoning" are the answer's reasoning, and likewise for
             "content". For a call, the text is the model's raw output, as it arrives.
         call: the completed call, on the last piece of a call. This piece has no text.
+        pieces: the next pieces of calls' arguments, in formats whose arguments are JSON.
     """
 
     kind: PartKind
     text: str
     call: ToolCall | None = None
+    pieces: tuple[CallPiece, ...] = ()
 
     def __str__(self) -> str:
         return self.text

@@ -6,7 +6,7 @@ from typing import Any
 
 from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece
-from rekindle.core.text.response import Part, Reading, ToolCall
+from rekindle.core.text.response import CallPiece, Part, Reading, ToolCall
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.call import Call, TokenReports
@@ -147,18 +147,52 @@ class ChatChunks:
         return event(chunk)
 
 
-class _ChoiceChunks:
-    """Writer of one choice's deltas.
+class CallProgress:
+    """The calls of a stream by pieces. A call in a format without pieces is one piece.
 
     Attributes:
-        calls: the number of tool calls so far.
+        complete: the number of complete calls.
     """
+
+    def __init__(self, *, one_call: bool):
+        self._one_call = one_call
+        self._numbers: dict[str, int] = {}  # the number of each call by id
+        self.complete = 0
+
+    def take(self, part: Part) -> list[tuple[int, CallPiece, bool]]:
+        """Return the pieces in a part to write: the number of the call, the piece, and whether it is the first."""
+        call, pieces = part.call, part.pieces
+        is_complete = call is not None and call.error is None
+        if call is not None and is_complete and call.id not in self._numbers:
+            pieces = (CallPiece(call.id, call.name, json.dumps(call.arguments, ensure_ascii=False)),)
+        entries = []
+        for piece in pieces:
+            is_first = piece.id not in self._numbers
+            if is_first and self._one_call and self._numbers:
+                continue
+            entries.append((self._numbers.setdefault(piece.id, len(self._numbers)), piece, is_first))
+        self.complete += call is not None and is_complete and call.id in self._numbers
+        return entries
+
+    def text_of(self, part: Part, request: Call) -> str:
+        """Return the text of a malformed call for the content, unless pieces of it were written."""
+        call = part.call
+        return "" if call is None or call.id in self._numbers else unreadable_text([call], request)
+
+
+class _ChoiceChunks:
+    """Writer of one choice's deltas."""
 
     def __init__(self, request: ChatRequest):
         self._request = request
         self._reading: Reading | None = None
         self._has_started = False
-        self.calls = 0
+        self._progress = CallProgress(one_call=request.one_call)
+
+    @property
+    def calls(self) -> int:
+        """The number of complete tool calls so far."""
+        return self._progress.complete
 
     def push(self, piece: Piece, record: Record) -> list[tuple[dict[str, Any], Any]]:
         """Return the deltas of a piece with their log-probabilities; the last delta has those of the whole piece."""
@@ -193,10 +227,15 @@ class _ChoiceChunks:
                 deltas.append({"reasoning_content": part.text})
             elif part.kind == "content":
                 deltas.append({"content": part.text})
-            elif part.call is not None and part.call.error is not None:
-                text = unreadable_text([part.call], self._request.call)
+            else:
+                deltas += [_call_delta(*entry) for entry in self._progress.take(part)]
+                text = self._progress.text_of(part, self._request.call)
                 deltas += [{"content": text}] if text else []
-            elif part.call is not None and not (self._request.one_call and self.calls):
-                deltas.append({"tool_calls": [{"index": self.calls, **tool_call_object(part.call)}]})
-                self.calls += 1
         return deltas
+
+
+def _call_delta(index: int, piece: CallPiece, is_first: bool) -> dict[str, Any]:
+    if not is_first:
+        return {"tool_calls": [{"index": index, "function": {"arguments": piece.arguments}}]}
+    function = {"name": piece.name, "arguments": piece.arguments}
+    return {"tool_calls": [{"index": index, "id": piece.id, "type": "function", "function": function}]}

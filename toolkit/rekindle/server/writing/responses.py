@@ -6,11 +6,11 @@ from typing import Any
 
 from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece, TokenLogprob
-from rekindle.core.text.response import Part, Reading, ToolCall
+from rekindle.core.text.response import CallPiece, Part, Reading
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.responses import ResponseRequest
-from rekindle.server.writing.chat import readable_calls, unreadable_text
+from rekindle.server.writing.chat import CallProgress, readable_calls, unreadable_text
 from rekindle.server.writing.common import EVENT_STREAM, Head, named_event
 from rekindle.server.writing.logprobs import chat_logprobs
 
@@ -28,7 +28,8 @@ def response(head: Head, generation: Generation, request: ResponseRequest) -> di
         tokens = (generation.logprobs or ())[generation.usage.reasoning_tokens :] if request.logprobs else ()
         items.append(_message_item(head, len(items), content, output_logprobs(tokens)))
     for call in calls:
-        items.append(_call_item(head, len(items), call))
+        arguments = json.dumps(call.arguments, ensure_ascii=False)
+        items.append(_call_item(head, len(items), call.id, call.name, arguments))
     return final_response(head, items, generation, request)
 
 
@@ -96,10 +97,9 @@ def _reasoning_item(head: Head, place: int, text: str) -> Item:
     return {**item, "content": [{"type": "reasoning_text", "text": text}]}
 
 
-def _call_item(head: Head, place: int, call: ToolCall) -> Item:
-    arguments = json.dumps(call.arguments, ensure_ascii=False)
+def _call_item(head: Head, place: int, call_id: str, name: str, arguments: str) -> Item:
     item: Item = {"id": _id("fc", head, place), "type": "function_call", "status": "completed"}
-    return {**item, "call_id": call.id, "name": call.name, "arguments": arguments}
+    return {**item, "call_id": call_id, "name": name, "arguments": arguments}
 
 
 class ResponseChunks:
@@ -122,7 +122,8 @@ class ResponseChunks:
         self._text: list[str] = []
         self._tokens: Sequence[TokenLogprob] = ()
         self._logprobs: list[Item] = []
-        self._calls = 0
+        self._call: CallPiece | None = None
+        self._progress = CallProgress(one_call=request.one_call)
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
@@ -139,7 +140,7 @@ class ResponseChunks:
             events += self._part_events(self._reading.finish()[1])
         if not self._items and self._open is None:
             events += self._grow("content", "")
-        events += self._close()
+        events += self._close(complete=False)
         final = final_response(self._head, self._items, generation, self._request)
         self._keep(final)
         return [*events, self._event(f"response.{final['status']}", response=final)]
@@ -164,19 +165,45 @@ class ResponseChunks:
         for part in parts:
             if part.kind != "tool_call":
                 events += self._grow(part.kind, part.text)
-            elif part.call is not None and part.call.error is not None:
-                text = unreadable_text([part.call], self._request.call)
-                events += self._grow("content", text) if text else []
-            elif part.call is not None and not (self._request.one_call and self._calls):
-                self._calls += 1
-                events += [*self._close(), *self._call_events(part.call)]
+                continue
+            complete = self._progress.complete
+            for _, piece, is_first in self._progress.take(part):
+                events += self._grow_call(piece, is_first=is_first)
+            if self._progress.complete > complete:
+                events += self._close()
+            text = self._progress.text_of(part, self._request.call)
+            events += self._grow("content", text) if text else []
         return events
+
+    def _grow_call(self, piece: CallPiece, *, is_first: bool) -> list[bytes]:
+        """Return the events for more arguments of a call."""
+        events: list[bytes] = []
+        if is_first:
+            events += self._close(complete=False)
+            self._open, self._text, self._call = "tool_call", [], piece
+            events.append(self._added_event({**self._item(""), "status": "in_progress"}))
+        self._text.append(piece.arguments)
+        return [*events, self._call_event("delta", delta=piece.arguments)]
+
+    def _close_call(self, *, complete: bool) -> list[bytes]:
+        """Return the events for the end of the open call; a cut or malformed one stays incomplete."""
+        text = "".join(self._text)
+        item = {**self._item(text), "status": "completed" if complete else "incomplete"}
+        events = [self._call_event("done", arguments=text, name=item["name"])] if complete else []
+        events.append(self._event("response.output_item.done", output_index=len(self._items), item=item))
+        self._items.append(item)
+        self._open = None
+        return events
+
+    def _call_event(self, kind: str, **fields: Any) -> bytes:
+        place = {"item_id": self._item("")["id"], "output_index": len(self._items)}
+        return self._event(f"response.function_call_arguments.{kind}", **place, **fields)
 
     def _grow(self, kind: str, text: str) -> list[bytes]:
         """Return the events for more text of this kind."""
         events: list[bytes] = []
         if self._open != kind:
-            events += self._close()
+            events += self._close(complete=False)
             self._open, self._text, self._logprobs = kind, [], []
             empty = self._item("")
             events.append(self._added_event({**empty, "status": "in_progress", "content": []}))
@@ -186,10 +213,12 @@ class ResponseChunks:
         self._logprobs += logprobs
         return [*events, self._part_event(f"{self._prefix}.delta", delta=text, **self._with_logprobs(logprobs))]
 
-    def _close(self) -> list[bytes]:
-        """Return the events for the end of the open item."""
+    def _close(self, *, complete: bool = True) -> list[bytes]:
+        """Return the events for the end of the open item, which is a complete call only if `complete`."""
         if self._open is None:
             return []
+        if self._open == "tool_call":
+            return self._close_call(complete=complete)
         text = "".join(self._text)
         item = self._item(text)
         events = [
@@ -201,20 +230,11 @@ class ResponseChunks:
         self._open = None
         return events
 
-    def _call_events(self, call: ToolCall) -> list[bytes]:
-        item = _call_item(self._head, len(self._items), call)
-        place = {"item_id": item["id"], "output_index": len(self._items)}
-        arguments = item["arguments"]
-        events = [
-            self._added_event({**item, "status": "in_progress", "arguments": ""}),
-            self._event("response.function_call_arguments.delta", **place, delta=arguments),
-            self._event("response.function_call_arguments.done", **place, arguments=arguments, name=call.name),
-            self._event("response.output_item.done", output_index=len(self._items), item=item),
-        ]
-        self._items.append(item)
-        return events
-
     def _item(self, text: str) -> Item:
+        """Return the open item with a text."""
+        if self._open == "tool_call":
+            assert self._call is not None, "a call is open"
+            return _call_item(self._head, len(self._items), self._call.id, self._call.name, text)
         if self._open == "reasoning":
             return _reasoning_item(self._head, len(self._items), text)
         return _message_item(self._head, len(self._items), text, self._logprobs)

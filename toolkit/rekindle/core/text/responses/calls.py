@@ -12,20 +12,23 @@ from rekindle.core.text.response import ToolCall
 _LETTERS = string.ascii_letters + string.digits
 
 
-def calls_of(value: Any, raw: str, salt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Iterator[ToolCall]:
+def calls_of(
+    value: Any, raw: str, salt: str, tools: Sequence[Mapping[str, Any]] = (), before: int = 0
+) -> Iterator[ToolCall]:
     """Yield the calls in a parsed value: a single call, or a list of calls.
 
     Args:
         value: calls with a name and arguments, possibly nested in "function"; arguments may be serialized JSON.
         raw: the text of the value as the model wrote it.
-        salt: a text that makes the ids of equal calls distinct.
+        salt: a text for ids unlike those of other answers.
         tools: JSON schemas of the tools, to convert arguments written as untyped text.
+        before: the number of calls before in the answer.
     """
-    for place, each in enumerate(value if isinstance(value, list) else [value]):
+    for place, each in enumerate(value if isinstance(value, list) else [value], before):
         function = each.get("function", each) if isinstance(each, Mapping) else None
         function = function.get("function", function) if isinstance(function, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
-        identity = call_id(f"{salt} {place} {raw}")
+        identity = call_id(salt, place)
         if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
             yield ToolCall("", {}, raw, identity, f"expected a call with a name, got {each!r:.200}")
             continue
@@ -35,23 +38,23 @@ def calls_of(value: Any, raw: str, salt: str, tools: Sequence[Mapping[str, Any]]
                 name, {}, raw, identity, f"expected arguments by name, got {function.get('arguments')!r:.200}"
             )
         else:
-            yield ToolCall(name, _typed_arguments(arguments, _parameters(name, tools)), raw, identity)
+            yield ToolCall(name, _typed_arguments(arguments, parameters_of(name, tools) or {}), raw, identity)
 
 
-def call_id(text: str) -> str:
-    """Return an id of nine letters and digits, the format required by Mistral's chat templates."""
-    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=9).digest()
+def call_id(salt: str, place: int) -> str:
+    """Return the id of an answer's call: nine letters and digits, the format required by Mistral's chat templates."""
+    digest = blake2b(f"{salt} {place}".encode(), digest_size=9).digest()
     return "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest)
 
 
-def _parameters(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the parameter schema of a tool, or an empty one for an unknown tool."""
+def parameters_of(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the parameter schema of a tool, or None for an unknown tool."""
     for tool in tools:
         function = tool.get("function", tool)
         if isinstance(function, Mapping) and function.get("name") == name:
             parameters = function.get("parameters")
             return parameters if isinstance(parameters, Mapping) else {}
-    return {}
+    return None
 
 
 def _typed_arguments(arguments: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,12 +62,13 @@ def _typed_arguments(arguments: dict[str, Any], schema: Mapping[str, Any]) -> di
     properties = schema.get("properties")
     properties = properties if isinstance(properties, Mapping) else {}
     return {
-        name: _parse_text(value, properties.get(name), schema) if isinstance(value, str) else value
+        name: parse_text(value, properties.get(name), schema) if isinstance(value, str) else value
         for name, value in arguments.items()
     }
 
 
-def _parse_text(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
+def parse_text(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
+    """Return the value of an argument written as text, by its schema in that of all arguments."""
     if text.strip() in ("null", "None") and allows("null", schema, root):
         return None
     if allows("string", schema, root):

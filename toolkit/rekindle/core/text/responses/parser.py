@@ -40,7 +40,20 @@ class FieldEnd:
     error: str | None = None
 
 
-Event = FieldText | FieldEnd
+@dataclass(frozen=True, slots=True)
+class FieldStart:
+    """The start of a field with delimiters.
+
+    Attributes:
+        field: name of the field.
+        captures: texts of the named groups of the opening delimiter.
+    """
+
+    field: str
+    captures: Mapping[str, str]
+
+
+Event = FieldStart | FieldText | FieldEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +212,7 @@ class ResponseParser:
         self._region = _Region(
             field, delimiter_text, captures, self._dropped + self._place, self._visible, has_begun=False
         )
+        yield FieldStart(field.name, captures)
         yield from self._begin()
 
     def _begin(self) -> Iterator[Event]:

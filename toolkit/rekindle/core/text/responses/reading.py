@@ -8,13 +8,14 @@ from itertools import groupby
 from math import inf
 from typing import Any, Final
 
+from rekindle.core.text.call_pieces import CallKeys, CallPieces, remainder
 from rekindle.core.text.incremental import IncrementalDecoder
-from rekindle.core.text.response import Part, PartKind, Response, ToolCall
+from rekindle.core.text.response import CallPiece, Part, PartKind, Response, ToolCall
 from rekindle.core.text.responses.calls import call_id, calls_of
 from rekindle.core.text.responses.contents import TrimmedText
 from rekindle.core.text.responses.formats import REASONING_KEYS, Format
 from rekindle.core.text.responses.marks import NO_MARKS, SIGN, Marks
-from rekindle.core.text.responses.parser import Event, FieldEnd, FieldText, ResponseParser
+from rekindle.core.text.responses.parser import Event, FieldEnd, FieldStart, FieldText, ResponseParser
 from rekindle.core.text.responses.template import ResponseTemplate
 from rekindle.core.text.token_bytes import token_bytes
 from rekindle.core.text.tokenizer import Tokenizer
@@ -122,6 +123,7 @@ class TemplateReading:
         self._prompt_length = 0  # number of the answer's characters in the prompt
         self._salt = salt
         self._calls: list[ToolCall] = []
+        self._pieces: CallPieces | None = None  # of the field in progress
         self._texts: dict[PartKind, TrimmedText] = {"reasoning": TrimmedText(), "content": TrimmedText()}
         self._plain: list[str] = []
         if template is not None:
@@ -170,30 +172,57 @@ class TemplateReading:
         for event in events:
             kind = _kind(event.field)
             match event:
+                case FieldStart(captures=captures) if kind == "tool_call":
+                    self._pieces = self._call_pieces(event.field, captures)
                 case FieldText(text=text) if kind == "tool_call":
-                    parts.append(Part(kind, text))
+                    pieces = self._pieces.feed(text) if self._pieces else ()
+                    before = len(self._calls)
+                    call_pieces = (CallPiece(call_id(self._salt, before + n), *others) for n, *others in pieces)
+                    parts.append(Part(kind, text, pieces=tuple(call_pieces)))
                 case FieldText(text=text) if kind is not None:
                     if visible := self._texts[kind].push(text):
                         parts.append(Part(kind, visible))
                 case FieldEnd() if kind == "tool_call":
                     calls = self._calls_of(event)
-                    if _UNMARKED.match(event.raw) and not all(self._offers(call) for call in calls):
+                    reader, self._pieces = self._pieces, None
+                    if (
+                        _UNMARKED.match(event.raw)
+                        and not (reader and reader.has_begun)
+                        and not all(self._offers(call) for call in calls)
+                    ):
                         visible = self._texts["content"].push(event.raw)
                         parts += [Part("content", visible)] if visible else []
                         continue
                     self._calls += calls
-                    parts += [Part(kind, "", call) for call in calls]
+                    parts += [
+                        Part(kind, "", call, _last_pieces(call, reader.text_of(place) if reader else None))
+                        for place, call in enumerate(calls)
+                    ]
         return parts
+
+    def _call_pieces(self, name: str, captures: Mapping[str, str]) -> CallPieces | None:
+        """Return the reader of the calls in a field; None if their arguments are not written as JSON."""
+        assert self._format.template is not None, "there are fields"
+        field = self._format.template.fields[name]
+        keys = CallKeys.of(field.content, field.content_args, field.transform)
+        return None if keys is None else CallPieces(keys, captures.get("name"), self._tools)
 
     def _offers(self, call: ToolCall) -> bool:
         """Return True if a call is well-formed and calls one of the available tools."""
         return call.error is None and any(tool.get("function", tool).get("name") == call.name for tool in self._tools)
 
     def _calls_of(self, end: FieldEnd) -> list[ToolCall]:
-        salt = f"{self._salt} {len(self._calls)}"
+        before = len(self._calls)
         if end.error is not None:
-            return [ToolCall("", {}, end.raw, call_id(f"{salt} {end.raw}"), end.error)]
-        return list(calls_of(end.value, end.raw, salt, self._tools))
+            return [ToolCall("", {}, end.raw, call_id(self._salt, before), end.error)]
+        return list(calls_of(end.value, end.raw, self._salt, self._tools, before))
+
+
+def _last_pieces(call: ToolCall, prefix: str | None) -> tuple[CallPiece, ...]:
+    """Return the last piece of a complete call, if there were others."""
+    if prefix is None or call.error is not None:
+        return ()
+    return (CallPiece(call.id, call.name, remainder(call.arguments, prefix)),)
 
 
 def _kind(field: str) -> PartKind | None:
