@@ -233,6 +233,25 @@ OTHERWISE = {"mistral, lists"}
 """Forms that a grammar writes in another way than our short template."""
 
 
+LENIENT = [
+    ("hermes, as text", "<tool_call>\n[{0}, {0}]\n</tool_call>"),
+    ("hermes, as text", "<tool_call>\n{0}\n{0}\n</tool_call>"),
+    ("llama 3", "{0}; {0}<|eot_id|>"),
+]
+
+
+@pytest.mark.parametrize("size", [1, 10_000])
+@pytest.mark.parametrize(("name", "answer"), LENIENT)
+def test_several_calls_in_the_place_of_one_are_read(name: str, answer: str, size: int) -> None:
+    city = "Ro\nme"  # with a line end that JSON would escape
+    call = json.dumps({"name": "weather", "arguments": {"city": city, "days": 3}}).replace("\\n", "\n")
+    tokenizer, (prompt, _) = tokenizer_of(name), written(name, message_of(FORMS[name], [], None, "x"))
+    response, parts = read(name, prompt, tokenizer.encode_chat(answer.replace("{0}", call)), size)
+    assert called(response) == [("weather", {"city": city, "days": 3})] * 2
+    assert response.content == ""
+    assert written_arguments(parts) == {call.id: json.dumps(call.arguments) for call in response.tool_calls}
+
+
 def test_a_form_is_known_by_what_the_template_writes_and_not_by_one_mark() -> None:
     for name in FORMS:
         assert format_of(tokenizer_of(name)).calls in CALL_FIELDS.values(), name

@@ -24,7 +24,7 @@ def calls_of(
         tools: JSON schemas of the tools, to convert arguments written as untyped text.
         before: the number of calls before in the answer.
     """
-    for place, each in enumerate(value if isinstance(value, list) else [value], before):
+    for place, each in enumerate(_each(value), before):
         function = each.get("function", each) if isinstance(each, Mapping) else None
         function = function.get("function", function) if isinstance(function, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
@@ -39,6 +39,13 @@ def calls_of(
             )
         else:
             yield ToolCall(name, _typed_arguments(arguments, parameters_of(name, tools) or {}), raw, identity)
+
+
+def _each(value: Any) -> Iterator[Any]:
+    """Yield the single calls in a value; there may be several where the format has one."""
+    for each in value if isinstance(value, list) else [value]:
+        functions = each.get("function") if isinstance(each, Mapping) else None
+        yield from functions if isinstance(functions, list) else [each]
 
 
 def call_id(salt: str, place: int) -> str:

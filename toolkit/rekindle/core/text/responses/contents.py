@@ -194,7 +194,7 @@ def _finite(digits: str) -> float:
     return number
 
 
-_DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)
+_DECODER: Final = json.JSONDecoder(strict=False, parse_float=_finite, parse_constant=_no_number)
 _VALUE: Final = re.compile(r"[{\[]")
 _BETWEEN: Final = " \t\r\n,;"
 """Separators between values."""
