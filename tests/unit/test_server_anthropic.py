@@ -182,6 +182,20 @@ async def test_at_most_one_tool_is_used_if_not_in_parallel(serve: Serve) -> None
         reply = await ask(served, PATH, {**BODY, "tools": [TOOL], "tool_choice": choice, "stream": streams})
         message = joined(events(reply)) if streams else reply.json
         assert [block["type"] for block in message["content"]] == ["thinking", "text", "tool_use"]
+        assert message["stop_reason"] == "tool_use"
+
+
+async def test_a_cut_further_call_does_not_count_if_only_one_may_be(serve: Serve) -> None:
+    session = serve(f"{CALL}{CALL}")
+    limit = len(session.encode(CALL)) + 20
+    for one, reason in ((True, "tool_use"), (False, "max_tokens")):
+        choice = {"type": "auto", "disable_parallel_tool_use": one}
+        body = {**BODY, "tools": [TOOL], "tool_choice": choice, "max_tokens": limit}
+        for streams in (False, True):
+            reply = await ask(app(session), PATH, {**body, "stream": streams})
+            message = joined(events(reply)) if streams else reply.json
+            assert sorted(block["type"] for block in message["content"]) == ([] if one else ["text"]) + ["tool_use"]
+            assert message["stop_reason"] == reason
 
 
 async def test_thinking_may_be_left_out_of_its_block(serve: Serve) -> None:

@@ -63,8 +63,14 @@ class Answer:
         if generation.response is not None:
             content = content[len(form.repeated.get("content", "")) :]
             reasoning = (reasoning or "")[len(form.repeated.get("reasoning", "")) :] or None
-        content += unreadable_text(generation.tool_calls, form.call)
-        return cls(reasoning, content, readable_calls(generation.tool_calls, form.one_call))
+        calls = _until_first(generation.tool_calls) if form.one_call else generation.tool_calls
+        content += unreadable_text(calls, form.call)
+        return cls(reasoning, content, readable_calls(calls, form.one_call))
+
+
+def _until_first(calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+    """Return the calls up to the first readable one."""
+    return calls[: next((place + 1 for place, call in enumerate(calls) if call.error is None), len(calls))]
 
 
 class AnswerParts:
@@ -105,10 +111,12 @@ class AnswerParts:
                 skip = self._to_skip.get(part.kind, 0)
                 self._to_skip[part.kind] = max(0, skip - len(part.text))
                 result += [Part(part.kind, part.text[skip:])] if part.text[skip:] else []
-            elif part.call is not None and part.call.error is not None:
+            elif part.call is None or (self._form.one_call and self.calls):
+                continue
+            elif part.call.error is not None:
                 text = unreadable_text([part.call], self._form.call)
                 result += [Part("content", text)] if text else []
-            elif part.call is not None and not (self._form.one_call and self.calls):
+            else:
                 self.calls += 1
                 result.append(Part("tool_call", "", part.call))
         return result

@@ -44,6 +44,8 @@ def _start(head: Head) -> dict[str, Any]:
 
 def _end(generation: Generation, request: MessagesRequest, has_calls: bool) -> dict[str, Any]:
     """Return the reason for the end of a message, and its stop sequence if one ended it."""
+    if has_calls and request.one_call:  # what was cut are further calls, left out of the message
+        return {"stop_reason": "tool_use", "stop_sequence": None}
     if generation.finish_reason == "length":
         full = generation.usage.completion_tokens < request.call.options["max_tokens"]
         return {"stop_reason": "model_context_window_exceeded" if full else "max_tokens", "stop_sequence": None}
