@@ -1,6 +1,8 @@
 """Among clients that go away and such that send nonsense, all others get what is theirs, and nothing stays behind."""
 
+import json
 import random
+import re
 from collections import Counter
 from typing import Any
 
@@ -11,6 +13,7 @@ from rekindle.server import Limits, app
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_session
 from tests.unit.asgi import Caller, Reply
+from tests.unit.scripted import scripted_session
 from tests.unit.sessions import assert_all_ends_free
 
 pytestmark = pytest.mark.anyio
@@ -90,3 +93,59 @@ async def test_a_crowd_leaves_nothing_behind() -> None:
             await handle.record.pieces.wait(2**60)
         await assert_all_ends_free(session)
         assert min(crowd.done[name] for name in ("asks", "leaves", "errs")) > 5
+
+
+PATHS = ("/v1/chat/completions", "/v1/messages", "/api/chat")
+
+
+def answer_to(prompt: str) -> str:
+    """Return the answer to the number in a prompt."""
+    (number,) = re.findall(r"number (\d+)", prompt)
+    return f"It is {number}. " * (int(number) % 7 + 1) + "Well."
+
+
+def text_of(path: str, reply: Reply, streams: bool) -> str:
+    """Return the text of an answer in the form of its API."""
+    if not streams:
+        found = reply.json
+        if path == "/v1/chat/completions":
+            return str(found["choices"][0]["message"]["content"])
+        return str(found["content"][0]["text"] if path == "/v1/messages" else found["message"]["content"])
+    if path == "/v1/chat/completions":
+        return "".join(event["choices"][0]["delta"].get("content") or "" for event in reply.events)
+    lines = [line.removeprefix("data: ") for line in reply.body.decode().splitlines() if "{" in line]
+    parts = [json.loads(line) for line in lines]
+    if path == "/v1/messages":
+        return "".join(part["delta"].get("text", "") for part in parts if part["type"] == "content_block_delta")
+    return "".join(part["message"]["content"] for part in parts)
+
+
+async def test_a_crowd_of_three_apis_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance, done = random.Random(2), Counter[tuple[str, bool]]()
+    with scripted_session(monkeypatch, answer_to) as session:
+        served = app(session)
+
+        async def client(number: int, path: str, streams: bool, leaves: bool) -> None:
+            def sees(reply: Reply) -> bool:
+                if leaves and len(reply.pieces) == 2:
+                    caller.gone.set()
+                return False
+
+            messages = [{"role": "user", "content": f"number {number}"}]
+            body = {"messages": messages, "max_tokens": 300, "stream": streams}
+            if path == "/api/chat":
+                body = {"messages": messages, "stream": streams, "options": {"num_predict": 300}}
+            caller = Caller(served, path, body, stops_at=sees)
+            if leaves and not streams:
+                caller.gone.set()
+            reply = await caller.run()
+            if not leaves:
+                assert text_of(path, reply, streams) == answer_to(f"number {number}")
+            done[path, leaves] += 1
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(36):
+                leaves = number % 4 == 3
+                tasks.start_soon(client, number, PATHS[number % 3], chance.random() < 0.5, leaves)
+        await assert_all_ends_free(session)
+    assert len(done) == 6, done
