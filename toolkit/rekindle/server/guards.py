@@ -16,7 +16,7 @@ from rekindle.server.writing.errors import error_object
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "0.0.0.0"})
 """Host names of the local machine, in addition to all names under ".localhost" (RFC 6761)."""
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/", "/health"})
 """Paths served without an API key."""
 
 

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 from rekindle.server.access import Access
 from rekindle.server.apis import anthropic, judging, ollama, openai, responses, texts
 from rekindle.server.apis.administration import Administration
+from rekindle.server.apis.dashboard import DashboardRoutes
 from rekindle.server.apis.state import StateRoutes
 from rekindle.server.exchange import Convention, Endpoint, Exchange, Service, check_origin
 from rekindle.server.reading.ollama import model_in
@@ -56,11 +57,14 @@ def routes_of(service: Service, access: Access) -> list[Route]:
     """Return the routes of a server."""
     state = StateRoutes(service.models, needs_key=bool(access.api_keys))
     tags = ollama.OllamaRoutes(service.models)
+    page = DashboardRoutes(service.models)
     pages = {
         "/v1/models": state.models,
         "/models": state.models,
         "/v1/models/{name:path}": state.model,
         "/tokenizer_info": state.tokenizer_info,
+        "/": page.page,
+        "/dashboard": page.boards,
         "/health": state.health,
         "/version": state.version,
         "/openapi.json": state.describe,

@@ -715,8 +715,13 @@ class Session:
         """
         if self._dashboard is not None:
             self._dashboard.stop()
-        self._dashboard = Dashboard(EngineView(self._engine, self._loaded_engine, self._client, self._name))
+        self._dashboard = Dashboard(self.view)
         return self._dashboard
+
+    @property
+    def view(self) -> EngineView:
+        """The source of a dashboard: the current facts about the engine."""
+        return EngineView(self._engine, self._loaded_engine, self._client, self._name)
 
     def explore(self, generation: Generation) -> Explorer:
         """Show a generation with a button for each token. Call it on the last line of a cell.

@@ -8,6 +8,7 @@ import numpy as np
 from rekindle.client.handle import Handle
 from rekindle.core.config import Settings
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.notebook.board.board import Source
 from rekindle.results.scores.ranking import Ranking
 
 
@@ -63,6 +64,8 @@ class ServedSession(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str: ...
     @property
     def count_tokens(self) -> Callable[..., int]: ...
+    @property
+    def view(self) -> Source: ...
     @property
     def close(self) -> Callable[[], Awaitable[None]]: ...
     def metrics_text(self) -> str: ...

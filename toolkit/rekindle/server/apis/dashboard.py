@@ -1,0 +1,44 @@
+"""The server's page for browsers: the dashboard of each open model."""
+
+from time import perf_counter
+from weakref import WeakKeyDictionary
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+
+from rekindle.notebook.board.board import Board
+from rekindle.notebook.board.board_html import board_html
+from rekindle.notebook.board.rates import Rates
+from rekindle.server.models.served import Models, ServedModel
+from rekindle.server.models.session import ServedSession
+from rekindle.server.writing.dashboard import PAGE, boards_html
+
+
+class DashboardRoutes:
+    """The endpoints of the page.
+
+    Args:
+        models: the models of the server.
+    """
+
+    def __init__(self, models: Models):
+        self._models = models
+        self._rates: WeakKeyDictionary[ServedSession, Rates] = WeakKeyDictionary()
+
+    async def page(self, request: Request) -> Response:
+        """Serve GET /: a page with the dashboard for browsers, a line of text for other clients."""
+        wants_page = "text/html" in request.headers.get("accept", "")
+        return HTMLResponse(PAGE) if wants_page else PlainTextResponse("Rekindle is running")
+
+    async def boards(self, request: Request) -> Response:
+        """Serve GET /dashboard: the dashboards of open models, as HTML."""
+        models = self._models.open_models()
+        names = {model.base for model in models}
+        closed = [card.name for card in self._models.cards() if card.parent is None and card.name not in names]
+        return HTMLResponse(boards_html([self._board(model) for model in models], closed))
+
+    def _board(self, model: ServedModel) -> str:
+        rates = self._rates.setdefault(model.session, Rates())
+        now = perf_counter()
+        facts = model.session.view.look(now)
+        return board_html(Board(facts, rates.look(now, facts.stats.scheduler.generated_tokens)))
