@@ -149,7 +149,7 @@ async def test_as_many_chunks_may_be_unread_as_the_bound_says_beside_the_one_tha
             await read_on.wait()
 
     handle: Any = Told(pieces)
-    stream: Any = EventStream([handle], cast(Any, OneByOne()), {}, Limits(unread=4))
+    stream: Any = EventStream([handle], cast(Any, OneByOne()), {}, Limits(unread=4), lambda generations: None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stream, {}, anyio.sleep_forever, send)
         await handle.last.wait()

@@ -1,5 +1,6 @@
 """`python -m rekindle serve`: serve models to clients of OpenAI's API, until SIGTERM or Ctrl-C."""
 
+import logging
 import os
 import signal
 import socket
@@ -44,6 +45,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--keep-alive", type=float, metavar="SECONDS", help=text)
     text = "keep the responses of /v1/responses on disk beside the caches, for conversations after a restart"
     parser.add_argument("--keep-responses", action="store_true", help=text)
+    text = "a line on stderr for each request, with the id of its trace"
+    parser.add_argument("--log-requests", action="store_true", help=text)
+    text = "export a span of OpenTelemetry for each request to this collector, by OTLP over HTTP"
+    parser.add_argument("--otlp-traces-endpoint", metavar="URL", help=text)
     parser.add_argument("--ssl-certfile", metavar="FILE", help="the certificate for HTTPS, in PEM format")
     parser.add_argument("--ssl-keyfile", metavar="FILE", help="the private key of the certificate, if in another file")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1, this machine only)")
@@ -140,6 +145,7 @@ def _models(arguments: Namespace, names: Sequence[str]) -> dict[str, dict[str, A
 
 def _run(arguments: Namespace, server: "Server") -> None:
     """Print the address of a server, and wait for its end."""
+    _log(arguments)
     if server.public:
         _say(f"any client with access to {arguments.host} can use the model; --api-key requires a key")
 
@@ -173,6 +179,42 @@ def _check(host: str, port: int) -> None:
     except ImportError as error:
         raise not_installed("the server", "server", error) from error
     bind(host, port).close()
+
+
+def _log(arguments: Namespace) -> None:
+    """Write the server's log to stderr, and export spans, as the arguments ask."""
+    from rekindle.server.tracing.log import LOG, TraceFormatter
+    from rekindle.server.tracing.spans import REQUESTS
+
+    if arguments.otlp_traces_endpoint is not None:
+        export_spans(arguments.otlp_traces_endpoint)
+    if arguments.quiet and not arguments.log_requests:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(TraceFormatter("rekindle: %(message)s"))
+    LOG.addHandler(handler)
+    LOG.propagate = False
+    LOG.setLevel(logging.WARNING if arguments.quiet else logging.INFO)
+    REQUESTS.setLevel(logging.INFO if arguments.log_requests else logging.WARNING)
+
+
+def export_spans(url: str) -> None:
+    """Export spans of OpenTelemetry to a collector, such as "http://localhost:4318/v1/traces".
+
+    Raises:
+        ConfigError: the extra `rekindle[otel]` is not installed.
+    """
+    try:
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise not_installed("the export of spans", "otel", error) from error
+    provider = TracerProvider(resource=Resource.create({"service.name": "rekindle"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
+    trace.set_tracer_provider(provider)
 
 
 def wait_for_signals(closed: Feed[None]) -> None:

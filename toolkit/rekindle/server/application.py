@@ -19,6 +19,7 @@ from rekindle.server.models.served import OneModel
 from rekindle.server.models.session import ServedSession
 from rekindle.server.responses import KeptResponses
 from rekindle.server.routing import routes_of
+from rekindle.server.tracing.spans import Tracing
 
 
 def app(
@@ -55,7 +56,7 @@ def app(
 
 def application(service: Service, access: Access) -> ASGIApp:
     """Return an ASGI app over models."""
-    guards = [Middleware(ErrorBoundary)]
+    guards = [Middleware(Tracing), Middleware(ErrorBoundary)]
     if access.origins:
         guards.append(
             Middleware(CORSMiddleware, allow_origins=list(access.origins), allow_methods=["*"], allow_headers=["*"])

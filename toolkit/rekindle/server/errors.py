@@ -1,6 +1,5 @@
 """Errors in the form of OpenAI's API."""
 
-import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -19,8 +18,8 @@ from rekindle.core.errors import (
     StepTimeout,
     WeightsChanged,
 )
+from rekindle.server.tracing.log import LOG
 
-_LOG = logging.getLogger("rekindle.server")
 INVALID = "invalid_request_error"
 UNAVAILABLE = "service_unavailable_error"
 PARTING_SECONDS = 1.0
@@ -98,7 +97,7 @@ def api_error_of(error: Exception, fields: Mapping[str, str]) -> ApiError:
             return _unavailable("the model is being shut down")
         case SessionError():
             return _unavailable("the engine that runs the model has failed")
-    _LOG.error("a request failed in the server: %s", type(error).__name__)  # its message may contain a client's text
+    LOG.error("a request failed in the server: %s", type(error).__name__)  # its message may contain a client's text
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed at this request", "internal_server_error")
 
 

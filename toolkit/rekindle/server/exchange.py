@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -23,6 +24,7 @@ from rekindle.server.reading.call import Call
 from rekindle.server.reading.fields import Fields, parse_body
 from rekindle.server.responses import KeptResponses
 from rekindle.server.streaming import EventStream, run_until_disconnect, wait_all
+from rekindle.server.tracing.spans import record
 from rekindle.server.writing.common import Chunks, Head
 
 BROWSER_HEADERS = frozenset({"origin", "sec-fetch-site"})
@@ -101,7 +103,7 @@ class Exchange:
 
     def stream(self, handles: Sequence[Handle], call: Call, chunks: Chunks) -> ASGIApp:
         """Return the response with an answer in chunks."""
-        return EventStream(handles, chunks, call.fields, self.limits)
+        return EventStream(handles, chunks, call.fields, self.limits, partial(record, self.model.name))
 
     async def finish(
         self, handles: Sequence[Handle], call: Call, write: Callable[[Sequence[Generation]], dict[str, Any]]
@@ -111,7 +113,10 @@ class Exchange:
             generations = await run_until_disconnect(self.request.receive, lambda: self._complete(handles, call))
         except RekindleError as error:
             raise api_error_of(error, call.fields) from error
-        return send_nothing if generations is None else reply(write(generations))
+        if generations is None:
+            return send_nothing
+        record(self.model.name, generations)
+        return reply(write(generations))
 
     async def _complete(self, handles: Sequence[Handle], call: Call) -> list[Generation]:
         generations = await wait_all(handles)

@@ -70,10 +70,18 @@ class EventStream:
         chunks: the writer of the events.
         fields: the field of the body for each keyword of the session call.
         limits: the bounds on unread events and on the wait for the client.
+        finish: called with the generations after the last one.
     """
 
-    def __init__(self, handles: Sequence[Handle], chunks: Chunks, fields: Mapping[str, str], limits: Limits):
-        self._handles, self._chunks, self._fields = handles, chunks, fields
+    def __init__(
+        self,
+        handles: Sequence[Handle],
+        chunks: Chunks,
+        fields: Mapping[str, str],
+        limits: Limits,
+        finish: Callable[[Sequence[Generation]], None],
+    ):
+        self._handles, self._chunks, self._fields, self._finish = handles, chunks, fields, finish
         self._most, self._seconds = limits.unread, limits.unread_seconds
         self._headers = [(b"content-type", chunks.content_type.encode()), *HEADERS]
         self._send_scope = anyio.CancelScope()
@@ -109,7 +117,9 @@ class EventStream:
                 for choice, handle in enumerate(self._handles):
                     tasks.start_soon(self._write_choice, choice, handle, writer, tasks.cancel_scope)
             if self._error is None:
-                await _put(writer, self._chunks.last([handle.record.result() for handle in self._handles]))
+                generations = [handle.record.result() for handle in self._handles]
+                self._finish(generations)
+                await _put(writer, self._chunks.last(generations))
 
     async def _write_choice(
         self, choice: int, handle: Handle, writer: MemoryObjectSendStream[bytes], scope: anyio.CancelScope

@@ -1,6 +1,5 @@
 """Several models in one server. A model opens for the first request, and closes when idle or in the way."""
 
-import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,8 +13,7 @@ from rekindle.core.errors import RekindleError
 from rekindle.server.errors import ApiError
 from rekindle.server.models.served import ModelCard, ServedModel, unknown_model
 from rekindle.server.models.session import ServedSession
-
-_LOG = logging.getLogger("rekindle.server")
+from rekindle.server.tracing.log import LOG
 
 
 class ModelSource(Protocol):
@@ -147,10 +145,10 @@ class ModelPool:
         try:
             share = await run_sync(source.share)
             await self._make_room(share)
-            _LOG.info("opening %s", base)
+            LOG.info("opening %s", base)
             session = await source.open()
         except RekindleError as error:
-            _LOG.error("%s did not open: %s", base, error)
+            LOG.error("%s did not open: %s", base, error)
             raise ApiError(503, f"the model {base!r} cannot be opened: {error}", "model_not_opened") from error
         entry = OpenModel(ServedModel(session, base, base, self._since), share, idle_since=anyio.current_time())
         self._open[base] = entry
@@ -171,7 +169,7 @@ class ModelPool:
 
     async def _close(self, base: str) -> None:
         entry = self._open.pop(base)
-        _LOG.info("closing %s", base)
+        LOG.info("closing %s", base)
         await entry.model.session.close()
 
     async def _close_idle(self) -> None:

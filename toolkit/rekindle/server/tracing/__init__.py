@@ -1,0 +1,1 @@
+"""Traces of requests, in the log and in OpenTelemetry."""
