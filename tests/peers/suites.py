@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 HERE = Path(__file__).parent
 A_NAME = re.compile(r'^(?:MODEL_NAME|MODEL|model_name) = ("[^"]+")$', re.MULTILINE)
 """The line of a module of vLLM's tests that names its model."""
-NAMES = re.compile(r'"[\w.-]+/[\w.-]+-[\w.-]+"(?=[,\]\)])')
-"""Models of the hub in vLLM's tests."""
+NAMES = re.compile(r'"(?:(?:[A-Z][\w.-]*|openai-community)/[\w.-]+|claude-[\w.-]+)"(?=[,\]\)])')
+"""Models of the hub and of Anthropic in vLLM's tests."""
 ANY_NAME = re.compile(r'(model=|"model": )"[^"]+"')
 """A model in a request of llama.cpp's tests; their server takes any name."""
 
@@ -84,7 +84,11 @@ SUITES: Mapping[str, Suite] = {
             *(f"{CHAT}/test_{name}.py" for name in ("chat", "chat_completion", "chat_echo", "logprob_token_ids")),
             *(f"{CHAT}/test_{name}.py" for name in ("completion_with_function_calling", "chat_logit_bias_validation")),
             *(f"{CHAT}/test_{name}.py" for name in ("enable_force_include_usage", "include_reasoning")),
-            *(f"{COMPLETION}/test_{name}.py" for name in ("completion", "prompt_validation", "token_in_token_out")),
+            *(f"{COMPLETION}/test_{name}.py" for name in ("completion", "token_in_token_out")),
+            *(
+                f"{COMPLETION}/test_prompt_validation.py::test_{name}"
+                for name in ("empty_prompt", "out_of_vocab_token_ids")
+            ),
             *(f"{RESPONSES}/test_{name}.py" for name in ("simple", "basic", "function_call", "stateful")),
             f"{RESPONSES}/test_structured_output.py",
             "tests/entrypoints/openai/models/test_models.py",

@@ -144,6 +144,9 @@ async def test_chosen_token_ids_have_log_probabilities_in_place_of_the_likeliest
             assert scored[-1] is not None
             expected.setdefault(f"token_id:{token}", scored[-1].logprob)
         assert {each["token"]: each["logprob"] for each in entry["top_logprobs"]} == expected
+    events = (await ask(app(texts), CHAT, {**body, "stream": True})).events
+    streamed = [entry for event in events for entry in (event["choices"][0]["logprobs"] or {"content": []})["content"]]
+    assert streamed == choice["logprobs"]["content"]
 
 
 async def test_chosen_token_ids_of_a_completion_are_each_choices(texts: Session) -> None:
@@ -161,7 +164,6 @@ async def test_chosen_token_ids_of_a_completion_are_each_choices(texts: Session)
     ("fields", "said"),
     [
         ({"logprobs": None}, "logprob_token_ids requires logprobs"),
-        ({"stream": True}, "logprob_token_ids is not served as a stream"),
         ({"logprob_token_ids": [-1]}, "logprob_token_ids must be a list of token ids"),
         ({"logprob_token_ids": ["a"]}, "logprob_token_ids must be a non-empty list"),
         ({"logprob_token_ids": [VOCAB_SIZE]}, "logprob_token_ids must be from 0 to 250, got 251"),

@@ -15,7 +15,7 @@ from rekindle.client.handle import Handle
 from rekindle.core.errors import RekindleError
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError, api_error_of
-from rekindle.server.explicit import check_explicit, with_explicit
+from rekindle.server.explicit import check_explicit, with_explicit, with_explicit_piece
 from rekindle.server.gate import Gate
 from rekindle.server.guards import reply
 from rekindle.server.limits import Limits
@@ -103,7 +103,9 @@ class Exchange:
 
     def stream(self, handles: Sequence[Handle], call: Call, chunks: Chunks) -> ASGIApp:
         """Return the response with an answer in chunks."""
-        return EventStream(handles, chunks, call.fields, self.limits, partial(record, self.model.name))
+        refine = partial(with_explicit_piece, self.model, call) if call.reports.explicit else None
+        finish = partial(record, self.model.name)
+        return EventStream(handles, chunks, call.fields, self.limits, finish, refine)
 
     async def finish(
         self, handles: Sequence[Handle], call: Call, write: Callable[[Sequence[Generation]], dict[str, Any]]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rekindle.client.handle import Handle
 from rekindle.core.errors import InvalidBatch, InvalidRequest
-from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.request.tokens import Piece, TokenLogprob
 from rekindle.results.generation import Generation
 from rekindle.server.errors import invalid_field
 from rekindle.server.models.served import ServedModel
@@ -37,22 +37,35 @@ def check_explicit(call: Call, most: int) -> None:
 
 async def with_explicit(model: ServedModel, call: Call, generations: Sequence[Generation]) -> list[Generation]:
     """Return the generations with the chosen token ids as the alternatives at each position."""
+    outputs = [(generation.prompt_token_ids, generation.token_ids) for generation in generations]
+    tops = await _scores(model, call, outputs)
+    return [
+        replace(generation, logprobs=tuple(_with_top(token, call, tops) for token in generation.logprobs or ()))
+        for generation in generations
+    ]
+
+
+async def with_explicit_piece(model: ServedModel, call: Call, before: Sequence[int], piece: Piece) -> Piece:
+    """Return a piece behind a sequence with the chosen token ids as the alternatives at each position."""
+    tops = await _scores(model, call, [(before, piece.token_ids)])
+    return replace(piece, logprobs=tuple(_with_top(token, call, tops) for token in piece.logprobs or ()))
+
+
+async def _scores(
+    model: ServedModel, call: Call, outputs: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> Iterator[TokenLogprob | None]:
+    """Return the scores of all chosen token ids at each position of each output, one after the other."""
     handles: list[Handle] = []
     try:
-        for generation in generations:
-            for place in range(len(generation.token_ids)):
-                before = (*generation.prompt_token_ids, *generation.token_ids[:place])
-                handles += await _submit(model, call, before)
-        scores = iter([(each.prompt_logprobs or (None,))[-1] for each in await wait_all(handles)])
+        for prompt, tokens in outputs:
+            for place in range(len(tokens)):
+                handles += await _submit(model, call, (*prompt, *tokens[:place]))
+        return iter([(each.prompt_logprobs or (None,))[-1] for each in await wait_all(handles)])
     except InvalidRequest as error:
         inner = next(iter(error.errors.values())) if isinstance(error, InvalidBatch) else error
         raise invalid_field(FIELD, str(inner).replace("token_ids", FIELD, 1)) from error
     finally:
         cancel(handles)
-    return [
-        replace(generation, logprobs=tuple(_with_top(token, call, scores) for token in generation.logprobs or ()))
-        for generation in generations
-    ]
 
 
 async def _submit(model: ServedModel, call: Call, before: tuple[int, ...]) -> list[Handle]:

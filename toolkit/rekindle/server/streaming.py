@@ -9,12 +9,14 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from starlette.types import Receive, Scope, Send
 
 from rekindle.client.handle import Handle
+from rekindle.core.request.tokens import Piece
 from rekindle.results.generation import Generation
 from rekindle.server.errors import PARTING_SECONDS, ApiError, api_error_of, shutdown_error
 from rekindle.server.limits import Limits
 from rekindle.server.writing.common import Chunks
 
 T = TypeVar("T")
+Refine = Callable[[Sequence[int], Piece], Awaitable[Piece]]
 GRACE_SECONDS = 10.0
 """Seconds for a slow client to read the buffered events, and the error about its slowness."""
 HEADERS = (
@@ -71,6 +73,7 @@ class EventStream:
         fields: the field of the body for each keyword of the session call.
         limits: the bounds on unread events and on the wait for the client.
         finish: called with the generations after the last one.
+        refine: adds to a piece behind a sequence of tokens, such as further log-probabilities; None for nothing.
     """
 
     def __init__(
@@ -80,8 +83,10 @@ class EventStream:
         fields: Mapping[str, str],
         limits: Limits,
         finish: Callable[[Sequence[Generation]], None],
+        refine: Refine | None = None,
     ):
-        self._handles, self._chunks, self._fields, self._finish = handles, chunks, fields, finish
+        self._handles, self._chunks, self._fields = handles, chunks, fields
+        self._finish, self._refine = finish, refine
         self._most, self._seconds = limits.unread, limits.unread_seconds
         self._headers = [(b"content-type", chunks.content_type.encode()), *HEADERS]
         self._send_scope = anyio.CancelScope()
@@ -125,8 +130,14 @@ class EventStream:
         self, choice: int, handle: Handle, writer: MemoryObjectSendStream[bytes], scope: anyio.CancelScope
     ) -> None:
         try:
+            before: list[int] = []
             async for piece in handle:
-                for chunk in self._chunks.piece(choice, piece, handle.record):
+                refined = piece
+                if self._refine is not None:
+                    before = before or list(handle.record.prompt_token_ids)
+                    refined = await self._refine(before, piece)
+                    before += piece.token_ids
+                for chunk in self._chunks.piece(choice, refined, handle.record):
                     writer.send_nowait(chunk)
                 await checkpoint()  # the sender needs a turn: iterating over ready pieces never yields to it
             await _put(writer, self._chunks.end(choice, handle.record.result(), handle.record))

@@ -169,8 +169,6 @@ def _explicit(body: Fields, options: dict[str, Any]) -> tuple[int, ...]:
     ids = body.items("logprob_token_ids", int) or []
     if ids and "logprobs" not in options:
         body.refuse("logprob_token_ids", "requires logprobs")
-    if ids and body.peek(("stream",)).get("stream") is True:
-        body.refuse("logprob_token_ids", "is not served as a stream; leave out stream")
     if not all(0 <= each <= MAX_TOKEN_ID for each in ids):
         body.refuse("logprob_token_ids", "must be a list of token ids")
     if ids:

@@ -218,7 +218,7 @@ class _ChoiceChunks:
 
     def _first_deltas(self) -> list[dict[str, Any]]:
         echo = [{"content": self._request.echo}] if self._request.echo else []
-        return [{"role": "assistant", "content": ""}, *echo]
+        return [{"role": "assistant"}, *echo]  # without content: llama.cpp's clients take none that is empty
 
     def _deltas(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
         deltas: list[dict[str, Any]] = []

@@ -1,0 +1,44 @@
+"""A browser is shown the dashboard of each open model, once it has a key."""
+
+from math import inf
+
+import pytest
+
+from rekindle.server import app
+from rekindle.server.access import Access
+from rekindle.server.application import application
+from rekindle.server.exchange import Service
+from rekindle.server.gate import Gate
+from rekindle.server.limits import Limits
+from rekindle.server.models.pool import ModelPool
+from rekindle.server.responses import KeptResponses
+from rekindle.session.session import Session
+from tests.unit.asgi import ask
+from tests.unit.test_server_pool import FakeSource
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_page_is_for_all_and_the_figures_are_for_those_with_a_key(texts: Session) -> None:
+    served = app(texts, name="mine", api_keys=["key"])
+    page = await ask(served, "/", headers={"accept": "text/html,*/*"})
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "mine" not in page.body.decode()
+    other = await ask(served, "/", headers={"accept": "*/*"})
+    assert (other.body, (await ask(served, "/", method="HEAD")).status) == (b"Rekindle is running", 200)
+    assert (await ask(served, "/dashboard")).status == 401
+    await texts.generate("Hello", max_tokens=3)
+    boards = (await ask(served, "/dashboard", headers={"authorization": "Bearer key"})).body.decode()
+    assert "mine" in boards
+    assert "time to the first token" in boards
+
+
+async def test_models_that_are_closed_are_named() -> None:
+    pool = ModelPool({"a": FakeSource(0.4), "<b>": FakeSource(0.4)}, inf, 1.0)
+    async with pool.running():
+        async with pool.use("a"):
+            pass
+        served = application(Service(pool, Limits(), Gate(), KeptResponses()), Access())
+        boards = (await ask(served, "/dashboard")).body.decode()
+    assert boards.count("tokens per second</div>") == 1
+    assert "closed until the next request: &lt;b&gt;" in boards
