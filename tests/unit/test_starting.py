@@ -41,6 +41,18 @@ def test_a_command_shows_a_line_while_it_starts_and_removes_it(
     assert screen.getvalue() == starting.LINE + starting.ERASE, "a fast start has no line"
 
 
+def test_ctrl_c_during_the_start_ends_a_command_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(sys, "argv", ["/env/bin/rekindle", "chat"])
+    with pytest.raises(SystemExit) as end, starting.announced():
+        raise KeyboardInterrupt
+    assert end.value.code == 130
+    monkeypatch.setattr(sys, "argv", ["/env/bin/ipython"])
+    monkeypatch.setattr(IPython, "get_ipython", object)
+    with pytest.raises(KeyboardInterrupt), starting.announced():
+        raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize(
     ("argv", "screen"),
     [

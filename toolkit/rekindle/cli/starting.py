@@ -13,6 +13,8 @@ PATIENCE_SECONDS: Final = 0.7
 """The time without a word."""
 LINE: Final = "starting …"
 ERASE: Final = "\r\x1b[K"
+INTERRUPTED: Final = 128 + 2
+"""The exit status of a command after Ctrl-C."""
 
 Draw = Callable[[str], None]
 """Show a text in place of the former text; the empty text removes the line."""
@@ -35,6 +37,10 @@ def announced() -> Iterator[None]:
     timer.start()
     try:
         yield
+    except KeyboardInterrupt:
+        if _is_command():
+            raise SystemExit(INTERRUPTED) from None  # without the traceback of an import
+        raise
     finally:
         timer.cancel()
         timer.join()
