@@ -9,7 +9,7 @@ from rekindle.core.request.tokens import Piece
 from rekindle.core.text.response import Part, Reading, ToolCall
 from rekindle.results.generation import Generation
 from rekindle.server.reading.call import Call
-from rekindle.server.writing.chat import readable_calls, unreadable_text
+from rekindle.server.writing.chat import CallProgress, readable_calls, unreadable_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +74,22 @@ def _until_first(calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
 
 
 class AnswerParts:
-    """Reader of an answer as it comes.
-
-    Attributes:
-        calls: the number of tool calls so far.
-    """
+    """Reader of an answer as it comes."""
 
     def __init__(self, form: Form):
         self._form = form
         self._to_skip = {kind: len(text) for kind, text in form.repeated.items()}
         self._reading: Reading | None = None
         self._has_started = False
-        self.calls = 0
+        self._progress = CallProgress(one_call=form.one_call)
+
+    @property
+    def calls(self) -> int:
+        """The number of complete tool calls so far."""
+        return self._progress.complete
 
     def push(self, piece: Piece, record: Record) -> list[Part]:
-        """Return the parts of a piece: non-empty texts, and complete tool calls."""
+        """Return the parts of a piece: non-empty texts, and tool calls in pieces; the last piece has the call."""
         self._start(record)
         if self._reading is None:
             return [Part("content", piece.text)] if piece.text else []
@@ -111,12 +112,10 @@ class AnswerParts:
                 skip = self._to_skip.get(part.kind, 0)
                 self._to_skip[part.kind] = max(0, skip - len(part.text))
                 result += [Part(part.kind, part.text[skip:])] if part.text[skip:] else []
-            elif part.call is None or (self._form.one_call and self.calls):
-                continue
-            elif part.call.error is not None:
-                text = unreadable_text([part.call], self._form.call)
+            elif not (self._form.one_call and self.calls):
+                pieces = tuple(piece for _, piece, _ in self._progress.take(part))
+                call = part.call if part.call is not None and part.call.error is None else None
+                result += [Part("tool_call", "", call, pieces)] if pieces or call else []
+                text = self._progress.text_of(part, self._form.call)
                 result += [Part("content", text)] if text else []
-            else:
-                self.calls += 1
-                result.append(Part("tool_call", "", part.call))
         return result

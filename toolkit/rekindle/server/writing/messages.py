@@ -1,13 +1,12 @@
 """Messages of Anthropic's API, complete and in events."""
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece
-from rekindle.core.text.response import Part, PartKind, ToolCall
+from rekindle.core.text.response import CallPiece, Part, PartKind
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.messages import MessagesRequest
@@ -89,6 +88,7 @@ class MessageChunks:
         self._parts = AnswerParts(_form(request))
         self._has_started = False
         self._open: PartKind | None = None
+        self._call: str | None = None  # the id of the last call
         self._blocks = 0
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
@@ -122,10 +122,12 @@ class MessageChunks:
     def _part_events(self, parts: Sequence[Part]) -> list[bytes]:
         events: list[bytes] = []
         for part in parts:
-            if part.call is not None:
-                events += [*self._close(), *self._call_events(part.call)]
-            else:
+            if part.kind != "tool_call":
                 events += self._grow(part.kind, part.text)
+            for piece in part.pieces:
+                events += self._grow_call(piece)
+            if part.call is not None:
+                events += self._close()
         return events
 
     def _grow(self, kind: PartKind, text: str) -> list[bytes]:
@@ -142,14 +144,14 @@ class MessageChunks:
             return events
         return [*events, self._delta({"type": "thinking_delta", "thinking": text})]
 
-    def _call_events(self, call: ToolCall) -> list[bytes]:
-        arguments = json.dumps(call.arguments, ensure_ascii=False)
-        self._open = "tool_call"
-        return [
-            self._begin({"type": "tool_use", "id": call.id, "name": call.name, "input": {}}),
-            self._delta({"type": "input_json_delta", "partial_json": arguments}),
-            *self._close(),
-        ]
+    def _grow_call(self, piece: CallPiece) -> list[bytes]:
+        """Return the events for more arguments of a call. A cut or malformed call ends with its block."""
+        events: list[bytes] = []
+        if self._call != piece.id:
+            events += self._close()
+            self._open, self._call = "tool_call", piece.id
+            events.append(self._begin({"type": "tool_use", "id": piece.id, "name": piece.name, "input": {}}))
+        return [*events, self._delta({"type": "input_json_delta", "partial_json": piece.arguments})]
 
     def _begin(self, block: Block) -> bytes:
         return _event("content_block_start", index=self._blocks, content_block=block)

@@ -142,7 +142,7 @@ class OllamaChunks:
         return line(ollama_error(error))
 
     def _lines(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
-        return [self._object(self._delta(part)) for part in parts]
+        return [self._object(self._delta(part)) for part in parts if part.text or part.call is not None]
 
     def _delta(self, part: Part) -> dict[str, Any]:
         if part.call is not None:
