@@ -23,12 +23,14 @@ from rekindle.server.writing.common import (
     usage,
     usage_so_far,
 )
+from rekindle.server.writing.continuation import reading_of, without_continued
 from rekindle.server.writing.logprobs import chat_logprobs, prompt_scores
 
 
 def chat_completion(head: Head, generations: Sequence[Generation], request: ChatRequest) -> dict[str, Any]:
     """Return a chat completion with a choice for each generation."""
-    choices = [_choice(index, each, request) for index, each in enumerate(generations)]
+    new = [without_continued(each, request.call) for each in generations]
+    choices = [_choice(index, each, request) for index, each in enumerate(new)]
     reports = _prompt_reports(generations[0], request.call.reports)
     totals = usage(generations, request.call.choices)
     return {**head.of("chat.completion"), "choices": choices, "usage": totals, **reports}
@@ -233,7 +235,7 @@ class _ChoiceChunks:
         deltas: list[dict[str, Any]] = []
         if not self._has_started:
             self._has_started = True
-            self._reading = record.reading()  # the prompt is tokenized by now
+            self._reading = reading_of(record, self._request.call)  # the prompt is tokenized by now
             deltas += self._first_deltas()
         if self._reading is not None:
             deltas += self._deltas(self._reading.push(piece.text, piece.token_ids))

@@ -8,18 +8,17 @@ from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece
 from rekindle.core.text.response import CallPiece, Part, PartKind
 from rekindle.results.generation import Generation
-from rekindle.server.errors import ApiError
+from rekindle.server.errors import ApiError, anthropic_error
 from rekindle.server.reading.messages import MessagesRequest
-from rekindle.server.writing.answer import Answer, AnswerParts, Form
+from rekindle.server.writing.answer import Answer, AnswerParts
 from rekindle.server.writing.common import EVENT_STREAM, Head, named_event
-from rekindle.server.writing.errors import anthropic_error
 
 Block = dict[str, Any]
 
 
 def message_object(head: Head, generation: Generation, request: MessagesRequest) -> dict[str, Any]:
     """Return the message for a generation."""
-    answer = Answer.of(generation, _form(request))
+    answer = Answer.of(generation, request.call, one_call=request.one_call)
     blocks: list[Block] = []
     if answer.reasoning is not None:
         text = answer.reasoning if request.shows_thinking else ""
@@ -30,10 +29,6 @@ def message_object(head: Head, generation: Generation, request: MessagesRequest)
         blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments})
     end = _end(generation, request, bool(answer.calls))
     return {**_start(head), "content": blocks, **end, "usage": _usage(generation)}
-
-
-def _form(request: MessagesRequest) -> Form:
-    return Form.of(request.call, request.one_call, request.reasoning_key)
 
 
 def _start(head: Head) -> dict[str, Any]:
@@ -85,7 +80,7 @@ class MessageChunks:
 
     def __init__(self, head: Head, request: MessagesRequest):
         self._head, self._request = head, request
-        self._parts = AnswerParts(_form(request))
+        self._parts = AnswerParts(request.call, one_call=request.one_call)
         self._has_started = False
         self._open: PartKind | None = None
         self._call: str | None = None  # the id of the last call
