@@ -52,7 +52,7 @@ class AnswerParts:
         self._call, self._one_call = call, one_call
         self._reading: Reading | None = None
         self._has_started = False
-        self._progress = CallProgress(one_call=one_call)
+        self._progress = CallProgress(one_call=one_call, custom={})
 
     @property
     def calls(self) -> int:
