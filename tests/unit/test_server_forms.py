@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from rekindle.server import app
-from rekindle.server.errors import ApiError, shutdown_error
+from rekindle.server.errors import ApiError, error_object, shutdown_error
 from rekindle.server.guards import LocalNames
-from rekindle.server.writing.errors import error_object
 from rekindle.testing import fake_session
 from tests.unit.asgi import ask
 

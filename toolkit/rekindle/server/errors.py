@@ -1,8 +1,8 @@
-"""Errors in the form of OpenAI's API."""
+"""Errors in the form of OpenAI's API, or of the API under a path."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from rekindle.core.errors import (
     ConstraintFailed,
@@ -26,6 +26,17 @@ PARTING_SECONDS = 1.0
 """Seconds for sending the error about a shutdown to a client."""
 RETRY_SECONDS = 1
 """Value of the `Retry-After` header when the queue is full, in seconds."""
+ANTHROPIC_KINDS: Final[Mapping[int, str]] = {
+    HTTPStatus.BAD_REQUEST: "invalid_request_error",
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.FORBIDDEN: "permission_error",
+    HTTPStatus.NOT_FOUND: "not_found_error",
+    HTTPStatus.REQUEST_TIMEOUT: "timeout_error",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+    HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
+}
+"""The error type of Anthropic's API by status."""
 
 
 class ApiError(Exception):
@@ -110,3 +121,33 @@ def _invalid(error: Exception, message: str, fields: Mapping[str, str]) -> ApiEr
 
 def _unavailable(message: str) -> ApiError:
     return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message, UNAVAILABLE)
+
+
+def error_object(error: ApiError, path: str) -> dict[str, Any]:
+    """Return the JSON body of an error for a request to `path`."""
+    if is_anthropic(path):
+        return anthropic_error(error)
+    return ollama_error(error) if is_ollama(path) else error.body
+
+
+def is_anthropic(path: str) -> bool:
+    """Return True for paths of Anthropic's API."""
+    return path == "/v1/messages" or path.startswith("/v1/messages/")
+
+
+def is_ollama(path: str) -> bool:
+    """Return True for paths of Ollama's API."""
+    return path == "/api" or path.startswith("/api/")
+
+
+def anthropic_error(error: ApiError) -> dict[str, Any]:
+    """Return an error in the form of Anthropic's API."""
+    other = "invalid_request_error" if error.status < HTTPStatus.INTERNAL_SERVER_ERROR else "api_error"
+    kind = ANTHROPIC_KINDS.get(error.status, other)
+    details = {} if error.code is None else {"details": {"error_code": error.code}}
+    return {"type": "error", "error": {"type": kind, "message": error.message, **details}}
+
+
+def ollama_error(error: ApiError) -> dict[str, Any]:
+    """Return an error in the form of Ollama's API."""
+    return {"error": error.message}

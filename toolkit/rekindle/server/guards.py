@@ -10,9 +10,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rekindle.server.errors import INVALID, PARTING_SECONDS, ApiError, api_error_of, shutdown_error
+from rekindle.server.errors import INVALID, PARTING_SECONDS, ApiError, api_error_of, error_object, shutdown_error
 from rekindle.server.writing.common import json_bytes
-from rekindle.server.writing.errors import error_object
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "0.0.0.0"})
 """Host names of the local machine, in addition to all names under ".localhost" (RFC 6761)."""

@@ -50,13 +50,11 @@ class MessagesRequest:
         call: the call of the session.
         one_call: whether the answer has at most one tool call.
         shows_thinking: whether blocks of thinking have their text.
-        reasoning_key: the key for reasoning in messages of the chat template, or None.
     """
 
     call: Call
     one_call: bool
     shows_thinking: bool
-    reasoning_key: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ def read_messages(body: Fields, template: Template) -> MessagesRequest:
     fields["prompt"] = "messages"
     body.finish(NEUTRAL_FIELDS, HINTS)
     call = Call(chat.messages, {**options, **chat.options, **chat.choice}, None, 1, fields, stream)
-    return MessagesRequest(call, chat.one_call, chat.shows_thinking, template.form.reasoning_key)
+    return MessagesRequest(call, chat.one_call, chat.shows_thinking)
 
 
 def read_count(body: Fields, template: Template) -> tuple[list[dict[str, Any]], dict[str, Any]]:

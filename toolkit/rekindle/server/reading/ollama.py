@@ -56,14 +56,12 @@ class OllamaRequest:
     Attributes:
         call: the call of the session; None to open the model without an answer.
         logprobs: whether the answer has the log-probabilities of its tokens.
-        reasoning_key: the key for reasoning in messages of the chat template, or None.
         context: the token ids of the conversation so far, before the prompt; empty without one.
         remembers: whether the answer has the token ids of the conversation.
     """
 
     call: Call | None
     logprobs: bool = False
-    reasoning_key: str | None = None
     context: Sequence[int] = ()
     remembers: bool = False
 
@@ -86,7 +84,7 @@ def read_ollama_chat(body: Fields, template: Template) -> OllamaRequest:
     stays_open = last.get("role") == "assistant" and bool(last.get("content")) and not last.get("tool_calls")
     options |= {**tools_in(body), **_thinking(body, template.variables), "continue_final_message": stays_open}
     fields["prompt"] = "messages"
-    return _request(body, prompt, options, fields, template, remembers=False)
+    return _request(body, prompt, options, fields, remembers=False)
 
 
 def read_ollama_generate(body: Fields, template: Template | None) -> OllamaRequest:
@@ -109,10 +107,10 @@ def read_ollama_generate(body: Fields, template: Template | None) -> OllamaReque
     thinking = _thinking(body, frozenset() if form is None else form.variables)
     if form is None:
         prompt: Any = text if raw or not system else f"{system}\n\n{text}"
-        return _request(body, text and prompt, options, fields, None, remembers=not raw, context=context)
+        return _request(body, text and prompt, options, fields, remembers=not raw, context=context)
     messages = [{"role": "system", "content": system}] if system else []
     messages += [{"role": "user", "content": text}] if text else []
-    return _request(body, messages if text else [], {**options, **thinking}, fields, form, True, context)
+    return _request(body, messages if text else [], {**options, **thinking}, fields, remembers=True, context=context)
 
 
 def _request(
@@ -120,7 +118,7 @@ def _request(
     prompt: Any,
     options: Mapping[str, Any],
     fields: Mapping[str, str],
-    template: Template | None,
+    *,
     remembers: bool,
     context: Sequence[int] = (),
 ) -> OllamaRequest:
@@ -131,12 +129,11 @@ def _request(
     scores = {"logprobs": top or 0} if logprobs else {}
     streams = body.flag("stream", True)
     body.finish({}, HINTS)
-    key = None if template is None else template.form.reasoning_key
     if not prompt:
-        return OllamaRequest(None, reasoning_key=key)
+        return OllamaRequest(None)
     stream = Streaming() if streams else None
     call = Call(prompt, {**options, **scores}, None, 1, {**fields, "logprobs": "top_logprobs"}, stream)
-    return OllamaRequest(call, logprobs, key, context, remembers)
+    return OllamaRequest(call, logprobs, context, remembers)
 
 
 def _options(body: Fields) -> tuple[dict[str, Any], dict[str, str]]:

@@ -1,26 +1,24 @@
 """Messages of Anthropic's API, complete and in events."""
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece
-from rekindle.core.text.response import Part, PartKind, ToolCall
+from rekindle.core.text.response import CallPiece, Part, PartKind
 from rekindle.results.generation import Generation
-from rekindle.server.errors import ApiError
+from rekindle.server.errors import ApiError, anthropic_error
 from rekindle.server.reading.messages import MessagesRequest
-from rekindle.server.writing.answer import Answer, AnswerParts, Form
+from rekindle.server.writing.answer import Answer, AnswerParts
 from rekindle.server.writing.common import EVENT_STREAM, Head, named_event
-from rekindle.server.writing.errors import anthropic_error
 
 Block = dict[str, Any]
 
 
 def message_object(head: Head, generation: Generation, request: MessagesRequest) -> dict[str, Any]:
     """Return the message for a generation."""
-    answer = Answer.of(generation, _form(request))
+    answer = Answer.of(generation, request.call, one_call=request.one_call)
     blocks: list[Block] = []
     if answer.reasoning is not None:
         text = answer.reasoning if request.shows_thinking else ""
@@ -31,10 +29,6 @@ def message_object(head: Head, generation: Generation, request: MessagesRequest)
         blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments})
     end = _end(generation, request, bool(answer.calls))
     return {**_start(head), "content": blocks, **end, "usage": _usage(generation)}
-
-
-def _form(request: MessagesRequest) -> Form:
-    return Form.of(request.call, request.one_call, request.reasoning_key)
 
 
 def _start(head: Head) -> dict[str, Any]:
@@ -86,9 +80,10 @@ class MessageChunks:
 
     def __init__(self, head: Head, request: MessagesRequest):
         self._head, self._request = head, request
-        self._parts = AnswerParts(_form(request))
+        self._parts = AnswerParts(request.call, one_call=request.one_call)
         self._has_started = False
         self._open: PartKind | None = None
+        self._call: str | None = None  # the id of the last call
         self._blocks = 0
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
@@ -122,10 +117,12 @@ class MessageChunks:
     def _part_events(self, parts: Sequence[Part]) -> list[bytes]:
         events: list[bytes] = []
         for part in parts:
-            if part.call is not None:
-                events += [*self._close(), *self._call_events(part.call)]
-            else:
+            if part.kind != "tool_call":
                 events += self._grow(part.kind, part.text)
+            for piece in part.pieces:
+                events += self._grow_call(piece)
+            if part.call is not None:
+                events += self._close()
         return events
 
     def _grow(self, kind: PartKind, text: str) -> list[bytes]:
@@ -142,14 +139,14 @@ class MessageChunks:
             return events
         return [*events, self._delta({"type": "thinking_delta", "thinking": text})]
 
-    def _call_events(self, call: ToolCall) -> list[bytes]:
-        arguments = json.dumps(call.arguments, ensure_ascii=False)
-        self._open = "tool_call"
-        return [
-            self._begin({"type": "tool_use", "id": call.id, "name": call.name, "input": {}}),
-            self._delta({"type": "input_json_delta", "partial_json": arguments}),
-            *self._close(),
-        ]
+    def _grow_call(self, piece: CallPiece) -> list[bytes]:
+        """Return the events for more arguments of a call. A cut or malformed call ends with its block."""
+        events: list[bytes] = []
+        if self._call != piece.id:
+            events += self._close()
+            self._open, self._call = "tool_call", piece.id
+            events.append(self._begin({"type": "tool_use", "id": piece.id, "name": piece.name, "input": {}}))
+        return [*events, self._delta({"type": "input_json_delta", "partial_json": piece.arguments})]
 
     def _begin(self, block: Block) -> bytes:
         return _event("content_block_start", index=self._blocks, content_block=block)

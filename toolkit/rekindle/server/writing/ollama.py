@@ -10,12 +10,11 @@ from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece, TokenLogprob
 from rekindle.core.text.response import Part, ToolCall
 from rekindle.results.generation import Generation
-from rekindle.server.errors import ApiError
+from rekindle.server.errors import ApiError, ollama_error
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.ollama import OllamaRequest
-from rekindle.server.writing.answer import Answer, AnswerParts, Form
+from rekindle.server.writing.answer import Answer, AnswerParts
 from rekindle.server.writing.common import json_bytes
-from rekindle.server.writing.errors import ollama_error
 from rekindle.server.writing.logprobs import chat_logprobs
 
 LINES: Final = "application/x-ndjson"
@@ -59,7 +58,7 @@ def opened_object(head: OllamaHead) -> dict[str, Any]:
 
 def ollama_object(head: OllamaHead, generation: Generation, request: OllamaRequest, call: Call) -> dict[str, Any]:
     """Return the complete answer of a generation."""
-    answer = Answer.of(generation, Form.of(call, False, request.reasoning_key))
+    answer = Answer.of(generation, call, one_call=False)
     part: dict[str, Any] = {"content": answer.content}
     if answer.reasoning is not None:
         part["thinking"] = answer.reasoning
@@ -117,7 +116,7 @@ class OllamaChunks:
 
     def __init__(self, head: OllamaHead, request: OllamaRequest, call: Call):
         self._head, self._request = head, request
-        self._parts = AnswerParts(Form.of(call, False, request.reasoning_key))
+        self._parts = AnswerParts(call, one_call=False)
         self._calls = 0
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
@@ -142,7 +141,7 @@ class OllamaChunks:
         return line(ollama_error(error))
 
     def _lines(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
-        return [self._object(self._delta(part)) for part in parts]
+        return [self._object(self._delta(part)) for part in parts if part.text or part.call is not None]
 
     def _delta(self, part: Part) -> dict[str, Any]:
         if part.call is not None:
