@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rekindle.results.generation import Generation
 from rekindle.server.tracing.log import LOG, trace_id
 
-REQUEST_ID: Final = b"x-request-id"
-"""Header of an answer with the id of its trace."""
+REQUEST_IDS: Final = (b"x-request-id", b"request-id")
+"""Headers of an answer with the id of its trace: OpenAI's and Anthropic's."""
 REQUESTS: Final = LOG.getChild("requests")
 """The logger of one line for each request."""
 _PARENT: Final = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -43,7 +43,10 @@ class Tracing:
                 nonlocal status
                 if message["type"] == "http.response.start":
                     status = message["status"]
-                    message = {**message, "headers": [*message.get("headers", ()), (REQUEST_ID, trace.encode())]}
+                    message = {
+                        **message,
+                        "headers": [*message.get("headers", ()), *((name, trace.encode()) for name in REQUEST_IDS)],
+                    }
                 await send(message)
 
             token = trace_id.set(trace)
