@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
 from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeat_prompts, sampling, streaming, token_reports
 from rekindle.server.reading.fields import Fields
+from rekindle.server.reading.tools import INPUT, CustomTool, read_tools
 
 NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
@@ -32,12 +32,14 @@ class ChatRequest:
         logprobs: whether the answer has the log-probabilities of its tokens.
         one_call: whether the answer has at most one tool call.
         echo: the text before the answer: that of a last message of the assistant, if the body asks for it.
+        custom: the custom tools by name.
     """
 
     call: Call
     logprobs: bool
     one_call: bool
     echo: str
+    custom: Mapping[str, CustomTool]
 
 
 def read_chat(body: Fields, form: MessageForm) -> ChatRequest:
@@ -62,14 +64,15 @@ def read_chat(body: Fields, form: MessageForm) -> ChatRequest:
     if logprobs:
         options["logprobs"], fields["logprobs"] = top or 0, "top_logprobs"
     one_call, reports = not body.flag("parallel_tool_calls", True), token_reports(body, options, fields)
-    options |= tools_in(body) | template_in(body)
+    tools = read_tools(body, nested=True)
+    options |= {**tools.options, **template_in(body)}
     count = choice_count(body)
     prompts, n = repeat_prompts([[message(each, form) for each in messages]], options, count)
     fields["prompt"] = "messages"
     call = Call(prompts if len(prompts) > 1 else prompts[0], options, n, count, fields, streaming(body), reports)
     echo = _last_text(messages[-1]) if body.flag("echo") else ""
     body.finish(NEUTRAL_FIELDS)
-    return ChatRequest(call, logprobs, one_call, echo)
+    return ChatRequest(call, logprobs, one_call, echo, tools.custom)
 
 
 def _last_text(last: Mapping[str, Any]) -> str:
@@ -102,6 +105,9 @@ def message(source: Mapping[str, Any], form: MessageForm) -> dict[str, Any]:
 
 def _tool_call(call: Any, form: MessageForm) -> Any:
     """Return a tool call with parsed arguments, unless the chat template takes JSON text or the JSON is invalid."""
+    if isinstance(call, dict) and isinstance(custom := call.get("custom"), dict):
+        text = json.dumps({INPUT: custom.get("input")}, ensure_ascii=False)
+        call = {"id": call.get("id"), "type": "function", "function": {"name": custom.get("name"), "arguments": text}}
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if form.arguments_as_text or not isinstance(function, dict) or not isinstance(arguments, str):
@@ -113,35 +119,9 @@ def _tool_call(call: Any, form: MessageForm) -> Any:
     return {**call, "function": {**function, "arguments": values}}
 
 
-def take_tools(body: Fields) -> tuple[list[Any], Any]:
-    """Take the list of tools, empty if absent, and the tool choice.
-
-    Raises:
-        ApiError: the tool choice requires a call, but there are no tools.
-    """
-    tools, choice = body.take("tools", list) or [], body.any("tool_choice")
-    if not tools and choice not in (None, "auto", "none"):
-        body.refuse("tool_choice", "requires tools")
-    return tools, choice
-
-
 def tools_in(body: Fields) -> dict[str, Any]:
     """Take the tools and the tool choice, as keywords of the session; empty without tools."""
-    tools, choice = take_tools(body)
-    if not tools:
-        return {}
-    for each in tools:
-        if not isinstance(each, dict) or each.get("type", "function") != "function" or "function" not in each:
-            body.refuse("tools", f"must each be {{'type': 'function', 'function': ...}}, got {preview(each)}")
-    match choice:
-        case None | "auto" | "none" | "required":
-            tool_choice = choice or "auto"
-        case {"type": "function", "function": {"name": str(tool_choice)}}:
-            pass
-        case _:
-            rule = "must be auto, none, required or {'type': 'function', 'function': {'name': ...}}"
-            body.refuse("tool_choice", f"{rule}, got {preview(choice)}")
-    return {"tools": tools, "tool_choice": tool_choice}
+    return dict(read_tools(body, nested=True).options)
 
 
 def template_in(body: Fields) -> dict[str, Any]:

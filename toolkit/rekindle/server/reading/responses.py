@@ -7,9 +7,10 @@ from typing import Any
 from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
 from rekindle.server.reading.call import NEUTRAL, Call, Streaming, sampling
-from rekindle.server.reading.chat import message, take_tools
+from rekindle.server.reading.chat import message
 from rekindle.server.reading.constraint import ANY_OBJECT
 from rekindle.server.reading.fields import Fields
+from rekindle.server.reading.tools import CustomTool, read_tools
 
 NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
@@ -46,6 +47,7 @@ class ResponseRequest:
         stored: whether the response is kept for later requests.
         logprobs: whether the answer has the log-probabilities of its tokens.
         previous: the id of the response before this one, or None.
+        custom: the custom tools by name.
     """
 
     call: Call
@@ -55,6 +57,7 @@ class ResponseRequest:
     stored: bool
     logprobs: bool
     previous: str | None
+    custom: Mapping[str, CustomTool]
 
 
 def read_previous(body: Fields) -> str | None:
@@ -84,7 +87,8 @@ def read_response(body: Fields, form: MessageForm, earlier: Sequence[Mapping[str
     messages = _with_instructions(body, _messages(body, [*earlier, *items]))
     options, fields = sampling(body, "max_output_tokens")
     options.setdefault("max_tokens", None)
-    options |= _format(body) | _tools(body) | _reasoning(body)
+    tools = read_tools(body, nested=False)
+    options |= {**_format(body), **tools.options, **_reasoning(body)}
     one_call = not body.flag("parallel_tool_calls", True)
     stream, stream_options = body.flag("stream"), body.take_fields("stream_options")
     if stream_options is not None:
@@ -95,7 +99,7 @@ def read_response(body: Fields, form: MessageForm, earlier: Sequence[Mapping[str
     call = Call(prompt, options, None, 1, fields, Streaming() if stream else None)
     stored = body.flag("store", True)
     body.finish(NEUTRAL_FIELDS)
-    return ResponseRequest(call, one_call, echo, items, stored, logprobs, previous)
+    return ResponseRequest(call, one_call, echo, items, stored, logprobs, previous, tools.custom)
 
 
 def _logprobs(body: Fields, options: dict[str, Any], fields: dict[str, str]) -> bool:
@@ -154,7 +158,11 @@ def _add(body: Fields, messages: list[dict[str, Any]], item: Mapping[str, Any]) 
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
             _assistant(messages).setdefault("tool_calls", []).append(call)
-        case "function_call_output":
+        case "custom_tool_call":
+            custom = {"name": item.get("name"), "input": item.get("input")}
+            call = {"id": item.get("call_id"), "type": "custom", "custom": custom}
+            _assistant(messages).setdefault("tool_calls", []).append(call)
+        case "function_call_output" | "custom_tool_call_output":
             content = _content(body, item.get("output"))
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
         case kind:
@@ -208,28 +216,6 @@ def _format(body: Fields) -> dict[str, Any]:
             text_format.refuse("type", f"must be text, json_object or json_schema, got {kind!r:.80}")
     text_format.finish({}, ("name", "description", "strict"))
     return options
-
-
-def _tools(body: Fields) -> dict[str, Any]:
-    tools, choice = take_tools(body)
-    if not tools:
-        return {}
-    for each in tools:
-        if not isinstance(each, dict) or each.get("type") != "function" or not isinstance(each.get("name"), str):
-            body.refuse("tools", f"must each be {{'type': 'function', 'name': ...}}, got {preview(each)}")
-    match choice:
-        case None | "auto" | "none" | "required":
-            tool_choice = choice or "auto"
-        case {"type": "function", "name": str(tool_choice)}:
-            pass
-        case _:
-            body.refuse("tool_choice", f"must be auto, none, required or one function, got {preview(choice)}")
-    return {"tools": [_chat_tool(each) for each in tools], "tool_choice": tool_choice}
-
-
-def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    function = {name: value for name, value in tool.items() if name != "type" and value is not None}
-    return {"type": "function", "function": function}
 
 
 def _reasoning(body: Fields) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rekindle.client.record import Record
@@ -11,6 +12,7 @@ from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.call import Call, TokenReports
 from rekindle.server.reading.chat import ChatRequest
+from rekindle.server.reading.tools import INPUT, CustomTool
 from rekindle.server.writing.common import (
     DONE,
     EVENT_STREAM,
@@ -41,13 +43,14 @@ def _prompt_reports(generation: Generation, reports: TokenReports) -> dict[str, 
 
 
 def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[str, Any]:
-    calls = readable_calls(generation.tool_calls, request.one_call)
-    content = request.echo + generation.content + unreadable_text(generation.tool_calls, request.call)
+    all_calls = check_inputs(generation.tool_calls, request.custom)
+    calls = readable_calls(all_calls, request.one_call)
+    content = request.echo + generation.content + unreadable_text(all_calls, request.call)
     message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
     if generation.reasoning is not None:
         message["reasoning_content"] = generation.reasoning
     if calls:
-        message["tool_calls"] = [tool_call_object(call) for call in calls]
+        message["tool_calls"] = [tool_call_object(call, request.custom) for call in calls]
     reports, logprobs = request.call.reports, None
     if request.logprobs:
         logprobs = chat_logprobs(generation.logprobs or (), by_id=reports.by_id)
@@ -71,10 +74,33 @@ def unreadable_text(calls: Sequence[ToolCall], request: Call) -> str:
     return "" if request.needs_calls else "".join(call.text for call in calls if call.error is not None)
 
 
-def tool_call_object(call: ToolCall) -> dict[str, Any]:
-    """Return a tool call with its arguments as JSON text."""
-    function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
-    return {"id": call.id, "type": "function", "function": function}
+def check_inputs(calls: Sequence[ToolCall], custom: Mapping[str, CustomTool]) -> list[ToolCall]:
+    """Return calls with an error for each custom tool whose input is absent or outside its grammar."""
+    return [each if (error := _input_error(each, custom)) is None else replace(each, error=error) for each in calls]
+
+
+def _input_error(call: ToolCall, custom: Mapping[str, CustomTool]) -> str | None:
+    if call.error is not None or call.name not in custom:
+        return call.error
+    text = call.arguments.get(INPUT)
+    if not isinstance(text, str):
+        return f"expected the argument {INPUT}, got {call.arguments!r:.200}"
+    return None if custom[call.name].accepts(text) else f"expected an input of the tool's grammar, got {text!r:.200}"
+
+
+def call_text(call: ToolCall, custom: Mapping[str, CustomTool]) -> str:
+    """Return the arguments of a call as JSON, or the input of a custom tool."""
+    return str(call.arguments[INPUT]) if call.name in custom else json.dumps(call.arguments, ensure_ascii=False)
+
+
+def tool_call_object(call: ToolCall, custom: Mapping[str, CustomTool]) -> dict[str, Any]:
+    """Return a tool call with its arguments as JSON text, or with the input of a custom tool."""
+    return _call_object(call.id, call.name, call_text(call, custom), is_custom=call.name in custom)
+
+
+def _call_object(call_id: str, name: str, text: str, *, is_custom: bool) -> dict[str, Any]:
+    kind, value = ("custom", "input") if is_custom else ("function", "arguments")
+    return {"id": call_id, "type": kind, kind: {"name": name, value: text}}
 
 
 class ChatChunks:
@@ -148,23 +174,28 @@ class ChatChunks:
 
 
 class CallProgress:
-    """The calls of a stream by pieces. A call in a format without pieces is one piece.
+    """The calls of a stream by pieces. A call in a format without pieces, or of a custom tool, is one piece.
+
+    Args:
+        one_call: whether only the first call counts.
+        custom: the custom tools by name.
 
     Attributes:
         complete: the number of complete calls.
     """
 
-    def __init__(self, *, one_call: bool):
-        self._one_call = one_call
+    def __init__(self, *, one_call: bool, custom: Mapping[str, CustomTool]):
+        self._one_call, self._custom = one_call, custom
         self._numbers: dict[str, int] = {}  # the number of each call by id
         self.complete = 0
 
     def take(self, part: Part) -> list[tuple[int, CallPiece, bool]]:
         """Return the pieces in a part to write: the number of the call, the piece, and whether it is the first."""
-        call, pieces = part.call, part.pieces
+        call = self._checked(part.call)
+        pieces: Sequence[CallPiece] = [piece for piece in part.pieces if piece.name not in self._custom]
         is_complete = call is not None and call.error is None
         if call is not None and is_complete and call.id not in self._numbers:
-            pieces = (CallPiece(call.id, call.name, json.dumps(call.arguments, ensure_ascii=False)),)
+            pieces = [CallPiece(call.id, call.name, call_text(call, self._custom))]
         entries = []
         for piece in pieces:
             is_first = piece.id not in self._numbers
@@ -176,8 +207,11 @@ class CallProgress:
 
     def text_of(self, part: Part, request: Call) -> str:
         """Return the text of a malformed call for the content, unless pieces of it were written."""
-        call = part.call
+        call = self._checked(part.call)
         return "" if call is None or call.id in self._numbers else unreadable_text([call], request)
+
+    def _checked(self, call: ToolCall | None) -> ToolCall | None:
+        return None if call is None else check_inputs([call], self._custom)[0]
 
 
 class _ChoiceChunks:
@@ -187,7 +221,7 @@ class _ChoiceChunks:
         self._request = request
         self._reading: Reading | None = None
         self._has_started = False
-        self._progress = CallProgress(one_call=request.one_call)
+        self._progress = CallProgress(one_call=request.one_call, custom=request.custom)
 
     @property
     def calls(self) -> int:
@@ -228,14 +262,14 @@ class _ChoiceChunks:
             elif part.kind == "content":
                 deltas.append({"content": part.text})
             else:
-                deltas += [_call_delta(*entry) for entry in self._progress.take(part)]
+                deltas += [self._call_delta(*entry) for entry in self._progress.take(part)]
                 text = self._progress.text_of(part, self._request.call)
                 deltas += [{"content": text}] if text else []
         return deltas
 
-
-def _call_delta(index: int, piece: CallPiece, is_first: bool) -> dict[str, Any]:
-    if not is_first:
-        return {"tool_calls": [{"index": index, "function": {"arguments": piece.arguments}}]}
-    function = {"name": piece.name, "arguments": piece.arguments}
-    return {"tool_calls": [{"index": index, "id": piece.id, "type": "function", "function": function}]}
+    def _call_delta(self, index: int, piece: CallPiece, is_first: bool) -> dict[str, Any]:
+        if not is_first:
+            return {"tool_calls": [{"index": index, "function": {"arguments": piece.arguments}}]}
+        is_custom = piece.name in self._request.custom
+        call = _call_object(piece.id, piece.name, piece.arguments, is_custom=is_custom)
+        return {"tool_calls": [{"index": index, **call}]}

@@ -1,7 +1,7 @@
 """Responses, OpenAI's successor of chat completions, complete and in events."""
 
-import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rekindle.client.record import Record
@@ -10,7 +10,7 @@ from rekindle.core.text.response import CallPiece, Part, Reading
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.responses import ResponseRequest
-from rekindle.server.writing.chat import CallProgress, readable_calls, unreadable_text
+from rekindle.server.writing.chat import CallProgress, call_text, check_inputs, readable_calls, unreadable_text
 from rekindle.server.writing.common import EVENT_STREAM, Head, named_event
 from rekindle.server.writing.logprobs import chat_logprobs
 
@@ -22,14 +22,15 @@ def response(head: Head, generation: Generation, request: ResponseRequest) -> di
     items: list[Item] = []
     if generation.reasoning is not None:
         items.append(_reasoning_item(head, len(items), generation.reasoning))
-    calls = readable_calls(generation.tool_calls, request.one_call)
-    content = generation.content + unreadable_text(generation.tool_calls, request.call)
+    all_calls = check_inputs(generation.tool_calls, request.custom)
+    calls = readable_calls(all_calls, request.one_call)
+    content = generation.content + unreadable_text(all_calls, request.call)
     if content or not (items or calls):
         tokens = (generation.logprobs or ())[generation.usage.reasoning_tokens :] if request.logprobs else ()
         items.append(_message_item(head, len(items), content, output_logprobs(tokens)))
     for call in calls:
-        arguments = json.dumps(call.arguments, ensure_ascii=False)
-        items.append(_call_item(head, len(items), call.id, call.name, arguments))
+        piece = CallPiece(call.id, call.name, call_text(call, request.custom))
+        items.append(_call_item(head, len(items), piece, is_custom=call.name in request.custom))
     return final_response(head, items, generation, request)
 
 
@@ -97,9 +98,11 @@ def _reasoning_item(head: Head, place: int, text: str) -> Item:
     return {**item, "content": [{"type": "reasoning_text", "text": text}]}
 
 
-def _call_item(head: Head, place: int, call_id: str, name: str, arguments: str) -> Item:
-    item: Item = {"id": _id("fc", head, place), "type": "function_call", "status": "completed"}
-    return {**item, "call_id": call_id, "name": name, "arguments": arguments}
+def _call_item(head: Head, place: int, piece: CallPiece, *, is_custom: bool) -> Item:
+    """Return the item of a call with the arguments of a piece."""
+    prefix, kind = ("ctc", "custom_tool_call") if is_custom else ("fc", "function_call")
+    item: Item = {"id": _id(prefix, head, place), "type": kind, "status": "completed"}
+    return {**item, "call_id": piece.id, "name": piece.name, "input" if is_custom else "arguments": piece.arguments}
 
 
 class ResponseChunks:
@@ -123,7 +126,7 @@ class ResponseChunks:
         self._tokens: Sequence[TokenLogprob] = ()
         self._logprobs: list[Item] = []
         self._call: CallPiece | None = None
-        self._progress = CallProgress(one_call=request.one_call)
+        self._progress = CallProgress(one_call=request.one_call, custom=request.custom)
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
@@ -189,7 +192,8 @@ class ResponseChunks:
         """Return the events for the end of the open call; a cut or malformed one stays incomplete."""
         text = "".join(self._text)
         item = {**self._item(text), "status": "completed" if complete else "incomplete"}
-        events = [self._call_event("done", arguments=text, name=item["name"])] if complete else []
+        fields = {"input": text} if self._is_custom else {"arguments": text, "name": item["name"]}
+        events = [self._call_event("done", **fields)] if complete else []
         events.append(self._event("response.output_item.done", output_index=len(self._items), item=item))
         self._items.append(item)
         self._open = None
@@ -197,7 +201,13 @@ class ResponseChunks:
 
     def _call_event(self, kind: str, **fields: Any) -> bytes:
         place = {"item_id": self._item("")["id"], "output_index": len(self._items)}
-        return self._event(f"response.function_call_arguments.{kind}", **place, **fields)
+        name = "custom_tool_call_input" if self._is_custom else "function_call_arguments"
+        return self._event(f"response.{name}.{kind}", **place, **fields)
+
+    @property
+    def _is_custom(self) -> bool:
+        """True if the open call is that of a custom tool."""
+        return self._call is not None and self._call.name in self._request.custom
 
     def _grow(self, kind: str, text: str) -> list[bytes]:
         """Return the events for more text of this kind."""
@@ -234,7 +244,8 @@ class ResponseChunks:
         """Return the open item with a text."""
         if self._open == "tool_call":
             assert self._call is not None, "a call is open"
-            return _call_item(self._head, len(self._items), self._call.id, self._call.name, text)
+            piece = replace(self._call, arguments=text)
+            return _call_item(self._head, len(self._items), piece, is_custom=self._is_custom)
         if self._open == "reasoning":
             return _reasoning_item(self._head, len(self._items), text)
         return _message_item(self._head, len(self._items), text, self._logprobs)
