@@ -174,6 +174,75 @@ def test_a_response_is_parsed_and_calls_tools(client: openai.OpenAI) -> None:
     assert following.usage.input_tokens > made.usage.input_tokens
 
 
+def test_custom_and_allowed_tools_are_called_whole_and_in_streams(client: openai.OpenAI) -> None:
+    form: Any = {"syntax": "regex", "definition": "(red|green) (light|dark)"}
+    paint: Any = {"type": "custom", "custom": {"name": "paint", "format": {"type": "grammar", "grammar": form}}}
+    entry: Any = {"type": "custom", "custom": {"name": "paint"}}
+    allowed: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [entry]}}
+    made = client.chat.completions.create(
+        model=NAME, messages=USER, tools=[*TOOLS, paint], tool_choice=allowed, max_tokens=200, parallel_tool_calls=False
+    )
+    assert made.choices[0].message.tool_calls is not None
+    (call,) = made.choices[0].message.tool_calls
+    assert call.type == "custom"
+    assert call.custom.input in {f"{color} {tone}" for color in ("red", "green") for tone in ("light", "dark")}
+    tools: Any = [{"type": "custom", "name": "paint", "format": {"type": "grammar", **form}}]
+    choice: Any = {"type": "custom", "name": "paint"}
+    with client.responses.stream(
+        model=NAME, input="Hello", tools=tools, tool_choice=choice, max_output_tokens=200
+    ) as stream:
+        events = list(stream)
+    final = stream.get_final_response()
+    (item,) = final.output
+    assert item.type == "custom_tool_call"
+    assert item.input == "".join(each.delta for each in events if each.type == "response.custom_tool_call_input.delta")
+    asked: Any = ["Hello", item, {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "done"}]
+    asked[0] = {"role": "user", "content": "Hello"}
+    following = client.responses.create(model=NAME, input=asked, tools=tools, max_output_tokens=4)
+    assert following.usage is not None
+
+
+def test_arguments_of_a_call_come_in_pieces(client: openai.OpenAI) -> None:
+    chunks = list(
+        client.chat.completions.create(
+            model=NAME, messages=USER, tools=TOOLS, tool_choice="required", max_tokens=200, stream=True
+        )
+    )
+    pieces = [each for chunk in chunks for each in chunk.choices[0].delta.tool_calls or ()]
+    assert len(pieces) > 2
+    first = [each.function.arguments or "" for each in pieces if each.index == 0 and each.function]
+    assert json.loads("".join(first))["city"] in ("Rome", "Oslo")
+    tools: Any = [{"type": "function", "name": "weather", "parameters": PLACE, "strict": True}]
+    with client.responses.stream(
+        model=NAME, input="Hello", tools=tools, tool_choice="required", max_output_tokens=200
+    ) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+    calls = [item for item in stream.get_final_response().output if item.type == "function_call"]
+    assert len(deltas) > len(calls)
+    assert "".join(deltas) == "".join(call.arguments for call in calls)
+
+
+def test_hints_and_tools_of_any_template_are_served(client: openai.OpenAI) -> None:
+    made = client.chat.completions.create(
+        model=NAME,
+        messages=USER,
+        max_tokens=3,
+        reasoning_effort="low",
+        verbosity="low",
+        service_tier="auto",
+        prompt_cache_key="key",
+        safety_identifier="me",
+        extra_body={"chat_template_kwargs": {"nothing_reads_it": False}},
+    )
+    assert made.usage is not None
+    response = client.responses.create(
+        model=NAME, input="Hello", max_output_tokens=3, reasoning={"effort": "low"}, text={"verbosity": "low"}
+    )
+    assert response.status == "incomplete"
+    with pytest.raises(openai.BadRequestError, match="it is unknown"):
+        client.chat.completions.create(model=NAME, messages=USER, extra_body={"reasoning_efort": "low"})
+
+
 def test_completions_of_several_prompts_echo_them(client: openai.OpenAI) -> None:
     made = client.completions.create(model=NAME, prompt=["abc", "de"], max_tokens=3, echo=True, logprobs=1)
     assert [choice.text[:2] for choice in made.choices] == ["ab", "de"]
