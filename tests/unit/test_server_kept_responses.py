@@ -1,5 +1,6 @@
 """A response can be named by the next request, as long as it is kept."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,29 @@ async def test_log_probabilities_are_those_of_the_text(scripted: Session) -> Non
     texts = "".join(each["token"] for each in whole["logprobs"])
     assert whole["text"].strip() in texts
     assert reply.body.count(b'"top_logprobs"') >= len(whole["logprobs"])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("answer", ["<think>So warm.</think>Paris is warm.", "<think>h</think>h", "Paris."])
+async def test_log_probabilities_are_without_reasoning_and_marks(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = answer.rpartition(">")[2]
+    with scripted_session(monkeypatch, lambda prompt: answer) as session:
+        served = app(session)
+        fields = {"input": [USER], "include": ["message.output_text.logprobs"], "max_output_tokens": 60}
+        whole = (await respond(served, **fields))["output"][-1]["content"][0]
+        reply = await ask(served, PATH, {**fields, "stream": True})
+    events = [json.loads(line[6:]) for line in reply.body.decode().splitlines() if line.startswith("data: ")]
+    streamed = events[-1]["response"]["output"][-1]["content"][0]
+    deltas = [each for event in events if event["type"].endswith("text.delta") for each in event.get("logprobs", [])]
+    for logprobs in (whole["logprobs"], streamed["logprobs"], deltas):
+        assert "".join(each["token"] for each in logprobs) == text
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("item", [{"type": "reasoning", "content": 5}, {"type": "reasoning", "summary": []}])
+async def test_malformed_reasoning_is_refused(scripted: Session, item: dict[str, Any]) -> None:
+    reply = await ask(app(scripted), PATH, {"input": [item]})
+    assert (reply.status, reply.error["param"]) == (400, "input")
 
 
 def test_conversations_are_their_items_in_order() -> None:
