@@ -1,6 +1,7 @@
 """A response can be named by the next request, as long as it is kept."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,12 @@ from typing import Any
 import pytest
 
 from rekindle.server import app
+from rekindle.server.access import Access
+from rekindle.server.application import application
+from rekindle.server.exchange import Service
+from rekindle.server.gate import Gate
+from rekindle.server.limits import Limits
+from rekindle.server.models.served import OneModel
 from rekindle.server.responses import KeptResponse, KeptResponses
 from rekindle.session.session import Session
 from tests.unit.asgi import Reply, ask
@@ -146,3 +153,39 @@ def test_copies_on_disk_outlive_the_process_within_their_limit(tmp_path: Path) -
     (tmp_path / f"{name_of(2)}.json").unlink()
     assert KeptResponses(tmp_path).get(name_of(2)) is None
     assert KeptResponses(tmp_path).get("../secrets") is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("streams", [False, True])
+async def test_an_answer_that_cannot_be_written_is_still_an_answer(
+    scripted: Session, tmp_path: Path, streams: bool
+) -> None:
+    kept = KeptResponses(tmp_path / "missing")
+    served = application(Service(OneModel(scripted, None), Limits(), Gate(), kept), Access())
+    reply = await ask(served, PATH, {"input": [USER], "max_output_tokens": 9, "stream": streams})
+    assert reply.status == 200
+    assert b"internal_server_error" not in reply.body
+    (name,) = set(re.findall(r"resp-[0-9a-f]{32}", reply.body.decode()))
+    assert (await ask(served, f"{PATH}/{name}")).status == 200, "it is in memory"
+
+
+def test_a_damaged_file_is_no_response(tmp_path: Path) -> None:
+    for number, content in enumerate((b"", b"[1]", b'{"items"', b'{"others": 1}', b"\xff\xfe")):
+        (tmp_path / f"{name_of(number)}.json").write_bytes(content)
+        assert KeptResponses(tmp_path).get(name_of(number)) is None
+
+
+def test_processes_share_a_directory(tmp_path: Path) -> None:
+    one, other = KeptResponses(tmp_path), KeptResponses(tmp_path)
+    one.put(entry(name_of(1)))
+    assert other.get(name_of(1)) == entry(name_of(1))
+    one.put(entry(name_of(2)))
+    assert other.delete(name_of(2))
+    assert KeptResponses(tmp_path).get(name_of(2)) is None
+
+
+def test_a_directory_may_change_while_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / f"{name_of(1)}.json").symlink_to(tmp_path / "gone")
+    (tmp_path / "resp-other.json").write_bytes(b"another program's")
+    assert KeptResponses(tmp_path, disk=1).get(name_of(1)) is None
+    assert (tmp_path / "resp-other.json").exists()
