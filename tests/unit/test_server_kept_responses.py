@@ -1,5 +1,7 @@
 """A response can be named by the next request, as long as it is kept."""
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,12 @@ from typing import Any
 import pytest
 
 from rekindle.server import app
+from rekindle.server.access import Access
+from rekindle.server.application import application
+from rekindle.server.exchange import Service
+from rekindle.server.gate import Gate
+from rekindle.server.limits import Limits
+from rekindle.server.models.served import OneModel
 from rekindle.server.responses import KeptResponse, KeptResponses
 from rekindle.session.session import Session
 from tests.unit.asgi import Reply, ask
@@ -85,6 +93,29 @@ async def test_log_probabilities_are_those_of_the_text(scripted: Session) -> Non
     assert reply.body.count(b'"top_logprobs"') >= len(whole["logprobs"])
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("answer", ["<think>So warm.</think>Paris is warm.", "<think>h</think>h", "Paris."])
+async def test_log_probabilities_are_without_reasoning_and_marks(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = answer.rpartition(">")[2]
+    with scripted_session(monkeypatch, lambda prompt: answer) as session:
+        served = app(session)
+        fields = {"input": [USER], "include": ["message.output_text.logprobs"], "max_output_tokens": 60}
+        whole = (await respond(served, **fields))["output"][-1]["content"][0]
+        reply = await ask(served, PATH, {**fields, "stream": True})
+    events = [json.loads(line[6:]) for line in reply.body.decode().splitlines() if line.startswith("data: ")]
+    streamed = events[-1]["response"]["output"][-1]["content"][0]
+    deltas = [each for event in events if event["type"].endswith("text.delta") for each in event.get("logprobs", [])]
+    for logprobs in (whole["logprobs"], streamed["logprobs"], deltas):
+        assert "".join(each["token"] for each in logprobs) == text
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("item", [{"type": "reasoning", "content": 5}, {"type": "reasoning", "summary": []}])
+async def test_malformed_reasoning_is_refused(scripted: Session, item: dict[str, Any]) -> None:
+    reply = await ask(app(scripted), PATH, {"input": [item]})
+    assert (reply.status, reply.error["param"]) == (400, "input")
+
+
 def test_conversations_are_their_items_in_order() -> None:
     kept = KeptResponses()
     kept.put(entry(name_of(1), "1"))
@@ -122,3 +153,39 @@ def test_copies_on_disk_outlive_the_process_within_their_limit(tmp_path: Path) -
     (tmp_path / f"{name_of(2)}.json").unlink()
     assert KeptResponses(tmp_path).get(name_of(2)) is None
     assert KeptResponses(tmp_path).get("../secrets") is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("streams", [False, True])
+async def test_an_answer_that_cannot_be_written_is_still_an_answer(
+    scripted: Session, tmp_path: Path, streams: bool
+) -> None:
+    kept = KeptResponses(tmp_path / "missing")
+    served = application(Service(OneModel(scripted, None), Limits(), Gate(), kept), Access())
+    reply = await ask(served, PATH, {"input": [USER], "max_output_tokens": 9, "stream": streams})
+    assert reply.status == 200
+    assert b"internal_server_error" not in reply.body
+    (name,) = set(re.findall(r"resp-[0-9a-f]{32}", reply.body.decode()))
+    assert (await ask(served, f"{PATH}/{name}")).status == 200, "it is in memory"
+
+
+def test_a_damaged_file_is_no_response(tmp_path: Path) -> None:
+    for number, content in enumerate((b"", b"[1]", b'{"items"', b'{"others": 1}', b"\xff\xfe")):
+        (tmp_path / f"{name_of(number)}.json").write_bytes(content)
+        assert KeptResponses(tmp_path).get(name_of(number)) is None
+
+
+def test_processes_share_a_directory(tmp_path: Path) -> None:
+    one, other = KeptResponses(tmp_path), KeptResponses(tmp_path)
+    one.put(entry(name_of(1)))
+    assert other.get(name_of(1)) == entry(name_of(1))
+    one.put(entry(name_of(2)))
+    assert other.delete(name_of(2))
+    assert KeptResponses(tmp_path).get(name_of(2)) is None
+
+
+def test_a_directory_may_change_while_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / f"{name_of(1)}.json").symlink_to(tmp_path / "gone")
+    (tmp_path / "resp-other.json").write_bytes(b"another program's")
+    assert KeptResponses(tmp_path, disk=1).get(name_of(1)) is None
+    assert (tmp_path / "resp-other.json").exists()

@@ -5,9 +5,12 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from rekindle.server.tracing.log import LOG
 
 MEMORY_BYTES: Final = 64 << 20
 """The most bytes of responses in memory."""
@@ -56,34 +59,39 @@ class KeptResponses:
         self._entries: dict[str, bytes] = {}
         self._directory, self._disk = directory, _Sizes(disk)
         if directory is not None:
-            files = [(each.stat(), each) for each in directory.glob("resp-*.json")]
-            for status, file in sorted(files, key=lambda pair: pair[0].st_mtime_ns):
-                self._drop_files(self._disk.add(file.stem, status.st_size))
+            for name, size in _files(directory):
+                self._drop_files(self._disk.add(name, size))
 
     def put(self, entry: KeptResponse) -> None:
-        """Keep a response."""
+        """Keep a response. One that cannot be written to disk is kept in memory alone, with a warning in the log."""
         name, data = entry.response["id"], entry.json
         self._hold(name, data)
         if self._directory is not None:
             part = self._directory / f"{name}.part"
-            part.write_bytes(data)
-            part.replace(self._directory / f"{name}.json")
-            self._drop_files(self._disk.add(name, len(data)))
+            try:
+                part.write_bytes(data)
+                part.replace(self._directory / f"{name}.json")
+                self._drop_files(self._disk.add(name, len(data)))
+            except OSError as error:  # such as a full disk: the client still gets its answer
+                LOG.warning("a response is kept in memory alone: %s", error)
+                with suppress(OSError):
+                    part.unlink(missing_ok=True)
 
     def get(self, name: str) -> KeptResponse | None:
         """Return a response, or None if it is unknown or dropped."""
         data = self._entries.get(name)
-        if data is None and name in self._disk and self._directory is not None:
-            try:
-                data = (self._directory / f"{name}.json").read_bytes()
-            except OSError:  # another process dropped it
-                self._disk.remove(name)
-                return None
-            os.utime(self._directory / f"{name}.json")
+        if data is None:
+            data = self._read(name)
         if data is None:
             return None
+        try:
+            entry = KeptResponse.parse(data)
+        except (ValueError, TypeError):
+            LOG.warning("the file of the response %s is damaged", name)
+            self.delete(name)
+            return None
         self._hold(name, data)
-        return KeptResponse.parse(data)
+        return entry
 
     def conversation(self, name: str) -> list[Mapping[str, Any]] | None:
         """Return the items of a conversation up to a response and with it, or None if a part of it is missing."""
@@ -99,13 +107,27 @@ class KeptResponses:
 
     def delete(self, name: str) -> bool:
         """Drop a response, and return whether it was kept."""
-        is_here = name in self._entries or name in self._disk
+        is_here = name in self._entries or self._read(name) is not None
         self._entries.pop(name, None)
         self._memory.remove(name)
-        if name in self._disk:
-            self._disk.remove(name)
-            self._drop_files([name])
+        self._disk.remove(name)
+        self._drop_files([name])
         return is_here
+
+    def _read(self, name: str) -> bytes | None:
+        """Return the file of a response, perhaps of another process; None if there is none."""
+        if self._directory is None or not _ID.fullmatch(name):
+            return None
+        file = self._directory / f"{name}.json"
+        try:
+            data = file.read_bytes()
+        except OSError:  # another process may have dropped it
+            self._disk.remove(name)
+            return None
+        with suppress(OSError):
+            os.utime(file)
+        self._drop_files(self._disk.add(name, len(data)))
+        return data
 
     def _hold(self, name: str, data: bytes) -> None:
         self._entries[name] = data
@@ -115,7 +137,19 @@ class KeptResponses:
     def _drop_files(self, names: Sequence[str]) -> None:
         for name in names:
             if self._directory is not None and _ID.fullmatch(name):
-                (self._directory / f"{name}.json").unlink(missing_ok=True)
+                with suppress(OSError):
+                    (self._directory / f"{name}.json").unlink()
+
+
+def _files(directory: Path) -> list[tuple[str, int]]:
+    """Return the names and sizes of the responses in a directory, those without use for the longest time first."""
+    files: list[tuple[int, str, int]] = []
+    for each in directory.glob("resp-*.json"):
+        if _ID.fullmatch(each.stem):
+            with suppress(OSError):  # another process may drop it meanwhile
+                status = each.stat()
+                files.append((status.st_mtime_ns, each.stem, status.st_size))
+    return [(name, size) for _, name, size in sorted(files)]
 
 
 class _Sizes:

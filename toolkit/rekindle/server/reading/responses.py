@@ -135,6 +135,8 @@ def _messages(body: Fields, items: Sequence[Mapping[str, Any]]) -> list[dict[str
     messages: list[dict[str, Any]] = []
     for each in items:
         _add(body, messages, {name: value for name, value in each.items() if value is not None})
+    if not messages:
+        body.refuse("input", "must have a message, and has reasoning without a text alone")
     for each in messages:
         if _has_only_reasoning(each):
             each["content"] = ""
@@ -151,7 +153,10 @@ def _add(body: Fields, messages: list[dict[str, Any]], item: Mapping[str, Any]) 
             else:
                 messages.append({"role": role, "content": content})
         case "reasoning":
-            text = "".join(str(part.get("text", "")) for part in item.get("content", ()) if isinstance(part, dict))
+            content = item.get("content", [])
+            if not isinstance(content, list):
+                body.refuse("input", f"has reasoning whose content must be a list, got {preview(content)}")
+            text = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
             if text:
                 _assistant(messages)["reasoning"] = text
         case "function_call":

@@ -1,7 +1,9 @@
 """Log-probabilities of tokens, in the two forms of OpenAI's API."""
 
 import codecs
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from rekindle.core.request.tokens import TokenLogprob
@@ -19,6 +21,28 @@ def chat_logprobs(tokens: Sequence[TokenLogprob], *, by_id: bool = False) -> dic
 
     content = [{**entry(token), "top_logprobs": [entry(other) for other in token.top]} for token in tokens]
     return {"content": content, "refusal": None}
+
+
+def tokens_of(text: str, tokens: Sequence[TokenLogprob]) -> tuple[Sequence[TokenLogprob], Sequence[TokenLogprob]]:
+    """Return the tokens of a text near the end of an answer, and the tokens after the text.
+
+    Reasoning and marks come before the text, and after it the token at the end of the answer or the start of a mark.
+    """
+    if not text:
+        return (), tokens
+    ends = list(accumulate((len(token.bytes) for token in tokens), initial=0))
+    all_bytes, text_bytes = b"".join(token.bytes for token in tokens), text.encode("utf-8", "replace")
+    for end in (ends[-1], *ends[-2:-1]):  # in a mark at the end, a short text might be found too
+        if all_bytes[:end].endswith(text_bytes):
+            begin = end - len(text_bytes)
+            break
+    else:
+        begin = all_bytes.rfind(text_bytes)
+        if begin < 0:  # such as text with characters in place of malformed bytes
+            return tokens, ()
+    first = bisect_right(ends, begin) - 1
+    last = bisect_left(ends, begin + len(text_bytes))
+    return tokens[first:last], tokens[last:]
 
 
 def prompt_scores(logprobs: Sequence[TokenLogprob | None]) -> list[dict[str, Any] | None]:

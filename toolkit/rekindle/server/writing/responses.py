@@ -12,7 +12,7 @@ from rekindle.server.errors import ApiError
 from rekindle.server.reading.responses import ResponseRequest
 from rekindle.server.writing.chat import CallProgress, call_text, check_inputs, readable_calls, unreadable_text
 from rekindle.server.writing.common import EVENT_STREAM, Head, named_event
-from rekindle.server.writing.logprobs import chat_logprobs
+from rekindle.server.writing.logprobs import chat_logprobs, tokens_of
 
 Item = dict[str, Any]
 
@@ -26,7 +26,7 @@ def response(head: Head, generation: Generation, request: ResponseRequest) -> di
     calls = readable_calls(all_calls, request.one_call)
     content = generation.content + unreadable_text(all_calls, request.call)
     if content or not (items or calls):
-        tokens = (generation.logprobs or ())[generation.usage.reasoning_tokens :] if request.logprobs else ()
+        tokens, _ = tokens_of(content, (generation.logprobs or ()) if request.logprobs else ())
         items.append(_message_item(head, len(items), content, output_logprobs(tokens)))
     for call in calls:
         piece = CallPiece(call.id, call.name, call_text(call, request.custom))
@@ -123,7 +123,7 @@ class ResponseChunks:
         self._items: list[Item] = []
         self._open: str | None = None
         self._text: list[str] = []
-        self._tokens: Sequence[TokenLogprob] = ()
+        self._tokens: list[TokenLogprob] = []
         self._logprobs: list[Item] = []
         self._call: CallPiece | None = None
         self._progress = CallProgress(one_call=request.one_call, custom=request.custom)
@@ -131,7 +131,8 @@ class ResponseChunks:
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
         events = self._start_events(record)
-        self._tokens = (*self._tokens, *(piece.logprobs or ())) if self._request.logprobs else ()
+        if self._request.logprobs:
+            self._tokens += piece.logprobs or ()
         if self._reading is not None:
             return events + self._part_events(self._reading.push(piece.text, piece.token_ids))
         return events + (self._grow("content", piece.text) if piece.text else [])
@@ -219,9 +220,15 @@ class ResponseChunks:
             events.append(self._added_event({**empty, "status": "in_progress", "content": []}))
             events.append(self._part_event("response.content_part.added", part=empty["content"][0]))
         self._text.append(text)
-        logprobs, self._tokens = output_logprobs(self._tokens if kind == "content" else ()), ()
+        logprobs = self._take_logprobs(text) if kind == "content" else []
         self._logprobs += logprobs
         return [*events, self._part_event(f"{self._prefix}.delta", delta=text, **self._with_logprobs(logprobs))]
+
+    def _take_logprobs(self, text: str) -> list[Item]:
+        """Take the log-probabilities for more text of the content, without marks before its beginning."""
+        tokens, after = (self._tokens, []) if self._logprobs else tokens_of(text, self._tokens)
+        self._tokens = list(after)
+        return output_logprobs(tokens)
 
     def _close(self, *, complete: bool = True) -> list[bytes]:
         """Return the events for the end of the open item, which is a complete call only if `complete`."""
