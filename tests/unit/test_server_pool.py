@@ -1,8 +1,10 @@
 """A server of several models opens each for its first request, and closes those that are idle or in the way."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from math import inf
+from typing import cast
 
 import anyio
 import pytest
@@ -21,7 +23,7 @@ from rekindle.server.models.pool import ModelPool
 from rekindle.server.responses import KeptResponses
 from rekindle.session.session import Session
 from rekindle.testing import fake_session
-from tests.unit.asgi import ask
+from tests.unit.asgi import Caller, ask
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -32,11 +34,13 @@ class FakeSource:
 
     def __init__(self, share: float, adapters: Sequence[str] = (), failures: int = 0):
         self.adapters, self.sessions, self._share, self._failures = adapters, list[Session](), share, failures
+        self.begun: Callable[[], object] = lambda: None
 
     def share(self) -> float:
         return self._share
 
     async def open(self) -> Session:
+        self.begun()
         await checkpoint()
         if self._failures:
             self._failures -= 1
@@ -125,6 +129,57 @@ async def test_an_opening_that_was_given_up_leaves_the_others_as_they_are() -> N
                 pytest.fail("there is no room")
         async with pool.use("a") as model:
             assert model.session is a.sessions[0]
+
+
+async def test_a_client_that_leaves_waits_for_no_model() -> None:
+    a, b = FakeSource(0.6), FakeSource(0.6)
+    async with pool_of(a=a, b=b) as pool, anyio.create_task_group() as tasks:
+        async with pool.use("a"):
+            caller = Caller(served_by(pool), "/v1/completions", {"model": "b", "prompt": [3], "max_tokens": 2})
+            tasks.start_soon(caller.run)
+            await until(lambda: pool._open["a"].leaving, "the model was to leave")
+            caller.gone.set()
+            await until(lambda: not pool._open["a"].leaving, "the client had left")
+        await wait_all_tasks_blocked()
+        assert (a.is_open, b.sessions, caller.reply.status) == (True, [], 0)
+
+
+async def test_an_opening_goes_on_when_its_client_leaves() -> None:
+    one, openings = FakeSource(0.6), list[None]()
+    async with pool_of(one=one) as pool:
+        with anyio.CancelScope() as scope:
+            one.begun = lambda: openings.append(scope.cancel())
+            async with pool.use("one"):
+                await checkpoint()
+        assert scope.cancelled_caught
+        async with pool.use("one") as model:
+            assert model.session is one.sessions[0]
+        assert (len(openings), pool._open["one"].users) == (1, 0)
+
+
+async def test_a_model_that_fails_to_close_hinders_no_other() -> None:
+    a, b = FakeSource(0.6), FakeSource(0.6)
+    async with pool_of(a=a, b=b) as pool:
+        async with pool.use("a"):
+            pass
+        (session,) = a.sessions
+
+        class Failing:
+            error = None
+
+            async def close(self) -> None:
+                await session.close()
+                raise CheckpointError("the disk is full")
+
+        entry = pool._open["a"]
+        entry.model = replace(entry.model, session=cast(Session, Failing()))
+        async with pool.use("b"):
+            assert (a.is_open, b.is_open) == (False, True)
+
+
+async def test_a_model_comes_before_an_adapter_of_its_name() -> None:
+    async with pool_of(a=FakeSource(0.4, ["b"]), b=FakeSource(0.4)) as pool, pool.use("b") as model:
+        assert (model.base, model.adapter) == ("b", None)
 
 
 async def test_an_idle_model_closes_after_its_time_and_a_busy_one_does_not() -> None:

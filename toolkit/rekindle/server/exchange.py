@@ -1,7 +1,7 @@
 """One request and its answer: the body, the model, the connection."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -150,7 +150,11 @@ class Endpoint:
         service, convention = self._service, self._convention
         convention.check(request)
         body = parse_body(await read_body(request, service.limits), strict=service.strict)
-        async with service.models.use(convention.model_in(body)) as model:
+        use = service.models.use(convention.model_in(body))
+        async with AsyncExitStack() as uses:
+            model = await run_until_disconnect(receive, lambda: uses.enter_async_context(use))
+            if model is None:
+                raise ClientDisconnect
             response = await self.answer(Exchange(request, body, model, service))
             await response(scope, receive, send)
 

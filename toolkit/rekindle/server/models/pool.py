@@ -56,6 +56,7 @@ class ModelPool:
     """Models of a server that are open while requests use them.
 
     One model opens or closes at a time. To make room for a model, the models idle for the longest time close first.
+    Clients may leave the queue at any time, and an opening goes on without its client.
 
     Args:
         sources: the models by their names for clients; a request without a name is for the first one.
@@ -111,6 +112,8 @@ class ModelPool:
         """Return the model of a name; raise ApiError for an unknown name."""
         if name is None:
             return next(iter(self._sources))
+        if name in self._sources:  # even if an adapter of another model has this name
+            return name
         for card in self._cards():
             if card.name == name:
                 return card.parent or card.name
@@ -146,7 +149,8 @@ class ModelPool:
             share = await run_sync(source.share)
             await self._make_room(share)
             LOG.info("opening %s", base)
-            session = await source.open()
+            with anyio.CancelScope(shield=True):  # a client that leaves may ask again, and others may wait
+                session = await source.open()
         except RekindleError as error:
             LOG.error("%s did not open: %s", base, error)
             raise ApiError(503, f"the model {base!r} cannot be opened: {error}", "model_not_opened") from error
@@ -170,7 +174,11 @@ class ModelPool:
     async def _close(self, base: str) -> None:
         entry = self._open.pop(base)
         LOG.info("closing %s", base)
-        await entry.model.session.close()
+        with anyio.CancelScope(shield=True):  # the next model needs the memory
+            try:
+                await entry.model.session.close()
+            except RekindleError as error:
+                LOG.error("%s did not close in order: %s", base, error)
 
     async def _close_idle(self) -> None:
         """Close each model once it was idle for `keep_alive` seconds."""
