@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from rekindle.cli.serve import wait_for_signals
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.threads import WAITING
+from rekindle.core.errors import ConfigError
+from rekindle.session.serving import models_in
 from tests.sentence_models import embedding_model
 from tests.unit.lora import random_parts, saved
 from tests.unit.sockets import ask
@@ -129,7 +132,39 @@ def test_what_cannot_be_served_is_told_before_a_model_is_opened(
     with pytest.raises(SystemExit):
         main(["serve", "tiny", "--chat-template", "no/file"])
     assert "cannot read the chat template 'no/file'" in capsys.readouterr().err
+    assert main(["serve", "tiny", "--port", "0", "--ssl-certfile", "no/file"]) == 1
+    assert "'no/file' must be a certificate with its private key" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+        assert main(["serve", "tiny", "--port", "0", "--otlp-traces-endpoint", "http://localhost:1"]) == 1
+    assert "pip install 'rekindle[otel]'" in capsys.readouterr().err
     for name in ("uvicorn", "rekindle.server.listening.running"):
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["serve", "tiny"]) == 1
     assert "pip install 'rekindle[server]'" in capsys.readouterr().err
+
+
+def test_the_tables_of_a_file_are_models_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("model", "adapters"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    table = '[{}]\nmodel = "{}"\nadapters = {{sql = "{}"}}\n'
+    (tmp_path / "models.toml").write_text(table.format("a", "model", "adapters") + table.format("b", "owner/name", "x"))
+    a, b = models_in("models.toml").values()
+    assert a == {"model": str(tmp_path / "model"), "adapters": {"sql": str(tmp_path / "adapters")}}, "of any directory"
+    assert b == {"model": "owner/name", "adapters": {"sql": "x"}}
+    (tmp_path / "models.toml").write_text('[a]\nmodel = ""')
+    with pytest.raises(ConfigError, match="must be a table with model"):
+        models_in("models.toml")
+    (tmp_path / "models.toml").write_text(f'[a]\nmodel = "{"x" * 999}"')
+    assert models_in("models.toml") == {"a": {"model": "x" * 999}}
+
+
+def test_models_of_a_server_are_checked_by_name() -> None:
+    one: dict[str, Any] = {"model": "owner/one", "adapters": {"sql": "path"}}
+    with pytest.raises(ConfigError, match="'a': unknown setting 'page_sice'"):
+        rekindle.serve({"a": {"model": "owner/one", "page_sice": 16}})
+    with pytest.raises(ConfigError, match="the adapter 'sql' of 'a' has the name of a model"):
+        rekindle.serve({"a": one, "sql": "owner/other"})
+    with pytest.raises(ConfigError, match="'a' and 'b' both have an adapter 'sql'"):
+        rekindle.serve({"a": one, "b": one})

@@ -145,16 +145,21 @@ async def test_a_client_that_leaves_waits_for_no_model() -> None:
 
 
 async def test_an_opening_goes_on_when_its_client_leaves() -> None:
-    one, openings = FakeSource(0.6), list[None]()
+    one, scopes = FakeSource(0.6), list[anyio.CancelScope]()
     async with pool_of(one=one) as pool:
         with anyio.CancelScope() as scope:
-            one.begun = lambda: openings.append(scope.cancel())
+
+            def leave() -> None:
+                scope.cancel()
+                scopes.append(scope)
+
+            one.begun = leave
             async with pool.use("one"):
                 await checkpoint()
         assert scope.cancelled_caught
         async with pool.use("one") as model:
             assert model.session is one.sessions[0]
-        assert (len(openings), pool._open["one"].users) == (1, 0)
+        assert (scopes, pool._open["one"].users) == ([scope], 0)
 
 
 async def test_a_model_that_fails_to_close_hinders_no_other() -> None:
@@ -180,6 +185,18 @@ async def test_a_model_that_fails_to_close_hinders_no_other() -> None:
 async def test_a_model_comes_before_an_adapter_of_its_name() -> None:
     async with pool_of(a=FakeSource(0.4, ["b"]), b=FakeSource(0.4)) as pool, pool.use("b") as model:
         assert (model.base, model.adapter) == ("b", None)
+
+
+async def test_an_adapter_cannot_take_the_name_of_another_model() -> None:
+    pool = ModelPool({"a": FakeSource(0.4), "b": FakeSource(0.4, ["sql"])}, inf, 1.0)
+    service = Service(pool, Limits(), Gate(), KeptResponses())
+    async with pool.running():
+        for name in ("b", "sql"):
+            body = {"lora_name": name, "lora_path": "adapter"}
+            served = application(service, Access(admin_keys=["key"]))
+            reply = await ask(served, "/v1/load_lora_adapter", body, headers={"authorization": "Bearer key"})
+            assert (reply.status, reply.error["param"]) == (400, "lora_name")
+            assert f"{name!r} is a name of another model" in reply.error["message"]
 
 
 async def test_an_idle_model_closes_after_its_time_and_a_busy_one_does_not() -> None:

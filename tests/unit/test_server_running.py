@@ -2,8 +2,12 @@
 
 import gc
 import json
+import shutil
+import ssl
+import subprocess
 import weakref
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,6 +15,8 @@ import pytest
 from anyio import to_thread
 
 import rekindle
+from rekindle.core.errors import ConfigError
+from rekindle.server.listening.running import Certificate
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import assert_all_ends_free, assert_all_is_free, submitted
@@ -233,3 +239,15 @@ async def test_a_server_that_was_not_awaited_says_so(session: Session) -> None:
     with pytest.raises(AttributeError, match=r"server = await session.serve"):
         pending.url  # type: ignore[attr-defined]  # noqa: B018
     assert repr(pending) == "<rekindle server that does not run yet; server = await session.serve(...)>"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the key")
+def test_an_encrypted_key_is_refused_without_a_question_in_the_terminal(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-subj", "/CN=x", "-keyout"]
+    subprocess.run(
+        [*made, str(key), "-out", str(certificate), "-passout", "pass:word"], check=True, capture_output=True
+    )
+    with pytest.raises(ConfigError, match="without a passphrase") as raised:
+        Certificate.of(certificate, key)
+    assert isinstance(raised.value.__cause__, ssl.SSLError), "a terminal would be asked for it before"

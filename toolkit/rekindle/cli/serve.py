@@ -84,7 +84,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def serve(arguments: Namespace) -> int:
     """Serve one model or several. The first signal shuts down gracefully, the second one immediately."""
-    _check(arguments.host, arguments.port)
+    _check(arguments)
     options: dict[str, Any] = {
         "host": arguments.host,
         "port": arguments.port,
@@ -168,26 +168,29 @@ def _run(arguments: Namespace, server: "Server") -> None:
             signal.signal(number, handler)
 
 
-def _check(host: str, port: int) -> None:
-    """Check the address and the installation early, since opening a model may take minutes.
+def _check(arguments: Namespace) -> None:
+    """Check the address, the certificate and the installation early, since opening a model may take minutes.
+
+    Also start the export of spans.
 
     Raises:
-        ConfigError: a server could not start at this address.
+        ConfigError: a server could not start at this address or with this certificate, or spans cannot be exported.
     """
     try:
-        from rekindle.server.listening.running import bind
+        from rekindle.server.listening.running import Certificate, bind
     except ImportError as error:
         raise not_installed("the server", "server", error) from error
-    bind(host, port).close()
+    Certificate.of(arguments.ssl_certfile, arguments.ssl_keyfile)
+    bind(arguments.host, arguments.port).close()
+    if arguments.otlp_traces_endpoint is not None:
+        export_spans(arguments.otlp_traces_endpoint)
 
 
 def _log(arguments: Namespace) -> None:
-    """Write the server's log to stderr, and export spans, as the arguments ask."""
+    """Write the server's log to stderr, as the arguments ask."""
     from rekindle.server.tracing.log import LOG, TraceFormatter
     from rekindle.server.tracing.spans import REQUESTS
 
-    if arguments.otlp_traces_endpoint is not None:
-        export_spans(arguments.otlp_traces_endpoint)
     if arguments.quiet and not arguments.log_requests:
         return
     handler = logging.StreamHandler()

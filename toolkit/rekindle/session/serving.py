@@ -1,5 +1,6 @@
 """A server of several models: `rekindle.serve`."""
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,6 +110,7 @@ def serve(
     """
     _check_keep_alive(keep_alive)
     sources = {name: _source(name, options) for name, options in models.items()}
+    _check_adapters(sources)
     if not sources:
         raise ConfigError('models must map at least one name to a model, such as {"small": "smollm2-135m-instruct"}')
     try:
@@ -130,7 +132,8 @@ serve_sync = blocking(serve)
 def models_in(path: str | PathLike[str]) -> dict[str, dict[str, Any]]:
     """Return the models in a TOML file: a table for each model, by its name for clients.
 
-    Relative paths of models and adapters are relative to the file.
+    Relative paths of models and adapters are relative to the file. They are absolute in the result, since a model opens
+    later, perhaps in another working directory.
 
     Raises:
         ConfigError: the file cannot be read, or it contains something else.
@@ -139,24 +142,36 @@ def models_in(path: str | PathLike[str]) -> dict[str, dict[str, Any]]:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{str(path)!r} must be a TOML file with a table for each model: {error}") from error
-    folder = Path(path).parent
+    folder = Path(path).absolute().parent
     for name, table in content.items():
-        if not isinstance(table, dict) or not isinstance(table.get("model"), str):
+        if not isinstance(table, dict) or not isinstance(table.get("model"), str) or not table["model"]:
             raise ConfigError(f'[{name}] in {str(path)!r} must be a table with model = "..."; got {table!r:.80}')
         table["model"] = _beside(folder, table["model"])
         if isinstance(table.get("adapters"), dict):
-            table["adapters"] = {each: _beside(folder, str(where)) for each, where in table["adapters"].items()}
+            table["adapters"] = {each: _beside(folder, where) for each, where in table["adapters"].items()}
     return content
 
 
-def _beside(folder: Path, name: str) -> str:
+def _beside(folder: Path, name: Any) -> Any:
     """Return a path relative to a folder as an absolute path; other names of models stay."""
-    return str(folder / name) if (folder / name).exists() else name
+    return str(folder / name) if isinstance(name, str) and os.path.exists(folder / name) else name
 
 
 def _check_keep_alive(keep_alive: object) -> None:
     if not isinstance(keep_alive, int | float) or not keep_alive >= 0:
         raise ConfigError(f"keep_alive must be a number of seconds from 0, got {keep_alive!r:.80}")
+
+
+def _check_adapters(sources: Mapping[str, Source]) -> None:
+    """Raise ConfigError for an adapter with the name of a model, or of an adapter of another model."""
+    owners: dict[str, str] = {}
+    for base, source in sources.items():
+        for name in source.adapters:
+            if name in sources:
+                raise ConfigError(f"the adapter {name!r} of {base!r} has the name of a model: give it another")
+            if name in owners:
+                raise ConfigError(f"{owners[name]!r} and {base!r} both have an adapter {name!r}: give one another name")
+            owners[name] = base
 
 
 def _source(name: object, options: object) -> Source:
@@ -170,7 +185,10 @@ def _source(name: object, options: object) -> Source:
             f'{name!r} must be a model, or keywords of open() such as {{"model": "owner/name", "dtype": "bfloat16"}}; '
             f"got {options!r:.80}"
         )
-    opening.open(**options)  # checks the keywords, without opening
+    try:
+        opening.open(**options)  # checks the keywords, without opening
+    except ConfigError as error:
+        raise ConfigError(f"{name!r}: {error}") from error
     return Source(options)
 
 

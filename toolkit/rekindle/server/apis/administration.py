@@ -135,8 +135,10 @@ class Administration:
         base = body.take("base_model_name", str) or body.take("model", str)
         body.finish({"is_3d_lora_weight": (False,)})
         async with self._models.use(base) as model:
-            if name == model.base:
-                raise ApiError(400, f"{name!r} is the model's name; give the adapter another", param="lora_name")
+            others = [card.name for card in self._models.cards() if (card.parent or card.name) != model.base]
+            if name in (model.base, *others):
+                owner = "the model's name" if name == model.base else "a name of another model"
+                raise ApiError(400, f"{name!r} is {owner}; give the adapter another", param="lora_name")
             if name in model.session.adapters and not replaces:
                 message = f"the adapter {name!r} is loaded already; load_inplace=true replaces it"
                 raise ApiError(HTTPStatus.BAD_REQUEST, message, param="lora_name")

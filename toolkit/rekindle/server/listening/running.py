@@ -54,18 +54,20 @@ class Certificate:
         """Return the certificate of two files, or None without files.
 
         Raises:
-            ConfigError: a file cannot be read, or the key is not that of the certificate.
+            ConfigError: a file cannot be read, or the key is encrypted or not that of the certificate.
         """
         if file is None:
             if key is not None:
                 raise ConfigError(f"ssl_keyfile is the key of a certificate: give ssl_certfile too, got {key!r:.80}")
             return None
         try:
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(file, key)
+            # With a password, OpenSSL does not ask for one in the terminal.
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(file, key, password="")
         except OSError as error:  # ssl.SSLError too
             files = " and ".join(repr(str(each)) for each in (file, key) if each is not None)
             raise ConfigError(
-                f"{files} must be a certificate with its private key in PEM format, and cannot be used: {error}"
+                f"{files} must be a certificate with its private key in PEM format, without a passphrase, and cannot "
+                f"be used: {error}"
             ) from error
         return cls(file, key)
 
