@@ -95,15 +95,21 @@ async def test_a_paused_server_lets_requests_wait_until_it_resumes(session: Sess
 
     assert (await manage(served, "/pause")).json == {"status": "paused"}
     assert (await manage(served, "/is_paused", method="GET")).json == {"is_paused": True}
-    gone = Caller(served, TEXT, bodies[TEXT])
+    gone, left = Caller(served, TEXT, bodies[TEXT]), anyio.Event()
+
+    async def leave() -> None:
+        await gone.run()
+        left.set()
+
     async with anyio.create_task_group() as tasks:
         for path in bodies:
             tasks.start_soon(serve, path)
-        tasks.start_soon(gone.run)
+        tasks.start_soon(leave)
         for _ in range(20):
             await anyio.lowlevel.checkpoint()
         assert (await ask(served, "/tokenize", {"prompt": "a"})).status == 200
         gone.gone.set()
+        await left.wait()
         assert not replies
         assert not session.requests
         assert (await manage(served, "/resume")).json == {"status": "resumed"}
@@ -127,7 +133,7 @@ async def test_a_pause_cancels_what_is_under_way_or_waits_for_its_end(
         while not (await manage(served, "/is_paused", method="GET")).json["is_paused"]:
             await anyio.lowlevel.checkpoint()
         assert handle.record.cancelling == (mode == "abort")
-        assert pausing.reply.status == 0
+        assert pausing.reply.status == 0 or mode == "abort"  # a cancelled request may end while its step runs
         settler.release()
     assert (running.reply.status, pausing.reply.status) == (status, 200)
     assert not slow.requests
