@@ -53,7 +53,7 @@ def test_log_probabilities_of_whole_sequences_are_those_over_pages(family: str, 
         np.testing.assert_allclose(own, of_tokens(logits, each), rtol=0, atol=4 * tolerance(decoder.config) * scale)
 
 
-@pytest.mark.parametrize("family", ["llama-tied", "deepseek-v3"])
+@pytest.mark.parametrize("family", ["llama-tied", pytest.param("deepseek-v3", marks=pytest.mark.wide)])
 def test_an_adapter_over_whole_sequences_is_that_of_merged_weights(family: str, families: Path) -> None:
     checkpoint = open_checkpoint(families / family)
     config = checkpoint.config
@@ -79,7 +79,10 @@ def test_the_head_has_a_summand_of_its_own(families: Path) -> None:
     assert jnp.abs(token_logprobs(decoder, ids, delta) - token_logprobs(decoder, ids)).max() > 1e-3
 
 
-@pytest.mark.parametrize(("family", "implementation"), [("llama-tied", "xla"), ("qwen3-next", "reference")])
+@pytest.mark.parametrize(
+    ("family", "implementation"),
+    [("llama-tied", "xla"), pytest.param("qwen3-next", "reference", marks=pytest.mark.wide)],
+)
 def test_gradients_by_an_adapter_are_those_of_small_steps(
     family: str, implementation: Implementation, families: Path
 ) -> None:

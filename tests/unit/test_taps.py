@@ -19,10 +19,12 @@ from rekindle.core.models.taps.interventions import Interventions
 from rekindle.core.parts import PARTS
 
 INSIDE = Path(__file__).parent.parent / "goldens" / "inside.npz"
-FAMILIES = (
-    *("llama-tied", "gpt2", "gemma2", "mixtral", "cohere", "gpt-oss", "deepseek-v3", "lfm2", "granite", "falcon-h1"),
-    *("gpt-neox", "nemotron-h", "phi3-longrope", "llama4"),
+FEW = ("llama-tied", "gemma2", "deepseek-v3", "lfm2")
+MANY = (
+    *("gpt2", "mixtral", "cohere", "gpt-oss", "granite", "falcon-h1", "gpt-neox", "nemotron-h", "phi3-longrope"),
+    "llama4",
 )
+FAMILIES = (*FEW, *(pytest.param(family, marks=pytest.mark.wide) for family in MANY))
 PADDED = 48
 """The length of a look at 40 tokens."""
 
