@@ -73,11 +73,31 @@ async def test_a_kept_response_is_shown_and_dropped_by_its_id(scripted: Session)
     name = created.partition('"id":"')[2].partition('"')[0]
     shown = await ask(served, f"{PATH}/{name}")
     assert (shown.json["id"], shown.json["status"]) == (name, "completed")
-    assert (await ask(served, f"{PATH}/{name}/input_items")).json["data"] == [USER]
+    (item,) = (await ask(served, f"{PATH}/{name}/input_items")).json["data"]
+    assert {key: item[key] for key in USER} == USER
     dropped = await ask(served, f"{PATH}/{name}", method="DELETE")
     assert dropped.json == {"id": name, "object": "response", "deleted": True}
     for path, method in ((name, "GET"), (name, "DELETE"), (f"{name}/input_items", "GET")):
         assert (await ask(served, f"{PATH}/{path}", method=method)).status == 404
+
+
+@pytest.mark.anyio
+async def test_input_items_come_in_pages(scripted: Session) -> None:
+    served = app(scripted)
+    texts = ["a", "b", "c"]
+    response = await respond(served, input=[{**USER, "content": text} for text in texts])
+
+    async def page(query: str) -> tuple[list[str], Any]:
+        found = (await ask(served, f"{PATH}/{response['id']}/input_items?{query}")).json
+        return [item["content"] for item in found["data"]], found
+
+    assert (await page(""))[0] == ["c", "b", "a"]
+    two, first = await page("order=asc&limit=2")
+    assert (two, first["has_more"]) == (["a", "b"], True)
+    rest, last = await page(f"order=asc&limit=2&after={first['last_id']}")
+    assert (rest, last["has_more"]) == (["c"], False)
+    refusal = await ask(served, f"{PATH}/{response['id']}/input_items?limit=0")
+    assert (refusal.status, refusal.error["param"]) == (400, "limit")
 
 
 @pytest.mark.anyio

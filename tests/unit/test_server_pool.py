@@ -216,6 +216,7 @@ async def test_a_model_whose_engine_failed_opens_anew() -> None:
         async with pool.use("one"):
             pass
         await one.sessions[0].close()
+        assert pool.open_models() == [], "a server with a model that opens anew is well"
         async with pool.use("one") as model:
             assert model.session is one.sessions[1]
 

@@ -19,6 +19,8 @@ from rekindle.server.responses import KeptResponse, KeptResponses
 from rekindle.server.writing.common import Head
 from rekindle.server.writing.responses import ResponseChunks, response
 
+ITEMS, MOST_ITEMS = 20, 100
+"""The number of input items in a list by default, and at most, as in OpenAI's API."""
 RENDERED = ("tools", "chat_template_kwargs")
 """Keywords of a call with an effect on the prompt."""
 
@@ -74,10 +76,17 @@ class ResponseRoutes:
 
     async def list_items(self, request: Request) -> Response:
         """Serve GET /v1/responses/ID/input_items: the input of a kept response, latest first."""
-        items = list(self._entry(request).items)
-        if request.query_params.get("order", "desc") == "desc":
+        name, query = request.path_params["id"], request.query_params
+        prefix = f"in_{name.rpartition('-')[2]}"
+        items = [{"id": f"{prefix}_{place}", **item} for place, item in enumerate(self._entry(request).items)]
+        if query.get("order", "desc") == "desc":
             items.reverse()
-        return reply({"object": "list", "data": items, "has_more": False})
+        ids = [item["id"] for item in items]
+        first = ids.index(query["after"]) + 1 if query.get("after") in ids else 0
+        page = items[first : first + _limit(query.get("limit"))]
+        has_more = first + len(page) < len(items)
+        edges = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
+        return reply({"object": "list", "data": page, **edges, "has_more": has_more})
 
     def _entry(self, request: Request) -> KeptResponse:
         name = request.path_params["id"]
@@ -85,6 +94,15 @@ class ResponseRoutes:
         if entry is None:
             raise _missing(name, HTTPStatus.NOT_FOUND, None)
         return entry
+
+
+def _limit(text: str | None) -> int:
+    """Return the number of items of a page; raise ApiError for an invalid one."""
+    if text is None:
+        return ITEMS
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_ITEMS:
+        raise ApiError(HTTPStatus.BAD_REQUEST, f"limit must be from 1 to {MOST_ITEMS}, got {text!r:.80}", param="limit")
+    return int(text)
 
 
 def _read(exchange: Exchange) -> ResponseRequest:

@@ -89,7 +89,7 @@ class ModelPool:
 
     def open_models(self) -> Sequence[ServedModel]:
         """See `Models`."""
-        return [entry.model for entry in self._open.values()]
+        return [entry.model for entry in self._open.values() if entry.model.session.error is None]
 
     def cards(self) -> Sequence[ModelCard]:
         """See `Models`."""
