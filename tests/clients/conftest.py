@@ -16,7 +16,7 @@ NAME = "tiny"
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     families = Path(__file__).parents[1] / "goldens" / "families"
     made = embedding_model(families / "qwen3-embed", tmp_path_factory.mktemp("models") / NAME)
     settings = {"eos_token": "<end>", "chat_template": HERMES}
@@ -25,9 +25,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def session(model: Path) -> Iterator[rekindle.Session]:
+def session(checkpoint: Path) -> Iterator[rekindle.Session]:
     with rekindle.open_sync(
-        model,
+        checkpoint,
         progress=False,
         page_size=16,
         max_context=512,
@@ -43,10 +43,10 @@ def session(model: Path) -> Iterator[rekindle.Session]:
 
 
 @pytest.fixture(scope="module")
-def big_server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def big_server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Serve the model with a context for the prompts of coding agents, whose tokens are bytes here."""
     big = tmp_path_factory.mktemp("big") / NAME
-    shutil.copytree(model, big)
+    shutil.copytree(checkpoint, big)
     config = json.loads((big / "config.json").read_text(encoding="utf-8"))
     (big / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 32_768}), encoding="utf-8")
     with (

@@ -3,6 +3,7 @@
 import string
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
+from rekindle.testing.model import FAKE_MODEL
 
 END = "<|im_end|>"
 HERMES = (
@@ -51,12 +53,17 @@ def tokenizer(template: str = HERMES, *, every_byte: bool = False) -> Tokenizer:
 
 @contextmanager
 def scripted_session(
-    patch: pytest.MonkeyPatch, script: Script, template: str = HERMES, by_letters: bool = False
+    patch: pytest.MonkeyPatch,
+    script: Script,
+    template: str = HERMES,
+    by_letters: bool = False,
+    max_context: int = 1024,
 ) -> Iterator[Session]:
     """Yield a session whose model answers by a script, which is asked once for each conversation, and ends its turn.
 
     Args:
         by_letters: the model writes its answers letter by letter, which its tokenizer would not.
+        max_context: the longest conversation, in tokens.
     """
     text = tokenizer(template)
     (end,), mark = text.encode_chat(END), text.encode_chat(ANSWER)
@@ -74,6 +81,7 @@ def scripted_session(
 
     patch.setattr("rekindle.testing.device.next_token", next_token)
     patch.setattr("rekindle.client.requests.token_hex", lambda: "")  # equal answers have calls of equal ids
-    limits = fake_limits(page_size=16, num_pages=512, max_context=1024)
+    model = replace(FAKE_MODEL, max_context=max(FAKE_MODEL.max_context, max_context))
+    limits = fake_limits(model, page_size=16, num_pages=max(512, max_context // 8), max_context=max_context)
     with fake_session(fake_loaded_engine(limits, tokenizer=text, eos_ids=(end,))) as session:
         yield session

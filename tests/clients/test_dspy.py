@@ -1,0 +1,56 @@
+"""Programs of DSPy run on the server."""
+
+import json
+import warnings
+from typing import Any, Literal
+
+import pytest
+
+import rekindle
+from rekindle.server.listening.running import Server
+from tests.clients.conftest import NAME
+from tests.unit.scripted import scripted_session
+
+
+@pytest.fixture(scope="module")
+def dspy() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import dspy
+
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
+    return dspy
+
+
+def language_model(dspy: Any, server: Server, name: str, **options: Any) -> Any:
+    return dspy.LM(f"openai/{name}", api_base=f"{server.url}/v1", api_key="none", **options)
+
+
+def test_a_model_answers(dspy: Any, server: Server, session: rekindle.Session) -> None:
+    made = language_model(dspy, server, NAME, max_tokens=30, temperature=0)
+    answer = session.generate_sync([{"role": "user", "content": "Hello"}], max_tokens=30)
+    assert made("Hello") == [answer.content]
+    assert made.history[-1]["usage"]["completion_tokens"] == 30
+
+
+@pytest.mark.parametrize("adapter", ["ChatAdapter", "JSONAdapter", "XMLAdapter"])
+def test_a_signature_is_filled(dspy: Any, monkeypatch: pytest.MonkeyPatch, adapter: str) -> None:
+    class Weather(dspy.Signature):  # type: ignore[misc, name-defined]
+        """Tell the weather."""
+
+        question: str = dspy.InputField()
+        city: Literal["Rome", "Oslo"] = dspy.OutputField()
+        sunny: bool = dspy.OutputField()
+
+    answers = {
+        "ChatAdapter": "[[ ## city ## ]]\nRome\n\n[[ ## sunny ## ]]\nTrue\n\n[[ ## completed ## ]]",
+        "JSONAdapter": json.dumps({"city": "Rome", "sunny": True}),
+        "XMLAdapter": "<city>Rome</city><sunny>True</sunny>",
+    }
+    with (
+        scripted_session(monkeypatch, lambda _: answers[adapter], max_context=16_384) as session,
+        session.serve_sync(port=0) as server,
+        dspy.context(lm=language_model(dspy, server, "fake"), adapter=getattr(dspy, adapter)()),
+    ):
+        found = dspy.Predict(Weather)(question="Hello")
+    assert (found.city, found.sunny) == ("Rome", True)
