@@ -35,7 +35,7 @@ def test_a_model_answers(dspy: Any, server: Server, session: rekindle.Session) -
 
 @pytest.mark.parametrize("adapter", ["ChatAdapter", "JSONAdapter", "XMLAdapter"])
 def test_a_signature_is_filled(dspy: Any, monkeypatch: pytest.MonkeyPatch, adapter: str) -> None:
-    class Weather(dspy.Signature):  # type: ignore[misc, name-defined]
+    class Weather(dspy.Signature):  # type: ignore[misc]
         """Tell the weather."""
 
         question: str = dspy.InputField()

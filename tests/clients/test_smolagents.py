@@ -14,7 +14,7 @@ from tests.unit.scripted import scripted_session
 USER = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
 
 
-class Weather(Tool):
+class Weather(Tool):  # type: ignore[misc]
     """Tells the weather of a city."""
 
     name = "weather"
