@@ -41,7 +41,7 @@ def test_what_is_shown_is_static_html(kernel: str, tmp_path: Path, monkeypatch: 
     manager.shutdown_kernel(now=True)
     manager.cleanup_resources()
     opened, shown, displayed, value, board, drawn, _, moving, bar, _ = (cell.outputs for cell in made.cells)
-    assert opened == []
+    assert [each for each in opened if each.data["text/plain"]] == [], "a slow import leaves a removed line"
     assert "100.0% computed of 3 tokens" in moving[0].data["text/plain"], "as it was after the last cell"
     assert bar[0].data["text/plain"] == "compiling: 3 of 3 programs, 0 s"
     for outputs in (shown, displayed, value, board, drawn, moving[:1], bar):

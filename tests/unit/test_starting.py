@@ -84,13 +84,13 @@ def test_an_import_in_a_notebook_shows_the_line_in_its_cell_and_removes_it(monke
     shell: Any = SimpleNamespace(kernel=object())
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
     monkeypatch.setattr("IPython.display.display", display)
-    monkeypatch.setattr(starting, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(starting, "CELL_PATIENCE_SECONDS", 0.0)
     with starting.announced():
         until_blocking(lambda: shown, "a word was shown")
     (first, one_output, update), (last, same_output, updated) = shown
     assert (first, update, last, updated) == (starting.LINE, False, "", True)
     assert one_output == same_output
-    monkeypatch.setattr(starting, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(starting, "CELL_PATIENCE_SECONDS", 60.0)
     with starting.announced():
         pass
     assert len(shown) == 2, "a fast import shows nothing"

@@ -10,7 +10,9 @@ from typing import Any, Final
 from uuid import uuid4
 
 PATIENCE_SECONDS: Final = 0.7
-"""The time without a word."""
+"""The time without a word in a terminal."""
+CELL_PATIENCE_SECONDS: Final = 2.5
+"""The time without a word in a notebook, longer because the removed line leaves an empty output."""
 LINE: Final = "starting …"
 ERASE: Final = "\r\x1b[K"
 INTERRUPTED: Final = 128 + 2
@@ -32,7 +34,8 @@ def announced() -> Iterator[None]:
         return
     draws: list[bool] = []
     # The line belongs to the cell that imports, which ipykernel 7.0 finds in a copy of the cell's context alone.
-    timer = Timer(PATIENCE_SECONDS, copy_context().run, [lambda: draws.append(draw(LINE) is None)])
+    patience = PATIENCE_SECONDS if draw is _write else CELL_PATIENCE_SECONDS
+    timer = Timer(patience, copy_context().run, [lambda: draws.append(draw(LINE) is None)])
     timer.daemon = True
     timer.start()
     try:
