@@ -158,6 +158,58 @@ async def test_as_many_chunks_may_be_unread_as_the_bound_says_beside_the_one_tha
     assert b"".join(sent) == b"chunk " * 5 + end
 
 
+class Ready:
+    """A request whose pieces are all there."""
+
+    def __init__(self, pieces: int):
+        self.record, self._left = self, pieces
+
+    def __aiter__(self) -> "Ready":
+        return self
+
+    async def __anext__(self) -> None:
+        if not self._left:
+            raise StopAsyncIteration
+        self._left -= 1
+
+    def result(self) -> None:
+        """Return no generation."""
+
+    def cancel(self) -> None:
+        """Do nothing: nothing runs."""
+
+
+class Numbers:
+    """Writer of chunks with their numbers, in the order in which they are written."""
+
+    content_type = "text/plain"
+
+    def __init__(self) -> None:
+        self._written = 0
+
+    def piece(self, *_: object) -> list[bytes]:
+        self._written += 1
+        return [b"%d " % self._written]
+
+    end = last = piece
+
+    def error_event(self, why: ApiError) -> bytes:
+        return why.kind.encode()
+
+
+@pytest.mark.parametrize("unread", [3, 64])
+async def test_chunks_are_sent_in_the_order_in_which_they_are_written(unread: int) -> None:
+    """A chunk at the end of one choice may report usage that a later chunk of another choice exceeds."""
+    handles = [Ready(pieces) for pieces in (0, 1, 2, 5, 9)]
+    served = EventStream(
+        cast("Any", handles), cast("Any", Numbers()), {}, Limits(unread=unread), finish=lambda generations: None
+    )
+    reply = await ask(served, TEXT, {})
+    numbers = [int(each) for each in reply.body.split() if each.isdigit()]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) == 23 or unread == 3
+
+
 async def test_a_client_that_never_reads_is_given_up(session: Session) -> None:
     served = app(session, limits=Limits(unread_seconds=0.01))
     for length in (9, 4000):  # a request may have ended, and its last chunks wait for the client all the same

@@ -182,8 +182,12 @@ def _take_available(reader: MemoryObjectReceiveStream[bytes]) -> list[bytes]:
 
 
 async def _put(writer: MemoryObjectSendStream[bytes], chunks: Sequence[bytes]) -> None:
+    """Put chunks into the buffer, behind all chunks written before them, and wait while it is full."""
     for chunk in chunks:
-        await writer.send(chunk)
+        try:
+            writer.send_nowait(chunk)  # `send` lets other tasks write first
+        except anyio.WouldBlock:
+            await writer.send(chunk)
 
 
 async def _cancel_on_disconnect(receive: Receive, scope: anyio.CancelScope) -> None:
