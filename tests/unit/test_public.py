@@ -7,19 +7,20 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle import SamplingParams, Settings, testing
+from rekindle import SamplingParams, ServerSettings, Settings, testing
 from rekindle.core import errors
 from rekindle.core.config import SettingsOptions
 from rekindle.core.request.params import _CHECKS, SamplingOptions
+from rekindle.core.server_settings import ServerOptions
 
 PUBLIC = """
 Activations Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification
 Comparison ConfigError ConstraintFailed EngineFailed Family Generation Handle HostLost HostRefused Hosts InvalidBatch
 InvalidData InvalidRequest LaneLoad LogitLens LogitsNotFinite LogitsRow MapResults MessageRecord ModelError
 ModelNotFound ModelTooLarge NoWeights NotRestored ParametersIgnored Part Patch Perplexity Piece Prefix PromptTooLong
-QueueFull Ranking Ray RekindleError ReplicaLost RequestCancelled SamplingParams Scores Session SessionClosed
-SessionError Settings Stats Steering StepTimeout StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun
-ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync serve serve_sync
+QueueFull Ranking Ray RekindleError ReplicaLost RequestCancelled SamplingParams Scores ServerSettings Session
+SessionClosed SessionError Settings Stats Steering StepTimeout StorageError Stream Timings TokenLogprob ToolCall
+ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync serve serve_sync
 """
 
 
@@ -47,7 +48,7 @@ def test_every_error_is_public_and_in_the_tree_of_its_module() -> None:
 
 def documented(record: type[Any]) -> list[str]:
     """Return the names in the `Attributes:` of a docstring."""
-    attributes = (record.__doc__ or "").partition("Attributes:")[2]
+    attributes = (record.__doc__ or "").partition("Attributes:")[2].partition("Raises:")[0]
     return re.findall(r"^        (\w+): ", attributes, re.MULTILINE)
 
 
@@ -57,5 +58,6 @@ def test_sampling_parameters_are_listed_alike_where_they_are_typed_kept_checked_
 
 
 def test_settings_are_listed_alike_where_they_are_typed_kept_and_explained() -> None:
-    names = [field.name for field in fields(Settings)]
-    assert list(SettingsOptions.__annotations__) == documented(Settings) == names
+    for settings, options in ((Settings, SettingsOptions), (ServerSettings, ServerOptions)):
+        names = [field.name for field in fields(settings)]
+        assert list(options.__annotations__) == documented(settings) == names

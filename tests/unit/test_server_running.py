@@ -16,7 +16,8 @@ from anyio import to_thread
 
 import rekindle
 from rekindle.core.errors import ConfigError
-from rekindle.server.listening.running import Certificate
+from rekindle.core.server_settings import ServerSettings
+from rekindle.server.listening.running import check_certificate
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import assert_all_ends_free, assert_all_is_free, submitted
@@ -249,5 +250,5 @@ def test_an_encrypted_key_is_refused_without_a_question_in_the_terminal(tmp_path
         [*made, str(key), "-out", str(certificate), "-passout", "pass:word"], check=True, capture_output=True
     )
     with pytest.raises(ConfigError, match="without a passphrase") as raised:
-        Certificate.of(certificate, key)
+        check_certificate(ServerSettings(ssl_certfile=certificate, ssl_keyfile=key))
     assert isinstance(raised.value.__cause__, ssl.SSLError), "a terminal would be asked for it before"

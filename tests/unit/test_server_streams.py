@@ -199,7 +199,7 @@ class Numbers:
 
 @pytest.mark.parametrize("unread", [3, 64])
 async def test_chunks_are_sent_in_the_order_in_which_they_are_written(unread: int) -> None:
-    """A chunk at the end of one choice may report usage that a later chunk of another choice exceeds."""
+    """Expect the same of the last chunk of a choice: its usage counts the chunks of the others so far."""
     handles = [Ready(pieces) for pieces in (0, 1, 2, 5, 9)]
     served = EventStream(
         cast("Any", handles), cast("Any", Numbers()), {}, Limits(unread=unread), finish=lambda generations: None

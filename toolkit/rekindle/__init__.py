@@ -56,6 +56,7 @@ with starting.announced(), collector_paused():
     from rekindle.core.request.tokens import Piece, TokenLogprob
     from rekindle.core.route import LaneLoad
     from rekindle.core.scheduler.stats import Stats
+    from rekindle.core.server_settings import ServerSettings
     from rekindle.core.text.response import Part, ToolCall
     from rekindle.hosts.hosts import Hosts
     from rekindle.mapping.results import MapResults
@@ -129,6 +130,7 @@ __all__ = [
     "RequestCancelled",
     "SamplingParams",
     "Scores",
+    "ServerSettings",
     "Session",
     "SessionClosed",
     "SessionError",

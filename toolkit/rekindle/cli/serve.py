@@ -17,6 +17,7 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import ConfigError, not_installed
 from rekindle.core.policy import POLICIES
 from rekindle.core.route import ROUTES
+from rekindle.core.server_settings import ServerOptions, ServerSettings
 from rekindle.session.serving import KEEP_ALIVE_SECONDS, models_in
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def serve(arguments: Namespace) -> int:
     """Serve one model or several. The first signal shuts down gracefully, the second one immediately."""
-    _check(arguments)
-    options: dict[str, Any] = {
+    options: ServerOptions = {
         "host": arguments.host,
         "port": arguments.port,
         "api_keys": arguments.api_key or list(filter(None, [os.environ.get(KEYS_VARIABLE)])),
@@ -97,6 +97,7 @@ def serve(arguments: Namespace) -> int:
         "ssl_certfile": arguments.ssl_certfile,
         "ssl_keyfile": arguments.ssl_keyfile,
     }
+    _check(ServerSettings.of(options), arguments.otlp_traces_endpoint)
     names = arguments.models or [NAME]
     keep_alive = KEEP_ALIVE_SECONDS if arguments.keep_alive is None else arguments.keep_alive
     if len(names) > 1 or names[0].endswith(TABLES):
@@ -168,7 +169,7 @@ def _run(arguments: Namespace, server: "Server") -> None:
             signal.signal(number, handler)
 
 
-def _check(arguments: Namespace) -> None:
+def _check(settings: ServerSettings, traces_endpoint: str | None) -> None:
     """Check the address, the certificate and the installation early, since opening a model may take minutes.
 
     Also start the export of spans.
@@ -177,13 +178,13 @@ def _check(arguments: Namespace) -> None:
         ConfigError: a server could not start at this address or with this certificate, or spans cannot be exported.
     """
     try:
-        from rekindle.server.listening.running import Certificate, bind
+        from rekindle.server.listening.running import bind, check_certificate
     except ImportError as error:
         raise not_installed("the server", "server", error) from error
-    Certificate.of(arguments.ssl_certfile, arguments.ssl_keyfile)
-    bind(arguments.host, arguments.port).close()
-    if arguments.otlp_traces_endpoint is not None:
-        export_spans(arguments.otlp_traces_endpoint)
+    check_certificate(settings)
+    bind(settings).close()
+    if traces_endpoint is not None:
+        export_spans(traces_endpoint)
 
 
 def _log(arguments: Namespace) -> None:

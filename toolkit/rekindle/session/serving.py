@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import silent
@@ -17,7 +17,9 @@ from rekindle.core.engine.building import open_model
 from rekindle.core.engine.loading.budget import KEPT_FREE
 from rekindle.core.engine.loading.planning import fewest, plan
 from rekindle.core.errors import ConfigError, not_installed
+from rekindle.core.keywords import spelled_out
 from rekindle.core.ray import Ray
+from rekindle.core.server_settings import SERVER_DEFAULTS, ServerOptions, ServerSettings
 from rekindle.core.store.directory import cache_dir
 from rekindle.session import opening
 from rekindle.session.session import Session
@@ -73,20 +75,9 @@ class Source:
         return await opening.open(**{"progress": False, **self.options})
 
 
+@spelled_out(ServerOptions, SERVER_DEFAULTS)
 def serve(
-    models: Mapping[str, ModelOptions],
-    *,
-    keep_alive: float = KEEP_ALIVE_SECONDS,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    api_keys: Sequence[str] = (),
-    admin_keys: Sequence[str] = (),
-    origins: Sequence[str] = (),
-    grace: float = 10.0,
-    ssl_certfile: str | PathLike[str] | None = None,
-    ssl_keyfile: str | PathLike[str] | None = None,
-    strict: bool = False,
-    keep_responses: bool = False,
+    models: Mapping[str, ModelOptions], *, keep_alive: float = KEEP_ALIVE_SECONDS, **settings: Unpack[ServerOptions]
 ) -> "PendingServer":
     """Serve several models: `server = await rekindle.serve({"small": ..., "large": ...})`, or `async with` it.
 
@@ -98,8 +89,7 @@ def serve(
     Args:
         models: a model as in `open`, or a mapping with the keywords of `open`, by the names for clients.
         keep_alive: the seconds without a request until a model closes; infinity for never.
-        host, port, api_keys, admin_keys, origins, grace, ssl_certfile, ssl_keyfile, strict, keep_responses: as in
-            `Session.serve`.
+        **settings: the address, keys, certificate and so on: see `rekindle.ServerSettings`.
 
     Returns:
         A `PendingServer`: its await, or `async with`, starts the server and returns it.
@@ -108,22 +98,18 @@ def serve(
         ConfigError: the extra `rekindle[server]` is not installed, an argument is invalid, or (raised by the await) the
             server cannot listen on the address. A wrong setting of a model is an error of its first request.
     """
+    checked = ServerSettings.of(settings)
     _check_keep_alive(keep_alive)
     sources = {name: _source(name, options) for name, options in models.items()}
     _check_adapters(sources)
     if not sources:
         raise ConfigError('models must map at least one name to a model, such as {"small": "smollm2-135m-instruct"}')
     try:
-        from rekindle.server.access import Access
-        from rekindle.server.listening.running import Certificate, PendingServer
+        from rekindle.server.listening.running import PendingServer
         from rekindle.server.models.pool import ModelPool
-        from rekindle.server.responses import KeptResponses
     except ImportError as error:
         raise not_installed("the server", "server", error) from error
-    certificate, access = Certificate.of(ssl_certfile, ssl_keyfile), Access(api_keys, admin_keys, origins)
-    responses = KeptResponses(cache_dir("responses") if keep_responses else None)
-    pool = ModelPool(sources, keep_alive, ROOM)
-    return PendingServer(pool, _follow_nothing, host, port, access, grace, certificate, strict, responses)
+    return PendingServer(ModelPool(sources, keep_alive, ROOM), checked, _follow_nothing)
 
 
 serve_sync = blocking(serve)

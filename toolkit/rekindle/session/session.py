@@ -4,7 +4,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 import jax
@@ -50,7 +49,7 @@ from rekindle.core.request.checks import preview
 from rekindle.core.request.params import SamplingParams, check_keywords
 from rekindle.core.request.steering import Patch, Steering, patches, steerings
 from rekindle.core.scheduler.stats import SchedulerStats, Stats
-from rekindle.core.store.directory import cache_dir
+from rekindle.core.server_settings import SERVER_DEFAULTS, ServerOptions, ServerSettings
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping import pending as maps
@@ -891,21 +890,8 @@ class Session:
         """Current counters of the engine."""
         return self._loaded_engine.stats()
 
-    def serve(
-        self,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 8000,
-        name: str | None = None,
-        api_keys: Sequence[str] = (),
-        admin_keys: Sequence[str] = (),
-        origins: Sequence[str] = (),
-        grace: float = 10.0,
-        ssl_certfile: str | PathLike[str] | None = None,
-        ssl_keyfile: str | PathLike[str] | None = None,
-        strict: bool = False,
-        keep_responses: bool = False,
-    ) -> "PendingServer":
+    @spelled_out(ServerOptions, SERVER_DEFAULTS)
+    def serve(self, *, name: str | None = None, **settings: Unpack[ServerOptions]) -> "PendingServer":
         """Serve OpenAI's HTTP API from this process: `server = await session.serve(port=0)`, or `async with` it.
 
         The address of the server is `server.url`. The server stops on `await server.close()` or when the session ends.
@@ -913,21 +899,8 @@ class Session:
         ASGI server, use `rekindle.server.app(session)`.
 
         Args:
-            host: the address to listen on. The default accepts clients on this machine only; "0.0.0.0" accepts clients
-                on every network of the machine, so set `api_keys` too.
-            port: the port to listen on; 0 chooses a free one.
             name: the model name for clients; the default is the name passed to `open`, or the last part of a path.
-            api_keys: the accepted API keys; empty accepts clients without a key.
-            admin_keys: the accepted keys of administrators, who may pause the server, and replace weights and adapters
-                by files of this machine; empty refuses this to all.
-            origins: the allowed origins of web pages, such as "https://example.org"; "*" allows all.
-            grace: seconds for which a closing server waits for requests in flight before it cancels them.
-            ssl_certfile: the certificate for HTTPS, with its chain, in PEM format; None for HTTP.
-            ssl_keyfile: the private key of the certificate, if it is not in the same file.
-            strict: whether hints without effect on the model, such as `verbosity` or a variable that the chat template
-                does not read, are refused instead of ignored.
-            keep_responses: whether the responses of /v1/responses are kept on disk beside the caches, up to 1 GiB, so
-                that conversations go on after a restart. In memory, the latest 64 MiB are kept in either case.
+            **settings: the address, keys, certificate and so on: see `rekindle.ServerSettings`.
 
         Returns:
             A `PendingServer`: its await, or `async with`, starts the server and returns it.
@@ -938,17 +911,13 @@ class Session:
             SessionError: the session is closed.
         """
         self._requests.check_engine()
+        checked = ServerSettings.of(settings)
         try:
-            from rekindle.server.access import Access
-            from rekindle.server.listening.running import Certificate, PendingServer
+            from rekindle.server.listening.running import PendingServer
             from rekindle.server.models.served import OneModel
-            from rekindle.server.responses import KeptResponses
         except ImportError as error:
             raise not_installed("the server", "server", error) from error
-        certificate, access = Certificate.of(ssl_certfile, ssl_keyfile), Access(api_keys, admin_keys, origins)
-        responses = KeptResponses(cache_dir("responses") if keep_responses else None)
-        follow, models = self._operations.followed_by, OneModel(self, name)
-        return PendingServer(models, follow, host, port, access, grace, certificate, strict, responses)
+        return PendingServer(OneModel(self, name), checked, self._operations.followed_by)
 
     serve_sync = blocking(serve)
 
