@@ -24,22 +24,27 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture(scope="module")
-def session(checkpoint: Path) -> Iterator[rekindle.Session]:
-    with rekindle.open_sync(
+def opened(checkpoint: Path, context: int, running: int, tokens: int) -> rekindle.Session:
+    """Open a tiny model with pages of 16 tokens, for so many requests, and so many tokens of prompts in a tick."""
+    return rekindle.open_sync(
         checkpoint,
         progress=False,
         page_size=16,
-        max_context=512,
-        max_running=8,
-        max_prefill_tokens=128,
-        prefill_chunk=128,
-        prefill_buckets=(128,),
-        decode_buckets=(8,),
+        max_context=context,
+        max_running=running,
+        max_prefill_tokens=tokens,
+        prefill_chunk=tokens,
+        prefill_buckets=(tokens,),
+        decode_buckets=(running,),
         dtype="float32",
         precompile="lazy",
-    ) as opened:
-        yield opened
+    )
+
+
+@pytest.fixture(scope="module")
+def session(checkpoint: Path) -> Iterator[rekindle.Session]:
+    with opened(checkpoint, context=512, running=8, tokens=128) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -49,22 +54,7 @@ def big_server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     shutil.copytree(checkpoint, big)
     config = json.loads((big / "config.json").read_text(encoding="utf-8"))
     (big / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 32_768}), encoding="utf-8")
-    with (
-        rekindle.open_sync(
-            big,
-            progress=False,
-            page_size=16,
-            max_context=32_768,
-            max_running=4,
-            max_prefill_tokens=512,
-            prefill_chunk=512,
-            prefill_buckets=(512,),
-            decode_buckets=(4,),
-            dtype="float32",
-            precompile="lazy",
-        ) as opened,
-        opened.serve_sync(port=0) as server,
-    ):
+    with opened(big, context=32_768, running=4, tokens=512) as session, session.serve_sync(port=0) as server:
         yield server
 
 

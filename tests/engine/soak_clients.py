@@ -4,7 +4,7 @@ import json
 import random
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,13 @@ import h11
 import numpy as np
 from anyio.abc import SocketAttribute, SocketStream
 
+from tests.engine.soak_answers import content_of
+
 CLOSER = 1e-3
 """How near scores must come: batches of other sizes add in another order."""
 DRIP_SECONDS = 0.02
+ERRING = ("/v1/completions", "/v1/messages", "/v1/responses", "/v1/rerank", "/api/generate")
+"""The paths of nonsense."""
 STALL_SECONDS = 120
 """How long a client that stalls reads nothing: longer than the server waits for it."""
 
@@ -27,8 +31,8 @@ class Case:
 
     Attributes:
         path, body: what is sent.
-        texts: of its choices; none for embeddings.
-        numbers: the log-probabilities of the tokens of each choice, or the embeddings.
+        texts: of its choices; none for embeddings, scores and tokens.
+        numbers: the log-probabilities of the tokens of each choice if asked for; or embeddings, scores or tokens.
     """
 
     path: str
@@ -122,11 +126,12 @@ class Clients:
     async def _ask(self, wire: Wire, send: Callable[[bytes], Any]) -> None:
         case = self._chance.choice(self._cases)
         stream = bool(case.texts) and self._chance.random() < 0.5
-        await send(wire.request(case.path, json.dumps(case.body | ({"stream": True} if stream else {})).encode()))
-        status, body = await wire.status(), await wire.body()
+        body = case.body | ({"stream": stream} if case.texts else {})  # Ollama streams by default
+        await send(wire.request(case.path, json.dumps(body).encode()))
+        status, answer = await wire.status(), await wire.body()
         self.statuses[status] += 1
-        assert status == 200, body
-        texts, numbers = _streamed(body) if stream else _whole(json.loads(body))
+        assert status == 200, answer
+        texts, numbers = content_of(case.path, answer, stream=stream)
         assert texts == list(case.texts), (case, stream)
         for found, expected in zip(numbers, case.numbers, strict=True):
             np.testing.assert_allclose(found, expected, atol=CLOSER, err_msg=f"{case} {stream}")
@@ -171,11 +176,13 @@ class Clients:
             b"[" * 9999,
         )
         async with self._connected() as wire:
-            await wire.stream.send(wire.request("/v1/completions", self._chance.choice(bodies)))
+            path = self._chance.choice(ERRING)
+            await wire.stream.send(wire.request(path, self._chance.choice(bodies)))
             status, body = await wire.status(), await wire.body()
             self.statuses[status] += 1
             assert status == 400, body
-            assert json.loads(body)["error"]["message"]
+            error = json.loads(body)["error"]
+            assert error if path == "/api/generate" else error["message"]
 
     async def sends_too_much(self) -> None:
         """Send a body that is too long."""
@@ -251,32 +258,3 @@ async def _end(wire: Wire) -> None:
     with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
         while True:
             await wire.stream.receive()
-
-
-def _whole(reply: Any) -> tuple[list[str], list[list[float]]]:
-    """Return the texts and the numbers of an answer."""
-    if reply["object"] == "list":
-        return [], [each["embedding"] for each in reply["data"]]
-    texts = [choice["text"] if "text" in choice else choice["message"]["content"] for choice in reply["choices"]]
-    return texts, [_scores(choice) for choice in reply["choices"]]
-
-
-def _streamed(body: bytes) -> tuple[list[str], list[list[float]]]:
-    """Return the texts and the numbers of a stream."""
-    *events, last = body.decode().removesuffix("\n\n").split("\n\n")
-    assert last == "data: [DONE]"
-    texts: dict[int, str] = {}
-    scores: dict[int, list[float]] = {}
-    for event in events:
-        for choice in json.loads(event.removeprefix("data: "))["choices"]:
-            place = choice["index"]
-            text = choice["text"] if "text" in choice else choice["delta"].get("content") or ""
-            texts[place] = texts.get(place, "") + text
-            scores.setdefault(place, []).extend(_scores(choice))
-    return [texts[place] for place in sorted(texts)], [scores[place] for place in sorted(scores)]
-
-
-def _scores(choice: Mapping[str, Any]) -> list[float]:
-    """Return the log-probabilities of the tokens of a choice, or of a chunk of one."""
-    found = choice["logprobs"] or {"content": ()}
-    return found["token_logprobs"] if "token_logprobs" in found else [each["logprob"] for each in found["content"]]

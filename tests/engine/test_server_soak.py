@@ -56,6 +56,7 @@ def cases(session: Session, count: int, chance: random.Random) -> list[Case]:
         if number % 6 == 0:
             vectors = session.embed_sync([text, text[:9]], normalize=True)
             made.append(Case("/v1/embeddings", {"input": [text, text[:9]]}, [], vectors.tolist()))
+            made.append(further_case(session, number, text))
             continue
         asked: dict[str, Any] = {"max_tokens": chance.randrange(1, 60)}
         if number % 2:
@@ -74,6 +75,26 @@ def cases(session: Session, count: int, chance: random.Random) -> list[Case]:
         numbers = [[token.logprob for token in answer.logprobs or ()] for answer in answers]
         made.append(Case(path, {**body, **scores}, [answer.text for answer in answers], numbers))
     return made
+
+
+def further_case(session: Session, number: int, text: str) -> Case:
+    """Return a request of another API than OpenAI's completions."""
+    assert session.tokenizer is not None
+    messages = [{"role": "user", "content": text}]
+    chat = session.generate_sync(messages, max_tokens=20, temperature=0).text
+    plain = session.generate_sync(text, max_tokens=20, temperature=0).text
+    options = {"num_predict": 20, "temperature": 0}
+    texts = [text[:9], text, "another"]
+    ranking = sorted(session.rerank_sync(text, texts, progress=False), key=lambda each: each.index)
+    every = (
+        Case("/v1/messages", {"messages": messages, "max_tokens": 20, "temperature": 0}, [chat], [[]]),
+        Case("/v1/responses", {"input": text, "max_output_tokens": 20, "temperature": 0, "store": False}, [chat], [[]]),
+        Case("/api/chat", {"messages": messages, "options": options}, [chat], [[]]),
+        Case("/api/generate", {"prompt": text, "raw": True, "options": options}, [plain], [[]]),
+        Case("/v1/rerank", {"query": text, "documents": texts}, [], [[each.score for each in ranking]]),
+        Case("/tokenize", {"prompt": text}, [], [session.tokenizer.encode(text)]),
+    )
+    return every[number // 6 % len(every)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +173,8 @@ async def soaked(clients: Clients, seconds: float) -> None:
 
 async def forgotten(session: Session, server: Server, files: int) -> None:
     """Wait until nothing is left of any client."""
-    rest = Left(files, ("rekindle-engine", "rekindle-server"), tasks=1, connections=0, used=0)
+    threads = ("rekindle-engine", "rekindle-server", "rekindle-watchdog")
+    rest = Left(files, threads, tasks=2, connections=0, used=0)  # the server's, and that of its app's lifespan
     with anyio.move_on_after(LEFT_SECONDS):
         while Left.now(session, server) != rest:  # noqa: ASYNC110
             await anyio.sleep(0.1)

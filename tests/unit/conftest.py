@@ -4,8 +4,9 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.hosts.link import Link, greet
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
+from tests.unit.scripted import HERMES, Serve, scripted_session
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -48,6 +50,18 @@ def held(settler: FakeSettler) -> Iterator[Session]:
 def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
     with fake_session(fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer)) as session:
         yield session
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """Yield a function that opens a session whose model answers a text."""
+    with ExitStack() as sessions:
+
+        def open_session(answer: str | Callable[[str], str], template: str = HERMES) -> Session:
+            script = answer if callable(answer) else lambda prompt: answer
+            return sessions.enter_context(scripted_session(monkeypatch, script, template))
+
+        yield open_session
 
 
 @pytest.fixture

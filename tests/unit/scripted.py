@@ -31,6 +31,8 @@ FORGETFUL = HERMES.replace("{% if m.reasoning_content %}", "{% if m.reasoning_co
 
 Script = Callable[[str], str]
 """Returns the answer to a conversation as the model reads it."""
+Serve = Callable[..., Session]
+"""Opens a session for an answer or a script, and perhaps a chat template."""
 
 
 def tokenizer(template: str = HERMES, *, every_byte: bool = False) -> Tokenizer:

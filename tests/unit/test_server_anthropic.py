@@ -1,7 +1,6 @@
 """The server gives what its session gives in the form of Anthropic's API, whole and in events."""
 
 import json
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -14,9 +13,8 @@ from rekindle.server.errors import ApiError
 from rekindle.server.reading.blocks import Messages
 from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.messages import Template, read_messages
-from rekindle.session.session import Session
 from tests.unit.asgi import Reply, ask
-from tests.unit.scripted import HERMES, scripted_session
+from tests.unit.scripted import HERMES, Serve, scripted_session
 
 pytestmark = pytest.mark.anyio
 
@@ -29,23 +27,6 @@ BODY: dict[str, Any] = {"max_tokens": 500, "messages": [USER]}
 SWITCHED = HERMES.replace("{% if tools %}", "{% if enable_thinking is false %}quiet{% endif %}{% if tools %}")
 ALTERNATING = "{% if messages[-1].role == 'system' %}{{ raise_exception('first') }}{% endif %}" + HERMES
 TEMPLATE = Template(MessageForm("reasoning_content"), frozenset({"enable_thinking", "reasoning_effort"}), True)
-Serve = Callable[..., Session]
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Yield a function that opens a session whose model answers a text."""
-    opened: list[Any] = []
-
-    def open_session(answer: str | Callable[[str], str], template: str = HERMES) -> Session:
-        script = answer if callable(answer) else lambda prompt: answer
-        opened.append(scripted_session(monkeypatch, script, template))
-        session: Session = opened[-1].__enter__()
-        return session
-
-    yield open_session
-    for each in opened:
-        each.__exit__(None, None, None)
 
 
 def events(reply: Reply) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """The server gives what its session gives in the form of Ollama's API, whole and in lines."""
 
 import json
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ from rekindle.server.models.served import ModelCard, OneModel
 from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.messages import Template
 from rekindle.server.reading.ollama import read_ollama_chat, read_ollama_generate
-from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import Reply, ask
-from tests.unit.scripted import HERMES, scripted_session
+from tests.unit.scripted import HERMES, Serve
 
 pytestmark = pytest.mark.anyio
 
@@ -28,23 +26,6 @@ CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call
 ANSWER = f"<think>\nthe user asks\n</think>\n\nLet me see.\n{CALL}\n{CALL}"
 TEMPLATE = Template(MessageForm("reasoning_content"), frozenset({"enable_thinking", "reasoning_effort"}), True)
 NAME = "fake"
-Serve = Callable[..., Session]
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Yield a function that opens a session whose model answers a text."""
-    opened: list[Any] = []
-
-    def open_session(answer: str | Callable[[str], str], template: str = HERMES) -> Session:
-        script = answer if callable(answer) else lambda prompt: answer
-        opened.append(scripted_session(monkeypatch, script, template))
-        session: Session = opened[-1].__enter__()
-        return session
-
-    yield open_session
-    for each in opened:
-        each.__exit__(None, None, None)
 
 
 def lines(reply: Reply) -> list[dict[str, Any]]:
