@@ -166,5 +166,11 @@ def test_models_of_a_server_are_checked_by_name() -> None:
         rekindle.serve({"a": {"model": "owner/one", "page_sice": 16}})
     with pytest.raises(ConfigError, match="the adapter 'sql' of 'a' has the name of a model"):
         rekindle.serve({"a": one, "sql": "owner/other"})
+    with pytest.raises(ConfigError, match="the adapter 'sql' of 'a' has the name of a model"):
+        rekindle.serve({"a": one, "b": {"model": "owner/other", "aliases": ["sql"]}})
+    with pytest.raises(ConfigError, match="the alias 'a' of 'b' is the name of a model already"):
+        rekindle.serve({"a": one, "b": {"model": "owner/other", "aliases": ["a"]}})
+    with pytest.raises(ConfigError, match="aliases of 'a' must be a list of non-empty strings, got 'gpt'"):
+        rekindle.serve({"a": {**one, "aliases": "gpt"}})
     with pytest.raises(ConfigError, match="'a' and 'b' both have an adapter 'sql'"):
         rekindle.serve({"a": one, "b": one})

@@ -160,6 +160,23 @@ async def test_weights_come_from_a_path_and_sleep_frees_them(session: Session) -
     assert not session.asleep
 
 
+async def test_a_model_has_several_names_and_answers_have_the_first(session: Session, adapter: str) -> None:
+    served = app(session, name=["base", "gpt", "claude"], admin_keys=["admin"])
+    assert (await ask(served, TEXT, {"model": "claude", "prompt": "a", "max_tokens": 1})).json["model"] == "base"
+    cards = (await ask(served, "/v1/models")).json["data"]
+    assert [(card["id"], card["root"], "parent" in card) for card in cards] == [
+        ("base", "base", False),
+        ("gpt", "base", False),
+        ("claude", "base", False),
+    ]
+    refused = await manage(served, "/v1/load_lora_adapter", {"lora_name": "gpt", "lora_path": adapter})
+    assert "'gpt' is the model's name" in refused.error["message"]
+    assert (await manage(served, "/sleep?model=claude")).status == 200
+    assert session.asleep
+    text = (await ask(served, "/metrics")).body.decode()
+    assert "model=" not in text
+
+
 async def test_adapters_come_and_go_by_their_paths(session: Session, adapter: str, tmp_path: Path) -> None:
     served = app(session, name="base", admin_keys=["admin"])
     loaded = {"lora_name": "sql", "lora_path": adapter}

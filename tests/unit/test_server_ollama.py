@@ -170,7 +170,11 @@ async def test_closed_models_are_listed_without_a_size(serve: Serve) -> None:
 
     class Two(OneModel):
         def cards(self) -> list[ModelCard]:
-            return [*super().cards(), ModelCard("fake-sql", NAME, 0, None), ModelCard("closed", None, 0, None)]
+            return [
+                *super().cards(),
+                ModelCard("fake-sql", NAME, True, 0, None),
+                ModelCard("closed", "closed", False, 0, None),
+            ]
 
     routes = OllamaRoutes(Two(model.session, None))
     request: Any = None

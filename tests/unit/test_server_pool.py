@@ -32,8 +32,9 @@ pytestmark = pytest.mark.anyio
 class FakeSource:
     """A model over the fake device."""
 
-    def __init__(self, share: float, adapters: Sequence[str] = (), failures: int = 0):
+    def __init__(self, share: float, adapters: Sequence[str] = (), failures: int = 0, aliases: Sequence[str] = ()):
         self.adapters, self.sessions, self._share, self._failures = adapters, list[Session](), share, failures
+        self.aliases = aliases
         self.begun: Callable[[], object] = lambda: None
 
     def share(self) -> float:
@@ -53,8 +54,11 @@ class FakeSource:
         return bool(self.sessions) and not self.sessions[-1]._engine.stopped.closed
 
 
+KEY = {"authorization": "Bearer key"}
+
+
 def served_by(pool: ModelPool) -> ASGIApp:
-    return application(Service(pool, Limits(), Gate(), KeptResponses()), Access())
+    return application(Service(pool, Limits(), Gate(), KeptResponses()), Access(admin_keys=["key"]))
 
 
 @asynccontextmanager
@@ -170,7 +174,7 @@ async def test_a_model_that_fails_to_close_hinders_no_other() -> None:
         (session,) = a.sessions
 
         class Failing:
-            error = None
+            error, asleep = None, False
 
             async def close(self) -> None:
                 await session.close()
@@ -188,15 +192,94 @@ async def test_a_model_comes_before_an_adapter_of_its_name() -> None:
 
 
 async def test_an_adapter_cannot_take_the_name_of_another_model() -> None:
-    pool = ModelPool({"a": FakeSource(0.4), "b": FakeSource(0.4, ["sql"])}, inf, 1.0)
-    service = Service(pool, Limits(), Gate(), KeptResponses())
+    pool = ModelPool({"a": FakeSource(0.4), "b": FakeSource(0.4, ["sql"], aliases=["c"])}, inf, 1.0)
+    served = served_by(pool)
     async with pool.running():
-        for name in ("b", "sql"):
-            body = {"lora_name": name, "lora_path": "adapter"}
-            served = application(service, Access(admin_keys=["key"]))
-            reply = await ask(served, "/v1/load_lora_adapter", body, headers={"authorization": "Bearer key"})
+        for name in ("b", "c", "sql"):
+            body = {"lora_name": name, "lora_path": "adapter", "model": "a"}
+            reply = await ask(served, "/v1/load_lora_adapter", body, headers=KEY)
             assert (reply.status, reply.error["param"]) == (400, "lora_name")
             assert f"{name!r} is a name of another model" in reply.error["message"]
+
+
+async def test_sleep_reaches_the_open_models_or_the_named_one_and_opens_none() -> None:
+    a, b, c = FakeSource(0.3), FakeSource(0.3), FakeSource(0.3)
+    async with pool_of(a=a, b=b, c=c) as pool:
+        served = served_by(pool)
+        for name in ("a", "b"):
+            async with pool.use(name):
+                pass
+
+        async def asleep(query: str = "") -> object:
+            return (await ask(served, f"/is_sleeping{query}", headers=KEY)).json
+
+        assert (await ask(served, "/sleep?model=b", {}, headers=KEY)).status == 200
+        assert await asleep() == {"is_sleeping": False, "models": {"a": False, "b": True, "c": False}}
+        assert await asleep("?model=b") == {"is_sleeping": True}
+        assert (await ask(served, "/sleep", {}, headers=KEY)).status == 200
+        assert (await ask(served, "/sleep?model=c", {}, headers=KEY)).status == 200
+        assert await asleep() == {"is_sleeping": False, "models": {"a": True, "b": True, "c": False}}
+        assert (await ask(served, "/wake_up", {}, headers=KEY)).status == 200
+        assert [source.sessions[0].asleep for source in (a, b)] == [False, False]
+        assert not c.sessions
+        unknown = await ask(served, "/sleep?model=d", {}, headers=KEY)
+        assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
+
+
+async def test_a_sleeping_model_stays_until_it_wakes_and_then_closes_when_idle() -> None:
+    a = FakeSource(0.3)
+    async with pool_of(keep_alive=0.0, a=a) as pool:
+        served = served_by(pool)
+        async with pool.use("a"):
+            await ask(served, "/sleep", {}, headers=KEY)
+        await wait_all_tasks_blocked()
+        assert a.is_open
+        await ask(served, "/wake_up", {}, headers=KEY)
+        await until(lambda: not a.is_open, "the model had closed")
+
+
+async def test_a_pause_of_one_model_leaves_the_others() -> None:
+    async with pool_of(a=FakeSource(0.3), b=FakeSource(0.3)) as pool, anyio.create_task_group() as tasks:
+        served, body = served_by(pool), {"prompt": [3], "max_tokens": 1}
+        await ask(served, "/pause?model=b", {}, headers=KEY)
+        paused = {"is_paused": False, "models": {"a": False, "b": True}}
+        assert (await ask(served, "/is_paused", headers=KEY)).json == paused
+        waiting = Caller(served, "/v1/completions", {**body, "model": "b"})
+        tasks.start_soon(waiting.run)
+        assert (await ask(served, "/v1/completions", {**body, "model": "a"})).status == 200
+        await wait_all_tasks_blocked()
+        assert waiting.reply.status == 0
+        await ask(served, "/resume", {}, headers=KEY)
+    assert waiting.reply.status == 200
+
+
+async def test_administration_of_one_of_several_models_needs_its_name() -> None:
+    a, b = FakeSource(0.3), FakeSource(0.3)
+    async with pool_of(a=a, b=b) as pool:
+        served, body = served_by(pool), {"model_path": "step-2"}
+        refused = await ask(served, "/update_weights", body, headers=KEY)
+        assert (refused.status, refused.error["param"], "name one of 'a', 'b'" in refused.error["message"]) == (
+            400,
+            "model",
+            True,
+        )
+        for named in (("/update_weights?model=b", body), ("/update_weights", {**body, "model": "b"})):
+            assert (await ask(served, *named, headers=KEY)).status == 200
+        assert (a.sessions, b.sessions[0].weights_version) == ([], 2)
+        assert (await ask(served, "/tokenizer_info")).error["param"] == "model"
+        assert "has no tokenizer" in (await ask(served, "/tokenizer_info?model=b")).error["message"]
+
+
+async def test_an_alias_is_a_name_of_its_model_whose_answers_have_the_first_name() -> None:
+    a, b = FakeSource(0.3, ["sql"], aliases=["gpt", "claude"]), FakeSource(0.3)
+    async with pool_of(a=a, b=b) as pool:
+        served = served_by(pool)
+        answer = await ask(served, "/v1/completions", {"model": "gpt", "prompt": [3], "max_tokens": 1})
+        assert (answer.json["model"], len(a.sessions)) == ("a", 1)
+        cards = (await ask(served, "/v1/models")).json["data"]
+        names = [(card["id"], card["root"], card.get("parent")) for card in cards]
+        assert names == [("a", "a", None), ("gpt", "a", None), ("claude", "a", None), ("b", "b", None)]
+        assert pool.bases == ["a", "b"]
 
 
 async def test_an_idle_model_closes_after_its_time_and_a_busy_one_does_not() -> None:

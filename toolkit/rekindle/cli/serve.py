@@ -54,7 +54,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--ssl-keyfile", metavar="FILE", help="the private key of the certificate, if in another file")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1, this machine only)")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="the port; 0 picks a free one (8000)")
-    parser.add_argument("--name", help="the model's name for clients (MODEL, or the last part of a path)")
+    text = "a name of the model for clients; may be repeated, and answers have the first (MODEL, or the end of a path)"
+    parser.add_argument("--name", action="append", help=text)
     text = f"an accepted API key; may be repeated (the key in {KEYS_VARIABLE}, else no key is required)"
     parser.add_argument("--api-key", metavar="KEY", action="append", help=text)
     text = (

@@ -25,7 +25,7 @@ from rekindle.server.tracing.spans import Tracing
 def app(
     session: ServedSession,
     *,
-    name: str | None = None,
+    name: str | Sequence[str] | None = None,
     api_keys: Sequence[str] = (),
     admin_keys: Sequence[str] = (),
     origins: Sequence[str] = (),
@@ -38,7 +38,8 @@ def app(
 
     Args:
         session: the session to serve.
-        name: the model's name for clients; by default the session's name, or the last part of a path.
+        name: the model's name for clients, or several names (answers have the first); by default the session's name, or
+            the last part of a path.
         api_keys: accepted keys, sent as `Authorization: Bearer KEY`. If empty, no key is required.
         admin_keys: keys for administration: pauses, and new weights and adapters from files of this machine. If
             empty, these paths are refused.

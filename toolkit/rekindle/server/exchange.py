@@ -72,12 +72,13 @@ class Exchange:
         return self.service.limits
 
     async def admit(self) -> None:
-        """Wait while the server is paused.
+        """Wait while the model is paused.
 
         Raises:
             ClientDisconnect: the client disconnects first.
         """
-        if self.service.gate.is_closed and not await run_until_disconnect(self.request.receive, self.service.gate.wait):
+        gate, base = self.service.gate, self.model.base
+        if gate.is_closed(base) and not await run_until_disconnect(self.request.receive, lambda: gate.wait(base)):
             raise ClientDisconnect
 
     async def submit(self, call: Call) -> list[Handle]:
@@ -85,7 +86,7 @@ class Exchange:
 
         Raises:
             ApiError: the session refuses the call.
-            ClientDisconnect: the client disconnects while the server is paused.
+            ClientDisconnect: the client disconnects while the model is paused.
         """
         if call.reports.explicit:
             check_explicit(call, self.limits.prompts)

@@ -1,31 +1,33 @@
 """Gate before the models of a server, for pauses."""
 
+from collections.abc import Collection
+
 import anyio
 
 
 class Gate:
-    """Gate between requests and models; while closed, requests wait in front of it."""
+    """Gate between requests and models. Requests of a model wait in front of a gate closed for the model."""
 
     def __init__(self) -> None:
-        self._event: anyio.Event | None = None
+        self._closed: set[str] = set()
+        self._change = anyio.Event()
 
-    @property
-    def is_closed(self) -> bool:
-        """True if requests wait."""
-        return self._event is not None
+    def is_closed(self, model: str) -> bool:
+        """Return True if requests of a model wait."""
+        return model in self._closed
 
-    def close(self) -> None:
-        """Let no more requests pass. Idempotent."""
-        self._event = self._event or anyio.Event()
+    def close(self, models: Collection[str]) -> None:
+        """Let no more requests of models pass. Idempotent."""
+        self._closed.update(models)
 
-    def open(self) -> None:
-        """Let all requests pass. Idempotent."""
-        if self._event is not None:
-            self._event.set()
-            self._event = None
+    def open(self, models: Collection[str]) -> None:
+        """Let the requests of models pass. Idempotent."""
+        self._closed.difference_update(models)
+        self._change.set()
+        self._change = anyio.Event()
 
-    async def wait(self) -> bool:
-        """Wait until the gate is open, and return True."""
-        while self._event is not None:
-            await self._event.wait()
+    async def wait(self, model: str) -> bool:
+        """Wait until the gate is open for a model, and return True."""
+        while self.is_closed(model):
+            await self._change.wait()
         return True

@@ -33,7 +33,7 @@ ROOM: Final = 1 - 1 / KEPT_FREE
 """The part of the devices' memory for all models of a server."""
 
 ModelOptions = str | PathLike[str] | Mapping[str, Any]
-"""A model as in `open`, or the keywords of `open` with `model` among them."""
+"""A model as in `open`, or the keywords of `open` with `model` among them, and perhaps `aliases`: further names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,11 @@ class Source:
 
     Attributes:
         options: the keywords of `open`.
+        aliases: the other names of the model for clients.
     """
 
     options: Mapping[str, Any]
+    aliases: Sequence[str] = ()
 
     @property
     def adapters(self) -> Sequence[str]:
@@ -87,7 +89,8 @@ def serve(
     requests before it closes.
 
     Args:
-        models: a model as in `open`, or a mapping with the keywords of `open`, by the names for clients.
+        models: a model as in `open`, or a mapping with the keywords of `open`, by the names for clients. `aliases` in a
+            mapping is a list of further names of the model; answers have the first name.
         keep_alive: the seconds without a request until a model closes; infinity for never.
         **settings: the address, keys, certificate and so on: see `rekindle.ServerSettings`.
 
@@ -101,7 +104,7 @@ def serve(
     checked = ServerSettings.of(settings)
     _check_keep_alive(keep_alive)
     sources = {name: _source(name, options) for name, options in models.items()}
-    _check_adapters(sources)
+    _check_names(sources)
     if not sources:
         raise ConfigError('models must map at least one name to a model, such as {"small": "smollm2-135m-instruct"}')
     try:
@@ -148,12 +151,17 @@ def _check_keep_alive(keep_alive: object) -> None:
         raise ConfigError(f"keep_alive must be a number of seconds from 0, got {keep_alive!r:.80}")
 
 
-def _check_adapters(sources: Mapping[str, Source]) -> None:
-    """Raise ConfigError for an adapter with the name of a model, or of an adapter of another model."""
-    owners: dict[str, str] = {}
+def _check_names(sources: Mapping[str, Source]) -> None:
+    """Raise ConfigError for an alias or adapter with the name of a model, or of an adapter of another model."""
+    names, owners = set(sources), dict[str, str]()
+    for base, source in sources.items():
+        for alias in source.aliases:
+            if alias in names:
+                raise ConfigError(f"the alias {alias!r} of {base!r} is the name of a model already: give another")
+            names.add(alias)
     for base, source in sources.items():
         for name in source.adapters:
-            if name in sources:
+            if name in names:
                 raise ConfigError(f"the adapter {name!r} of {base!r} has the name of a model: give it another")
             if name in owners:
                 raise ConfigError(f"{owners[name]!r} and {base!r} both have an adapter {name!r}: give one another name")
@@ -171,11 +179,15 @@ def _source(name: object, options: object) -> Source:
             f'{name!r} must be a model, or keywords of open() such as {{"model": "owner/name", "dtype": "bfloat16"}}; '
             f"got {options!r:.80}"
         )
+    aliases = options.get("aliases", ())
+    if not isinstance(aliases, list | tuple) or not all(isinstance(each, str) and each for each in aliases):
+        raise ConfigError(f"aliases of {name!r} must be a list of non-empty strings, got {aliases!r:.80}")
+    options = {keyword: value for keyword, value in options.items() if keyword != "aliases"}
     try:
         opening.open(**options)  # checks the keywords, without opening
     except ConfigError as error:
         raise ConfigError(f"{name!r}: {error}") from error
-    return Source(options)
+    return Source(options, tuple(dict.fromkeys(aliases)))
 
 
 def _follow_nothing(stop: Callable[[], None], closed: Feed[None]) -> None:

@@ -891,7 +891,7 @@ class Session:
         return self._loaded_engine.stats()
 
     @spelled_out(ServerOptions, SERVER_DEFAULTS)
-    def serve(self, *, name: str | None = None, **settings: Unpack[ServerOptions]) -> "PendingServer":
+    def serve(self, *, name: str | Sequence[str] | None = None, **settings: Unpack[ServerOptions]) -> "PendingServer":
         """Serve OpenAI's HTTP API from this process: `server = await session.serve(port=0)`, or `async with` it.
 
         The address of the server is `server.url`. The server stops on `await server.close()` or when the session ends.
@@ -899,7 +899,8 @@ class Session:
         ASGI server, use `rekindle.server.app(session)`.
 
         Args:
-            name: the model name for clients; the default is the name passed to `open`, or the last part of a path.
+            name: the model name for clients, or several names (answers have the first); the default is the name passed
+                to `open`, or the last part of a path.
             **settings: the address, keys, certificate and so on: see `rekindle.ServerSettings`.
 
         Returns:

@@ -1,6 +1,6 @@
 """Endpoints for administrators, with a key of their own: pauses, sleep, weights and adapters."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from http import HTTPStatus
@@ -15,7 +15,7 @@ from rekindle.server.access import Access
 from rekindle.server.errors import ApiError
 from rekindle.server.exchange import Service, check_type, read_body
 from rekindle.server.guards import has_key, reply
-from rekindle.server.models.served import ServedModel
+from rekindle.server.models.served import ServedModel, only_base
 from rekindle.server.reading.fields import Fields, parse_body
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -78,9 +78,10 @@ class Administration:
 
     async def _pause(self, request: Request) -> Response:
         """Serve POST /pause: later requests wait, and running ones are cancelled or end first."""
-        mode = _query(request, "mode", "abort", "wait")
-        self._gate.close()
-        handles = [each for model in self._models.open_models() for each in model.session.requests.values()]
+        mode, bases = _query(request, "mode", "abort", "wait"), self._bases(request)
+        self._gate.close(bases)
+        models = [model for model in self._models.open_models() if model.base in bases]
+        handles = [each for model in models for each in model.session.requests.values()]
         for handle in handles:
             if mode == "abort":
                 handle.cancel()
@@ -91,39 +92,43 @@ class Administration:
 
     async def _resume(self, request: Request) -> Response:
         """Serve POST /resume: the end of a pause."""
-        self._gate.open()
+        self._gate.open(self._bases(request))
         return reply({"status": "resumed"})
 
     async def _is_paused(self, request: Request) -> Response:
         """Serve GET /is_paused: whether later requests wait."""
-        return reply({"is_paused": self._gate.is_closed})
+        return reply(_by_model("is_paused", {base: self._gate.is_closed(base) for base in self._bases(request)}))
 
     async def _sleep(self, request: Request) -> Response:
         """Serve POST /sleep: no weights on the device, at either of vLLM's levels, until wake_up."""
         in_flight = IN_FLIGHT[_query(request, "mode", *IN_FLIGHT)]
         _query(request, "level", "1", "2")
-        async with self._models.use(None) as model:
-            await model.session.sleep(in_flight=in_flight)
+        for base in self._bases(request):
+            async with self._models.use_open(base) as model:
+                if model is not None:
+                    await model.session.sleep(in_flight=in_flight)
         return reply({"status": "asleep"})
 
     async def _wake_up(self, request: Request) -> Response:
         """Serve POST /wake_up: the weights from their files again."""
-        async with self._models.use(None) as model:
-            await model.session.wake()
+        for base in self._bases(request):
+            async with self._models.use_open(base) as model:
+                if model is not None:
+                    await model.session.wake()
         return reply({"status": "awake"})
 
     async def _is_sleeping(self, request: Request) -> Response:
-        """Serve GET /is_sleeping: whether the device has no weights."""
-        async with self._models.use(None) as model:
-            return reply({"is_sleeping": model.session.asleep})
+        """Serve GET /is_sleeping: whether the device has no weights; false for a closed model."""
+        asleep = {model.base: model.session.asleep for model in self._models.open_models()}
+        return reply(_by_model("is_sleeping", {base: asleep.get(base, False) for base in self._bases(request)}))
 
     async def _update_weights(self, request: Request) -> Response:
         """Serve POST /update_weights: weights from a directory, a file or the hub, by name as for `open`."""
         body = await self._body(request)
         path, in_flight = _text(body, "model_path"), body.take("in_flight", str) or "finish"
-        name = body.take("model", str)
+        base = self._base(request, body.take("model", str))
         body.finish({})
-        async with self._models.use(name) as model:
+        async with self._models.use(base) as model:
             await model.session.update_weights(path, in_flight=in_flight)
             version = model.session.weights_version
         return reply({"success": True, "message": f"the weights are those of {path}", "weights_version": version})
@@ -132,13 +137,14 @@ class Administration:
         """Serve POST /v1/load_lora_adapter: an adapter from its directory."""
         body = await self._body(request)
         name, path, replaces = _text(body, "lora_name"), _text(body, "lora_path"), body.flag("load_inplace")
-        base = body.take("base_model_name", str) or body.take("model", str)
+        base = self._base(request, body.take("base_model_name", str) or body.take("model", str))
         body.finish({"is_3d_lora_weight": (False,)})
         async with self._models.use(base) as model:
-            others = [card.name for card in self._models.cards() if (card.parent or card.name) != model.base]
-            if name in (model.base, *others):
-                owner = "the model's name" if name == model.base else "a name of another model"
-                raise ApiError(400, f"{name!r} is {owner}; give the adapter another", param="lora_name")
+            if name in (base, *model.aliases):
+                raise ApiError(400, f"{name!r} is the model's name; give the adapter another", param="lora_name")
+            if any(card.name == name and card.base != base for card in self._models.cards()):
+                message = f"{name!r} is a name of another model; give the adapter another"
+                raise ApiError(HTTPStatus.BAD_REQUEST, message, param="lora_name")
             if name in model.session.adapters and not replaces:
                 message = f"the adapter {name!r} is loaded already; load_inplace=true replaces it"
                 raise ApiError(HTTPStatus.BAD_REQUEST, message, param="lora_name")
@@ -149,15 +155,31 @@ class Administration:
         """Serve POST /v1/unload_lora_adapter: no later requests with an adapter."""
         body = await self._body(request)
         name = _text(body, "lora_name")
-        body.finish({}, ("lora_int_id",))
+        body.finish({}, ("lora_int_id", "model"))
         async with self._models.use(name) as model:
             _check_adapter(model)
             await model.session.remove_adapter(name)
         return PlainTextResponse(f"Success: the adapter {name!r} is unloaded.")
 
+    def _bases(self, request: Request) -> Sequence[str]:
+        """Return the model in the query, or all models without one."""
+        name = request.query_params.get("model")
+        return self._models.bases if name is None else [self._models.base_of(name)]
+
+    def _base(self, request: Request, name: str | None) -> str:
+        """Return the model named by a field of the body or by the query, or else the only one; raise ApiError."""
+        name = request.query_params.get("model") if name is None else name
+        return only_base(self._models) if name is None else self._models.base_of(name)
+
     async def _body(self, request: Request) -> Fields:
         check_type(request)
         return parse_body(await read_body(request, self._limits))
+
+
+def _by_model(name: str, states: Mapping[str, bool]) -> dict[str, Any]:
+    """Return the common state of all models, true if all are in it, and for several models the state of each."""
+    whole = {name: all(states.values())}
+    return {**whole, "models": dict(states)} if len(states) > 1 else whole
 
 
 def _check_adapter(model: ServedModel) -> None:

@@ -91,7 +91,7 @@ class DashboardRoutes:
         """Serve GET /dashboard: the dashboards of open models, as HTML."""
         models = self._models.open_models()
         names = {model.base for model in models}
-        closed = [card.name for card in self._models.cards() if card.parent is None and card.name not in names]
+        closed = [base for base in self._models.bases if base not in names]
         note = markup.note(f"closed until the next request: {', '.join(closed)}") if closed else ""
         return HTMLResponse("".join(map(self._board, models)) + note)
 

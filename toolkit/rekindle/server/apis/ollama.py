@@ -176,9 +176,7 @@ class OllamaRoutes:
     async def tags(self, request: Request) -> Response:
         """Serve GET /api/tags: the models, and their adapters."""
         sizes = _sizes(self._models)
-        tags = [
-            tag_object(card.name, card.since, sizes.get(card.parent or card.name, 0)) for card in self._models.cards()
-        ]
+        tags = [tag_object(card.name, card.since, sizes.get(card.base, 0)) for card in self._models.cards()]
         return reply({"models": tags})
 
     async def running(self, request: Request) -> Response:

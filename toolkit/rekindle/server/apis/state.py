@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from rekindle.server.apis.openapi import openapi
 from rekindle.server.errors import ApiError, api_error_of
 from rekindle.server.guards import reply
-from rekindle.server.models.served import ModelCard, Models, unknown_model
+from rekindle.server.models.served import ModelCard, Models, only_base, unknown_model
 from rekindle.server.writing.messages import model_object, models_page
 from rekindle.server.writing.metrics import joined
 from rekindle.server.writing.texts import model_card
@@ -56,7 +56,8 @@ class StateRoutes:
 
     async def tokenizer_info(self, request: Request) -> Response:
         """Serve GET /tokenizer_info: the special tokens and the chat template."""
-        async with self._models.use(None) as model:
+        name = request.query_params.get("model")
+        async with self._models.use(only_base(self._models) if name is None else name) as model:
             tokenizer = model.session.tokenizer
             if tokenizer is None:
                 raise ApiError(HTTPStatus.NOT_FOUND, "the model has no tokenizer")
@@ -83,8 +84,7 @@ class StateRoutes:
     async def metrics(self, request: Request) -> Response:
         """Serve GET /metrics: counters and histograms for Prometheus."""
         texts = {model.base: model.session.metrics_text() for model in self._models.open_models()}
-        several = sum(card.parent is None for card in self._models.cards()) > 1
-        text = joined(texts) if several else "".join(texts.values())
+        text = joined(texts) if len(self._models.bases) > 1 else "".join(texts.values())
         return PlainTextResponse(text, headers={"content-type": METRICS_TYPE})
 
 
@@ -102,4 +102,4 @@ def _version() -> str:
 
 
 def _card(card: ModelCard) -> dict[str, Any]:
-    return model_card(card.name, card.since, card.longest, card.parent)
+    return model_card(card.name, card.since, card.longest, card.base, is_adapter=card.is_adapter)

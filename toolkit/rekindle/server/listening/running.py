@@ -146,7 +146,7 @@ class PendingServer(Eventual[Server]):
         responses = KeptResponses(cache_dir("responses") if settings.keep_responses else None)
         asgi_app = application(Service(models, Limits(), Gate(), responses, settings.strict), access)
         self._app = LocalNames(asgi_app) if settings.local and not access.api_keys else asgi_app
-        self._names = [card.name for card in models.cards() if card.parent is None]
+        self._names = models.bases
         self._settings, self._follow = settings, follow
 
     def __repr__(self) -> str:

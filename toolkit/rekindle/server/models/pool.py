@@ -20,6 +20,11 @@ class ModelSource(Protocol):
     """A model that a server can open."""
 
     @property
+    def aliases(self) -> Sequence[str]:
+        """The other names of the model for clients."""
+        ...
+
+    @property
     def adapters(self) -> Sequence[str]:
         """The names of the adapters to open with the model."""
         ...
@@ -51,6 +56,16 @@ class OpenModel:
     idle_since: float = 0.0
     leaving: bool = False
 
+    @property
+    def is_usable(self) -> bool:
+        """True if new requests may use the model."""
+        return not self.leaving and self.model.session.error is None
+
+    @property
+    def may_close(self) -> bool:
+        """True if the model may close when idle. A sleeping model stays: a request would open a closed one awake."""
+        return not (self.users or self.leaving or self.model.session.asleep)
+
 
 class ModelPool:
     """Models of a server that are open while requests use them.
@@ -78,14 +93,39 @@ class ModelPool:
         Raises:
             ApiError: no model has this name, or the model cannot be opened.
         """
-        base = self._base(name)
+        base = next(iter(self._sources)) if name is None else self.base_of(name)
         entry = await self._hold(base)
         try:
             yield entry.model.alias(name or base)
         finally:
-            entry.users -= 1
-            entry.idle_since = anyio.current_time()
-            self._tell()
+            self._release(entry)
+
+    @asynccontextmanager
+    async def use_open(self, base: str) -> AsyncIterator[ServedModel | None]:
+        """See `Models`. A model that closes after its requests counts as closed."""
+        entry = self._open.get(base)
+        if entry is None or not entry.is_usable:
+            yield None
+            return
+        entry.users += 1
+        try:
+            yield entry.model
+        finally:
+            self._release(entry)
+
+    @property
+    def bases(self) -> Sequence[str]:
+        """See `Models`."""
+        return list(self._sources)
+
+    def base_of(self, name: str) -> str:
+        """See `Models`."""
+        if name in self._sources:  # even if an adapter of another model has this name
+            return name
+        for card in self._cards():
+            if card.name == name:
+                return card.base
+        raise unknown_model(name, [card.name for card in self._cards()])
 
     def open_models(self) -> Sequence[ServedModel]:
         """See `Models`."""
@@ -108,29 +148,19 @@ class ModelPool:
                 for base in list(self._open):
                     await self._close(base)
 
-    def _base(self, name: str | None) -> str:
-        """Return the model of a name; raise ApiError for an unknown name."""
-        if name is None:
-            return next(iter(self._sources))
-        if name in self._sources:  # even if an adapter of another model has this name
-            return name
-        for card in self._cards():
-            if card.name == name:
-                return card.parent or card.name
-        raise unknown_model(name, [card.name for card in self._cards()])
-
     def _cards(self) -> Iterator[ModelCard]:
         for base, source in self._sources.items():
             entry = self._open.get(base)
             longest = None if entry is None else entry.model.longest
-            names = [base, *source.adapters] if entry is None else entry.model.names
+            own = (base, *source.aliases)
+            names = [*own, *source.adapters] if entry is None else entry.model.names
             for name in dict.fromkeys(names):
-                yield ModelCard(name, None if name == base else base, self._since, longest)
+                yield ModelCard(name, base, name not in own, self._since, longest)
 
     async def _hold(self, base: str) -> OpenModel:
         """Return an open model with one more user."""
         entry = self._open.get(base)
-        if entry is None or entry.leaving or entry.model.session.error is not None:
+        if entry is None or not entry.is_usable:
             async with self._turn:
                 entry = self._open.get(base)  # another request may have opened it meanwhile
                 if entry is not None and entry.model.session.error is not None:
@@ -154,7 +184,8 @@ class ModelPool:
         except RekindleError as error:
             LOG.error("%s did not open: %s", base, error)
             raise ApiError(503, f"the model {base!r} cannot be opened: {error}", "model_not_opened") from error
-        entry = OpenModel(ServedModel(session, base, base, self._since), share, idle_since=anyio.current_time())
+        model = ServedModel(session, base, base, self._since, source.aliases)
+        entry = OpenModel(model, share, idle_since=anyio.current_time())
         self._open[base] = entry
         self._tell()
         return entry
@@ -184,16 +215,22 @@ class ModelPool:
         """Close each model once it was idle for `keep_alive` seconds."""
         while True:
             change, now = self._change, anyio.current_time()
-            idle = {base: entry for base, entry in self._open.items() if not (entry.users or entry.leaving)}
+            idle = {base: entry for base, entry in self._open.items() if entry.may_close}
             ends = {base: entry.idle_since + self._keep_alive for base, entry in idle.items()}
             for base in [base for base, end in ends.items() if end <= now]:
                 async with self._turn:
                     entry = self._open.get(base)
-                    if entry is idle[base] and not entry.users and entry.idle_since + self._keep_alive <= now:
+                    if entry is idle[base] and entry.may_close and entry.idle_since + self._keep_alive <= now:
                         await self._close(base)
             later = [end - now for end in ends.values() if end > now]
             with anyio.move_on_after(min(later, default=float("inf"))):
                 await change.wait()
+
+    def _release(self, entry: OpenModel) -> None:
+        """Note the end of a request."""
+        entry.users -= 1
+        entry.idle_since = anyio.current_time()
+        self._tell()
 
     def _tell(self) -> None:
         """Wake the tasks that wait for a change of users or of open models."""

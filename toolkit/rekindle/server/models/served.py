@@ -22,14 +22,16 @@ class ServedModel:
     Attributes:
         session: the session of the model.
         base: the model's name for clients.
-        name: the name in the request: the model's, or an adapter's.
+        name: the name in answers: the model's, or an adapter's.
         since: the start of its service, in seconds since 1970.
+        aliases: the model's other names.
     """
 
     session: ServedSession
     base: str
     name: str
     since: int
+    aliases: Sequence[str] = ()
 
     @property
     def adapter(self) -> str | None:
@@ -38,8 +40,9 @@ class ServedModel:
 
     @property
     def names(self) -> Sequence[str]:
-        """The model's name and those of its adapters."""
-        return [self.base, *(name for name in self.session.adapters if name != self.base)]
+        """The names of the model, and those of its adapters."""
+        own = (self.base, *self.aliases)
+        return [*own, *(name for name in self.session.adapters if name not in own)]
 
     @property
     def form(self) -> MessageForm:
@@ -70,8 +73,8 @@ class ServedModel:
         return {**options, "chat_template_kwargs": {n: v for n, v in variables.items() if n not in unread} or None}
 
     def alias(self, name: str) -> "ServedModel":
-        """Return the model for requests with another name."""
-        return replace(self, name=name)
+        """Return the model for requests with another name. Answers have the base name in place of an alias."""
+        return replace(self, name=self.base if name in self.aliases else name)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, empty without a tokenizer."""
@@ -84,13 +87,15 @@ class ModelCard:
 
     Attributes:
         name: the name for requests.
-        parent: the model of an adapter; None for a model.
+        base: the name of the model: its own, or that of the model of an adapter or an alias.
+        is_adapter: whether the name is an adapter's.
         since: the start of its service, in seconds since 1970.
         longest: the most tokens of a prompt and its answer together; None while the model is closed.
     """
 
     name: str
-    parent: str | None
+    base: str
+    is_adapter: bool
     since: int
     longest: int | None
 
@@ -100,6 +105,23 @@ class Models(Protocol):
 
     def use(self, name: str | None) -> AbstractAsyncContextManager[ServedModel]:
         """Hold the model of a name while a request uses it; None names the only or the first model.
+
+        Raises:
+            ApiError: no model or adapter has this name.
+        """
+        ...
+
+    def use_open(self, base: str) -> AbstractAsyncContextManager[ServedModel | None]:
+        """Hold the model of a base name if it is open, or else None."""
+        ...
+
+    @property
+    def bases(self) -> Sequence[str]:
+        """The base name of each model."""
+        ...
+
+    def base_of(self, name: str) -> str:
+        """Return the base name of a model by any of its names, or those of its adapters.
 
         Raises:
             ApiError: no model or adapter has this name.
@@ -124,19 +146,37 @@ class OneModel:
 
     Args:
         session: the session.
-        name: the model's name for clients; None for the session's name, or the last part of a path.
+        name: the model's name for clients, or several names (answers have the first); None or empty for the session's
+            name, or the last part of a path.
     """
 
-    def __init__(self, session: ServedSession, name: str | None):
-        base = name or short_name(session.name)
-        self._model = ServedModel(session, base, base, int(time()))
+    def __init__(self, session: ServedSession, name: str | Sequence[str] | None):
+        names = [name] if isinstance(name, str) and name else list(name or ())
+        base, *aliases = names or [short_name(session.name)]
+        self._model = ServedModel(session, base, base, int(time()), tuple(dict.fromkeys(aliases)))
 
     @asynccontextmanager
     async def use(self, name: str | None) -> AsyncIterator[ServedModel]:
         """See `Models`."""
-        if name is not None and name not in self._model.names:
-            raise unknown_model(name, self._model.names)
+        if name is not None:
+            self.base_of(name)
         yield self._model.alias(name or self._model.base)
+
+    @asynccontextmanager
+    async def use_open(self, base: str) -> AsyncIterator[ServedModel | None]:
+        """See `Models`."""
+        yield self._model
+
+    @property
+    def bases(self) -> Sequence[str]:
+        """See `Models`."""
+        return [self._model.base]
+
+    def base_of(self, name: str) -> str:
+        """See `Models`."""
+        if name not in self._model.names:
+            raise unknown_model(name, self._model.names)
+        return self._model.base
 
     def open_models(self) -> Sequence[ServedModel]:
         """See `Models`."""
@@ -145,14 +185,25 @@ class OneModel:
     def cards(self) -> Sequence[ModelCard]:
         """See `Models`."""
         model = self._model
-        return [
-            ModelCard(name, None if name == model.base else model.base, model.since, model.longest)
-            for name in model.names
-        ]
+        own = (model.base, *model.aliases)
+        return [ModelCard(name, model.base, name not in own, model.since, model.longest) for name in model.names]
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """See `Models`."""
         return nullcontext()
+
+
+def only_base(models: Models) -> str:
+    """Return the base name of the only model.
+
+    Raises:
+        ApiError: there are several.
+    """
+    base, *others = models.bases
+    if others:
+        names = ", ".join(map(repr, models.bases))
+        raise invalid_field("model", f"this server has several models: name one of {names} as model")
+    return base
 
 
 def unknown_model(name: str, names: Sequence[str]) -> ApiError:

@@ -34,8 +34,8 @@ def pieces_object(tokens: Sequence[int], texts: Sequence[str]) -> dict[str, Any]
     return {"tokens": [{"id": token, "piece": text} for token, text in zip(tokens, texts, strict=True)]}
 
 
-def model_card(model: str, created: int, longest: int | None, parent: str | None) -> dict[str, Any]:
-    """Return the object describing a model, or an adapter of the model `parent`; a closed model has no `longest`."""
+def model_card(model: str, created: int, longest: int | None, base: str, *, is_adapter: bool) -> dict[str, Any]:
+    """Return the object describing a name of the model `base` or of its adapter; a closed model has no `longest`."""
     card = {"id": model, "object": "model", "created": created, "owned_by": "rekindle"}
-    card |= {"max_model_len": longest, "root": parent or model}
-    return card if parent is None else card | {"parent": parent}
+    card |= {"max_model_len": longest, "root": base}
+    return card | {"parent": base} if is_adapter else card
