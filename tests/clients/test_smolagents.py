@@ -61,7 +61,7 @@ def test_an_agent_calls_tools_and_answers(monkeypatch: pytest.MonkeyPatch, strea
     with scripted_session(monkeypatch, script, max_context=16_384) as session, session.serve_sync(port=0) as server:
         agent = ToolCallingAgent(
             tools=[Weather()],
-            model=model(server, "fake", tool_choice="auto"),
+            model=model(server, "fake"),
             max_steps=3,
             verbosity_level=0,
             stream_outputs=stream,

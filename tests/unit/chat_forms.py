@@ -3,7 +3,13 @@
 They are short ones of our own. Their marks, and what stands around calls and thoughts, are those of the families.
 """
 
+from functools import cache
 from typing import Any, Final, NamedTuple
+
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from rekindle.core.text.tokenizer import Tokenizer
 
 
 class Form(NamedTuple):
@@ -442,3 +448,16 @@ MARKS: Final[tuple[Any, ...]] = (
     *("<|tool_call|>", "</TOOLCALL>", "<|END_ACTION|>", "<｜tool▁call▁end｜>", "```", '"', "\\", "]", "}", "\n"),
 )
 """What an argument may have in it."""
+
+
+@cache
+def tokenizer_of(name: str) -> Tokenizer:
+    """Make a tokenizer of bytes, and of the marks that are tokens in a family's vocabulary."""
+    form = FORMS[name]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE(vocab={letter: place for place, letter in enumerate(letters)}, merges=[]))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    for mark, special in form.tokens.items():
+        token = AddedToken(mark, special=special, normalized=False)
+        (backend.add_special_tokens if special else backend.add_tokens)([token])
+    return Tokenizer(backend, form.template, eos_token=form.end)

@@ -16,6 +16,8 @@ from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from rekindle.testing.model import FAKE_MODEL
 
 END = "<|im_end|>"
+OTHERS = "你好こん"
+"""Characters beyond ASCII that a script may have."""
 HERMES = (
     "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t.function.name }} {% endfor %}<|im_end|>\n{% endif %}"
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -36,7 +38,7 @@ Serve = Callable[..., Session]
 
 
 def tokenizer(template: str = HERMES, *, every_byte: bool = False) -> Tokenizer:
-    """Make a tokenizer whose tokens are printable characters, a few pairs of them, and the marks of turns.
+    """Make a tokenizer whose tokens are ASCII's printable characters, parts of `OTHERS`, pairs, and the marks of turns.
 
     Args:
         every_byte: its tokens are all bytes, which are more than the fake device knows.
@@ -45,7 +47,9 @@ def tokenizer(template: str = HERMES, *, every_byte: bool = False) -> Tokenizer:
     shown = [each for each in letters if every_byte or each in string.printable]
     shown += [] if every_byte else ["Ġ", "Ċ"]
     pairs = ["th", "he", "an"]
-    vocabulary = {token: place for place, token in enumerate([*shown, *pairs])}
+    (others, _), *_ = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(OTHERS)
+    more = [] if every_byte else sorted({*others} - {*shown})
+    vocabulary = {token: place for place, token in enumerate([*shown, *pairs, *more])}
     backend = Backend(models.BPE(vocab=vocabulary, merges=[("t", "h"), ("h", "e"), ("a", "n")]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -63,6 +67,9 @@ def scripted_session(
 ) -> Iterator[Session]:
     """Yield a session whose model answers by a script, which is asked once for each conversation, and ends its turn.
 
+    As a real device, it chooses among the tokens of a constraint: texts of its form that a script leaves out, as line
+    breaks around calls, are written between those of the script.
+
     Args:
         by_letters: the model writes its answers letter by letter, which its tokenizer would not.
         max_context: the longest conversation, in tokens.
@@ -78,8 +85,10 @@ def scripted_session(
 
     def next_token(tokens: Sequence[int], draw: int = 0, banned: Collection[int] = ()) -> int:
         begins = next(at for at in range(len(tokens), 0, -1) if [*tokens[max(0, at - len(mark)) : at]] == mark)
-        said = answer_to(tuple(tokens[:begins]))
-        return said[min(len(tokens) - begins, len(said) - 1)]
+        said, written = answer_to(tuple(tokens[:begins])), list(tokens[begins:])
+        as_said = written == said[: len(written)]
+        token = said[min(len(written), len(said) - 1)] if as_said else _next_of(said, written, text.backend)
+        return token if token not in banned else min(set(range(text.vocab_size)) - set(banned), default=token)
 
     patch.setattr("rekindle.testing.device.next_token", next_token)
     patch.setattr("rekindle.client.requests.token_hex", lambda: "")  # equal answers have calls of equal ids
@@ -87,3 +96,13 @@ def scripted_session(
     limits = fake_limits(model, page_size=16, num_pages=max(512, max_context // 8), max_context=max_context)
     with fake_session(fake_loaded_engine(limits, tokenizer=text, eos_ids=(end,))) as session:
         yield session
+
+
+def _next_of(said: Sequence[int], written: Sequence[int], backend: Backend) -> int:
+    """Return the next token of an answer that is written in other tokens, with others between its own."""
+    texts = {token: text for text, token in backend.get_vocab().items()}
+    rest = "".join(texts[token] for token in said)
+    for token in written:
+        rest = rest.removeprefix(texts[token])
+    fitting = (token for token, text in texts.items() if rest.startswith(text))
+    return max(fitting, key=lambda token: len(texts[token])) if rest else said[-1]

@@ -1,6 +1,5 @@
 """Whatever the grammar of calls lets a model write is read as calls, with arguments that their schemas allow."""
 
-from random import Random
 from typing import Any, Literal
 
 import jsonschema
@@ -8,14 +7,16 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.text.responses.call_grammar import call_grammar, form_of
 from rekindle.core.text.responses.calls import calls_of
 from rekindle.core.text.responses.families import call_field_for, reasoning_delimiters, template_for
+from rekindle.core.text.responses.grammars.call_forms import form_of
+from rekindle.core.text.responses.grammars.call_grammar import call_grammar
 from rekindle.core.text.responses.parser import ResponseParser
 from rekindle.core.text.responses.template import load
 from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.tools.tool import schemas_of
+from tests.unit.grammar_walks import walk
 from tests.unit.response_cases import CODER, GRANITE, HARMONY, LLAMA, MISTRAL, NEWER_MISTRAL, QWEN, R1, V31
 from tests.unit.scripted import END, tokenizer
 
@@ -42,24 +43,8 @@ def vocabulary(text: Tokenizer) -> LLTokenizer:
 
 
 def written(grammar: str, vocabulary: LLTokenizer, text: Tokenizer, seed: int) -> str:
-    """Return a random text of a grammar, which is as likely to end as to go on where it may end.
-
-    After 60 tokens, what ends a part of it is chosen wherever it may be.
-    """
-    random, tokens = Random(seed), list[int]()
     (end,) = text.encode_chat(END)
-    closing = [token for mark in '"},]\n<>/' for token in text.encode_chat(mark)]
-    matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=0)
-    while not matcher.is_stopped() and not (matcher.is_accepting() and random.random() < 0.5):
-        mask = matcher.compute_bitmask()
-        allowed = [token for token in range(text.vocab_size) if token != end and mask[token // 8] >> token % 8 & 1]
-        closes = [token for token in closing if token in allowed]
-        forced = matcher.compute_ff_tokens()
-        tokens.append(forced[0] if forced else random.choice(closes if closes and len(tokens) > 60 else allowed))
-        assert matcher.consume_token(tokens[-1])
-        assert len(tokens) < 2000
-    assert not matcher.is_error()
-    return text.decode(tokens, skip_special_tokens=False)
+    return text.decode(walk(grammar, vocabulary, text, seed, end), skip_special_tokens=False)
 
 
 @pytest.mark.parametrize("choice", ["required", "weather"])
@@ -102,6 +87,19 @@ def test_reasoning_may_come_before(marks: str, begun: bool, vocabulary: LLTokeni
         matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=0)
         taken = matcher.consume_tokens(vocabulary.tokenize_str(answer))
         assert (taken and matcher.is_accepting()) == fits, answer
+
+
+def test_an_argument_in_a_tag_may_refer_to_the_definitions_of_its_tool(vocabulary: LLTokenizer) -> None:
+    form, reference = form_of(call_field_for(CODER)), {"$ref": "#/$defs/Place"}
+    assert form is not None
+    place = {"type": "object", "properties": {"city": {"type": "string"}, "near": reference}, "required": ["city"]}
+    schema = {"type": "object", "properties": {"place": reference}, "required": ["place"], "$defs": {"Place": place}}
+    tools = [{"type": "function", "function": {"name": "go", "parameters": schema}}]
+    grammar = call_grammar(form, tools, "go", special={})
+    for value, fits in (('{"city": "a", "near": {"city": "b"}}', True), ('{"city": "a", "near": {}}', False)):
+        matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=0)
+        answer = f"<tool_call>\n<function=go>\n<parameter=place>\n{value}\n</parameter>\n</function>\n</tool_call>"
+        assert (matcher.consume_tokens(vocabulary.tokenize_str(answer)) and matcher.is_accepting()) == fits
 
 
 def test_special_tokens_are_named_by_their_ids(vocabulary: LLTokenizer) -> None:

@@ -3,16 +3,12 @@
 import json
 import string
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
-from tokenizers import Tokenizer as Backend
 
-from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.chat import render
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import Part, Response
@@ -21,7 +17,7 @@ from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.reading import TemplateReading
 from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from rekindle.core.text.tokenizer import Tokenizer
-from tests.unit.chat_forms import FORMS, MARKS, Form
+from tests.unit.chat_forms import FORMS, MARKS, Form, tokenizer_of
 
 USER = {"role": "user", "content": "Hi"}
 TOOLS: list[dict[str, Any]] = [
@@ -41,19 +37,6 @@ TOOLS: list[dict[str, Any]] = [
 ]
 Calls = Sequence[tuple[str, dict[str, Any]]]
 NAMES = pytest.mark.parametrize("name", FORMS)
-
-
-@cache
-def tokenizer_of(name: str) -> Tokenizer:
-    """Make a tokenizer of bytes, and of the marks that are tokens in a family's vocabulary."""
-    form = FORMS[name]
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Backend(models.BPE(vocab={letter: place for place, letter in enumerate(letters)}, merges=[]))
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    for mark, special in form.tokens.items():
-        token = AddedToken(mark, special=special, normalized=False)
-        (backend.add_special_tokens if special else backend.add_tokens)([token])
-    return Tokenizer(backend, form.template, eos_token=form.end)
 
 
 def written(name: str, message: dict[str, Any]) -> tuple[list[int], list[int]]:
@@ -197,10 +180,6 @@ def test_what_a_choice_of_tools_allows_is_read(name: str) -> None:
     from llguidance import LLMatcher, LLTokenizer
 
     form, tokenizer = FORMS[name], tokenizer_of(name)
-    if name in NO_GRAMMAR:
-        with pytest.raises(InvalidRequest, match="needs a known form of calls, written in JSON or in tags"):
-            tool_choice_grammar("weather", TOOLS, "", tokenizer)
-        return
     prompt, tokens = written(name, message_of(form, [WEATHER], None, ""))
     (end,) = tokenizer.encode_chat(form.end)
     rendered = tokenizer.decode(prompt, skip_special_tokens=False)
@@ -228,7 +207,6 @@ def test_what_a_choice_of_tools_allows_is_read(name: str) -> None:
             assert inside != "Rome" or name in OTHERWISE, tokenizer.decode(tokens[: taken + 3])
 
 
-NO_GRAMMAR = {"llama 3.2, pythonic", "lfm2", "gemma 4"}
 OTHERWISE = {"mistral, lists"}
 """Forms that a grammar writes in another way than our short template."""
 

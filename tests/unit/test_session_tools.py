@@ -250,6 +250,13 @@ async def test_no_call_is_wanted_where_the_model_is_told_of_no_tools(session: Se
         await session.run_tools(says("fine"), [weather], tool_choice="nothing")
 
 
+@pytest.mark.parametrize("choice", ["required", "weather"])
+async def test_a_required_call_is_that_of_the_script_in_the_form_of_the_model(session: Session, choice: str) -> None:
+    answer = await session.generate(says(call(city="the hen")), tools=[later, weather], tool_choice=choice)
+    assert answer.text == call(city="the hen").replace("{", "\n{", 1).replace("}<", "}\n<")
+    assert [(each.name, each.arguments) for each in answer.tool_calls] == [("weather", {"city": "the hen"})]
+
+
 PLAIN = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.text.responses.call_grammar import call_form_in
+from rekindle.core.text.responses.grammars.call_forms import call_form_in
 from rekindle.core.text.template import compile_template, loops_over_parts, template_variables
 from rekindle.core.text.told_tools import calls_as_text, system_in_user, tell_tools
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.text.responses.call_grammar import CallForm
+from rekindle.core.text.responses.grammars.call_forms import CallForm
 
 Message = Mapping[str, Any]
 

@@ -108,7 +108,7 @@ def allows(kind: str, schema: Any, root: Mapping[str, Any]) -> bool:
             return kind == "string"
         if "$ref" not in schema:
             break
-        schema = _resolve(schema["$ref"], root)
+        schema = resolve(schema["$ref"], root)
     if "const" in schema or "enum" in schema:
         return any(isinstance(each, _TYPES[kind]) for each in schema.get("enum", [schema.get("const")]))
     for keyword in ("anyOf", "oneOf"):
@@ -120,7 +120,7 @@ def allows(kind: str, schema: Any, root: Mapping[str, Any]) -> bool:
     return kind in ([kinds] if isinstance(kinds, str) else kinds)
 
 
-def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
+def resolve(reference: Any, root: Mapping[str, Any]) -> Any:
     """Return the target of a schema reference such as "#/$defs/Place", or None if it does not exist."""
     part: Any = root
     for name in str(reference).removeprefix("#").split("/")[1:]:

@@ -123,7 +123,7 @@ def _json(text: str, arguments: Arguments) -> Any:
     for opening, closing in arguments.get("string_delims", ()):
         source = _without_strings(source, opening, closing, strings)
     if arguments.get("unquoted_keys"):
-        source = re.sub(r"([{,])(\w+):", r'\1"\2":', source)
+        source = _BARE_KEY.sub(lambda match: match[1] or f'{match[2]}"{match[3]}":', source)
     for placeholder, string in strings.items():
         source = source.replace(placeholder, json.dumps(string))
     try:
@@ -200,6 +200,8 @@ _BETWEEN: Final = " \t\r\n,;"
 """Separators between values."""
 _JSON_NAMES: Final = {"true": True, "false": False, "null": None}
 _PYTHON_STRINGS: Final = re.compile(r"""("|')(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
+_BARE_KEY: Final = re.compile(r'("(?:[^"\\]|\\.)*")|([{,])(\w+):', re.DOTALL)
+"""A key without quotes; strings in quotes match first, so that no key is found in them."""
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.text.responses.call_grammar import call_grammar, form_of
 from rekindle.core.text.responses.families import ANCHORS, reasoning_delimiters
 from rekindle.core.text.responses.formats import format_of
+from rekindle.core.text.responses.grammars.call_forms import form_of
+from rekindle.core.text.responses.grammars.call_grammar import call_grammar
 from rekindle.core.text.responses.marks import marks_of
 from rekindle.core.text.tokenizer import Tokenizer
 
@@ -26,8 +27,8 @@ def tool_choice_grammar(choice: str, tools: Sequence[Mapping[str, Any]], rendere
     form = form_of(format_of(tokenizer).calls)
     if form is None:
         raise InvalidRequest(
-            f"tool_choice={choice!r} needs a known form of calls, written in JSON or in tags, but this model's chat "
-            "template has another; omit tool_choice"
+            f"tool_choice={choice!r} needs a known form of calls, but this model's chat template has another; omit "
+            "tool_choice"
         )
     added, marks = tokenizer.backend.get_added_tokens_decoder(), marks_of(tokenizer).texts
     special = {entry.content: token for token, entry in added.items() if entry.special or entry.content in marks}

@@ -1,0 +1,45 @@
+"""Random texts of grammars."""
+
+from collections.abc import Collection
+from random import Random
+
+from llguidance import LLMatcher, LLTokenizer
+
+from rekindle.core.text.tokenizer import Tokenizer
+
+
+def walk(
+    grammar: str,
+    vocabulary: LLTokenizer,
+    text: Tokenizer,
+    seed: int,
+    end: int,
+    *,
+    rare: Collection[str] = (),
+    closing: Collection[str] = (),
+) -> list[int]:
+    """Return the tokens of a random text of a grammar, which is as likely to end as to go on where it may end.
+
+    After 60 tokens, ends of parts are chosen wherever the grammar allows them.
+
+    Args:
+        end: the token that ends an answer.
+        rare: characters that are chosen only where there is no other, as exponents that are too large for numbers.
+        closing: marks that end a part beside brackets and quotes.
+    """
+    random, tokens = Random(seed), list[int]()
+    ends = [token for mark in (*"\"},]\n<>/')", *closing) for token in text.encode_chat(mark)]
+    unwanted = [token for mark in rare for token in text.encode_chat(mark)]
+    matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    while not matcher.is_stopped() and not (matcher.is_accepting() and random.random() < 0.5):
+        mask = matcher.compute_bitmask()
+        allowed = [token for token in range(text.vocab_size) if token != end and mask[token // 8] >> token % 8 & 1]
+        allowed = [token for token in allowed if token not in unwanted] or allowed
+        closes = [token for token in ends if token in allowed]
+        forced = matcher.compute_ff_tokens()
+        tokens.append(forced[0] if forced else random.choice(closes if closes and len(tokens) > 60 else allowed))
+        assert matcher.consume_token(tokens[-1])
+        assert len(tokens) < 2000
+    assert not matcher.is_error()
+    return tokens

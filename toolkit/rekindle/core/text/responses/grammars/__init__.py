@@ -1,0 +1,1 @@
+"""Grammars of answers with required tool calls, in llguidance's Lark syntax."""

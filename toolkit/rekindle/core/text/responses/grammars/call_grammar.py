@@ -1,0 +1,138 @@
+"""Grammar of answers with required tool calls, in llguidance's Lark syntax."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.text.responses.calls import allows
+from rekindle.core.text.responses.grammars.call_forms import TYPED, CallForm
+from rekindle.core.text.responses.grammars.notations import Notation
+from rekindle.core.text.responses.grammars.terms import TextTerms, json_of, literal, without
+from rekindle.core.text.responses.grammars.values import ValueRules
+
+
+def call_grammar(
+    form: CallForm,
+    tools: Sequence[Mapping[str, Any]],
+    choice: str,
+    *,
+    special: Mapping[str, int],
+    reasoning: tuple[str, str] | None = None,
+    in_reasoning: bool = False,
+) -> str:
+    """Return the grammar of answers with tool calls, after reasoning if the model reasons.
+
+    Args:
+        form: the text around calls.
+        tools: JSON schemas of the tools.
+        choice: "required" for one or more calls of any tool, or the name of a tool to call exactly once.
+        special: ids of the possible delimiter tokens by text. A grammar must name special tokens by id, and the parser
+            expects delimiters as tokens.
+        reasoning: the delimiters of reasoning, or None for a model without reasoning.
+        in_reasoning: whether the prompt has already begun the reasoning.
+
+    Raises:
+        InvalidRequest: no tool has this name, a tool has no name, or the form has no place for a name.
+    """
+    functions = dict(map(_function, tools))
+    if choice != "required" and choice not in functions:
+        raise InvalidRequest(
+            f'tool_choice must be "auto", "required", "none" or the name of a tool '
+            f"({', '.join(functions)}); got {choice!r:.80}"
+        )
+    candidates = functions if choice == "required" else {choice: functions[choice]}
+    if form.notation is not None:
+        _check_names(form.notation, candidates)
+    terms = TextTerms(special)
+    rules = [
+        f"start: {'thought ' if reasoning else ''}{terms.of(form.begin)} {_calls(form, choice, terms)} "
+        f"{terms.of(form.end)}"
+    ]
+    if reasoning:
+        rules += _reasoning_rules(*reasoning, in_reasoning, terms)
+    rules.append(f"call: {' | '.join(f'call_{place}' for place in range(len(candidates)))}")
+    for place, (name, schema) in enumerate(candidates.items()):
+        arguments = f"arguments_{place}"
+        parts = (terms.of(form.before + name + form.between), arguments, terms.of(form.after))
+        rules.append(f"call_{place}: {' '.join(filter(None, parts))}")
+        rules += _arguments(arguments, schema, form, terms)
+    return "\n".join(rules) + "\n"
+
+
+def _calls(form: CallForm, choice: str, terms: TextTerms) -> str:
+    if choice != "required" or form.separator is None:
+        return "call"
+    return f"call ({' '.join(filter(None, (terms.of(form.separator), 'call')))})*"
+
+
+def _reasoning_rules(begin: str, end: str, in_reasoning: bool, terms: TextTerms) -> Iterator[str]:
+    """Yield the rules for reasoning. It is optional, unless the prompt has already begun it."""
+    closing = max((mark for mark in terms.special if mark and end.startswith(mark)), key=len, default=None)
+    if closing is None:
+        yield f"thoughts[suffix={literal(end)}]: /(.|\\n)*/"
+    else:
+        yield f"THOUGHTS: {without(closing)}"
+        yield f"thoughts: THOUGHTS? {terms.of(end)}"
+    yield "thought: thoughts /\\s*/" if in_reasoning else f"thought: ({terms.of(begin)} thoughts /\\s*/)?"
+
+
+def _arguments(name: str, schema: Mapping[str, Any], form: CallForm, terms: TextTerms) -> Iterable[str]:
+    """Return the rules for the arguments of a tool."""
+    if form.tag is not None:
+        return _tags(name, schema, form.tag, terms)
+    if form.notation is None:
+        return [f"{name}: {json_of(schema)}"]
+    values = ValueRules(form.notation, name, schema, terms)
+    return [f"{name}: {values.arguments()}", *values.rules]
+
+
+def _tags(name: str, schema: Mapping[str, Any], tag: tuple[str, str, str], terms: TextTerms) -> Iterator[str]:
+    """Yield the rules for arguments as tags, in the order of the schema.
+
+    Strings are written without quotes. They cannot contain argument tags, which the parser would match.
+    """
+    begin, key_end, value_end = tag
+    end, tags = terms.of(value_end), []
+    for place, (key, kind) in enumerate(schema.get("properties", {}).items()):
+        value = f"{name}_{place}"
+        texts = [each for each in kind.get("enum", ()) if isinstance(each, str)] if isinstance(kind, Mapping) else []
+        is_text = bool(texts) or allows("string", kind, schema)
+        opening = f"{begin}{key}{key_end.replace(TYPED, str(is_text).lower())}"
+        rule = f"{terms.of(opening)} {value}"
+        tags.append(rule if key in schema.get("required", ()) else f"({rule})?")
+        if texts:
+            yield f"{value}: ({' | '.join(literal(text) for text in texts)}) {end}"
+        elif is_text:
+            text = without(begin, value_end.strip())
+            if end.startswith("<"):  # a terminal cannot have a token
+                yield f"{value.upper()}: {text}"
+                yield f"{value}: {value.upper()}? {end}"
+            else:
+                yield f"{value.upper()}: ({text})? {end}"
+                yield f"{value}: {value.upper()}"
+        else:
+            yield f"{value}: {json_of(kind, schema)} {end}"
+    yield f"{name}: {' '.join(tags) or literal('')}"
+
+
+def _check_names(notation: Notation, tools: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check the names of tools and arguments against a notation."""
+    for name, schema in tools.items():
+        arguments = [each for each in schema.get("properties") or {} if not notation.can_name(each, is_argument=True)]
+        if arguments or not notation.can_name(name, is_argument=False):
+            raise InvalidRequest(
+                f"tool_choice cannot require {name!r:.80}: this model calls tools in a notation without the name "
+                f"{(arguments or [name])[0]!r:.80}; rename it, or omit tool_choice"
+            )
+
+
+def _function(tool: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the name and the parameter schema of a tool."""
+    function = tool.get("function", tool)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest(f"tool_choice needs tools with names, got {tool!r:.80}")
+    parameters = function.get("parameters") or {"type": "object"}
+    if not isinstance(parameters, Mapping):
+        raise InvalidRequest(f"the parameters of {name} must be a JSON schema, got {parameters!r:.80}")
+    return name, {"additionalProperties": False, **parameters}
