@@ -48,6 +48,11 @@ BAD: dict[str, tuple[list[Any], str]] = {
         [-1, None, 2**30 + 1, *NO_INTEGERS],
         "prompt_logprobs_from must be an integer from 0 to 1073741824, got ",
     ),
+    "truncate_prompt_tokens": (
+        [-2, 2**30 + 1, *NO_INTEGERS],
+        "truncate_prompt_tokens must be an integer from -1 to 1073741824, got ",
+    ),
+    "truncation_side": (["middle", "", None, 1], 'truncation_side must be "left" or "right", got '),
     "repetition_penalty": (
         [0, 0.0, -1, 9e-4, 1001, None, *NO_NUMBERS],
         "repetition_penalty must be a finite number of at least 0.001 and at most 1000, got ",

@@ -21,6 +21,7 @@ from rekindle.server.writing.logprobs import TextLogprobs, chat_logprobs
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import Caller, ask
+from tests.unit.scripted import ANSWER as ANSWER_MARK
 from tests.unit.scripted import scripted_session
 from tests.unit.sessions import assert_all_is_free, submitted
 from tests.waiting import until
@@ -55,6 +56,7 @@ async def test_a_chat_is_the_answer_of_the_session_taken_apart(scripted: Session
         "message": {"role": "assistant", "content": "Let me see.", "reasoning_content": "the user asks"},
         "logprobs": None,
         "finish_reason": "tool_calls",
+        "stop_reason": None,
         "token_ids": None,
     }
     assert [call["id"] for call in calls] == [call.id for call in answer.tool_calls]
@@ -65,6 +67,68 @@ async def test_a_chat_is_the_answer_of_the_session_taken_apart(scripted: Session
     assert usage["prompt_tokens"] == answer.usage.prompt_tokens
     assert usage["total_tokens"] == answer.usage.total_tokens
     assert (reply.json["object"], reply.json["model"]) == ("chat.completion", "fake")
+
+
+@pytest.mark.parametrize(
+    ("wish", "keys"), [(None, {"reasoning_content"}), (True, {"reasoning_content", "reasoning"}), (False, set())]
+)
+async def test_reasoning_is_in_one_key_and_in_vllms_too_if_asked_for(
+    scripted: Session, wish: bool | None, keys: set[str]
+) -> None:
+    body = {"messages": [USER], "include_reasoning": wish}
+    whole = (await ask(app(scripted), CHAT, body)).json
+    (choice,) = whole["choices"]
+    assert {key: text for key, text in choice["message"].items() if "reasoning" in key} == dict.fromkeys(
+        keys, "the user asks"
+    )
+    assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
+    events = (await ask(app(scripted), CHAT, {**body, "stream": True, "return_token_ids": True})).events
+    choices = [event["choices"][0] for event in events]
+    assert {key for each in choices for key in each["delta"] if "reasoning" in key} == keys
+    assert all(joined(events, key) == "the user asks" for key in keys)
+    assert joined(events, "content") == choice["message"]["content"]
+    counted = sum(len(each.get("token_ids") or ()) for each in choices)
+    assert counted == whole["usage"]["completion_tokens"], "hidden tokens count"
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_an_answer_names_the_stop_of_the_request_that_ended_it(scripted: Session, path: str) -> None:
+    prompt = {"messages": [USER]} if path == CHAT else {"prompt": ANSWER_MARK, "max_tokens": 200}
+    (token,) = scripted.encode("u")
+    for options, reason in (({"stop": "ask"}, "ask"), ({"stop_token_ids": [token]}, token), ({}, None)):
+        body = {**prompt, **options}
+        (choice,) = (await ask(app(scripted), path, body)).json["choices"]
+        assert choice["stop_reason"] == reason
+        *others, last = (await ask(app(scripted), path, {**body, "stream": True})).events
+        assert last["choices"][0]["stop_reason"] == reason
+        assert not any("stop_reason" in each["choices"][0] for each in others)
+
+
+async def test_a_long_prompt_is_cut_and_its_answer_taken_apart_as_before(scripted: Session) -> None:
+    long = [{"role": "user", "content": "x" * 5000}, USER]
+    body = {"messages": long, "tools": [TOOL], "return_token_ids": True}
+    assert (await ask(app(scripted), CHAT, body)).error["code"] == "context_length_exceeded"
+    cut = (await ask(app(scripted), CHAT, {**body, "truncate_prompt_tokens": 100})).json
+    assert (len(cut["prompt_token_ids"]), cut["usage"]["prompt_tokens"]) == (100, 100)
+    whole = scripted.encode(scripted.render(long, tools=[TOOL]))
+    assert cut["prompt_token_ids"] == whole[-100:]
+    message = cut["choices"][0]["message"]
+    assert (message["reasoning_content"], len(message["tool_calls"])) == ("the user asks", 2)
+    refused = await ask(app(scripted), CHAT, {**body, "truncation_side": "middle"})
+    assert refused.error["param"] == "truncation_side"
+
+
+async def test_texts_and_lists_of_token_ids_are_completed_together(byte_tokenizer: Tokenizer) -> None:
+    with fake_session(fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer)) as session:
+        body = {"max_tokens": 3, "n": 2, "seed": 1, "temperature": 1, "echo": True}
+        mixed = (await ask(app(session), TEXT, {**body, "prompt": ["one", [1, 2]]})).json
+        alone = [(await ask(app(session), TEXT, {**body, "prompt": prompt})).json for prompt in ("one", [1, 2])]
+        texts = [choice["text"] for each in alone for choice in each["choices"]]
+        assert [choice["text"] for choice in mixed["choices"]] == texts
+        assert mixed["usage"]["prompt_tokens"] == sum(each["usage"]["prompt_tokens"] for each in alone)
+    with fake_session() as bare:
+        refused = await ask(app(bare), TEXT, {"prompt": ["one", [1, 2]]})
+        assert (refused.status, refused.error["param"]) == (400, "prompt")
 
 
 def joined(events: list[Any], key: str, choice: int = 0) -> str:

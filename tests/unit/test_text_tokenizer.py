@@ -333,3 +333,25 @@ def test_a_rendered_chat_and_a_text_with_its_own_tokens_are_tokenized_as_they_ar
         assert list(bare.prompt_token_ids) == session.encode("ab")
         several = session.generate_sync(["ab", "<s>ab"], add_special_tokens=False, **ask)
         assert [each.prompt_token_ids for each in several] == [bare.prompt_token_ids, chat.prompt_token_ids]
+
+
+def test_a_long_prompt_is_cut_before_its_last_tokens_or_after_its_first_ones() -> None:
+    tokenizer, bos = with_bos(), 26
+    with fake_session(fake_loaded_engine(fake_limits(max_context=16), tokenizer=tokenizer)) as session:
+
+        def cut(prompt: Any, most: int, **options: Any) -> list[int]:
+            answer = session.generate_sync(prompt, truncate_prompt_tokens=most, **{"max_tokens": 2, **options})
+            return list(answer.prompt_token_ids)
+
+        messages = [{"role": "user", "content": "abcdefgh"}]
+        letters = session.encode("abcdefghijklmnopqrstuvwxyz")
+        assert cut(messages, 4) == [bos, *letters[5:8]]
+        assert cut(messages, 9) == [bos, *letters[:8]], "nothing is cut"
+        assert cut(messages, 3, truncation_side="right") == [bos, *letters[:2]]
+        assert cut("abcdefgh", 3, add_special_tokens=False) == letters[5:8]
+        assert cut("abcdefgh", 1) == [27], "the end of a text has a token of its own"
+        long = [{"role": "user", "content": "abcdefghijklmnopqrstuvwxyz"}]
+        assert cut(long, -1) == [bos, *letters[13:]], "two of 16 tokens stay free"
+        assert cut(long, -1, max_tokens=None) == [bos, *letters[12:]]
+    with pytest.raises(InvalidRequest, match="truncate_prompt_tokens must be at least 1, or -1 for as many"):
+        session.generate_sync("a", truncate_prompt_tokens=0)

@@ -431,7 +431,8 @@ class Requests:
     def _submit(self, submission: Submission, *, wait: bool = True) -> Handle:
         self.check_engine()
         if isinstance(submission.prompt, tuple):  # the intake checks the length of text after tokenizing it
-            tokens = submission.prompt + submission.output_prefix.token_ids
+            prompt = self.loaded_engine.preparer.cut(submission.prompt, submission.params)
+            tokens = prompt + submission.output_prefix.token_ids
             check_length(tokens, self.loaded_engine.limits.max_context, submission.params.max_tokens != 0)
         if submission.params.steers:
             self.loaded_engine.prepare_steering(adapters=submission.params.adapter is not None)

@@ -130,6 +130,7 @@ class Batch:
         if isinstance(prompt, Exception):
             raise prompt
         ids = prompt if isinstance(prompt, tuple) else self.preparer.token_ids(prompt)
+        ids = self.preparer.cut(ids, self.variants[0])
         check_length(ids, self.preparer.capacity, self.variants[0].max_tokens != 0)
         return tuple(map(shared.setdefault, ids, ids))
 

@@ -70,7 +70,7 @@ class Preparer:
     def outcome(self, submit: Submit) -> Request | Exception:
         """Return the request of a submission, or the error that makes it impossible to serve."""
         try:
-            ids = self.token_ids(submit.prompt)
+            ids = self.cut(self.token_ids(submit.prompt), submit.params)
             check_length(ids + submit.output_prefix.token_ids, self.capacity, submit.params.max_tokens != 0)
             check_scored(ids, submit.params)
             return self._request(submit, ids)
@@ -102,6 +102,19 @@ class Preparer:
         if isinstance(prompt, str):
             return check_token_ids("prompt", self.tokenizer.encode(prompt), self.vocab_size)
         return check_token_ids("messages", self.tokenizer.encode_chat(self.rendered(prompt)), self.vocab_size)
+
+    def cut(self, ids: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
+        """Return the tokens of a prompt, cut to `truncate_prompt_tokens` if there are more."""
+        most = params.truncate_prompt_tokens
+        if most == -1:
+            most = max(1, self.capacity - (1 if params.max_tokens is None else params.max_tokens))
+        if most is None or len(ids) <= most:
+            return ids
+        if params.truncation_side == "right":
+            return ids[:most]
+        opening = () if self.tokenizer is None else tuple(self.tokenizer.opening_ids)
+        start = opening if ids[: len(opening)] == opening and len(opening) < most else ()
+        return start + ids[len(ids) - most + len(start) :]
 
     def rendered(self, chat: Conversation) -> str:
         """Render a conversation by the chat template.

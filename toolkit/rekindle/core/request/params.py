@@ -22,6 +22,7 @@ LONGEST_SALT = 1024
 LONGEST_NAME = 256
 
 LogprobsOf = Literal["model", "sampled"]
+Side = Literal["left", "right"]
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -50,6 +51,8 @@ class SamplingOptions(TypedDict, total=False):
     logprobs_of: LogprobsOf
     prompt_logprobs: int | None
     prompt_logprobs_from: int
+    truncate_prompt_tokens: int | None
+    truncation_side: Side
     cache_salt: str
     adapter: str | None
     steer: Steering | Sequence[Steering]
@@ -115,6 +118,10 @@ class SamplingParams:
             read from the prefix cache.
         prompt_logprobs_from: index of the first prompt token to score. Default 0; needs `prompt_logprobs`. Earlier
             tokens have None and may come from the prefix cache.
+        truncate_prompt_tokens: number of tokens that a longer prompt is cut to; -1 for as many as fit beside
+            `max_tokens`. Default None, no cut.
+        truncation_side: side of the prompt to cut. "left" (default) keeps the last tokens, and the tokens that the
+            tokenizer puts before each text. "right" keeps the first ones.
         cache_salt: text of up to 1,024 characters, default "". Cached prefixes are shared only between requests with
             the same salt.
         adapter: name of the adapter to use, from `adapters` of `open` or `session.add_adapter`. None (default) uses the
@@ -158,6 +165,8 @@ class SamplingParams:
     logprobs_of: LogprobsOf = "model"
     prompt_logprobs: int | None = None
     prompt_logprobs_from: int = 0
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Side = "left"
     cache_salt: str = ""
     adapter: str | None = None
     steer: tuple[Steering, ...] = ()
@@ -347,6 +356,19 @@ def _distribution(name: str, value: Any) -> LogprobsOf:
     return cast(LogprobsOf, value)
 
 
+def _length(name: str, value: Any) -> int:
+    length: int = checks.integer(name, value, -1, MOST_TOKENS)
+    if length == 0:
+        raise InvalidRequest(f"{name} must be at least 1, or -1 for as many tokens as fit, got 0")
+    return length
+
+
+def _side(name: str, value: Any) -> Side:
+    if not isinstance(value, str) or value not in get_args(Side):
+        raise InvalidRequest(f'{name} must be "left" or "right", got {checks.preview(value)}')
+    return cast(Side, value)
+
+
 _NONE_IS_NONE = frozenset({"logit_bias", "bad_words", "stop_token_ids", "stop"})
 """Parameters for which None means an empty collection, a common spelling in other libraries."""
 _SAMPLING = ("top_k", "top_p", "min_p", "seed")
@@ -376,6 +398,8 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "logprobs_of": _distribution,
     "prompt_logprobs": partial(checks.count_or_none, high=2**31 - 1),
     "prompt_logprobs_from": partial(checks.integer, low=0, high=MOST_TOKENS),
+    "truncate_prompt_tokens": checks.unless_none(_length),
+    "truncation_side": _side,
     "cache_salt": partial(checks.text, longest=LONGEST_SALT),
     "adapter": checks.unless_none(partial(checks.text, longest=LONGEST_NAME)),
     "steer": steerings,

@@ -1,8 +1,14 @@
 """Endpoints of OpenAI's API: chat completions and completions."""
 
+from dataclasses import replace
+
+from anyio.to_thread import run_sync
 from starlette.types import ASGIApp
 
+from rekindle.server.errors import invalid_field
 from rekindle.server.exchange import Exchange
+from rekindle.server.models.session import ServedSession
+from rekindle.server.reading.call import Call
 from rekindle.server.reading.chat import read_chat
 from rekindle.server.reading.completion import read_completion
 from rekindle.server.writing.chat import ChatChunks, chat_completion
@@ -22,6 +28,8 @@ async def create_chat_completion(exchange: Exchange) -> ASGIApp:
 async def create_completion(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/completions: the continuation of a text."""
     request = read_completion(exchange.body, exchange.limits.prompts)
+    if request.is_mixed:
+        request = replace(request, call=await run_sync(_with_ids, exchange.model.session, request.call))
     head, handles = await exchange.head("cmpl"), await exchange.submit(request.call)
     decode = exchange.model.decode
     if request.call.streaming is not None:
@@ -30,3 +38,13 @@ async def create_completion(exchange: Exchange) -> ASGIApp:
     return await exchange.finish(
         handles, request.call, lambda generations: completion(head, generations, request, decode)
     )
+
+
+def _with_ids(session: ServedSession, call: Call) -> Call:
+    """Return a call with the token ids of its prompts, which are texts and lists of token ids."""
+    options, tokenizer = dict(call.options), session.tokenizer
+    if tokenizer is None:
+        raise invalid_field("prompt", "prompt has texts, and the model has no tokenizer: give token ids alone")
+    special = options.pop("add_special_tokens", True)
+    ids = [tokenizer.encode(each, special) if isinstance(each, str) else each for each in call.prompt]
+    return replace(call, prompt=None, options={**options, "token_ids": ids})

@@ -29,6 +29,8 @@ SAMPLING: Mapping[str, str] = {
     "min_tokens": "min_tokens",
     "ignore_eos": "ignore_eos",
     "skip_special_tokens": "skip_special_tokens",
+    "truncate_prompt_tokens": "truncate_prompt_tokens",
+    "truncation_side": "truncation_side",
     "cache_salt": "cache_salt",
     "priority": "priority",
 }

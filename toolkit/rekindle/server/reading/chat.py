@@ -1,7 +1,7 @@
 """Bodies of chat completions."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,14 @@ NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "include_reasoning": (True,),
     "modalities": (["text"],),
     "verbosity": ("medium",),
 }
 REASONING = ("reasoning_content", "reasoning")
 """Keys of a message's reasoning in bodies of clients."""
+REASONING_KEYS: Mapping[bool | None, Sequence[str]] = {None: REASONING[:1], True: REASONING, False: ()}
+"""Keys of the reasoning in an answer by `include_reasoning`. The first one suffices for all clients that were tried,
+and with both, some would show the reasoning of a stream twice. A client of the other key sends true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class ChatRequest:
         one_call: whether the answer has at most one tool call.
         echo: the text before the answer: that of a last message of the assistant, if the body asks for it.
         custom: the custom tools by name.
+        reasoning_keys: the keys of the reasoning in the answer.
     """
 
     call: Call
@@ -40,6 +43,7 @@ class ChatRequest:
     one_call: bool
     echo: str
     custom: Mapping[str, CustomTool]
+    reasoning_keys: Sequence[str] = REASONING_KEYS[None]
 
 
 def read_chat(body: Fields, form: MessageForm) -> ChatRequest:
@@ -71,8 +75,9 @@ def read_chat(body: Fields, form: MessageForm) -> ChatRequest:
     fields["prompt"] = "messages"
     call = Call(prompts if len(prompts) > 1 else prompts[0], options, n, count, fields, streaming(body), reports)
     echo = _last_text(messages[-1]) if body.flag("echo") else ""
+    keys = REASONING_KEYS[body.take("include_reasoning", bool)]
     body.finish(NEUTRAL_FIELDS)
-    return ChatRequest(call, logprobs, one_call, echo, tools.custom)
+    return ChatRequest(call, logprobs, one_call, echo, tools.custom, keys)
 
 
 def _last_text(last: Mapping[str, Any]) -> str:

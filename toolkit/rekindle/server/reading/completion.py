@@ -21,7 +21,7 @@ class CompletionRequest:
 
     Attributes:
         call: the call of the session.
-        prompts: the prompt of each choice.
+        prompts: the prompt of each choice; some may be texts and others lists of token ids.
         echo: whether the answer repeats the prompt.
         logprobs: the number of alternatives to each token; None for no log-probabilities.
     """
@@ -30,6 +30,11 @@ class CompletionRequest:
     prompts: Sequence[Text]
     echo: bool
     logprobs: int | None
+
+    @property
+    def is_mixed(self) -> bool:
+        """True if the prompts of the call are both texts and lists of token ids, not supported by a session."""
+        return len({type(each) for each in self.prompts}) > 1
 
 
 def read_completion(body: Fields, most: int) -> CompletionRequest:
@@ -58,7 +63,7 @@ def read_completion(body: Fields, most: int) -> CompletionRequest:
     all_prompts, samples = repeat_prompts(list(prompts), options, n)
     # A single prompt is passed alone, so its error is not wrapped in InvalidBatch.
     prompt: Any = all_prompts if len(all_prompts) > 1 else all_prompts[0]
-    if isinstance(all_prompts[0], str):
+    if any(isinstance(each, str) for each in all_prompts):
         call = Call(prompt, options, samples, n, fields, stream, reports)
     else:
         call = Call(None, {**options, "token_ids": prompt}, samples, n, fields, stream, reports)
@@ -66,14 +71,8 @@ def read_completion(body: Fields, most: int) -> CompletionRequest:
     return CompletionRequest(call, [prompt for prompt in prompts for _ in range(n)], echo, logprobs)
 
 
-def texts(body: Fields, name: str, most: int, *, mixed: bool = False) -> list[Text]:
+def texts(body: Fields, name: str, most: int) -> list[Text]:
     """Take a field with one or several texts, each a string or a list of token ids, and return a list of texts.
-
-    Args:
-        body: the fields of the body.
-        name: the field.
-        most: the most texts.
-        mixed: whether one list may mix strings and token ids.
 
     Raises:
         ApiError: the field has another type or more than `most` texts.
@@ -83,12 +82,8 @@ def texts(body: Fields, name: str, most: int, *, mixed: bool = False) -> list[Te
         body.refuse_missing(name)
     if isinstance(value, str) or (isinstance(value, list) and value and all(type(each) is int for each in value)):
         return [value]
-    alike = isinstance(value, list) and (
-        all(isinstance(each, str) for each in value)
-        or all(_is_ids(each) or (mixed and isinstance(each, str)) for each in value)
-    )
-    if not alike or not value:
-        body.refuse(name, "must be a text, a list of texts, a list of token ids, or a list of such lists")
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) or _is_ids(each) for each in value):
+        body.refuse(name, "must be a text, a list of texts, a list of token ids, or a list of such lists and texts")
     if len(value) > most:
         body.refuse(name, f"must have at most {most} texts, got {len(value)}")
     return list(value)

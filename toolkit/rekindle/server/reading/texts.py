@@ -96,7 +96,7 @@ def inputs_in(body: Fields, most: int, form: MessageForm) -> Inputs:
     """Take the texts, token ids or conversation of a body with at most `most` texts."""
     messages = body.items("messages", dict)
     if messages is None:
-        prompts, special = list[Any](texts(body, "input", most, mixed=True)), body.flag("add_special_tokens", True)
+        prompts, special = list[Any](texts(body, "input", most)), body.flag("add_special_tokens", True)
     else:
         if body.peek(("input",)):
             body.refuse("messages", "and input are both prompts; give one of them")

@@ -20,6 +20,7 @@ from rekindle.server.writing.common import (
     error_events,
     event,
     finish_reason,
+    stop_reason,
     usage,
     usage_so_far,
 )
@@ -50,7 +51,7 @@ def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[st
     content = request.echo + generation.content + unreadable_text(all_calls, request.call)
     message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
     if generation.reasoning is not None:
-        message["reasoning_content"] = generation.reasoning
+        message |= dict.fromkeys(request.reasoning_keys, generation.reasoning)
     if calls:
         message["tool_calls"] = [tool_call_object(call, request.custom) for call in calls]
     reports, logprobs = request.call.reports, None
@@ -61,6 +62,7 @@ def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[st
         "message": message,
         "logprobs": logprobs,
         "finish_reason": finish_reason(generation, has_calls=bool(calls)),
+        "stop_reason": stop_reason(generation, request.call),
         "token_ids": list(generation.token_ids) if reports.ids else None,
     }
 
@@ -140,7 +142,7 @@ class ChatChunks:
         writer = self._choices[choice]
         chunks = [self._chunk(choice, delta, None, None) for delta in writer.finish()]
         reason = finish_reason(generation, has_calls=writer.calls > 0)
-        return [*chunks, self._chunk(choice, {}, reason, None)]
+        return [*chunks, self._chunk(choice, {}, reason, None, stop=stop_reason(generation, self._request.call))]
 
     def last(self, generations: Sequence[Generation]) -> list[bytes]:
         """See `Chunks`."""
@@ -162,8 +164,11 @@ class ChatChunks:
         logprobs: Any,
         token_ids: Sequence[int] | None = None,
         prompt: Sequence[int] = (),
+        stop: str | int | None = None,
     ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        if reason is not None:
+            choice["stop_reason"] = stop
         if token_ids is not None:
             choice["token_ids"] = token_ids
         chunk: dict[str, Any] = {**self._head.of("chat.completion.chunk"), "choices": [choice]}
@@ -260,7 +265,8 @@ class _ChoiceChunks:
         deltas: list[dict[str, Any]] = []
         for part in parts:
             if part.kind == "reasoning":
-                deltas.append({"reasoning_content": part.text})
+                keys = self._request.reasoning_keys
+                deltas += [dict.fromkeys(keys, part.text)] if keys else []
             elif part.kind == "content":
                 deltas.append({"content": part.text})
             else:

@@ -11,6 +11,7 @@ from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
+from rekindle.server.reading.call import Call
 
 DONE = b"data: [DONE]\n\n"
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
@@ -113,6 +114,12 @@ def usage_so_far(records: Sequence[Record], choices: int, generated: int) -> dic
 def usage_of(prompt: int, generated: int) -> dict[str, Any]:
     """Return the usage object for these numbers of tokens."""
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
+
+
+def stop_reason(generation: Generation, call: Call) -> str | int | None:
+    """Return vLLM's stop reason: the stop string or token of the request that ended an answer, else None."""
+    by = generation.stopped_by
+    return by if isinstance(by, str) or by in (call.options.get("stop_token_ids") or ()) else None
 
 
 def finish_reason(generation: Generation, has_calls: bool = False) -> str:

@@ -16,6 +16,7 @@ from rekindle.server.writing.common import (
     error_events,
     event,
     finish_reason,
+    stop_reason,
     usage,
     usage_so_far,
 )
@@ -50,6 +51,7 @@ def _choice(index: int, generation: Generation, request: CompletionRequest, deco
         "text": text,
         "logprobs": logprobs,
         "finish_reason": finish_reason(generation),
+        "stop_reason": stop_reason(generation, request.call),
         "prompt_logprobs": prompt_scores(generation.prompt_logprobs or ()) if reports.prompt else None,
         "prompt_token_ids": list(generation.prompt_token_ids) if reports.ids else None,
         "token_ids": list(generation.token_ids) if reports.ids else None,
@@ -119,6 +121,7 @@ class CompletionChunks:
         """See `Chunks`."""
         echo, scores, fields = self._start(choice, record)
         logprobs = self._logprobs[choice].of(scores) if scores else None
+        fields["stop_reason"] = stop_reason(generation, self._request.call)
         return [self._chunk(choice, echo, finish_reason(generation), logprobs, fields)]
 
     def last(self, generations: Sequence[Generation]) -> list[bytes]:
