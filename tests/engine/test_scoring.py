@@ -163,6 +163,8 @@ def test_documents_are_ranked_by_the_probability_of_a_yes(session: rekindle.Sess
         asked = f"<Instruct>: Find the answer\n<Query>: capital of France\n<Document>: {document}"
         messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": asked}]
         assert score == pytest.approx(session.score_sync(messages, ["yes", "no"]).probabilities[0], abs=1e-4)
+    raw = session.rerank_sync("capital of France", DOCUMENTS, instruction="Find the answer", activation=False)
+    np.testing.assert_allclose(1 / (1 + np.exp(-np.array(raw.scores))), ranking.scores, atol=1e-5)
     assert list(ranking.order) == np.argsort([-score for score in ranking.scores]).tolist()
     assert [each.document for each in ranking] == [DOCUMENTS[place] for place in ranking.order]
     assert ranking.best == ranking.top(1)[0].document

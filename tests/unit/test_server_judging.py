@@ -77,6 +77,39 @@ async def test_the_options_of_a_ranking_are_the_sessions(ranker: Session) -> Non
     assert {each["index"]: each["relevance_score"] for each in found} == dict(enumerate(other.scores))
 
 
+@pytest.mark.parametrize("field", [{"use_activation": False}, {"activation": False}, {"raw_scores": True}])
+async def test_scores_without_the_activation_are_logits(ranker: Session, field: dict[str, bool]) -> None:
+    probabilities = (await ranker.rerank("capital", DOCUMENTS)).scores
+    logits = (await ranker.rerank("capital", DOCUMENTS, activation=False)).scores
+    assert probabilities == pytest.approx([1 / (1 + np.exp(-each)) for each in logits])
+    found = (await ask(app(ranker), "/rerank", {**RANK, **field})).json["results"]
+    assert {each["index"]: each["relevance_score"] for each in found} == dict(enumerate(logits))
+    pairs = (await ask(app(ranker), "/score", {"queries": "capital", "documents": DOCUMENTS, **field})).json
+    assert [each["score"] for each in pairs["data"]] == list(logits)
+
+
+async def test_a_document_loses_the_tokens_that_do_not_fit(ranker: Session) -> None:
+    whole = await ranker.rerank("capital", ["Cows"])
+    body = {**RANK, "truncate_prompt_tokens": whole.prompt_tokens}
+    found = (await ask(app(ranker), "/rerank", body)).json
+    expected = await ranker.rerank("capital", [each[:4] for each in DOCUMENTS])
+    assert {each["index"]: each["relevance_score"] for each in found["results"]} == dict(enumerate(expected.scores))
+    assert [each["document"]["text"] for each in found["results"]] == [DOCUMENTS[each.index] for each in expected]
+    long = {"query": "q", "texts": ["x" * 600, "y"]}
+    assert (await ask(app(ranker), "/rerank", long)).status == 400
+    assert len((await ask(app(ranker), "/rerank", {**long, "truncate": True})).json) == 2
+    refused = await ask(app(ranker), "/rerank", {**RANK, "truncate_prompt_tokens": 5})
+    assert (refused.status, refused.error["param"]) == (400, "truncate_prompt_tokens")
+    assert "truncate_prompt_tokens must be at least" in refused.error["message"]
+
+
+async def test_an_embedding_models_query_and_documents_are_cut_alone() -> None:
+    with serving(Uses(embedding=Embedding("mean"))) as session:
+        cut = await session.rerank("capital", DOCUMENTS, truncate_prompt_tokens=4)
+        expected = await session.rerank("capi", [each[:4] for each in DOCUMENTS])
+    assert cut.scores == expected.scores
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

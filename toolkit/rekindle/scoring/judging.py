@@ -1,6 +1,7 @@
 """Classification of texts, and reranking of documents: by a head, by embeddings, or by the likelihood of "yes"."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, overload
 
@@ -30,6 +31,8 @@ _SYSTEM: Final = (
     'answer can only be "yes" or "no".'
 )
 """System prompt of Qwen3-Reranker's training; other chat models follow it too."""
+Writer = Callable[[str], Prompt]
+"""Writer of the prompt with a text."""
 
 
 @overload
@@ -112,6 +115,8 @@ def rerank(
     documents: Sequence[str],
     *,
     instruction: str | None = None,
+    activation: bool = True,
+    truncate_prompt_tokens: int | None = None,
     cache_salt: str = "",
     adapter: str | None = None,
     progress: bool | None = None,
@@ -130,6 +135,11 @@ def rerank(
         documents: the texts to rank.
         instruction: the criterion of relevance; the default describes a web search. For an embedding model, the
             instruction of `embed` for the query; the default is the model's prompt "query", if it has one.
+        activation: whether scores are probabilities. False gives their logits, which tell apart documents of nearly the
+            same probability. The cosines of an embedding model have no logits.
+        truncate_prompt_tokens: number of tokens of a prompt with its query and document, above which the document loses
+            its end; -1 for the longest that fits. For an embedding model, whose prompts are the query alone and each
+            document alone, each loses its own end. Default None, no cut.
         cache_salt, adapter: as in `SamplingParams`.
         progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
             `progress` of `open`.
@@ -151,47 +161,88 @@ def rerank(
     texts = checks.long_texts("documents", documents)
     checks.unless_none(checks.text)("instruction", instruction)
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
+    checks.boolean("activation", activation)
+    most = SamplingParams.from_options({"truncate_prompt_tokens": truncate_prompt_tokens}).truncate_prompt_tokens
     requests.check_engine()
     uses = requests.loaded_engine.checkpoint.uses
     if uses.classifier is None and (uses.embedding.pooling is not None or uses.embedding.unsupported_reason):
         options = EmbedOptions.of(requests.loaded_engine, None, None, None, None)
-        prompts = _for_embedding(uses.embedding, instruction, query, texts)
+        writers = _for_embedding(uses.embedding, instruction, len(texts))
+        prompts = yield from _fitted(requests, writers, (query, *texts), most)
         states = yield from last_states(requests, prompts, True, options.pooling, salt, adapter, bar)
         vectors = normalized(states.rows)
         scores = (vectors[1:] @ vectors[0]).tolist()
         return Ranking(query, texts, tuple(scores), states.prompt_tokens)
-    questions = _questions(requests.loaded_engine.tokenizer, instruction, query, texts)
+    writer = _question_writer(requests.loaded_engine.tokenizer, instruction, query)
+    questions = yield from _fitted(requests, [writer] * len(texts), texts, most)
     if uses.classifier is None:
-        answers, count = yield from _by_answer(requests, questions, salt, requests.adapter(adapter), bar)
-        return Ranking(query, texts, tuple(answers), count)
+        params = SamplingParams(cache_salt=salt, adapter=requests.adapter(adapter))
+        scores, count = yield from _by_answer(requests, questions, params, bar, activation)
+        return Ranking(query, texts, tuple(scores), count, activation)
     if (classes := len(uses.classifier.labels)) > 1:
         raise InvalidRequest(
             f"rerank() needs a head with one class, but the head of this model has {classes}; use classify()"
         )
     states = yield from last_states(requests, questions, True, "last", salt, adapter, bar)
     logits = logits_of(uses.classifier, states.rows)[:, 0].tolist()
-    return Ranking(query, texts, tuple(map(sigmoid, logits)), states.prompt_tokens)
+    scores = map(sigmoid, logits) if activation else logits
+    return Ranking(query, texts, tuple(scores), states.prompt_tokens, activation)
 
 
-def _for_embedding(defaults: Embedding, instruction: str | None, query: str, documents: Sequence[str]) -> list[Prompt]:
-    """Return the query and the documents, each with the model's prompt for it."""
+def _fitted(
+    requests: Requests, writers: Sequence[Writer], texts: Sequence[str], most: int | None
+) -> Waits[list[Prompt]]:
+    """Return the prompts with texts, each without the end of its text if there are more than `most` tokens."""
+    pairs = list(zip(writers, texts, strict=True))
+    if most is None:
+        return [write(text) for write, text in pairs]
+    preparer = requests.loaded_engine.preparer
+    return (yield from in_a_thread(lambda: [_fit(preparer, write, text, most) for write, text in pairs], "rerank"))
+
+
+def _fit(preparer: Preparer, write: Writer, text: str, most: int) -> Prompt:
+    """Return the prompt with a text, without the end of the text if there are more than `most` tokens.
+
+    Raises:
+        InvalidRequest: the prompt has more tokens even without the text.
+    """
+    most = preparer.capacity - 1 if most == -1 else most
+    prompt = write(text)
+    excess = len(preparer.token_ids(prompt)) - most
+    if excess <= 0 or preparer.tokenizer is None:
+        return prompt
+    tokens = preparer.tokenizer.encode_chat(text)
+    while excess > 0 and tokens:  # the end of a cut text may take more tokens than before, so once may not suffice
+        tokens = tokens[: max(0, len(tokens) - excess)]
+        prompt = write(preparer.tokenizer.decode(tokens))
+        excess = len(preparer.token_ids(prompt)) - most
+    if excess > 0:
+        raise InvalidRequest.of(
+            "truncate_prompt_tokens",
+            f"truncate_prompt_tokens must be at least {most + excess}, since the prompt has as many tokens without the "
+            f"document; got {most}",
+        )
+    return prompt
+
+
+def _for_embedding(defaults: Embedding, instruction: str | None, documents: int) -> list[Writer]:
+    """Return the writers of the prompts of a query and of documents, which put the model's prompt before each."""
     of_query, of_document = (
         prompt_prefix(defaults, name if own is None and name in defaults.prompts else own)
         for name, own in (("query", instruction), ("document", None))
     )
-    return [of_query + query, *(of_document + document for document in documents)]
+    return [of_query.__add__, *([of_document.__add__] * documents)]
 
 
-def _questions(
-    tokenizer: Tokenizer | None, instruction: str | None, query: str, documents: Sequence[str]
-) -> list[Prompt]:
+def _question_writer(tokenizer: Tokenizer | None, instruction: str | None, query: str) -> Writer:
+    """Return the writer of the question about a document."""
     if tokenizer is not None and tokenizer.chat_template is None:
         raise InvalidRequest(
             "rerank() needs the model's chat template, and the model has none: pass chat_template= to open(), or write "
             "the texts yourself for classify() or score()"
         )
     instruct = INSTRUCTION if instruction is None else instruction
-    return [question(tokenizer, instruct, query, document) for document in documents]
+    return partial(question, tokenizer, instruct, query)
 
 
 def question(tokenizer: Tokenizer | None, instruction: str, query: str, document: str) -> Conversation:
@@ -209,9 +260,12 @@ def logits_of(head: Classifier, states: np.ndarray[Any, np.dtype[Any]]) -> np.nd
 
 
 def _by_answer(
-    requests: Requests, prompts: Sequence[Prompt], cache_salt: str, adapter: str | None, bar: ScoringBar
+    requests: Requests, prompts: Sequence[Prompt], params: SamplingParams, bar: ScoringBar, activation: bool
 ) -> Waits[tuple[list[float], int]]:
-    """Return the probability of "yes" against "no" for each question, and the number of tokens of all questions."""
+    """Return the probability of "yes" against "no" for each question, and the number of tokens of all questions.
+
+    Without the activation, the probabilities are logits.
+    """
     __tracebackhide__ = True
     preparer = requests.loaded_engine.preparer
     if preparer.tokenizer is None:
@@ -220,21 +274,24 @@ def _by_answer(
     yes, no = (one_token(preparer.tokenizer, word) for word in ("yes", "no"))
     ids = yield from in_a_thread(partial(_tokenize, preparer, prompts), "rerank")
     # Greedy decoding takes the likelier of the two allowed tokens; its probability is relative to the two.
-    params = SamplingParams(
+    params = replace(
+        params,
         max_tokens=1,
         allowed_token_ids=frozenset({yes, no}),
-        logprobs=0,
+        logprobs=0 if activation else 2,  # a logit needs the small probability of the other one too
         logprobs_of="sampled",
         ignore_eos=True,
-        cache_salt=cache_salt,
-        adapter=adapter,
     )
     answers = yield from compute_all(requests, [(each, params) for each in ids], bar)
     scores = []
     for answer in answers:
         assert answer.logprobs is not None
-        probability = float(np.exp(answer.logprobs[0].logprob))
-        scores.append(probability if answer.token_ids == (yes,) else 1 - probability)
+        if activation:
+            probability = float(np.exp(answer.logprobs[0].logprob))
+            scores.append(probability if answer.token_ids == (yes,) else 1 - probability)
+        else:
+            by_token = {each.token_id: each.logprob for each in answer.logprobs[0].top}
+            scores.append(by_token[yes] - by_token[no])
     return scores, sum(map(len, ids))
 
 

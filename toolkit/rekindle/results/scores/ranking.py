@@ -30,15 +30,17 @@ class Ranking:
     Attributes:
         query: the text of the query.
         documents: the documents in the order of the call.
-        scores: the relevance of each document in the same order: a probability from 0 to 1, or for an embedding model
-            a cosine from -1 to 1.
+        scores: the relevance of each document in the same order: a probability from 0 to 1 (or its logit, without the
+            activation), or for an embedding model a cosine from -1 to 1.
         prompt_tokens: the number of tokens computed or found in the cache, for all documents together.
+        activation: whether the scores are probabilities or cosines, not logits.
     """
 
     query: str
     documents: tuple[str, ...]
     scores: tuple[float, ...]
     prompt_tokens: int = 0
+    activation: bool = True
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -82,7 +84,8 @@ class Ranking:
         return markup.bundle(repr(self), markup.card("Ranking", self.query, table))
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        return [(str(r.index), _relevance(r.score), markup.one_line(r.document, 80)) for r in self.top(MOST_ROWS)]
+        score = _relevance if self.activation else "{:.3f}".format
+        return [(str(r.index), score(r.score), markup.one_line(r.document, 80)) for r in self.top(MOST_ROWS)]
 
 
 def _relevance(score: float) -> str:

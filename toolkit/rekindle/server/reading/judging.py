@@ -14,10 +14,10 @@ PAIRS = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), (
 """Names of the two sides of pairs, in vLLM's forms of a body."""
 NEUTRAL_OF_RANKS: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
-    "raw_scores": (False,),
-    "truncate": (False,),
-    "use_activation": (True,),
+    "truncation_side": ("right",),
 }
+ACTIVATION = ("use_activation", "activation")
+"""Names of the field for scores as probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def read_score(body: Fields, most: int) -> ScoreRequest:
 
 def read_classes(body: Fields, most: int, form: MessageForm) -> PoolRequest:
     """Return the texts to classify in a body, at most `most`; raise ApiError if the body is invalid."""
-    inputs, activation = inputs_in(body, most, form), body.take("use_activation", bool)
+    inputs, activation = inputs_in(body, most, form), activation_in(body)
     salt = body.take("cache_salt", str) or ""
     body.finish(NEUTRAL)
     return PoolRequest(inputs, "classify", activation, None, "float", salt)
@@ -133,7 +133,7 @@ def read_classes(body: Fields, most: int, form: MessageForm) -> PoolRequest:
 
 def read_pooling(body: Fields, most: int, form: MessageForm) -> PoolRequest:
     """Return the request for pooled states in a body; raise ApiError if the body is invalid."""
-    inputs, activation = inputs_in(body, most, form), body.take("use_activation", bool)
+    inputs, activation = inputs_in(body, most, form), activation_in(body)
     task = body.take("task", str)
     if task not in (None, "embed", "classify"):
         body.refuse("task", f"must be embed or classify, got {task!r:.80}; a state for each token is not served")
@@ -190,4 +190,14 @@ def _rank_options(body: Fields) -> dict[str, Any]:
     if variables is not None:
         instruction = variables.take("instruction", str) or instruction
         variables.finish({})
-    return {"instruction": instruction, "cache_salt": body.take("cache_salt", str) or ""}
+    raw = activation_in(body) is False or body.flag("raw_scores")
+    most = body.take("truncate_prompt_tokens", int)
+    if body.flag("truncate") and most is None:
+        most = -1  # in the form of text-embeddings-inference
+    options = {"activation": not raw, "truncate_prompt_tokens": most}
+    return {"instruction": instruction, "cache_salt": body.take("cache_salt", str) or "", **options}
+
+
+def activation_in(body: Fields) -> bool | None:
+    """Take the wish for probabilities in place of logits; None if absent."""
+    return next((value for name in ACTIVATION if (value := body.take(name, bool)) is not None), None)
