@@ -125,6 +125,52 @@ async def test_a_busy_model_leaves_after_its_requests_and_later_ones_wait_for_th
         assert len(a.sessions) == 2
 
 
+async def test_a_model_with_room_opens_while_another_waits_for_a_busy_one() -> None:
+    a, b, c, order = FakeSource(0.6), FakeSource(0.6), FakeSource(0.2), list[str]()
+
+    async def request(pool: ModelPool, name: str) -> None:
+        async with pool.use(name):
+            order.append(name)
+
+    async with pool_of(a=a, b=b, c=c) as pool, anyio.create_task_group() as tasks:
+        async with pool.use("a"):
+            for _ in range(2):
+                tasks.start_soon(request, pool, "b")
+            await until(lambda: pool._open["a"].leaving == 2, "both waited for the model")
+            tasks.start_soon(request, pool, "a")
+            await wait_all_tasks_blocked()
+            async with pool.use("c"):
+                assert (a.is_open, b.is_open, c.is_open) == (True, False, True)
+            async with pool.use("c"):
+                assert len(c.sessions) == 1
+            assert order == []
+        await until(lambda: len(order) == 3, "all requests were served")
+    assert order == ["b", "b", "a"]
+    assert [len(each.sessions) for each in (a, b)] == [2, 1]
+
+
+async def test_waits_for_two_busy_models_let_one_of_them_stay() -> None:
+    """Wait for one busy model, not for the one with the oldest request at each moment, which none would ever leave."""
+    a, b, c, d = FakeSource(0.4), FakeSource(0.4), FakeSource(0.4), FakeSource(0.4)
+    done = list[str]()
+
+    async def request(pool: ModelPool, name: str) -> None:
+        async with pool.use(name):
+            done.append(name)
+
+    async with pool_of(a=a, b=b, c=c, d=d) as pool, anyio.create_task_group() as tasks, pool.use("b"):
+        async with pool.use("a"), pool.use("a"):
+            tasks.start_soon(request, pool, "c")
+            first, second = pool._open["b"], pool._open["a"]
+            await until(lambda: first.leaving == 1, "a model was to leave")
+            first.idle_since = second.idle_since + 1  # as if a request of the first one had ended
+            tasks.start_soon(request, pool, "d")
+            await until(lambda: first.leaving == 2, "the same was to leave")
+            assert second.leaving == 0
+        await until(lambda: sorted(done) == ["c", "d"], "the idle one left for them")
+        assert (b.is_open, a.is_open, first.leaving) == (True, False, 0)
+
+
 async def test_an_opening_that_was_given_up_leaves_the_others_as_they_are() -> None:
     a, b = FakeSource(0.6), FakeSource(0.6)
     async with pool_of(a=a, b=b) as pool, pool.use("a"):

@@ -47,19 +47,24 @@ class OpenModel:
         share: the part of the devices' memory.
         users: the number of requests in service.
         idle_since: the time of the last end of a request, on the clock of the event loop.
-        leaving: True if the model closes after the last user.
+        leaving: the number of requests for other models that wait for the last user, to close the model.
     """
 
     model: ServedModel
     share: float
     users: int = 0
     idle_since: float = 0.0
-    leaving: bool = False
+    leaving: int = 0
 
     @property
     def is_usable(self) -> bool:
         """True if new requests may use the model."""
         return not self.leaving and self.model.session.error is None
+
+    @property
+    def order(self) -> tuple[bool, bool, float]:
+        """The place in the order of leaving: idle models first, and no second busy one before the first has left."""
+        return self.users > 0, not self.leaving, self.idle_since
 
     @property
     def may_close(self) -> bool:
@@ -70,8 +75,9 @@ class OpenModel:
 class ModelPool:
     """Models of a server that are open while requests use them.
 
-    One model opens or closes at a time. To make room for a model, the models idle for the longest time close first.
-    Clients may leave the queue at any time, and an opening goes on without its client.
+    One model opens or closes at a time. To make room for a model, the models idle for the longest time close first, and
+    a busy one gets no more requests until it has closed. Meanwhile, models with enough room open. Clients may leave the
+    queue at any time, and an opening goes on without its client.
 
     Args:
         sources: the models by their names for clients; a request without a name is for the first one.
@@ -158,52 +164,81 @@ class ModelPool:
                 yield ModelCard(name, base, name not in own, self._since, longest)
 
     async def _hold(self, base: str) -> OpenModel:
-        """Return an open model with one more user."""
-        entry = self._open.get(base)
-        if entry is None or not entry.is_usable:
-            async with self._turn:
-                entry = self._open.get(base)  # another request may have opened it meanwhile
-                if entry is not None and entry.model.session.error is not None:
-                    await self._close(base)
-                    entry = None
-                if entry is None:
-                    entry = await self._open_model(base)
-                entry.users += 1
-                return entry
-        entry.users += 1
-        return entry
+        """Return an open model with one more user.
 
-    async def _open_model(self, base: str) -> OpenModel:
+        The turn is for opening and closing alone. A request waits outside of it for the last user of a model in its
+        way, so a model with enough room opens meanwhile.
+        """
+        entry = self._open.get(base)
+        if entry is not None and entry.is_usable:
+            entry.users += 1
+            return entry
+        share: float | None = None
+        victim: OpenModel | None = None
+        try:
+            while True:
+                async with self._turn:
+                    entry = self._open.get(base)  # another request may have opened it meanwhile
+                    if entry is not None and entry.is_usable:
+                        entry.users += 1
+                        return entry
+                    if entry is not None and entry.model.session.error is not None:
+                        await self._close(base)
+                        entry = None
+                    if entry is None:
+                        share = await self._share(base) if share is None else share
+                        victim = self._swap(victim, await self._make_room(share))
+                        if victim is None:
+                            entry = await self._open_model(base, share)
+                            entry.users += 1
+                            return entry
+                    change = self._change
+                await change.wait()
+        finally:
+            self._swap(victim, None)
+
+    def _swap(self, victim: OpenModel | None, other: OpenModel | None) -> OpenModel | None:
+        """Let another model leave in place of one, and return it."""
+        if other is not victim:  # else two requests with the same victim would wake each other for ever
+            if other is not None:
+                other.leaving += 1
+            if victim is not None:
+                victim.leaving -= 1
+                self._tell()
+        return other
+
+    async def _share(self, base: str) -> float:
+        try:
+            return await run_sync(self._sources[base].share)
+        except RekindleError as error:
+            raise _not_opened(base, error) from error
+
+    async def _open_model(self, base: str, share: float) -> OpenModel:
         source = self._sources[base]
         try:
-            share = await run_sync(source.share)
-            await self._make_room(share)
             LOG.info("opening %s", base)
             with anyio.CancelScope(shield=True):  # a client that leaves may ask again, and others may wait
                 session = await source.open()
         except RekindleError as error:
-            LOG.error("%s did not open: %s", base, error)
-            raise ApiError(503, f"the model {base!r} cannot be opened: {error}", "model_not_opened") from error
+            raise _not_opened(base, error) from error
         model = ServedModel(session, base, base, self._since, source.aliases)
         entry = OpenModel(model, share, idle_since=anyio.current_time())
         self._open[base] = entry
         self._tell()
         return entry
 
-    async def _make_room(self, share: float) -> None:
-        """Close models until a share of the memory is free, at most all of them."""
+    async def _make_room(self, share: float) -> OpenModel | None:
+        """Close idle models until a share of the memory is free, and return the busy model to leave next, if any."""
         while self._open and share + sum(entry.share for entry in self._open.values()) > self._room:
-            base, entry = min(self._open.items(), key=lambda item: (item[1].users > 0, item[1].idle_since))
-            entry.leaving = True
-            try:
-                while entry.users:
-                    await self._change.wait()
-                await self._close(base)
-            finally:
-                entry.leaving = False
+            base, entry = min(self._open.items(), key=lambda item: item[1].order)
+            if entry.users:
+                return entry
+            await self._close(base)
+        return None
 
     async def _close(self, base: str) -> None:
         entry = self._open.pop(base)
+        self._tell()
         LOG.info("closing %s", base)
         with anyio.CancelScope(shield=True):  # the next model needs the memory
             try:
@@ -236,3 +271,8 @@ class ModelPool:
         """Wake the tasks that wait for a change of users or of open models."""
         self._change.set()
         self._change = anyio.Event()
+
+
+def _not_opened(base: str, error: RekindleError) -> ApiError:
+    LOG.error("%s did not open: %s", base, error)
+    return ApiError(503, f"the model {base!r} cannot be opened: {error}", "model_not_opened")
