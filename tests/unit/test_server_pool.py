@@ -1,9 +1,11 @@
 """A server of several models opens each for its first request, and closes those that are idle or in the way."""
 
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import cast
 
 import anyio
@@ -13,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from starlette.types import ASGIApp
 
 from rekindle.core.errors import CheckpointError
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server.access import Access
 from rekindle.server.application import application
 from rekindle.server.errors import ApiError
@@ -22,8 +25,9 @@ from rekindle.server.limits import Limits
 from rekindle.server.models.pool import ModelPool
 from rekindle.server.responses import KeptResponses
 from rekindle.session.session import Session
-from rekindle.testing import fake_session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import Caller, ask
+from tests.unit.lora import random_parts, saved
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -220,7 +224,7 @@ async def test_a_model_that_fails_to_close_hinders_no_other() -> None:
         (session,) = a.sessions
 
         class Failing:
-            error, asleep = None, False
+            error, asleep, weights_version = None, False, 0
 
             async def close(self) -> None:
                 await session.close()
@@ -314,6 +318,64 @@ async def test_administration_of_one_of_several_models_needs_its_name() -> None:
         assert (a.sessions, b.sessions[0].weights_version) == ([], 2)
         assert (await ask(served, "/tokenizer_info")).error["param"] == "model"
         assert "has no tokenizer" in (await ask(served, "/tokenizer_info?model=b")).error["message"]
+
+
+async def test_adapters_of_administrators_come_back_with_their_model_and_removed_ones_stay_away(
+    tmp_path: Path, byte_tokenizer: Tokenizer
+) -> None:
+    loaded = fake_loaded_engine(fake_limits(max_adapters=2), tokenizer=byte_tokenizer)
+    old, path = (str(saved(tmp_path / name, random_parts(loaded.model, 1))) for name in ("old", "sql"))
+
+    class Source(FakeSource):
+        async def open(self) -> Session:
+            engine = fake_loaded_engine(fake_limits(max_adapters=2), tokenizer=byte_tokenizer)
+            self.sessions.append(fake_session(engine))
+            await self.sessions[-1].add_adapter("old", old)
+            return self.sessions[-1]
+
+    a, b = Source(0.6, ["old"]), FakeSource(0.6)
+    async with pool_of(a=a, b=b) as pool:
+        served, body = served_by(pool), {"lora_name": "sql", "lora_path": path, "model": "a"}
+        assert (await ask(served, "/v1/load_lora_adapter", body, headers=KEY)).status == 200
+        assert (await ask(served, "/v1/unload_lora_adapter", {"lora_name": "old"}, headers=KEY)).status == 200
+
+        async def names() -> list[str]:
+            return [card["id"] for card in (await ask(served, "/v1/models")).json["data"]]
+
+        assert await names() == ["a", "sql", "b"]
+        async with pool.use("b"):
+            assert not a.is_open
+        assert await names() == ["a", "sql", "b"]
+        async with pool.use("sql") as model:
+            assert (list(model.session.adapters), model.adapter, len(a.sessions)) == (["sql"], "sql", 2)
+        shutil.rmtree(path)
+        async with pool.use("b"):
+            pass
+        async with pool.use("a") as model:
+            assert not model.session.adapters
+        assert await names() == ["a", "b"]
+
+
+async def test_a_model_with_new_weights_stays_when_idle_and_leaves_last(caplog: pytest.LogCaptureFixture) -> None:
+    a, b, c = FakeSource(0.4), FakeSource(0.4), FakeSource(0.4)
+    async with pool_of(keep_alive=0.0, a=a, b=b) as pool:
+        for name in ("a", "b"):
+            async with pool.use(name) as model:
+                if name == "a":
+                    await model.session.update_weights("step-2")
+        await until(lambda: not b.is_open, "the idle one had closed")
+        assert a.is_open
+    async with pool_of(a=a, b=b, c=c) as pool:
+        for name in ("a", "b", "c"):
+            async with pool.use(name) as model:
+                if name == "a":
+                    await model.session.update_weights("step-2")
+        assert (a.is_open, b.is_open, c.is_open) == (True, False, True), "the others leave first"
+        assert not caplog.records
+        b._share = 0.8
+        async with pool.use("b"):
+            assert not a.is_open
+        assert "a closes for another model, and its new weights are lost" in caplog.text
 
 
 async def test_an_alias_is_a_name_of_its_model_whose_answers_have_the_first_name() -> None:

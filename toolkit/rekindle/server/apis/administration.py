@@ -149,6 +149,7 @@ class Administration:
                 message = f"the adapter {name!r} is loaded already; load_inplace=true replaces it"
                 raise ApiError(HTTPStatus.BAD_REQUEST, message, param="lora_name")
             await model.session.add_adapter(name, path)
+            self._models.note_adapter(base, name, path)
         return PlainTextResponse(f"Success: the adapter {name!r} is loaded.")
 
     async def _unload_adapter(self, request: Request) -> Response:
@@ -159,6 +160,7 @@ class Administration:
         async with self._models.use(name) as model:
             _check_adapter(model)
             await model.session.remove_adapter(name)
+            self._models.note_adapter(model.base, name, None)
         return PlainTextResponse(f"Success: the adapter {name!r} is unloaded.")
 
     def _bases(self, request: Request) -> Sequence[str]:

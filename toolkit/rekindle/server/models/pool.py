@@ -1,8 +1,8 @@
 """Several models in one server. A model opens for the first request, and closes when idle or in the way."""
 
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from time import time
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from anyio.to_thread import run_sync
 
 from rekindle.core.errors import RekindleError
 from rekindle.server.errors import ApiError
+from rekindle.server.models.open_model import OpenModel
 from rekindle.server.models.served import ModelCard, ServedModel, unknown_model
 from rekindle.server.models.session import ServedSession
 from rekindle.server.tracing.log import LOG
@@ -38,40 +39,6 @@ class ModelSource(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class OpenModel:
-    """An open model of a pool.
-
-    Attributes:
-        model: the model.
-        share: the part of the devices' memory.
-        users: the number of requests in service.
-        idle_since: the time of the last end of a request, on the clock of the event loop.
-        leaving: the number of requests for other models that wait for the last user, to close the model.
-    """
-
-    model: ServedModel
-    share: float
-    users: int = 0
-    idle_since: float = 0.0
-    leaving: int = 0
-
-    @property
-    def is_usable(self) -> bool:
-        """True if new requests may use the model."""
-        return not self.leaving and self.model.session.error is None
-
-    @property
-    def order(self) -> tuple[bool, bool, float]:
-        """The place in the order of leaving: idle models first, and no second busy one before the first has left."""
-        return self.users > 0, not self.leaving, self.idle_since
-
-    @property
-    def may_close(self) -> bool:
-        """True if the model may close when idle. A sleeping model stays: a request would open a closed one awake."""
-        return not (self.users or self.leaving or self.model.session.asleep)
-
-
 class ModelPool:
     """Models of a server that are open while requests use them.
 
@@ -89,6 +56,7 @@ class ModelPool:
         self._sources, self._keep_alive, self._room = sources, keep_alive, room
         self._since = int(time())
         self._open: dict[str, OpenModel] = {}
+        self._adapters: dict[str, dict[str, str | None]] = {base: {} for base in sources}
         self._turn = anyio.Lock()
         self._change = anyio.Event()
 
@@ -108,7 +76,7 @@ class ModelPool:
 
     @asynccontextmanager
     async def use_open(self, base: str) -> AsyncIterator[ServedModel | None]:
-        """See `Models`. A model that closes after its requests counts as closed."""
+        """See `Models`. A leaving model counts as closed."""
         entry = self._open.get(base)
         if entry is None or not entry.is_usable:
             yield None
@@ -141,6 +109,23 @@ class ModelPool:
         """See `Models`."""
         return list(self._cards())
 
+    def keep(self, base: str, seconds: float) -> bool:
+        """See `Models`."""
+        entry = self._open.get(base)
+        if entry is not None:
+            entry.keep_alive = seconds
+            self._tell()
+        return True
+
+    def closes_in(self, base: str) -> float:
+        """See `Models`."""
+        entry = self._open.get(base)
+        return 0.0 if entry is None else entry.end - anyio.current_time()
+
+    def note_adapter(self, base: str, name: str, path: str | None) -> None:
+        """See `Models`. The adapters are those of the next opening too."""
+        self._adapters[base][name] = None if path is None else os.path.abspath(os.path.expanduser(path))
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Close idle models during a block, and all models at its end."""
@@ -159,9 +144,15 @@ class ModelPool:
             entry = self._open.get(base)
             longest = None if entry is None else entry.model.longest
             own = (base, *source.aliases)
-            names = [*own, *source.adapters] if entry is None else entry.model.names
+            names = [*own, *self._adapters_of(base)] if entry is None else entry.model.names
             for name in dict.fromkeys(names):
                 yield ModelCard(name, base, name not in own, self._since, longest)
+
+    def _adapters_of(self, base: str) -> Sequence[str]:
+        """Return the names of the adapters of a closed model."""
+        changes = self._adapters[base]
+        names = dict.fromkeys((*self._sources[base].adapters, *changes))
+        return [name for name in names if changes.get(name, "") is not None]
 
     async def _hold(self, base: str) -> OpenModel:
         """Return an open model with one more user.
@@ -219,13 +210,27 @@ class ModelPool:
             LOG.info("opening %s", base)
             with anyio.CancelScope(shield=True):  # a client that leaves may ask again, and others may wait
                 session = await source.open()
+                await self._change_adapters(base, session)
         except RekindleError as error:
             raise _not_opened(base, error) from error
         model = ServedModel(session, base, base, self._since, source.aliases)
-        entry = OpenModel(model, share, idle_since=anyio.current_time())
+        entry = OpenModel(model, share, self._keep_alive, idle_since=anyio.current_time())
         self._open[base] = entry
         self._tell()
         return entry
+
+    async def _change_adapters(self, base: str, session: ServedSession) -> None:
+        """Repeat the changes of adapters by administrators, except those that fail."""
+        changes = self._adapters[base]
+        for name, path in list(changes.items()):
+            try:
+                if path is not None:
+                    await session.add_adapter(name, path)
+                elif name in session.adapters:
+                    await session.remove_adapter(name)
+            except RekindleError as error:
+                LOG.error("%s opened without its adapter %s: %s", base, name, error)
+                del changes[name]
 
     async def _make_room(self, share: float) -> OpenModel | None:
         """Close idle models until a share of the memory is free, and return the busy model to leave next, if any."""
@@ -233,6 +238,8 @@ class ModelPool:
             base, entry = min(self._open.items(), key=lambda item: item[1].order)
             if entry.users:
                 return entry
+            if entry.has_new_weights:
+                LOG.warning("%s closes for another model, and its new weights are lost", base)
             await self._close(base)
         return None
 
@@ -247,15 +254,14 @@ class ModelPool:
                 LOG.error("%s did not close in order: %s", base, error)
 
     async def _close_idle(self) -> None:
-        """Close each model once it was idle for `keep_alive` seconds."""
+        """Close each model once it was idle for its time."""
         while True:
             change, now = self._change, anyio.current_time()
-            idle = {base: entry for base, entry in self._open.items() if entry.may_close}
-            ends = {base: entry.idle_since + self._keep_alive for base, entry in idle.items()}
+            ends = {base: entry.end for base, entry in self._open.items()}
             for base in [base for base, end in ends.items() if end <= now]:
                 async with self._turn:
                     entry = self._open.get(base)
-                    if entry is idle[base] and entry.may_close and entry.idle_since + self._keep_alive <= now:
+                    if entry is not None and entry.end <= now:  # a request may have come, or another one closed it
                         await self._close(base)
             later = [end - now for end in ends.values() if end > now]
             with anyio.move_on_after(min(later, default=float("inf"))):

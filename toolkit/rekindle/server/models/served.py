@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from http import HTTPStatus
+from math import inf
 from pathlib import PurePath
 from time import time
 from typing import Any, Protocol
@@ -128,6 +129,18 @@ class Models(Protocol):
         """
         ...
 
+    def keep(self, base: str, seconds: float) -> bool:
+        """Set the time until an open model closes when idle; return False if the models of the server stay open."""
+        ...
+
+    def closes_in(self, base: str) -> float:
+        """Return the seconds until an open model closes if no request comes; infinity for never."""
+        ...
+
+    def note_adapter(self, base: str, name: str, path: str | None) -> None:
+        """Note an adapter of an open model, loaded from a path by an administrator, or unloaded if the path is None."""
+        ...
+
     def open_models(self) -> Sequence[ServedModel]:
         """Return the models with an open session."""
         ...
@@ -177,6 +190,17 @@ class OneModel:
         if name not in self._model.names:
             raise unknown_model(name, self._model.names)
         return self._model.base
+
+    def keep(self, base: str, seconds: float) -> bool:
+        """See `Models`."""
+        return False
+
+    def closes_in(self, base: str) -> float:
+        """See `Models`."""
+        return inf
+
+    def note_adapter(self, base: str, name: str, path: str | None) -> None:
+        """See `Models`. The session keeps its adapters."""
 
     def open_models(self) -> Sequence[ServedModel]:
         """See `Models`."""
