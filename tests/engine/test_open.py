@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import jax
+import numpy as np
 import pytest
 
 import rekindle
@@ -11,6 +12,7 @@ from rekindle.core.config import Implementation, SettingsOptions
 from rekindle.core.device.programs.lowering import ADAPT, LENS, STEER, UNSTEERED
 from rekindle.core.errors import ConfigError
 from rekindle.core.scheduler.limits import EXTRA_PROGRAMS
+from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle_kernels import api
 from tests.compilations import programs_of
 from tests.engine.settings_child import opened
@@ -39,6 +41,17 @@ def test_a_device_can_be_named_or_given(model: Path) -> None:
     for device in ("cpu", "cpu:0", jax.devices()[0]):
         with opened(model, device=device) as session:
             assert session.device == jax.devices()[0]
+
+
+def test_a_session_has_facts_about_its_model(model: Path) -> None:
+    (file,) = model.glob("*.safetensors")
+    with opened(model) as session:
+        facts = session.model
+        tensors = session._loaded_engine.checkpoint.tensors
+    assert (facts.family, facts.file_format, facts.numbers) == ("qwen3", "safetensors", "float32")
+    assert facts.parameters == sum(np.asarray(tensor).size for tensor in tensors.values())
+    assert (facts.file_bytes, facts.modified) == (file.stat().st_size, file.stat().st_mtime)
+    assert facts.digest == content_fingerprint([file])
 
 
 @pytest.mark.wide

@@ -1,10 +1,12 @@
 """The server gives what its session gives in the form of Ollama's API, whole and in lines."""
 
 import json
+from math import inf
 from typing import Any
 
 import pytest
 
+from rekindle.core.checkpoints.model_facts import ModelFacts
 from rekindle.core.text.response import MessageForm
 from rekindle.server import app
 from rekindle.server.apis.ollama import OllamaRoutes
@@ -12,7 +14,8 @@ from rekindle.server.errors import ApiError
 from rekindle.server.models.served import ModelCard, OneModel
 from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.messages import Template
-from rekindle.server.reading.ollama import read_ollama_chat, read_ollama_generate
+from rekindle.server.reading.ollama import read_ollama_chat, read_ollama_embed, read_ollama_generate
+from rekindle.server.writing.ollama import parameter_size
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import Reply, ask
 from tests.unit.scripted import HERMES, Serve
@@ -163,6 +166,67 @@ async def test_models_are_listed_shown_and_pulled(serve: Serve) -> None:
     assert (await ask(served, "/api/pull", {"model": NAME, "stream": False})).json == {"status": "success"}
     missing = await ask(served, "/api/pull", {"model": "other"})
     assert (missing.status, missing.json["error"]) == (404, "there is no model 'other'; this server has 'fake'")
+
+
+async def test_a_model_is_described_by_its_files(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = serve("Hi")
+    facts = ModelFacts("llama", 134_515_008, "bfloat16", "safetensors", 269_060_552, "ab" * 32, 1e9)
+    monkeypatch.setattr(session, "_model_facts", facts)
+    served, details = (
+        app(session),
+        {
+            "parent_model": "",
+            "format": "safetensors",
+            "family": "llama",
+            "families": ["llama"],
+            "parameter_size": "135M",
+            "quantization_level": "BF16",
+        },
+    )
+    (tag,) = (await ask(served, "/api/tags")).json["models"]
+    assert tag["details"] == details
+    assert (tag["size"], tag["digest"], tag["modified_at"]) == (269_060_552, "ab" * 32, "2001-09-09T01:46:40Z")
+    shown = (await ask(served, "/api/show", {"model": NAME})).json
+    assert (shown["details"], shown["modified_at"]) == (details, tag["modified_at"])
+    longest = session.settings.max_context
+    assert shown["model_info"] == {
+        "general.architecture": "llama",
+        "general.parameter_count": 134_515_008,
+        "llama.context_length": longest,
+    }
+    (running,) = (await ask(served, "/api/ps")).json["models"]
+    assert (running["details"], running["expires_at"][:4]) == (details, "9999")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(7, "7"), (1500, "1.5K"), (999_600_000, "1B"), (1_235_814_400, "1.24B"), (70_553_706_496, "70.6B")],
+)
+def test_numbers_of_parameters_are_short(count: int, text: str) -> None:
+    assert parameter_size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [(300, 300.0), ("5m", 300.0), ("1h0.5m", 3630.0), ("200ms", 0.2), (0, 0.0), ("0", 0.0), (-1, inf), ("-1m", inf)],
+)
+def test_the_time_to_keep_a_model_is_a_number_or_a_duration(value: Any, seconds: float) -> None:
+    chat = read_ollama_chat(Fields({"keep_alive": value}), TEMPLATE)
+    embedding = read_ollama_embed(Fields({"input": "a", "keep_alive": value}), 1)
+    assert [chat.keep_alive, embedding.keep_alive] == pytest.approx([seconds, seconds])
+
+
+@pytest.mark.parametrize("value", ["5", "m", "5 m", "1d", "", True, [5]])
+async def test_another_time_is_refused(serve: Serve, value: Any) -> None:
+    refused = await ask(app(serve("Hi")), CHAT, {"messages": [USER], "keep_alive": value})
+    assert (refused.status, refused.json["error"][:22]) == (400, "keep_alive must be a n")
+
+
+async def test_the_only_model_stays_open(serve: Serve) -> None:
+    served = app(serve("Hi"))
+    assert (await ask(served, CHAT, {"messages": [USER], "keep_alive": 0, "stream": False})).status == 200
+    assert (await ask(served, TEXT, {"keep_alive": 0})).json["done_reason"] == "load"
+    assert (await ask(served, CHAT, {"messages": [USER], "stream": False})).status == 200
 
 
 async def test_closed_models_are_listed_without_a_size(serve: Serve) -> None:

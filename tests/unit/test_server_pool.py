@@ -378,6 +378,28 @@ async def test_a_model_with_new_weights_stays_when_idle_and_leaves_last(caplog: 
         assert "a closes for another model, and its new weights are lost" in caplog.text
 
 
+async def test_ollamas_clients_decide_how_long_a_model_stays() -> None:
+    a, b = FakeSource(0.3), FakeSource(0.3)
+    async with pool_of(a=a, b=b) as pool:
+        served, prompt = served_by(pool), {"prompt": "", "model": "a"}
+        loaded = (await ask(served, "/api/generate", {**prompt, "keep_alive": "1h"})).json
+        assert (loaded["done_reason"], a.is_open) == ("load", True)
+        assert 3500 < pool.closes_in("a") <= 3600
+        await ask(served, "/api/generate", {**prompt, "keep_alive": -1})
+        assert pool.closes_in("a") == inf
+        (running,) = (await ask(served, "/api/ps")).json["models"]
+        assert running["expires_at"].startswith("9999")
+        for path, empty in (("/api/generate", prompt), ("/api/chat", {"model": "a:latest", "messages": []})):
+            unloaded = (await ask(served, path, {**empty, "keep_alive": 0})).json
+            assert unloaded["done_reason"] == "unload"
+            await until(lambda: not a.is_open, "the model had closed")
+        assert len(a.sessions) == 1, "a closed model does not open to close"
+        await ask(served, "/api/embed", {"model": "b", "input": [], "keep_alive": 0})
+        await until(lambda: len(b.sessions) == 1 and not b.is_open, "the model had closed after its answer")
+        missing = await ask(served, "/api/generate", {"model": "c", "keep_alive": 0})
+        assert missing.status == 404
+
+
 async def test_an_alias_is_a_name_of_its_model_whose_answers_have_the_first_name() -> None:
     a, b = FakeSource(0.3, ["sql"], aliases=["gpt", "claude"]), FakeSource(0.3)
     async with pool_of(a=a, b=b) as pool:

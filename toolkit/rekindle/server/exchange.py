@@ -151,7 +151,11 @@ class Endpoint:
         service, convention = self._service, self._convention
         convention.check(request)
         body = parse_body(await read_body(request, service.limits), strict=service.strict)
-        use = service.models.use(convention.model_in(body))
+        name = convention.model_in(body)
+        if (early := await convention.early(name, body, service.models)) is not None:
+            await early(scope, receive, send)
+            return
+        use = service.models.use(name)
         async with AsyncExitStack() as uses:
             model = await run_until_disconnect(receive, lambda: uses.enter_async_context(use))
             if model is None:
@@ -185,6 +189,11 @@ def model_in(body: Fields) -> str | None:
     return body.take("model", str)
 
 
+async def open_first(name: str | None, body: Fields, models: Models) -> ASGIApp | None:
+    """Return None, to open the model before the answer."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Convention:
     """The convention of an API for its bodies.
@@ -192,10 +201,12 @@ class Convention:
     Attributes:
         check: checks the headers of a request; raises ApiError.
         model_in: takes the model's name out of a body; None for the only or the first model.
+        early: answers a body, with the model's name, before the model opens; returns None to open it.
     """
 
     check: Callable[[Request], None] = check_type
     model_in: Callable[[Fields], str | None] = model_in
+    early: Callable[[str | None, Fields, Models], Awaitable[ASGIApp | None]] = open_first
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

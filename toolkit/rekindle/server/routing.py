@@ -1,6 +1,7 @@
 """The paths of a server."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from starlette.routing import Route
@@ -16,6 +17,11 @@ from rekindle.server.reading.ollama import model_in
 
 OLLAMA: Final = Convention(check_origin, model_in)
 """The convention of Ollama's API: many of its clients give no content type."""
+OLLAMA_PROMPTS: Final[Mapping[str, Convention]] = {
+    "/api/chat": Convention(check_origin, model_in, partial(ollama.unload, in_chat=True)),
+    "/api/generate": Convention(check_origin, model_in, partial(ollama.unload, in_chat=False)),
+}
+"""The conventions for prompts, without which a body may close a model."""
 Answer = Callable[[Exchange], Awaitable[ASGIApp]]
 ANSWERS: Final[Mapping[str, Answer]] = {
     "/v1/chat/completions": openai.create_chat_completion,
@@ -76,7 +82,10 @@ def routes_of(service: Service, access: Access) -> list[Route]:
     entries = responses.ResponseRoutes(service.responses)
     return [
         *(Route(path, Endpoint(answer, service), methods=["POST"]) for path, answer in ANSWERS.items()),
-        *(Route(path, Endpoint(answer, service, OLLAMA), methods=["POST"]) for path, answer in OLLAMA_ANSWERS.items()),
+        *(
+            Route(path, Endpoint(answer, service, OLLAMA_PROMPTS.get(path, OLLAMA)), methods=["POST"])
+            for path, answer in OLLAMA_ANSWERS.items()
+        ),
         *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
         Route("/v1/responses/{id}", entries.retrieve, methods=["GET"]),
         Route("/v1/responses/{id}", entries.delete, methods=["DELETE"]),

@@ -1,12 +1,17 @@
 """Display of a session: its device, sizes, memory and current state."""
 
+import math
+from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Final
 
 from rekindle.core import markup
+from rekindle.core.checkpoints.model_facts import ModelFacts
 from rekindle.core.engine.loaded_engine import LoadedEngine
+from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.wire import Wire
 from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix, prompt_shares
+from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.core.text.responses.formats import IN_TEMPLATE, format_of
 
 OPTIONAL: Final = ("states", "adapters")
@@ -95,6 +100,27 @@ class Memory:
         sizes = {name: markup.size_text(getattr(self, name)) for name in names}
         rows = sizes | {"devices": f"{self.devices:,}", "tokens": f"{self.tokens:,}"}
         return "\n".join(f"{name:10}  {value}" for name, value in rows.items())
+
+
+def facts_of(loaded_engine: LoadedEngine) -> ModelFacts:
+    """Return the facts about the model of an engine. Reads samples of the weight files."""
+    checkpoint, form = loaded_engine.checkpoint, loaded_engine.deployment.form
+    kinds = Counter(kind for _, kind in form.kinds).most_common(1)
+    parameters = sum(map(math.prod, expected_shapes(checkpoint.config).values()))
+    try:
+        states = [path.stat() for path in checkpoint.files]
+        digest = content_fingerprint(checkpoint.files) if states else ""
+    except OSError:  # the files are gone, while the session goes on
+        states, digest = [], ""
+    return ModelFacts(
+        checkpoint.family,
+        parameters,
+        kinds[0][0] if kinds else form.dtype.name,
+        checkpoint.files[0].suffix.removeprefix(".") if states else "",
+        sum(state.st_size for state in states),
+        digest,
+        max((state.st_mtime for state in states), default=0.0),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from rekindle.client.prompts import (
 )
 from rekindle.client.requests import Requests
 from rekindle.core import markup
+from rekindle.core.checkpoints.model_facts import ModelFacts
 from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Waits
@@ -64,7 +65,7 @@ from rekindle.scoring import embedding, judging, likelihood
 from rekindle.session import bench as benching
 from rekindle.session import comparing
 from rekindle.session import prefix as prefixes
-from rekindle.session.about import ASLEEP, About, Memory
+from rekindle.session.about import ASLEEP, About, Memory, facts_of
 from rekindle.session.engine_view import EngineView
 from rekindle.session.fingerprint import fingerprint_of
 from rekindle.session.metrics import metrics_text
@@ -111,6 +112,7 @@ class Session:
         self._inspections = Inspections(engine, loaded_engine, client, self._requests)
         self._dashboard: Dashboard | None = None
         self._fingerprint = ""
+        self._model_facts: ModelFacts | None = None
         with suppress(SessionError):  # an ended engine has nothing to log
             for lane, scheduler in enumerate(loaded_engine.schedulers):
                 engine.watch(TickLog(partial(_stats_of, scheduler), lane if len(loaded_engine.lanes) > 1 else None))
@@ -858,6 +860,15 @@ class Session:
     def settings(self) -> Settings:
         """All settings in effect: the arguments of `open`, and the values chosen for the others."""
         return self._loaded_engine.settings
+
+    @property
+    def model(self) -> ModelFacts:
+        """Facts about the model: its family, number of parameters, and files. The first access reads samples of files.
+
+        They are those of `open`, after `update_weights` too.
+        """
+        self._model_facts = self._model_facts or facts_of(self._loaded_engine)
+        return self._model_facts
 
     @property
     def memory(self) -> Memory:

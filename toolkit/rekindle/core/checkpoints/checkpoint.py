@@ -52,6 +52,7 @@ class Checkpoint:
         files: the weight files.
         uses: the uses of the model, such as embeddings.
         formats: the quantized formats of the tensors in the files, the most frequent first; empty for plain numbers.
+        family: the family's name in the files, such as "llama"; empty if they name none.
     """
 
     source: str
@@ -63,6 +64,7 @@ class Checkpoint:
     files: tuple[Path, ...]
     uses: Uses = field(default_factory=Uses)
     formats: tuple[str, ...] = ()
+    family: str = ""
 
     def with_chat_template(self, chat_template: str) -> "Checkpoint":
         """Return the same model with another chat template.

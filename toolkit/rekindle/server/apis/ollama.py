@@ -16,13 +16,15 @@ from rekindle.server.apis.templates import template_of
 from rekindle.server.errors import api_error_of
 from rekindle.server.exchange import Exchange, send_nothing
 from rekindle.server.guards import reply
-from rekindle.server.models.served import Models
+from rekindle.server.models.served import Models, ServedModel
 from rekindle.server.models.session import ServedSession
 from rekindle.server.reading.call import Call
+from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.messages import SWITCHES
 from rekindle.server.reading.ollama import (
     OllamaEmbedding,
     OllamaRequest,
+    asks_to_unload,
     finish_model_body,
     read_ollama_chat,
     read_ollama_embed,
@@ -64,12 +66,29 @@ async def generate(exchange: Exchange) -> ASGIApp:
 
 async def _answer(exchange: Exchange, request: OllamaRequest, call: Call | None, *, in_chat: bool) -> ASGIApp:
     head = OllamaHead(exchange.model.name, time(), in_chat)
+    _keep(exchange, request.keep_alive)
     if call is None:
         return reply(opened_object(head))
     handles = await exchange.submit(call)
     if call.streaming is not None:
         return exchange.stream(handles, call, OllamaChunks(head, request, call))
     return await exchange.finish(handles, call, lambda generations: ollama_object(head, generations[0], request, call))
+
+
+def _keep(exchange: Exchange, keep_alive: float | None) -> None:
+    """Set the time until the model closes when idle, if the request does and the server closes models."""
+    if keep_alive is not None:
+        exchange.service.models.keep(exchange.model.base, keep_alive)
+
+
+async def unload(name: str | None, body: Fields, models: Models, *, in_chat: bool) -> ASGIApp | None:
+    """Close the model of a body that asks for it, without opening it before; return None for another body."""
+    if not asks_to_unload(body):
+        return None
+    base = models.bases[0] if name is None else models.base_of(name)
+    async with models.use_open(base):
+        closes = models.keep(base, 0.0)
+    return reply(opened_object(OllamaHead(name or base, time(), in_chat), "unload" if closes else "load"))
 
 
 def _after_context(exchange: Exchange, call: Call, context: Sequence[int]) -> Call:
@@ -90,6 +109,7 @@ def _after_context(exchange: Exchange, call: Call, context: Sequence[int]) -> Ca
 async def embed(exchange: Exchange) -> ASGIApp:
     """Serve POST /api/embed: vectors of texts."""
     request, start = read_ollama_embed(exchange.body, exchange.limits.prompts), perf_counter()
+    _keep(exchange, request.keep_alive)
     if not request.texts:
         return reply({"model": exchange.model.name, "embeddings": []})
     result = await _embed(exchange, request)
@@ -103,6 +123,7 @@ async def embed(exchange: Exchange) -> ASGIApp:
 async def create_embedding(exchange: Exchange) -> ASGIApp:
     """Serve POST /api/embeddings: the vector of a text."""
     request = read_ollama_embedding(exchange.body)
+    _keep(exchange, request.keep_alive)
     result = await _embed(exchange, request)
     return send_nothing if result is None else reply({"embedding": result[0][0]})
 
@@ -152,7 +173,9 @@ async def show(exchange: Exchange) -> ASGIApp:
         "thinking": template.form.reasoning_key is not None or bool({*SWITCHES} & {*template.variables}),
     }
     source = None if tokenizer is None else tokenizer.chat_template
-    return reply(show_object(model.since, model.longest, source, [name for name in abilities if abilities[name]]))
+    names = [name for name in abilities if abilities[name]]
+    facts = await run_sync(lambda: model.session.model)  # the first time, it reads files
+    return reply(show_object(facts, model.since, model.longest, source, names))
 
 
 async def pull(exchange: Exchange) -> ASGIApp:
@@ -175,24 +198,28 @@ class OllamaRoutes:
 
     async def tags(self, request: Request) -> Response:
         """Serve GET /api/tags: the models, and their adapters."""
-        sizes = _sizes(self._models)
-        tags = [tag_object(card.name, card.since, sizes.get(card.base, 0)) for card in self._models.cards()]
+        models, cards = {model.base: model for model in self._models.open_models()}, self._models.cards()
+        tags = await run_sync(lambda: [_tag(each.name, each.since, models.get(each.base)) for each in cards])
         return reply({"models": tags})
 
     async def running(self, request: Request) -> Response:
         """Serve GET /api/ps: the models in memory."""
-        sizes = _sizes(self._models)
-        tags = [
-            running_object(tag_object(model.base, model.since, sizes[model.base]), model.longest)
-            for model in self._models.open_models()
-        ]
-        return reply({"models": tags})
+        models = [(model, self._models.closes_in(model.base)) for model in self._models.open_models()]
+        return reply({"models": await run_sync(lambda: [_running(*each) for each in models])})
 
     async def version(self, request: Request) -> Response:
         """Serve GET /api/version: the version of Ollama's API."""
         return reply({"version": API_VERSION})
 
 
-def _sizes(models: Models) -> dict[str, int]:
-    """Return the bytes of the weights of each open model by its name."""
-    return {model.base: model.session.memory.weights for model in models.open_models()}
+def _tag(name: str, since: float, model: ServedModel | None) -> dict[str, Any]:
+    """Return the object describing a model in lists; the first time, it reads files."""
+    if model is None:
+        return tag_object(name, since, None)
+    return tag_object(name, since, model.session.model, model.session.memory.weights)
+
+
+def _running(model: ServedModel, closes_in: float) -> dict[str, Any]:
+    """Return the object describing an open model; the first time, it reads files."""
+    tag, weights = _tag(model.base, model.since, model), model.session.memory.weights
+    return running_object(tag, weights, model.longest, closes_in)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rekindle.client.handle import Handle
+from rekindle.core.checkpoints.model_facts import ModelFacts
 from rekindle.core.config import Settings
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.notebook.board.board import Source
@@ -29,6 +30,8 @@ class ServedSession(Protocol):
     def adapters(self) -> Mapping[str, Any]: ...
     @property
     def memory(self) -> Any: ...
+    @property
+    def model(self) -> ModelFacts: ...
     @property
     def fingerprint(self) -> str: ...
     @property

@@ -1,7 +1,9 @@
 """Bodies of Ollama's API."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 from rekindle.core.request.checks import preview
@@ -13,8 +15,14 @@ from rekindle.server.reading.constraint import ANY_OBJECT
 from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.messages import SWITCHES, Template
 
-HINTS: Final = frozenset({"keep_alive", "shift", "truncate"})
-"""Fields without effect: the model stays open, and a prompt is never cut."""
+HINTS: Final = frozenset({"shift", "truncate"})
+"""Fields without effect: a prompt is never cut."""
+SECONDS: Final[Mapping[str, float]] = {
+    **{"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3},
+    **{"s": 1.0, "m": 60.0, "h": 3600.0},
+}
+"""The units of durations, as in Go."""
+_PART: Final = r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)"
 OPTIONS: Final[Mapping[str, str]] = {
     "temperature": "temperature",
     "top_k": "top_k",
@@ -58,12 +66,14 @@ class OllamaRequest:
         logprobs: whether the answer has the log-probabilities of its tokens.
         context: the token ids of the conversation so far, before the prompt; empty without one.
         remembers: whether the answer has the token ids of the conversation.
+        keep_alive: the seconds until the model closes when idle; None to leave them as they are.
     """
 
     call: Call | None
     logprobs: bool = False
     context: Sequence[int] = ()
     remembers: bool = False
+    keep_alive: float | None = None
 
 
 def model_in(body: Fields) -> str | None:
@@ -127,13 +137,42 @@ def _request(
         body.refuse("images", "are not served: the model reads only text")
     logprobs, top = body.flag("logprobs"), body.take("top_logprobs", int)
     scores = {"logprobs": top or 0} if logprobs else {}
-    streams = body.flag("stream", True)
+    streams, keep_alive = body.flag("stream", True), keep_alive_in(body)
     body.finish({}, HINTS)
     if not prompt:
-        return OllamaRequest(None)
+        return OllamaRequest(None, keep_alive=keep_alive)
     stream = Streaming() if streams else None
     call = Call(prompt, {**options, **scores}, None, 1, {**fields, "logprobs": "top_logprobs"}, stream)
-    return OllamaRequest(call, logprobs, context, remembers)
+    return OllamaRequest(call, logprobs, context, remembers, keep_alive)
+
+
+def keep_alive_in(body: Fields) -> float | None:
+    """Take the seconds until the model closes when idle; infinity for never, None if absent."""
+    value = body.any("keep_alive")
+    if value is None:
+        return None
+    seconds = _seconds(value)
+    if seconds is None:
+        body.refuse("keep_alive", f'must be a number of seconds or a duration such as "5m", got {preview(value)}')
+    return inf if seconds < 0 else seconds
+
+
+def _seconds(value: Any) -> float | None:
+    """Return a number of seconds, or a duration such as "1h30m", in seconds; None for another value."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    sign, text = (-1, value[1:]) if isinstance(value, str) and value[:1] == "-" else (1, value)
+    if text == "0":
+        return 0.0
+    if not isinstance(text, str) or not re.fullmatch(f"({_PART})+", text, re.ASCII):
+        return None
+    return sign * sum(float(number) * SECONDS[unit] for number, unit in re.findall(_PART, text))
+
+
+def asks_to_unload(body: Fields) -> bool:
+    """Return True if a body has no prompt and lets the model close at once."""
+    fields = body.peek(("keep_alive", "messages", "prompt"))
+    return _seconds(fields.get("keep_alive")) == 0 and not fields.get("messages") and not fields.get("prompt")
 
 
 def _options(body: Fields) -> tuple[dict[str, Any], dict[str, str]]:
@@ -213,11 +252,13 @@ class OllamaEmbedding:
         texts: the texts to embed.
         dimensions: the length of each vector; None for all dimensions.
         truncates: whether a text too long for the model is cut.
+        keep_alive: as in `OllamaRequest`.
     """
 
     texts: Sequence[str]
     dimensions: int | None
     truncates: bool
+    keep_alive: float | None = None
 
 
 def read_ollama_embed(body: Fields, most: int) -> OllamaEmbedding:
@@ -227,8 +268,9 @@ def read_ollama_embed(body: Fields, most: int) -> OllamaEmbedding:
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts) or len(texts) > most:
         body.refuse("input", f"must be a text or a list of at most {most} texts, got {preview(value)}")
     dimensions, truncates = body.take("dimensions", int), body.flag("truncate", True)
-    body.finish({}, ("keep_alive", "options"))
-    return OllamaEmbedding(texts, dimensions, truncates)
+    keep_alive = keep_alive_in(body)
+    body.finish({}, ("options",))
+    return OllamaEmbedding(texts, dimensions, truncates, keep_alive)
 
 
 def read_ollama_embedding(body: Fields) -> OllamaEmbedding:
@@ -236,8 +278,9 @@ def read_ollama_embedding(body: Fields) -> OllamaEmbedding:
     text = body.take("prompt", str)
     if text is None:
         body.refuse_missing("prompt")
-    body.finish({}, ("keep_alive", "options"))
-    return OllamaEmbedding([text], None, True)
+    keep_alive = keep_alive_in(body)
+    body.finish({}, ("options",))
+    return OllamaEmbedding([text], None, True, keep_alive)
 
 
 def finish_model_body(body: Fields) -> bool:

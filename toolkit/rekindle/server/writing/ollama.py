@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Final
+from time import time
+from typing import Any, Final, Literal
 
 from rekindle.client.record import Record
+from rekindle.core.checkpoints.model_facts import ModelFacts
 from rekindle.core.request.tokens import Piece, TokenLogprob
 from rekindle.core.text.response import Part, ToolCall
 from rekindle.results.generation import Generation
@@ -21,6 +23,10 @@ LINES: Final = "application/x-ndjson"
 """Content type of lines of JSON."""
 API_VERSION: Final = "0.12.6"
 """The version of Ollama's API; clients ask for it, and refuse one without tools or thinking."""
+LEVELS: Final[Mapping[str, str]] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+"""Ollama's names of dtypes."""
+NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+"""The end of a model that stays open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +57,9 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def opened_object(head: OllamaHead) -> dict[str, Any]:
-    """Return the answer to a request without a prompt, which opens the model."""
-    return {**head.of({}), "done": True, "done_reason": "load"}
+def opened_object(head: OllamaHead, reason: Literal["load", "unload"] = "load") -> dict[str, Any]:
+    """Return the answer to a request without a prompt, which opens or closes the model."""
+    return {**head.of({}), "done": True, "done_reason": reason}
 
 
 def ollama_object(head: OllamaHead, generation: Generation, request: OllamaRequest, call: Call) -> dict[str, Any]:
@@ -153,48 +159,80 @@ class OllamaChunks:
         return {**self._head.of(part), "done": False}
 
 
-def tag_object(name: str, since: float, size: int) -> dict[str, Any]:
+def tag_object(name: str, since: float, facts: ModelFacts | None, weights: int = 0) -> dict[str, Any]:
     """Return the object describing a model in lists.
 
     Args:
         name: its name for clients.
         since: the start of its service, in seconds since 1970.
-        size: its weights, in bytes.
+        facts: the facts about an open model; None for a closed one, whose files are not looked at.
+        weights: the bytes of its weights on the devices, for a model without files.
     """
     tagged = name if ":" in name else f"{name}:latest"
-    digest = sha256(name.encode()).hexdigest()  # clients compare it; the weights have no single file
-    names = {"name": tagged, "model": tagged, "modified_at": timestamp(since)}
-    return {**names, "size": size, "digest": digest, "details": details()}
+    modified = since if facts is None or not facts.modified else facts.modified
+    size = weights if facts is None else facts.file_bytes or weights
+    # Clients compare digests. A model without files, or a closed one, has that of its name.
+    digest = facts.digest if facts is not None and facts.digest else sha256(name.encode()).hexdigest()
+    names = {"name": tagged, "model": tagged, "modified_at": timestamp(modified)}
+    return {**names, "size": size, "digest": digest, "details": details(facts)}
 
 
-def details() -> dict[str, Any]:
-    """Return the details of a model, none of which this server tells."""
-    texts = ("parent_model", "format", "family", "parameter_size", "quantization_level")
-    return {**dict.fromkeys(texts, ""), "families": []}
+def details(facts: ModelFacts | None) -> dict[str, Any]:
+    """Return the details of a model; empty for a closed one."""
+    if facts is None:
+        texts = ("parent_model", "format", "family", "parameter_size", "quantization_level")
+        return {**dict.fromkeys(texts, ""), "families": []}
+    return {
+        "parent_model": "",
+        "format": facts.file_format,
+        "family": facts.family,
+        "families": [facts.family] if facts.family else [],
+        "parameter_size": parameter_size(facts.parameters),
+        "quantization_level": LEVELS.get(facts.numbers, facts.numbers.upper()),
+    }
 
 
-def running_object(tag: Mapping[str, Any], longest: int) -> dict[str, Any]:
-    """Return the object describing an open model with a context of `longest` tokens."""
-    never = timestamp(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
-    return {**tag, "expires_at": never, "size_vram": tag["size"], "context_length": longest}
+def parameter_size(count: int) -> str:
+    """Return a number of parameters as text, such as "135M"."""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if count >= 0.9995 * size:
+            return f"{count / size:.3g}{unit}"
+    return str(count)
 
 
-def show_object(since: float, longest: int, template: str | None, capabilities: Sequence[str]) -> dict[str, Any]:
+def running_object(tag: Mapping[str, Any], weights: int, longest: int, closes_in: float) -> dict[str, Any]:
+    """Return the object describing an open model.
+
+    Args:
+        tag: its object in lists.
+        weights: the bytes of its weights on the devices.
+        longest: the tokens of its context.
+        closes_in: the seconds until it closes if no request comes; infinity for never.
+    """
+    end = timestamp(min(time() + closes_in, NEVER))
+    return {**tag, "size": weights, "size_vram": weights, "expires_at": end, "context_length": longest}
+
+
+def show_object(
+    facts: ModelFacts, since: float, longest: int, template: str | None, capabilities: Sequence[str]
+) -> dict[str, Any]:
     """Return the description of a model.
 
     Args:
+        facts: the facts about it.
         since: the start of its service, in seconds since 1970.
         longest: the tokens of its context.
         template: its chat template, in Jinja; None without one.
         capabilities: the names of its abilities.
     """
-    info = {"general.architecture": "unknown", "unknown.context_length": longest}
+    family = facts.family or "unknown"
+    info = {"general.architecture": family, "general.parameter_count": facts.parameters}
     return {
         "modelfile": "",
         "parameters": f"num_ctx {longest}",
         "template": template or "",
-        "details": details(),
-        "model_info": info,
+        "details": details(facts),
+        "model_info": {**info, f"{family}.context_length": longest},
         "capabilities": list(capabilities),
-        "modified_at": timestamp(since),
+        "modified_at": timestamp(facts.modified or since),
     }

@@ -43,9 +43,8 @@ def open_gguf(path: Path) -> Checkpoint:
     check_shapes(shapes, config, source)
     tokenizer = gguf_tokenizer(file.metadata, source)
     uses = Uses(embedding=_embedding(file.metadata.get(f"{name}.pooling_type")))
-    return Checkpoint(
-        source, config, LazyTensors(tensors), eos_ids(file.metadata), tokenizer, {}, file.paths, uses, file.formats()
-    )
+    ends, formats = eos_ids(file.metadata), file.formats()
+    return Checkpoint(source, config, LazyTensors(tensors), ends, tokenizer, {}, file.paths, uses, formats, str(name))
 
 
 def _embedding(pooling: Any) -> Embedding:

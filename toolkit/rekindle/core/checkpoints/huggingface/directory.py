@@ -74,7 +74,8 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     paths = tuple(file.path for file in files)
     uses = Uses(generates, read_embedding(directory), _classifier(settings, owners, config, source))
     formats = formats_of(files)
-    return Checkpoint(source, config, tensors, eos_ids, tokenizer, generation, paths, uses, formats)
+    kind = str(settings.get("model_type") or "")
+    return Checkpoint(source, config, tensors, eos_ids, tokenizer, generation, paths, uses, formats, kind)
 
 
 def _with_quantization(settings: Mapping[str, Any], directory: Path) -> Mapping[str, Any]:
