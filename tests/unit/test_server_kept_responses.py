@@ -2,10 +2,12 @@
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from rekindle.server import app
@@ -15,10 +17,11 @@ from rekindle.server.exchange import Service
 from rekindle.server.gate import Gate
 from rekindle.server.limits import Limits
 from rekindle.server.models.served import OneModel
-from rekindle.server.responses import KeptResponse, KeptResponses
+from rekindle.server.responses import KeptResponse, KeptResponses, OnDisk
 from rekindle.session.session import Session
-from tests.unit.asgi import Reply, ask
+from tests.unit.asgi import Caller, Reply, ask
 from tests.unit.scripted import scripted_session
+from tests.waiting import PATIENCE, until
 
 PATH = "/v1/responses"
 USER = {"type": "message", "role": "user", "content": "Weather?"}
@@ -37,6 +40,10 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
 
 def name_of(number: int) -> str:
     return f"resp-{number:032x}"
+
+
+def names_in(directory: Path) -> list[str]:
+    return [file.stem for file in directory.iterdir()]
 
 
 async def respond(served: Any, **fields: Any) -> Any:
@@ -82,6 +89,25 @@ async def test_a_kept_response_is_shown_and_dropped_by_its_id(scripted: Session)
 
 
 @pytest.mark.anyio
+async def test_a_kept_response_has_the_parts_it_was_created_with_and_no_stream(scripted: Session) -> None:
+    served, logprobs = app(scripted), "message.output_text.logprobs"
+    without = f"{PATH}/{(await respond(served))['id']}"
+    with_them = f"{PATH}/{(await respond(served, include=[logprobs]))['id']}"
+    for query in ("", "stream=false", "include=reasoning.encrypted_content", "include[]=reasoning.encrypted_content"):
+        assert (await ask(served, f"{without}?{query}")).status == 200
+    shown = (await ask(served, f"{with_them}?include[]={logprobs}")).json
+    assert shown["output"][0]["content"][0]["logprobs"]
+    for query, param, text in (
+        (f"include={logprobs}", "include", "created without"),
+        ("include=others", "include", "include has 'others'"),
+        ("stream=true", "stream", "not served for a kept response"),
+        ("starting_after=3", "starting_after", "not served for a kept response"),
+    ):
+        refused = await ask(served, f"{without}?{query}")
+        assert (refused.status, refused.error["param"], text in refused.error["message"]) == (400, param, True)
+
+
+@pytest.mark.anyio
 async def test_input_items_come_in_pages(scripted: Session) -> None:
     served = app(scripted)
     texts = ["a", "b", "c"]
@@ -96,8 +122,9 @@ async def test_input_items_come_in_pages(scripted: Session) -> None:
     assert (two, first["has_more"]) == (["a", "b"], True)
     rest, last = await page(f"order=asc&limit=2&after={first['last_id']}")
     assert (rest, last["has_more"]) == (["c"], False)
-    refusal = await ask(served, f"{PATH}/{response['id']}/input_items?limit=0")
-    assert (refusal.status, refusal.error["param"]) == (400, "limit")
+    for query, param in (("limit=0", "limit"), ("after=x", "after"), ("order=up", "order"), ("before=x", "before")):
+        refusal = await ask(served, f"{PATH}/{response['id']}/input_items?{query}")
+        assert (refusal.status, refusal.error["param"]) == (400, param)
 
 
 @pytest.mark.anyio
@@ -136,43 +163,47 @@ async def test_malformed_reasoning_is_refused(scripted: Session, item: dict[str,
     assert (reply.status, reply.error["param"]) == (400, "input")
 
 
-def test_conversations_are_their_items_in_order() -> None:
+@pytest.mark.anyio
+async def test_conversations_are_their_items_in_order() -> None:
     kept = KeptResponses()
     kept.put(entry(name_of(1), "1"))
     kept.put(entry(name_of(2), "2", previous=name_of(1)))
-    found = kept.conversation(name_of(2))
+    found = await kept.conversation(name_of(2))
     assert found is not None
     assert [item["content"] for item in found] == ["input 1", "output 1", "input 2", "output 2"]
-    assert kept.delete(name_of(1))
-    assert kept.conversation(name_of(2)) is None
-    assert not kept.delete(name_of(1))
+    assert await kept.delete(name_of(1))
+    assert (await kept.conversation(name_of(2))) is None
+    assert not await kept.delete(name_of(1))
 
 
-def test_beyond_the_limit_those_unused_for_longest_are_dropped() -> None:
+@pytest.mark.anyio
+async def test_beyond_the_limit_those_unused_for_longest_are_dropped() -> None:
     size = len(entry(name_of(0)).json)
     kept = KeptResponses(memory=2 * size)
     for number in range(2):
         kept.put(entry(name_of(number)))
-    assert kept.get(name_of(0)) is not None
+    assert (await kept.get(name_of(0))) is not None
     kept.put(entry(name_of(2)))
-    assert [kept.get(name_of(number)) is not None for number in range(3)] == [True, False, True]
+    assert [(await kept.get(name_of(number))) is not None for number in range(3)] == [True, False, True]
     kept.put(entry(name_of(3), "x" * 3 * size))
-    assert kept.get(name_of(3)) is None, "one that is too large is not kept"
+    assert (await kept.get(name_of(3))) is None, "one that is too large is not kept"
 
 
-def test_copies_on_disk_outlive_the_process_within_their_limit(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_copies_on_disk_outlive_the_process_within_their_limit(tmp_path: Path) -> None:
     size = len(entry(name_of(0)).json)
     kept = KeptResponses(tmp_path, disk=2 * size)
     for number in range(3):
         kept.put(entry(name_of(number)))
-    assert len(list(tmp_path.iterdir())) == 2
+    await kept.settle()
+    assert len(names_in(tmp_path)) == 2
     again = KeptResponses(tmp_path, disk=2 * size)
-    assert [again.get(name_of(number)) is not None for number in range(3)] == [False, True, True]
-    assert again.delete(name_of(1))
-    assert [file.stem for file in tmp_path.iterdir()] == [name_of(2)]
+    assert [(await again.get(name_of(number))) is not None for number in range(3)] == [False, True, True]
+    assert await again.delete(name_of(1))
+    assert names_in(tmp_path) == [name_of(2)]
     (tmp_path / f"{name_of(2)}.json").unlink()
-    assert KeptResponses(tmp_path).get(name_of(2)) is None
-    assert KeptResponses(tmp_path).get("../secrets") is None
+    assert (await KeptResponses(tmp_path).get(name_of(2))) is None
+    assert (await KeptResponses(tmp_path).get("../secrets")) is None
 
 
 @pytest.mark.anyio
@@ -189,23 +220,55 @@ async def test_an_answer_that_cannot_be_written_is_still_an_answer(
     assert (await ask(served, f"{PATH}/{name}")).status == 200, "it is in memory"
 
 
-def test_a_damaged_file_is_no_response(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_a_damaged_file_is_no_response(tmp_path: Path) -> None:
     for number, content in enumerate((b"", b"[1]", b'{"items"', b'{"others": 1}', b"\xff\xfe")):
         (tmp_path / f"{name_of(number)}.json").write_bytes(content)
-        assert KeptResponses(tmp_path).get(name_of(number)) is None
+        assert (await KeptResponses(tmp_path).get(name_of(number))) is None
 
 
-def test_processes_share_a_directory(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_processes_share_a_directory(tmp_path: Path) -> None:
     one, other = KeptResponses(tmp_path), KeptResponses(tmp_path)
-    one.put(entry(name_of(1)))
-    assert other.get(name_of(1)) == entry(name_of(1))
-    one.put(entry(name_of(2)))
-    assert other.delete(name_of(2))
-    assert KeptResponses(tmp_path).get(name_of(2)) is None
+    for number in (1, 2):
+        one.put(entry(name_of(number)))
+    assert await one.get(name_of(2)) == entry(name_of(2))
+    assert await other.get(name_of(1)) == entry(name_of(1))
+    assert await other.delete(name_of(2))
+    for kept in (one, other, KeptResponses(tmp_path)):
+        assert await kept.get(name_of(2)) is None, "deleted in all processes"
+        assert not await kept.delete(name_of(2))
 
 
-def test_a_directory_may_change_while_it_is_read(tmp_path: Path) -> None:
+@pytest.mark.anyio
+@pytest.mark.parametrize("streams", [False, True])
+async def test_the_event_loop_waits_for_no_disk_and_an_answer_ends_after_its_file(
+    scripted: Session, tmp_path: Path, streams: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, may_write, write = set[int](), threading.Event(), OnDisk.put
+
+    def put(store: OnDisk, name: str, data: bytes) -> None:
+        threads.add(threading.get_ident())
+        assert may_write.wait(PATIENCE)
+        write(store, name, data)
+
+    monkeypatch.setattr(OnDisk, "put", put)
+    kept = KeptResponses(tmp_path)
+    served = application(Service(OneModel(scripted, None), Limits(), Gate(), kept), Access())
+    caller = Caller(served, PATH, {"input": [USER], "max_output_tokens": 9, "stream": streams})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(caller.run)
+        await until(lambda: bool(threads), "the file was to be written")
+        assert (caller.reply.complete, names_in(tmp_path)) == (False, [])
+        may_write.set()
+    assert threading.get_ident() not in threads
+    (name,) = set(re.findall(r"resp-[0-9a-f]{32}", caller.reply.body.decode()))
+    assert (caller.reply.complete, names_in(tmp_path)) == (True, [name])
+
+
+@pytest.mark.anyio
+async def test_a_directory_may_change_while_it_is_read(tmp_path: Path) -> None:
     (tmp_path / f"{name_of(1)}.json").symlink_to(tmp_path / "gone")
     (tmp_path / "resp-other.json").write_bytes(b"another program's")
-    assert KeptResponses(tmp_path, disk=1).get(name_of(1)) is None
+    assert (await KeptResponses(tmp_path, disk=1).get(name_of(1))) is None
     assert (tmp_path / "resp-other.json").exists()

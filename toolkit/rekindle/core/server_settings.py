@@ -30,7 +30,7 @@ class ServerSettings:
         strict: whether hints without effect on the model, such as `verbosity` or a variable unread by the chat
             template, are refused instead of ignored.
         keep_responses: whether the responses of /v1/responses are kept on disk beside the caches, up to 1 GiB, for
-            conversations after a restart. In memory, the latest 64 MiB are kept in either case.
+            conversations after a restart, instead of the latest 64 MiB in memory.
 
     Raises:
         ConfigError: `grace` is not a number of seconds up to a day.

@@ -102,11 +102,17 @@ class Exchange:
         fingerprint = await run_sync(lambda: self.model.session.fingerprint)  # the first time, it reads files
         return Head.new(kind, self.model.name, fingerprint)
 
-    def stream(self, handles: Sequence[Handle], call: Call, chunks: Chunks) -> ASGIApp:
-        """Return the response with an answer in chunks."""
+    def stream(
+        self,
+        handles: Sequence[Handle],
+        call: Call,
+        chunks: Chunks,
+        settle: Callable[[], Awaitable[None]] | None = None,
+    ) -> ASGIApp:
+        """Return the response with an answer in chunks; `settle` is awaited before the last ones are sent."""
         refine = partial(with_explicit_piece, self.model, call) if call.reports.explicit else None
         finish = partial(record, self.model.name)
-        return EventStream(handles, chunks, call.fields, self.limits, finish, refine)
+        return EventStream(handles, chunks, call.fields, self.limits, finish, refine, settle)
 
     async def finish(
         self, handles: Sequence[Handle], call: Call, write: Callable[[Sequence[Generation]], dict[str, Any]]

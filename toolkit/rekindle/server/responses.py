@@ -1,16 +1,21 @@
-"""Responses kept for later requests, in memory and on disk."""
+"""Responses kept for later requests, in memory or on disk."""
 
 import json
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from anyio.to_thread import run_sync
 
 from rekindle.server.tracing.log import LOG
+
+T = TypeVar("T")
 
 MEMORY_BYTES: Final = 64 << 20
 """The most bytes of responses in memory."""
@@ -48,97 +53,163 @@ class KeptResponse:
 class KeptResponses:
     """The responses of a server by id. Beyond the limits, those without use for the longest time are dropped.
 
+    Files are read, written and deleted on one thread, in the order of the calls, so the event loop waits for no disk.
+    On disk, the files decide: processes with the same directory agree.
+
     Args:
-        directory: a directory for copies on disk; None for memory alone.
+        directory: the directory of their files; None for memory.
         memory: the most bytes in memory.
         disk: the most bytes on disk.
     """
 
     def __init__(self, directory: Path | None = None, memory: int = MEMORY_BYTES, disk: int = DISK_BYTES):
-        self._memory = _Sizes(memory)
-        self._entries: dict[str, bytes] = {}
-        self._directory, self._disk = directory, _Sizes(disk)
-        if directory is not None:
-            for name, size in _files(directory):
-                self._drop_files(self._disk.add(name, size))
+        self._store = InMemory(memory) if directory is None else OnDisk(directory, disk, InMemory(memory))
+        self._thread = None if directory is None else ThreadPoolExecutor(1, "rekindle-responses")
 
     def put(self, entry: KeptResponse) -> None:
-        """Keep a response. One that cannot be written to disk is kept in memory alone, with a warning in the log."""
-        name, data = entry.response["id"], entry.json
-        self._hold(name, data)
-        if self._directory is not None:
-            part = self._directory / f"{name}.part"
-            try:
-                part.write_bytes(data)
-                part.replace(self._directory / f"{name}.json")
-                self._drop_files(self._disk.add(name, len(data)))
-            except OSError as error:  # such as a full disk: the client still gets its answer
-                LOG.warning("a response is kept in memory alone: %s", error)
-                with suppress(OSError):
-                    part.unlink(missing_ok=True)
+        """Keep a response; its file is written later. A response not written is kept in memory, with a warning."""
+        if self._thread is None:
+            self._put(entry)
+        else:
+            self._thread.submit(self._put, entry)
 
-    def get(self, name: str) -> KeptResponse | None:
+    async def settle(self) -> None:
+        """Wait until the files of all responses so far are written."""
+        await self._run(lambda: None)
+
+    async def get(self, name: str) -> KeptResponse | None:
         """Return a response, or None if it is unknown or dropped."""
-        data = self._entries.get(name)
-        if data is None:
-            data = self._read(name)
-        if data is None:
-            return None
-        try:
-            entry = KeptResponse.parse(data)
-        except (ValueError, TypeError):
-            LOG.warning("the file of the response %s is damaged", name)
-            self.delete(name)
-            return None
-        self._hold(name, data)
-        return entry
+        return await self._run(lambda: _entry_of(self._store, name))
 
-    def conversation(self, name: str) -> list[Mapping[str, Any]] | None:
+    async def conversation(self, name: str) -> list[Mapping[str, Any]] | None:
         """Return the items of a conversation up to a response and with it, or None if a part of it is missing."""
-        parts: list[Sequence[Mapping[str, Any]]] = []
-        following: str | None = name
-        while following is not None:
-            entry = self.get(following)
-            if entry is None:
-                return None
-            parts.append([*entry.items, *entry.response["output"]])
-            following = entry.previous
-        return [item for part in reversed(parts) for item in part]
+        return await self._run(lambda: _conversation(self._store, name))
+
+    async def delete(self, name: str) -> bool:
+        """Drop a response, and return whether it was kept."""
+        return await self._run(lambda: self._store.delete(name))
+
+    def _put(self, entry: KeptResponse) -> None:
+        self._store.put(entry.response["id"], entry.json)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        """Run work after all earlier work."""
+        return work() if self._thread is None else await run_sync(self._thread.submit(work).result)
+
+
+def _entry_of(store: "InMemory | OnDisk", name: str) -> KeptResponse | None:
+    """Return a response, or None; a damaged one is deleted."""
+    data = store.get(name)
+    if data is None:
+        return None
+    try:
+        return KeptResponse.parse(data)
+    except (ValueError, TypeError):
+        LOG.warning("the file of the response %s is damaged", name)
+        store.delete(name)
+        return None
+
+
+def _conversation(store: "InMemory | OnDisk", name: str) -> list[Mapping[str, Any]] | None:
+    """Return the items of a conversation up to a response and with it, or None if a part of it is missing."""
+    parts: list[Sequence[Mapping[str, Any]]] = []
+    following: str | None = name
+    while following is not None:
+        entry = _entry_of(store, following)
+        if entry is None:
+            return None
+        parts.append([*entry.items, *entry.response["output"]])
+        following = entry.previous
+    return [item for part in reversed(parts) for item in part]
+
+
+class InMemory:
+    """Data by name in memory, with a limit.
+
+    Args:
+        most: the most bytes.
+    """
+
+    def __init__(self, most: int):
+        self._entries: dict[str, bytes] = {}
+        self._sizes = _Sizes(most)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Keep data."""
+        self._entries[name] = data
+        for dropped in self._sizes.add(name, len(data)):
+            del self._entries[dropped]
+
+    def get(self, name: str) -> bytes | None:
+        """Return data, now the latest in use, or None."""
+        data = self._entries.get(name)
+        if data is not None:
+            self.put(name, data)
+        return data
 
     def delete(self, name: str) -> bool:
-        """Drop a response, and return whether it was kept."""
-        is_here = name in self._entries or self._read(name) is not None
-        self._entries.pop(name, None)
-        self._memory.remove(name)
-        self._disk.remove(name)
-        self._drop_files([name])
-        return is_here
+        """Drop data, and return whether there were any."""
+        self._sizes.remove(name)
+        return self._entries.pop(name, None) is not None
 
-    def _read(self, name: str) -> bytes | None:
-        """Return the file of a response, perhaps of another process; None if there is none."""
-        if self._directory is None or not _ID.fullmatch(name):
+
+class OnDisk:
+    """Data by name in files of a directory, perhaps of several processes, with a limit.
+
+    Args:
+        directory: the directory.
+        most: the most bytes.
+        others: the place of data refused by the disk.
+    """
+
+    def __init__(self, directory: Path, most: int, others: InMemory):
+        self._directory, self._sizes, self._others = directory, _Sizes(most), others
+        for name, size in _files(directory):
+            self._unlink(self._sizes.add(name, size))
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write data, or keep the data in memory if the disk refuses."""
+        part = self._directory / f"{name}.part"
+        try:
+            part.write_bytes(data)
+            part.replace(self._directory / f"{name}.json")
+            self._unlink(self._sizes.add(name, len(data)))
+        except OSError as error:  # such as a full disk: the client still gets its answer
+            LOG.warning("a response is kept in memory alone: %s", error)
+            self._others.put(name, data)
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+    def get(self, name: str) -> bytes | None:
+        """Return data, perhaps of another process and now the latest in use, or None."""
+        if not _ID.fullmatch(name):
             return None
         file = self._directory / f"{name}.json"
         try:
             data = file.read_bytes()
         except OSError:  # another process may have dropped it
-            self._disk.remove(name)
-            return None
+            self._sizes.remove(name)
+            return self._others.get(name)
         with suppress(OSError):
             os.utime(file)
-        self._drop_files(self._disk.add(name, len(data)))
+        self._unlink(self._sizes.add(name, len(data)))
         return data
 
-    def _hold(self, name: str, data: bytes) -> None:
-        self._entries[name] = data
-        for dropped in self._memory.add(name, len(data)):
-            del self._entries[dropped]
+    def delete(self, name: str) -> bool:
+        """Drop data, and return whether there were any."""
+        if not _ID.fullmatch(name):
+            return False
+        self._sizes.remove(name)
+        return self._others.delete(name) or self._unlink([name]) > 0
 
-    def _drop_files(self, names: Sequence[str]) -> None:
+    def _unlink(self, names: Sequence[str]) -> int:
+        """Delete files, and return the number of deletions."""
+        count = 0
         for name in names:
-            if self._directory is not None and _ID.fullmatch(name):
-                with suppress(OSError):
-                    (self._directory / f"{name}.json").unlink()
+            with suppress(OSError):
+                (self._directory / f"{name}.json").unlink()
+                count += 1
+        return count
 
 
 def _files(directory: Path) -> list[tuple[str, int]]:

@@ -74,6 +74,7 @@ class EventStream:
         limits: the bounds on unread events and on the wait for the client.
         finish: called with the generations after the last one.
         refine: adds to a piece behind a sequence of tokens, such as further log-probabilities; None for nothing.
+        settle: awaited before the last events are sent; None for nothing.
     """
 
     def __init__(
@@ -84,9 +85,10 @@ class EventStream:
         limits: Limits,
         finish: Callable[[Sequence[Generation]], None],
         refine: Refine | None = None,
+        settle: Callable[[], Awaitable[None]] | None = None,
     ):
         self._handles, self._chunks, self._fields = handles, chunks, fields
-        self._finish, self._refine = finish, refine
+        self._finish, self._refine, self._settle = finish, refine, settle
         self._most, self._seconds = limits.unread, limits.unread_seconds
         self._headers = [(b"content-type", chunks.content_type.encode()), *HEADERS]
         self._send_scope = anyio.CancelScope()
@@ -124,7 +126,10 @@ class EventStream:
             if self._error is None:
                 generations = [handle.record.result() for handle in self._handles]
                 self._finish(generations)
-                await _put(writer, self._chunks.last(generations))
+                last = self._chunks.last(generations)
+                if self._settle is not None:
+                    await self._settle()
+                await _put(writer, last)
 
     async def _write_choice(
         self, choice: int, handle: Handle, writer: MemoryObjectSendStream[bytes], scope: anyio.CancelScope

@@ -1,6 +1,6 @@
 """Endpoints of OpenAI's Responses API."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -11,39 +11,44 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from rekindle.core.errors import RekindleError
-from rekindle.server.errors import ApiError, api_error_of
+from rekindle.server.errors import ApiError, api_error_of, invalid_field
 from rekindle.server.exchange import Exchange
 from rekindle.server.guards import reply
-from rekindle.server.reading.responses import ResponseRequest, read_previous, read_response
+from rekindle.server.reading.responses import INCLUDES, LOGPROBS, ResponseRequest, read_previous, read_response
 from rekindle.server.responses import KeptResponse, KeptResponses
 from rekindle.server.writing.common import Head
 from rekindle.server.writing.responses import ResponseChunks, response
 
 ITEMS, MOST_ITEMS = 20, 100
 """The number of input items in a list by default, and at most, as in OpenAI's API."""
+INCLUDE = ("include", "include[]")
+"""Names of the query for parts on demand: clients write lists in two ways."""
 RENDERED = ("tools", "chat_template_kwargs")
 """Keywords of a call with an effect on the prompt."""
 
 
 async def create_response(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/responses: one answer to a conversation, whole or in events."""
-    request = _read(exchange)
+    request = await _read(exchange)
     handles, head = await exchange.submit(request.call), Head.new("resp", exchange.model.name)
-    keep = partial(_keep, exchange.service.responses, request)
+    responses = exchange.service.responses
+    keep = partial(_keep, responses, request)
     if request.call.streaming is not None:
-        return exchange.stream(handles, request.call, ResponseChunks(head, request, keep))
+        return exchange.stream(handles, request.call, ResponseChunks(head, request, keep), responses.settle)
 
     def write(generations: Sequence[Any]) -> dict[str, Any]:
         complete = response(head, generations[0], request)
         keep(complete)
         return complete
 
-    return await exchange.finish(handles, request.call, write)
+    answer = await exchange.finish(handles, request.call, write)
+    await responses.settle()  # the next request of the client may come to another process
+    return answer
 
 
 async def count_input_tokens(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/responses/input_tokens: the number of tokens in a conversation."""
-    call = _read(exchange).call
+    call = (await _read(exchange)).call
     options = {name: call.options[name] for name in RENDERED if name in call.options}
     options = dict(exchange.model.without_unread(options, strict=exchange.body.strict))
     try:
@@ -65,12 +70,19 @@ class ResponseRoutes:
 
     async def retrieve(self, request: Request) -> Response:
         """Serve GET /v1/responses/ID: a kept response."""
-        return reply(self._entry(request).response)
+        for name, value in request.query_params.multi_items():
+            if name == "stream" and value.lower() != "false":
+                raise invalid_field(name, "stream is not served for a kept response, which is complete: leave it out")
+            if name not in ("stream", *INCLUDE):
+                raise invalid_field(name, f"{name:.80} is not served for a kept response; there is only include")
+        response = (await self._entry(request)).response
+        _check_includes(request, response)
+        return reply(response)
 
     async def delete(self, request: Request) -> Response:
         """Serve DELETE /v1/responses/ID: a response is dropped."""
         name = request.path_params["id"]
-        if not self._responses.delete(name):
+        if not await self._responses.delete(name):
             raise _missing(name, HTTPStatus.NOT_FOUND, None)
         return reply({"id": name, "object": "response", "deleted": True})
 
@@ -78,19 +90,27 @@ class ResponseRoutes:
         """Serve GET /v1/responses/ID/input_items: the input of a kept response, latest first."""
         name, query = request.path_params["id"], request.query_params
         prefix = f"in_{name.rpartition('-')[2]}"
-        items = [{"id": f"{prefix}_{place}", **item} for place, item in enumerate(self._entry(request).items)]
+        for field in query:
+            if field not in ("after", "limit", "order", *INCLUDE):
+                raise invalid_field(field, f"{field:.80} is not served; there are after, include, limit and order")
+        if query.get("order", "desc") not in ("asc", "desc"):
+            raise invalid_field("order", f"order must be asc or desc, got {query['order']!r:.80}")
+        entry = await self._entry(request)
+        items = [{"id": f"{prefix}_{place}", **item} for place, item in enumerate(entry.items)]
         if query.get("order", "desc") == "desc":
             items.reverse()
-        ids = [item["id"] for item in items]
-        first = ids.index(query["after"]) + 1 if query.get("after") in ids else 0
+        ids = ["", *(item["id"] for item in items)]
+        if (after := query.get("after", "")) not in ids:
+            raise invalid_field("after", f"after must be the id of an item, got {after!r:.80}")
+        first = ids.index(after)
         page = items[first : first + _limit(query.get("limit"))]
         has_more = first + len(page) < len(items)
         edges = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
         return reply({"object": "list", "data": page, **edges, "has_more": has_more})
 
-    def _entry(self, request: Request) -> KeptResponse:
+    async def _entry(self, request: Request) -> KeptResponse:
         name = request.path_params["id"]
-        entry = self._responses.get(name)
+        entry = await self._responses.get(name)
         if entry is None:
             raise _missing(name, HTTPStatus.NOT_FOUND, None)
         return entry
@@ -105,10 +125,21 @@ def _limit(text: str | None) -> int:
     return int(text)
 
 
-def _read(exchange: Exchange) -> ResponseRequest:
+def _check_includes(request: Request, response: Mapping[str, Any]) -> None:
+    """Raise for a part of a response that it was created without."""
+    parts = [part for item in response["output"] for part in item.get("content") or () if part.get("text")]
+    lacks_logprobs = bool(parts) and not any(part.get("logprobs") for part in parts)
+    for value in (value for name in INCLUDE for value in request.query_params.getlist(name)):
+        if value not in INCLUDES:
+            raise invalid_field("include", f"include has {value!r:.80}, and this server has {', '.join(INCLUDES)}")
+        if value == LOGPROBS and lacks_logprobs:
+            raise invalid_field("include", f"the response was created without {LOGPROBS}: put it into that request")
+
+
+async def _read(exchange: Exchange) -> ResponseRequest:
     """Read a request with the conversation before it."""
     previous = read_previous(exchange.body)
-    earlier = [] if previous is None else exchange.service.responses.conversation(previous)
+    earlier = [] if previous is None else await exchange.service.responses.conversation(previous)
     if earlier is None:
         raise _missing(previous, HTTPStatus.BAD_REQUEST, "previous_response_id")
     return read_response(exchange.body, exchange.model.form, earlier)

@@ -145,13 +145,13 @@ class ResponseChunks:
         if not self._items and self._open is None:
             events += self._grow("content", "")
         events += self._close(complete=False)
-        final = final_response(self._head, self._items, generation, self._request)
-        self._keep(final)
-        return [*events, self._event(f"response.{final['status']}", response=final)]
+        return events
 
     def last(self, generations: Sequence[Generation]) -> list[bytes]:
         """See `Chunks`."""
-        return []
+        final = final_response(self._head, self._items, generations[0], self._request)
+        self._keep(final)
+        return [self._event(f"response.{final['status']}", response=final)]
 
     def error_event(self, error: ApiError) -> bytes:
         """See `Chunks`."""
