@@ -13,6 +13,7 @@ from rekindle.core.text.chat import render
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import Part, Response
 from rekindle.core.text.responses.families import CALL_FIELDS
+from rekindle.core.text.responses.first_call import FirstCall
 from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.reading import TemplateReading
 from rekindle.core.text.responses.tool_choice import tool_choice_grammar
@@ -139,6 +140,26 @@ def test_an_answer_that_is_cut_anywhere_calls_nothing_that_the_whole_does_not(na
             assert (identity in complete) == is_json(text)
         found.append(len(called(response)))
     assert found == sorted(found)
+
+
+LISTS = {
+    *("mistral, lists", "granite 3.3", "phi-4-mini", "phi-4-mini, functools", "command r7b", "command r+", "lfm2"),
+    *("llama-nemotron", "apertus", "xlam", "llama 3.2, pythonic"),
+}
+"""Forms with lists of calls, which are complete at the end of the list."""
+
+
+@NAMES
+def test_an_answer_can_end_after_its_first_call(name: str) -> None:
+    form, calls = FORMS[name], [WEATHER, DELETE] if FORMS[name].several else [WEATHER]
+    prompt, tokens = written(name, message_of(form, calls, "Let me think.", "I look."))
+    watcher = FirstCall(tokenizer_of(name), prompt, ["weather", "delete"], goes_on=False)
+    lengths = [watcher.push(token) for token in tokens]
+    last = next(filter(None, lengths), None)
+    response, _ = read(name, prompt, tokens[:last])
+    assert response.content == ("I look." if form.content else "")
+    assert called(response) == calls if name in LISTS else [WEATHER]
+    assert (last is None or last > len(tokens) - 3) == (name in LISTS or not form.several)
 
 
 @NAMES

@@ -18,6 +18,7 @@ from rekindle.core.request.request import Request
 from rekindle.core.text.grammar import Compiler, Matcher
 from rekindle.core.text.masks import MaskBatcher, Masks, SerialMasks, ThreadedMasks, run_steps
 from rekindle.core.text.tokenizer import Tokenizer
+from tests.unit.scripted import tokenizer
 
 VOCAB_SIZE, END = 49152, 2
 LONGEST = 400
@@ -166,6 +167,20 @@ def test_choices_are_taken_as_they_stand(compiler: Compiler, smollm2_tokenizer: 
         assert smollm2_tokenizer.decode(tokens, skip_special_tokens=False) == text
     found = {smollm2_tokenizer.decode(walked(compiler, {"choice": texts}, seed) or []) for seed in range(200)}
     assert found == set(texts)
+
+
+def test_an_end_token_that_is_no_special_one_ends_an_output_and_is_not_inside_of_it() -> None:
+    text = tokenizer(every_byte=True)
+    (end,), limit = text.encode_chat("#"), text.vocab_size + 1
+    params = SamplingParams.from_options({"json_schema": {"type": "string"}, "max_tokens": LONGEST, "logprobs": 0})
+    request = Request(0, (5,), params, frozenset({end}), LONGEST + 1)
+    assert params.constraint is not None
+    place = Compiler(text, limit, {end}).compile(params.constraint).matcher(request)
+    run_steps(place.start())
+    for letter, may_end in (('"', False), ("a", False), ('"', True)):
+        (token,) = text.encode_chat(letter)
+        allowed = run_steps(place.take(token, 2**30))
+        assert (allowed.complete or end in tokens_of(allowed)) == may_end
 
 
 def test_a_grammar_compiles_once(compiler: Compiler) -> None:

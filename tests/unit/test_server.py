@@ -193,6 +193,29 @@ async def test_at_most_one_call_is_given_if_calls_are_not_to_be_parallel(scripte
     assert json.loads(call["function"]["arguments"]) == {"city": "Rome"}
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_an_answer_with_one_call_ends_after_it(monkeypatch: pytest.MonkeyPatch, choice: str) -> None:
+    with scripted_session(monkeypatch, lambda prompt: f"{CALL}{CALL}") as session:
+        parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+        tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+        wanted: dict[str, Any] = {"tools": [tool], "tool_choice": choice, "parallel_tool_calls": False}
+        answer = await session.generate([USER], max_tokens=None, **wanted)
+        both = await session.generate([USER], max_tokens=None, **wanted | {"parallel_tool_calls": True})
+        assert answer.text == both.text[: both.text.index("</tool_call>") + len("</tool_call>")]
+        assert (len(answer.tool_calls), len(both.tool_calls), answer.finish_reason) == (1, 2, "stop")
+        body = {"messages": [USER], **wanted}
+        whole = (await ask(app(session), CHAT, body)).json
+        assert whole["choices"][0]["finish_reason"] == "tool_calls"
+        assert whole["usage"]["completion_tokens"] == answer.usage.completion_tokens == len(answer.token_ids)
+        assert answer.usage.completion_tokens < both.usage.completion_tokens - 10
+        counting = {"stream": True, "stream_options": {"include_usage": True}}
+        *events, last = (await ask(app(session), CHAT, body | counting)).events
+        assert len(calls_in([event["choices"][0]["delta"] for event in events])) == 1
+        assert last["usage"] == whole["usage"] | {"prompt_tokens_details": last["usage"]["prompt_tokens_details"]}
+        stats = session.stats.scheduler
+        await until(lambda: session.stats.scheduler.free_pages == stats.pages, "its pages are free")
+
+
 async def test_a_call_that_cannot_be_read_is_content(monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted_session(monkeypatch, lambda prompt: "See <tool_call>oops</tool_call>") as session:
         body = {"messages": [USER], "tools": [TOOL]}

@@ -43,6 +43,7 @@ class PromptOptions(TypedDict, Generic[Ids], total=False):
         token_ids: the token ids of the prompt, in place of text; or a list of the ids of several prompts.
         tools: Python functions that the model may call, or their JSON schemas; for every conversation of the call.
         tool_choice: "auto", "required", "none", or the name of the tool to call.
+        parallel_tool_calls: whether an answer may have several calls.
         chat_template_kwargs: additional variables of the chat template by name, for every conversation.
         continue_final_message: whether the model continues the last message of every conversation.
         add_special_tokens: whether the tokenizer adds its special tokens to text prompts. In conversations, the chat
@@ -52,6 +53,7 @@ class PromptOptions(TypedDict, Generic[Ids], total=False):
     token_ids: Ids | None
     tools: Sequence[AnyTool] | None
     tool_choice: str
+    parallel_tool_calls: bool
     chat_template_kwargs: Mapping[str, Any] | None
     continue_final_message: bool
     add_special_tokens: bool
@@ -76,6 +78,7 @@ class Returning(GenerateOptions[Ids], total=False):
 PROMPT_DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(PromptOptions.__annotations__),
     "tool_choice": "auto",
+    "parallel_tool_calls": True,
     "continue_final_message": False,
     "add_special_tokens": True,
 }
@@ -221,6 +224,12 @@ def tools_in(prompt: Prompt | Exception) -> ToolSchemas | None:
     return None
 
 
+def names_of(tools: ToolSchemas) -> tuple[str, ...]:
+    """Return the names of tools."""
+    functions = (tool.get("function", tool) for tool in tools)
+    return tuple(str(function["name"]) for function in functions if "name" in function)
+
+
 def as_text(prompt: Prompt) -> str:
     """Return a prompt as readable text: one line per message, token ids as numbers."""
     match prompt:
@@ -290,6 +299,7 @@ def _extras(options: PromptOptions[Any]) -> _Extras:
         raise InvalidRequest(
             f'tool_choice must be a str: "auto", "required", "none" or the name of a tool, got {preview(choice)}'
         )
+    boolean("parallel_tool_calls", options.get("parallel_tool_calls", True))
     if choice == "none":  # the prompt omits tools that the model may not call
         tools = None
     if variables is not None:

@@ -22,6 +22,7 @@ from rekindle.client.prompts import (
     continuation,
     each_of,
     label_of,
+    names_of,
     one_chat,
     one_prompt,
     prefix_prompt,
@@ -363,7 +364,8 @@ class Requests:
             raise InvalidRequest(f"tool_choice={choice!r} constrains the output: leave out {others[0]}")
         if chat.tools is None:
             raise InvalidRequest(f"tool_choice={choice!r} needs tools, and the call has none")
-        grammar = tool_choice_grammar(choice, chat.tools, self.render(chat), self.tokenizer)
+        one_call = not options.get("parallel_tool_calls", True)
+        grammar = tool_choice_grammar(choice, chat.tools, self.render(chat), self.tokenizer, one_call=one_call)
         return cast(GenerateOptions[Any], {**options, "grammar": grammar})
 
     def prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt | InvalidRequest], bool]:
@@ -418,10 +420,12 @@ class Requests:
         reader = (
             None if tools is None else self._reader(params, tools, goes_on(prompt) or params.constraint is not None)
         )
+        one_call = reader is not None and not options.get("parallel_tool_calls", True)
         return Submission(
             prompt,
             params,
             reader=reader,
+            ends_after_call=names_of(tools) if tools and one_call else (),
             origin=self._origin(options, tools),
             drawing=self._drawing,
             progress=self.draws_progress(progress),

@@ -26,6 +26,7 @@ class Submission:
         drawing: draws the request; None for a request without a display.
         progress: whether a wait for the first token draws the compilation that the engine awaits.
         adapter: the adapter named by the parameters; the client finds it.
+        ends_after_call: names of the tools if the output ends after its first call; empty otherwise.
         label: the text of the prompt, or the last user message of a conversation, for displays; None for token ids.
     """
 
@@ -39,6 +40,7 @@ class Submission:
     drawing: Drawer | None = None
     progress: bool = False
     adapter: AdapterUse | None = None
+    ends_after_call: tuple[str, ...] = ()
     label: str | None = None
 
     def message(self, request_id: int) -> Submit:
@@ -52,4 +54,5 @@ class Submission:
             self.output_prefix,
             self.pooling,
             adapter=self.adapter,
+            ends_after_call=self.ends_after_call,
         )

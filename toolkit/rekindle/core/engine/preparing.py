@@ -158,6 +158,7 @@ class Preparer:
             goes_on=goes_on(submit.prompt) or params.constraint is not None,
             adapter=submit.adapter,
             changes=changes,
+            ends_after_call=submit.ends_after_call,
         )
         check_bans(request, self.vocab_size)
         return request if params.constraint is None else self._constrained(request, params.constraint)

@@ -90,6 +90,7 @@ class Submit(OfRequest):
         pooling: the pooling of the prompt's hidden states; None for none.
         started: see `Admit`.
         adapter: the request's adapter; None for none.
+        ends_after_call: see `Request`.
     """
 
     prompt: Prompt
@@ -100,6 +101,7 @@ class Submit(OfRequest):
     pooling: Pooling | None = None
     started: bool = False
     adapter: AdapterUse | None = None
+    ends_after_call: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         adapter = "" if self.adapter is None else f", with adapter {self.adapter.name}"

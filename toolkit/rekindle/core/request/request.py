@@ -61,6 +61,8 @@ class Request:
         goes_on: True if the output continues a text; a space at its beginning is then part of it.
         adapter: its adapter, or None.
         changes: its changes of activations, or None.
+        ends_after_call: names of tools; the output ends after its first call of a tool. Empty for an output without
+            this end.
     """
 
     id: int
@@ -77,6 +79,7 @@ class Request:
     goes_on: bool = False
     adapter: AdapterUse | None = None
     changes: Changes | None = None
+    ends_after_call: tuple[str, ...] = ()
 
     @property
     def initial_tokens(self) -> tuple[int, ...]:

@@ -65,6 +65,10 @@ class Compiler:
         # By default llguidance uses the tokenizer's end token, and a chat may not end with that one.
         backend, vocab_size = self._tokenizer.backend, self._tokenizer.vocab_size
         ends = [token for token in self._end_ids if token < vocab_size]
+        texts = (backend.id_to_token(token) for token in ends if token not in self._tokenizer.special_ids)
+        if plain := [text for text in texts if text is not None]:  # as text in a string, an end token would cut it
+            backend = type(backend).from_str(backend.to_str())
+            backend.add_special_tokens(plain)
         if not ends:  # llguidance requires an end token, so add one outside every model's vocabulary
             backend = type(backend).from_str(backend.to_str())
             backend.add_special_tokens([NO_TOKEN])

@@ -8,7 +8,7 @@ from typing import Any
 from rekindle.core.text.response import MessageForm
 from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeat_prompts, sampling, streaming, token_reports
 from rekindle.server.reading.fields import Fields
-from rekindle.server.reading.tools import INPUT, CustomTool, read_tools
+from rekindle.server.reading.tools import INPUT, CustomTool, read_tools, single_call
 
 NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
@@ -69,7 +69,7 @@ def read_chat(body: Fields, form: MessageForm) -> ChatRequest:
         options["logprobs"], fields["logprobs"] = top or 0, "top_logprobs"
     one_call, reports = not body.flag("parallel_tool_calls", True), token_reports(body, options, fields)
     tools = read_tools(body, nested=True)
-    options |= {**tools.options, **template_in(body)}
+    options |= {**tools.options, **template_in(body), **single_call(one_call)}
     count = choice_count(body)
     prompts, n = repeat_prompts([[message(each, form) for each in messages]], options, count)
     fields["prompt"] = "messages"

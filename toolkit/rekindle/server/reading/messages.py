@@ -12,6 +12,7 @@ from rekindle.server.reading.blocks import Messages
 from rekindle.server.reading.call import Call, Streaming, sampling
 from rekindle.server.reading.chat import message as chat_message
 from rekindle.server.reading.fields import Fields
+from rekindle.server.reading.tools import single_call
 
 HINTS: Final = frozenset(
     {
@@ -150,7 +151,8 @@ def _conversation(body: Fields, template: Template) -> _Conversation:
     options = {"chat_template_kwargs": variables or None, "continue_final_message": stays_open}
     if tools:
         options["tools"] = tools
-    return _Conversation(messages, options, {"tool_choice": choice} if tools else {}, schema, one_call, shows_thinking)
+    calls: dict[str, Any] = {"tool_choice": choice, **single_call(one_call)} if tools else {}
+    return _Conversation(messages, options, calls, schema, one_call, shows_thinking)
 
 
 def _messages(body: Fields, template: Template) -> list[dict[str, Any]]:

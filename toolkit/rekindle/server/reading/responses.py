@@ -10,7 +10,7 @@ from rekindle.server.reading.call import NEUTRAL, Call, Streaming, sampling
 from rekindle.server.reading.chat import message
 from rekindle.server.reading.constraint import ANY_OBJECT
 from rekindle.server.reading.fields import Fields
-from rekindle.server.reading.tools import CustomTool, read_tools
+from rekindle.server.reading.tools import CustomTool, read_tools, single_call
 
 NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
@@ -90,6 +90,7 @@ def read_response(body: Fields, form: MessageForm, earlier: Sequence[Mapping[str
     tools = read_tools(body, nested=False)
     options |= {**_format(body), **tools.options, **_reasoning(body)}
     one_call = not body.flag("parallel_tool_calls", True)
+    options |= single_call(one_call)
     stream, stream_options = body.flag("stream"), body.take_fields("stream_options")
     if stream_options is not None:
         stream_options.finish({}, ("include_obfuscation",))

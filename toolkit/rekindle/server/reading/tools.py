@@ -90,6 +90,11 @@ def read_tools(body: Fields, *, nested: bool) -> Tools:
     return Tools({"tools": tools, "tool_choice": mode}, custom)
 
 
+def single_call(one_call: bool) -> dict[str, Any]:
+    """Return the session's keyword for answers with at most one call; empty for answers with any number."""
+    return {"parallel_tool_calls": False} if one_call else {}
+
+
 def _tool(body: Fields, entry: Any, nested: bool) -> tuple[dict[str, Any], CustomTool | None]:
     """Return the function of a tool, and the custom tool if it is one."""
     kind = entry.get("type", "function" if nested else None) if isinstance(entry, dict) else None

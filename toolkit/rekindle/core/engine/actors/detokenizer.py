@@ -11,6 +11,7 @@ from rekindle.core.messages import Message, Output, Outputs, Stopped, Text, Text
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.incremental import IncrementalDecoder
+from rekindle.core.text.responses.first_call import FirstCall
 from rekindle.core.text.stops import StopMatcher
 from rekindle.core.text.token_bytes import token_bytes
 from rekindle.core.text.tokenizer import Tokenizer
@@ -21,12 +22,18 @@ SCORES_AT_ONCE = 512
 
 @dataclass(slots=True)
 class _GrowingText:
-    """The growing text of one request. `stopped` is True once a stop string is complete."""
+    """The growing text of one request.
+
+    Attributes:
+        first_call: watcher for the end of the first tool call; None for an output without this end.
+        stopped: whether a stop string, or the first tool call, is complete.
+    """
 
     request: ref[Request]
     decoder: IncrementalDecoder
     matcher: StopMatcher
     text_of: Callable[[int], str]
+    first_call: FirstCall | None = None
     tokens: int = 0
     stopped: bool = False
 
@@ -35,6 +42,11 @@ class _GrowingText:
         skipped = self.decoder.skips(token)
         text = self.text_of(token) if skipped else self.decoder.push(token)
         return self.matcher.push(text, self.tokens >= min_tokens, skipped)
+
+    def last_token(self, token: int, min_tokens: int) -> int | None:
+        """Return the number of tokens up to the end of the first call; None before, and if it would be too early."""
+        last = None if self.first_call is None else self.first_call.push(token)
+        return last if last is not None and last >= min_tokens else None
 
     def finish(self, min_tokens: int, cancelled: bool) -> tuple[str, str | None, bytes]:
         """Return the rest of the text, the stop string completed by it, and the bytes of an incomplete character."""
@@ -56,7 +68,7 @@ class Detokenizer:
         self._bytes_of = lru_cache(maxsize=65536)(lambda token: token_bytes(tokenizer, token) if tokenizer else b"")
 
     def handle(self, message: Message) -> list[Message] | Awaitable[list[Message]]:
-        """Turn Outputs into Texts. At a complete stop string, send Stopped and drop further text.
+        """Turn Outputs into Texts. At a complete stop string or call, send Stopped and drop further text.
 
         The answer is awaitable if there are enough log-probabilities to let other actors run in between.
         """
@@ -91,7 +103,7 @@ class Detokenizer:
         return replace(text, logprobs=tuple(logprobs), prompt_logprobs=tuple(prompt))
 
     def _text(self, output: Output, stopped: list[Message]) -> Text | None:
-        """Return the text of an output; None if a stop string ended the text before it."""
+        """Return the text of an output; None if a stop string or a call ended the text before it."""
         if self._tokenizer is None:
             return self._piece(output, "", len(output.token_ids))
         request_id, params = output.request.id, output.request.params
@@ -101,7 +113,7 @@ class Detokenizer:
             decoder = IncrementalDecoder(self._tokenizer, params.skip_special_tokens, output.request.goes_on)
             matcher = StopMatcher(params.stop, params.keep_stop)
             growing_text = self._growing_texts[request_id] = _GrowingText(
-                ref(output.request), decoder, matcher, self._text_of
+                ref(output.request), decoder, matcher, self._text_of, self._first_call(output.request)
             )
         growing_text.request = ref(output.request)  # a request that moves to another lane is another object
         text = None if growing_text.stopped else self._follow(output, growing_text)
@@ -111,6 +123,12 @@ class Detokenizer:
             del self._growing_texts[request_id]
         return text
 
+    def _first_call(self, request: Request) -> FirstCall | None:
+        """Return the watcher of an output that ends after its first call; None for another output."""
+        if self._tokenizer is None or not request.ends_after_call:
+            return None
+        return FirstCall(self._tokenizer, request.prompt, request.ends_after_call, request.goes_on)
+
     def _drop_failed(self) -> None:
         """Drop the texts of failed requests: no last output came, and nothing holds the `Request` any more."""
         for request_id in [id_ for id_, text in self._growing_texts.items() if text.request() is None]:
@@ -118,22 +136,30 @@ class Detokenizer:
 
     def _follow(self, output: Output, growing_text: _GrowingText) -> Text:
         text, stop, count, cut, earliest = "", None, 0, b"", output.request.params.min_tokens
+        last: int | None = None
         for token in output.token_ids:
+            if token not in output.request.end_ids:
+                last = growing_text.last_token(token, earliest)
+            if last is not None and last <= growing_text.tokens:  # the call was complete before this token
+                break
             more, stop = growing_text.push(token, earliest)
             text, count = text + more, count + 1
-            if stop is not None:
+            if stop is not None or last is not None:
                 break
-        if stop is None and output.end is not None:
+        called = last is not None
+        if stop is None and (called or output.end is not None):
             more, stop, cut = growing_text.finish(earliest, output.end == "cancelled")
             text += more
-        growing_text.stopped = stop is not None
-        return self._piece(output, text, count, stop, cut)
+        growing_text.stopped = called or stop is not None
+        return self._piece(output, text, count, stop, cut, called=called)
 
-    def _piece(self, output: Output, text: str, count: int, stop: str | None = None, cut: bytes = b"") -> Text:
+    def _piece(
+        self, output: Output, text: str, count: int, stop: str | None = None, cut: bytes = b"", *, called: bool = False
+    ) -> Text:
         token_ids, end = output.token_ids[:count], output.end
         by: str | int | None = stop
         end_token: str | None = None
-        if stop is not None:
+        if stop is not None or called:
             end = "stop"
         elif end == "stop" and token_ids:  # else a complete constraint or a user's actor ended it
             by, end_token = token_ids[-1], self._text_of(token_ids[-1])

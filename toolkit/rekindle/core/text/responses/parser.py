@@ -58,11 +58,18 @@ Event = FieldStart | FieldText | FieldEnd
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:
-    """Position of a field's text in the parsed text, without delimiters."""
+    """Position of a field's text in the parsed text, without delimiters.
+
+    Attributes:
+        field: name of the field.
+        start, end: the position.
+        closed_at: the end of the closing delimiter.
+    """
 
     field: str
     start: int
     end: int
+    closed_at: int
 
 
 class ResponseParser:
@@ -230,7 +237,7 @@ class ResponseParser:
         field = region.field
         if field is None or not region.has_begun:
             return
-        self.spans.append(TextSpan(field.name, region.start, region.start + len(region.body)))
+        self.spans.append(TextSpan(field.name, region.start, region.start + len(region.body), place))
         opening, closing = map(self._template.marks.without_ends, (region.opening, delimiter_text))
         raw = f"{opening}{self._visible(region.body)}{closing}"
         try:

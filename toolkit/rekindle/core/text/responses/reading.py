@@ -4,7 +4,7 @@ import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from math import inf
 from typing import Any, Final
 
@@ -123,6 +123,8 @@ class TemplateReading:
         self._prompt_length = 0  # number of the answer's characters in the prompt
         self._salt = salt
         self._calls: list[ToolCall] = []
+        self._fields_of_calls = 0
+        self._first_call_end: int | None = None  # position in the parsed text
         self._pieces: CallPieces | None = None  # of the field in progress
         self._texts: dict[PartKind, TrimmedText] = {"reasoning": TrimmedText(), "content": TrimmedText()}
         self._plain: list[str] = []
@@ -164,6 +166,12 @@ class TemplateReading:
             for span in spans
         )
 
+    def first_call_tokens(self) -> int | None:
+        """Return the number of tokens up to the end of the first complete call; None before."""
+        if self._first_call_end is None:
+            return None
+        return bisect_left(self._raw.starts, self._first_call_end - self._prompt_length)
+
     def _response(self, content: str, reasoning: str | None = None) -> Response:
         return Response(content, reasoning, tuple(self._calls), self._format.form)
 
@@ -184,6 +192,7 @@ class TemplateReading:
                         parts.append(Part(kind, visible))
                 case FieldEnd() if kind == "tool_call":
                     calls = self._calls_of(event)
+                    self._fields_of_calls += 1
                     reader, self._pieces = self._pieces, None
                     if (
                         _UNMARKED.match(event.raw)
@@ -194,11 +203,19 @@ class TemplateReading:
                         parts += [Part("content", visible)] if visible else []
                         continue
                     self._calls += calls
+                    if self._first_call_end is None and any(call.error is None for call in calls):
+                        self._first_call_end = self._end_of_calls(self._fields_of_calls - 1)
                     parts += [
                         Part(kind, "", call, _last_pieces(call, reader.text_of(place) if reader else None))
                         for place, call in enumerate(calls)
                     ]
         return parts
+
+    def _end_of_calls(self, place: int) -> int:
+        """Return the position after a field of calls, by its place among these fields."""
+        assert self._parser is not None, "there are fields"
+        ends = (span.closed_at for span in self._parser.spans if _kind(span.field) == "tool_call")
+        return next(islice(ends, place, None))
 
     def _call_pieces(self, name: str, captures: Mapping[str, str]) -> CallPieces | None:
         """Return the reader of the calls in a field; None if their arguments are not written as JSON."""

@@ -12,13 +12,16 @@ from rekindle.core.text.responses.marks import marks_of
 from rekindle.core.text.tokenizer import Tokenizer
 
 
-def tool_choice_grammar(choice: str, tools: Sequence[Mapping[str, Any]], rendered: str, tokenizer: Tokenizer) -> str:
+def tool_choice_grammar(
+    choice: str, tools: Sequence[Mapping[str, Any]], rendered: str, tokenizer: Tokenizer, *, one_call: bool = False
+) -> str:
     """Return the grammar of answers that obey a tool choice.
 
     Args:
         choice: "required", or the name of a tool.
         tools: JSON schemas of the tools.
         rendered: the rendered prompt. It may have begun or closed the reasoning.
+        one_call: whether the answer has one call at most.
 
     Raises:
         InvalidRequest: the tool does not exist, or the model's format of calls is unknown.
@@ -39,4 +42,6 @@ def tool_choice_grammar(choice: str, tools: Sequence[Mapping[str, Any]], rendere
         in_reasoning = answer.rfind(reasoning[0]) > answer.rfind(reasoning[1])
         if reasoning[1] in answer and not in_reasoning:
             reasoning = None
-    return call_grammar(form, tools, choice, special=special, reasoning=reasoning, in_reasoning=in_reasoning)
+    return call_grammar(
+        form, tools, choice, special=special, reasoning=reasoning, in_reasoning=in_reasoning, one_call=one_call
+    )

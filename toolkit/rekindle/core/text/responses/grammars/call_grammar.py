@@ -19,6 +19,7 @@ def call_grammar(
     special: Mapping[str, int],
     reasoning: tuple[str, str] | None = None,
     in_reasoning: bool = False,
+    one_call: bool = False,
 ) -> str:
     """Return the grammar of answers with tool calls, after reasoning if the model reasons.
 
@@ -30,6 +31,7 @@ def call_grammar(
             expects delimiters as tokens.
         reasoning: the delimiters of reasoning, or None for a model without reasoning.
         in_reasoning: whether the prompt has already begun the reasoning.
+        one_call: whether "required" means exactly one call.
 
     Raises:
         InvalidRequest: no tool has this name, a tool has no name, or the form has no place for a name.
@@ -43,9 +45,9 @@ def call_grammar(
     candidates = functions if choice == "required" else {choice: functions[choice]}
     if form.notation is not None:
         _check_names(form.notation, candidates)
-    terms = TextTerms(special)
+    terms, is_single = TextTerms(special), one_call or choice != "required"
     rules = [
-        f"start: {'thought ' if reasoning else ''}{terms.of(form.begin)} {_calls(form, choice, terms)} "
+        f"start: {'thought ' if reasoning else ''}{terms.of(form.begin)} {_calls(form, terms, is_single=is_single)} "
         f"{terms.of(form.end)}"
     ]
     if reasoning:
@@ -59,8 +61,8 @@ def call_grammar(
     return "\n".join(rules) + "\n"
 
 
-def _calls(form: CallForm, choice: str, terms: TextTerms) -> str:
-    if choice != "required" or form.separator is None:
+def _calls(form: CallForm, terms: TextTerms, *, is_single: bool) -> str:
+    if is_single or form.separator is None:
         return "call"
     return f"call ({' '.join(filter(None, (terms.of(form.separator), 'call')))})*"
 
