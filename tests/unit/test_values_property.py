@@ -36,7 +36,7 @@ SCALARS: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from(FLOATS),
     st.floats(0, 1),
     st.floats(),
-    st.sampled_from([None, True, False, 1j, object(), "", " ", "a", "12", "\ud800", "\ufffd", b"a", "a" * 5000]),
+    st.sampled_from([None, True, False, 1j, object(), "", " ", "a", "12", "left", "\ud800", "\ufffd", b"a", "a" * 5000]),
     st.text(max_size=4),
     st.builds(lambda kind, value: kind(value), st.sampled_from(KINDS), st.sampled_from([0, 1, 2, 100])),
     st.sampled_from([np.float64(1e300), np.float32(5e-324), np.longdouble("1e4000"), np.float16(np.inf)]),
