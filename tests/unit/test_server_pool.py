@@ -351,6 +351,12 @@ async def test_adapters_of_administrators_come_back_with_their_model_and_removed
         assert await names() == ["a", "sql", "b"]
         async with pool.use("sql") as model:
             assert (list(model.session.adapters), model.adapter, len(a.sessions)) == (["sql"], "sql", 2)
+        async with pool.use("b"):
+            assert not a.is_open
+        assert (await ask(served, "/v1/unload_lora_adapter", {"lora_name": "sql"}, headers=KEY)).status == 200
+        assert await names() == ["a", "b"], "a closed model does not open for this"
+        assert len(a.sessions) == 2
+        assert (await ask(served, "/v1/load_lora_adapter", body, headers=KEY)).status == 200
         shutil.rmtree(path)
         async with pool.use("b"):
             pass

@@ -15,7 +15,7 @@ from rekindle.server.access import Access
 from rekindle.server.errors import ApiError
 from rekindle.server.exchange import Service, check_type, read_body
 from rekindle.server.guards import has_key, reply
-from rekindle.server.models.served import ServedModel, only_base
+from rekindle.server.models.served import only_base
 from rekindle.server.reading.fields import Fields, parse_body
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -159,10 +159,13 @@ class Administration:
         body = await self._body(request)
         name = _text(body, "lora_name")
         body.finish({}, ("lora_int_id", "model"))
-        async with self._models.use(name) as model:
-            _check_adapter(model)
-            await model.session.remove_adapter(name)
-            self._models.note_adapter(model.base, name, None)
+        base = self._models.base_of(name)
+        if not any(card.name == name and card.is_adapter for card in self._models.cards()):
+            raise ApiError(HTTPStatus.BAD_REQUEST, f"{name!r} is a model, not an adapter", param="lora_name")
+        async with self._models.use_open(base) as model:
+            if model is not None:
+                await model.session.remove_adapter(name)
+            self._models.note_adapter(base, name, None)
         return PlainTextResponse(f"Success: the adapter {name!r} is unloaded.")
 
     async def _bases(self, request: Request) -> Sequence[str]:
@@ -188,11 +191,6 @@ def _by_model(name: str, states: Mapping[str, bool]) -> dict[str, Any]:
     """Return the common state of all models, true if all are in it, and for several models the state of each."""
     whole = {name: all(states.values())}
     return {**whole, "models": dict(states)} if len(states) > 1 else whole
-
-
-def _check_adapter(model: ServedModel) -> None:
-    if model.adapter is None:
-        raise ApiError(HTTPStatus.BAD_REQUEST, f"{model.name!r} is a model, not an adapter", param="lora_name")
 
 
 def _text(body: Fields, name: str) -> str:
