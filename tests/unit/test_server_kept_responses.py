@@ -108,6 +108,18 @@ async def test_a_kept_response_has_the_parts_it_was_created_with_and_no_stream(s
 
 
 @pytest.mark.anyio
+async def test_a_conversation_that_is_too_long_is_cut_if_the_request_allows_it(scripted: Session) -> None:
+    served, long = app(scripted), [{**USER, "content": "x" * 5000}, USER]
+    for truncation in (None, "disabled"):
+        refused = await ask(served, PATH, {"input": long, "truncation": truncation})
+        assert refused.error["code"] == "context_length_exceeded"
+    cut = await respond(served, input=long, truncation="auto")
+    assert cut["usage"]["input_tokens"] == 1024 - 9
+    refused = await ask(served, PATH, {"input": long, "truncation": "some"})
+    assert (refused.status, refused.error["param"]) == (400, "truncation")
+
+
+@pytest.mark.anyio
 async def test_input_items_come_in_pages(scripted: Session) -> None:
     served = app(scripted)
     texts = ["a", "b", "c"]

@@ -15,7 +15,7 @@ from rekindle.server.access import Access
 from rekindle.server.errors import ApiError
 from rekindle.server.exchange import Service, check_type, read_body
 from rekindle.server.guards import has_key, reply
-from rekindle.server.models.served import ServedModel, only_base
+from rekindle.server.models.served import only_base
 from rekindle.server.reading.fields import Fields, parse_body
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -78,7 +78,7 @@ class Administration:
 
     async def _pause(self, request: Request) -> Response:
         """Serve POST /pause: later requests wait, and running ones are cancelled or end first."""
-        mode, bases = _query(request, "mode", "abort", "wait"), self._bases(request)
+        mode, bases = _query(request, "mode", "abort", "wait"), await self._bases(request)
         self._gate.close(bases)
         models = [model for model in self._models.open_models() if model.base in bases]
         handles = [each for model in models for each in model.session.requests.values()]
@@ -92,18 +92,19 @@ class Administration:
 
     async def _resume(self, request: Request) -> Response:
         """Serve POST /resume: the end of a pause."""
-        self._gate.open(self._bases(request))
+        self._gate.open(await self._bases(request))
         return reply({"status": "resumed"})
 
     async def _is_paused(self, request: Request) -> Response:
         """Serve GET /is_paused: whether later requests wait."""
-        return reply(_by_model("is_paused", {base: self._gate.is_closed(base) for base in self._bases(request)}))
+        bases = await self._bases(request)
+        return reply(_by_model("is_paused", {base: self._gate.is_closed(base) for base in bases}))
 
     async def _sleep(self, request: Request) -> Response:
         """Serve POST /sleep: no weights on the device, at either of vLLM's levels, until wake_up."""
         in_flight = IN_FLIGHT[_query(request, "mode", *IN_FLIGHT)]
         _query(request, "level", "1", "2")
-        for base in self._bases(request):
+        for base in await self._bases(request):
             async with self._models.use_open(base) as model:
                 if model is not None:
                     await model.session.sleep(in_flight=in_flight)
@@ -111,7 +112,7 @@ class Administration:
 
     async def _wake_up(self, request: Request) -> Response:
         """Serve POST /wake_up: the weights from their files again."""
-        for base in self._bases(request):
+        for base in await self._bases(request):
             async with self._models.use_open(base) as model:
                 if model is not None:
                     await model.session.wake()
@@ -120,7 +121,8 @@ class Administration:
     async def _is_sleeping(self, request: Request) -> Response:
         """Serve GET /is_sleeping: whether the device has no weights; false for a closed model."""
         asleep = {model.base: model.session.asleep for model in self._models.open_models()}
-        return reply(_by_model("is_sleeping", {base: asleep.get(base, False) for base in self._bases(request)}))
+        bases = await self._bases(request)
+        return reply(_by_model("is_sleeping", {base: asleep.get(base, False) for base in bases}))
 
     async def _update_weights(self, request: Request) -> Response:
         """Serve POST /update_weights: weights from a directory, a file or the hub, by name as for `open`."""
@@ -157,15 +159,22 @@ class Administration:
         body = await self._body(request)
         name = _text(body, "lora_name")
         body.finish({}, ("lora_int_id", "model"))
-        async with self._models.use(name) as model:
-            _check_adapter(model)
-            await model.session.remove_adapter(name)
-            self._models.note_adapter(model.base, name, None)
+        base = self._models.base_of(name)
+        if not any(card.name == name and card.is_adapter for card in self._models.cards()):
+            raise ApiError(HTTPStatus.BAD_REQUEST, f"{name!r} is a model, not an adapter", param="lora_name")
+        async with self._models.use_open(base) as model:
+            if model is not None:
+                await model.session.remove_adapter(name)
+            self._models.note_adapter(base, name, None)
         return PlainTextResponse(f"Success: the adapter {name!r} is unloaded.")
 
-    def _bases(self, request: Request) -> Sequence[str]:
-        """Return the model in the query, or all models without one."""
+    async def _bases(self, request: Request) -> Sequence[str]:
+        """Return the model in the query, or in the body if there is one, or else all models."""
         name = request.query_params.get("model")
+        if body := await read_body(request, self._limits):
+            fields = parse_body(body)
+            name = fields.take("model", str) or name
+            fields.finish({})
         return self._models.bases if name is None else [self._models.base_of(name)]
 
     def _base(self, request: Request, name: str | None) -> str:
@@ -182,11 +191,6 @@ def _by_model(name: str, states: Mapping[str, bool]) -> dict[str, Any]:
     """Return the common state of all models, true if all are in it, and for several models the state of each."""
     whole = {name: all(states.values())}
     return {**whole, "models": dict(states)} if len(states) > 1 else whole
-
-
-def _check_adapter(model: ServedModel) -> None:
-    if model.adapter is None:
-        raise ApiError(HTTPStatus.BAD_REQUEST, f"{model.name!r} is a model, not an adapter", param="lora_name")
 
 
 def _text(body: Fields, name: str) -> str:

@@ -271,10 +271,11 @@ class ModelPool:
         """Note the end of a request."""
         entry.users -= 1
         entry.idle_since = anyio.current_time()
-        self._tell()
+        if not entry.users:
+            self._tell()
 
     def _tell(self) -> None:
-        """Wake the tasks that wait for a change of users or of open models."""
+        """Wake the tasks that wait for the last user of a model, or for a change of open models."""
         self._change.set()
         self._change = anyio.Event()
 

@@ -16,7 +16,6 @@ NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
     "return_tokens_as_token_ids": (False,),
     "background": (False,),
-    "truncation": ("disabled",),
 }
 ECHO_FIELDS = (
     "instructions",
@@ -97,6 +96,13 @@ def read_response(body: Fields, form: MessageForm, earlier: Sequence[Mapping[str
     prompt = [message(each, form) for each in messages]
     fields["prompt"] = "input"
     logprobs = _logprobs(body, options, fields)
+    match body.take("truncation", str):
+        case "auto":
+            options.setdefault("truncate_prompt_tokens", -1)
+        case None | "disabled":
+            pass
+        case other:
+            body.refuse("truncation", f"must be auto or disabled, got {other!r:.80}")
     call = Call(prompt, options, None, 1, fields, Streaming() if stream else None)
     stored = body.flag("store", True)
     body.finish(NEUTRAL_FIELDS)
