@@ -79,8 +79,12 @@ def test_a_custom_tool_is_told_as_a_function_of_a_text(nested: bool) -> None:
     lark = tool("l", "custom", nested=nested, format=grammar("lark", 'start: "a"+', nested=nested))
     assert names(read(nested, tools=[lark])) == ["l"]
     for choice in ("required", tool("l", "custom", nested=nested)):
-        with pytest.raises(ApiError, match="Lark grammar is only checked: use auto"):
-            read(nested, tools=[lark], tool_choice=choice)
+        found = read(nested, tools=[lark, digits, plain], tool_choice=choice)
+        required = {"l": 'start: "a"+', "d": "start: /[0-9]+/"}
+        assert found.options["tool_grammars"] == (required if choice == "required" else {"l": 'start: "a"+'})
+    paths = tool("p", "custom", nested=nested, format=grammar("regex", r"/a\/b", nested=nested))
+    assert read(nested, tools=[paths], tool_choice="required").options["tool_grammars"] == {"p": r"start: /\/a\/b/"}
+    assert "tool_grammars" not in read(nested, tools=[lark, digits]).options
 
 
 def called(text: Any) -> str:
@@ -124,6 +128,19 @@ async def test_the_input_of_a_custom_tool_comes_back_if_it_fits(
             assert done["input"] == "aaa"
         content = "" if fits else item["content"][0]["text"]
     assert content == ("" if fits else called(text))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+async def test_a_required_input_follows_its_grammar(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    nested = path == CHAT
+    definition = 'start: "begin" LF line+\nline: "+" /[^\\n]*/ LF\nLF: /\\n/'
+    run = tool("run", "custom", nested=nested, format=grammar("lark", definition, nested=nested))
+    body = {("messages" if nested else "input"): [USER], "tools": [run], "tool_choice": "required"}
+    with scripted_session(monkeypatch, lambda prompt: called("begin+the end\n")) as session:
+        whole = (await ask(app(session), path, body)).json
+    entry = whole["choices"][0]["message"]["tool_calls"][0]["custom"] if nested else whole["output"][0]
+    assert entry["input"] == "begin\n+the end\n"
 
 
 def test_past_calls_of_custom_tools_are_calls_of_functions() -> None:

@@ -257,6 +257,27 @@ async def test_a_required_call_is_that_of_the_script_in_the_form_of_the_model(se
     assert [(each.name, each.arguments) for each in answer.tool_calls] == [("weather", {"city": "the hen"})]
 
 
+async def test_a_required_call_follows_the_grammar_of_its_tool(session: Session) -> None:
+    options: dict[str, Any] = {"tools": [later], "tool_grammars": {"later": 'start: "Rome" | "Oslo"'}}
+    answer = await session.generate(says(call("later", city="Oslo in May")), tool_choice="later", **options)
+    assert [each.arguments for each in answer.tool_calls] == [{"city": "Oslo"}]
+    for wrong, reason in (
+        (options, "tool_grammars are for required calls, and tool_choice is 'auto'"),
+        (
+            {**options, "tool_choice": "later", "tool_grammars": {"never": "start: /a/"}},
+            "no tool of the call: never",
+        ),
+        ({**options, "tool_choice": "later", "tool_grammars": ["start"]}, "must be a dict of Lark grammars"),
+        ({**options, "tool_choice": "later", "tool_grammars": {"later": "start: nope"}}, "cannot be served"),
+        (
+            {"tools": [weather], "tool_choice": "required", "tool_grammars": {"weather": "start: /a/"}},
+            "has one argument, a text; it has city, days",
+        ),
+    ):
+        with pytest.raises(InvalidRequest, match=reason):
+            await session.generate(says("fine"), **wrong)
+
+
 PLAIN = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

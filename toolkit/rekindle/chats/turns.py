@@ -28,10 +28,12 @@ class TurnOptions(SamplingOptions, total=False):
 
     Attributes:
         tool_choice: as in `generate`, for the first answer of the turn.
+        parallel_tool_calls: as in `generate`.
         chat_template_kwargs: additional variables of the chat template, by name.
     """
 
     tool_choice: str
+    parallel_tool_calls: bool
     chat_template_kwargs: Mapping[str, Any] | None
 
 

@@ -44,6 +44,7 @@ class PromptOptions(TypedDict, Generic[Ids], total=False):
         tools: Python functions that the model may call, or their JSON schemas; for every conversation of the call.
         tool_choice: "auto", "required", "none", or the name of the tool to call.
         parallel_tool_calls: whether an answer may have several calls.
+        tool_grammars: Lark grammars of tools with one text as argument, by name.
         chat_template_kwargs: additional variables of the chat template by name, for every conversation.
         continue_final_message: whether the model continues the last message of every conversation.
         add_special_tokens: whether the tokenizer adds its special tokens to text prompts. In conversations, the chat
@@ -54,6 +55,7 @@ class PromptOptions(TypedDict, Generic[Ids], total=False):
     tools: Sequence[AnyTool] | None
     tool_choice: str
     parallel_tool_calls: bool
+    tool_grammars: Mapping[str, str] | None
     chat_template_kwargs: Mapping[str, Any] | None
     continue_final_message: bool
     add_special_tokens: bool
@@ -300,6 +302,7 @@ def _extras(options: PromptOptions[Any]) -> _Extras:
             f'tool_choice must be a str: "auto", "required", "none" or the name of a tool, got {preview(choice)}'
         )
     boolean("parallel_tool_calls", options.get("parallel_tool_calls", True))
+    _check_grammars(options.get("tool_grammars"))
     if choice == "none":  # the prompt omits tools that the model may not call
         tools = None
     if variables is not None:
@@ -307,6 +310,14 @@ def _extras(options: PromptOptions[Any]) -> _Extras:
     continues_last = boolean("continue_final_message", options.get("continue_final_message", False))
     adds_special = boolean("add_special_tokens", options.get("add_special_tokens", True))
     return _Extras(tools, dict(variables or {}), continues_last, adds_special)
+
+
+def _check_grammars(grammars: Any) -> None:
+    """Check the grammars of tools; None for a call without."""
+    if grammars is None:
+        return
+    if not isinstance(grammars, Mapping) or not all(isinstance(each, str) for each in (*grammars, *grammars.values())):
+        raise InvalidRequest(f"tool_grammars must be a dict of Lark grammars by tool, got {preview(grammars)}")
 
 
 def _ids(extras: _Extras, vocab_size: int, token_ids: Any) -> Prompt:

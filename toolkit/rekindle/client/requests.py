@@ -353,6 +353,9 @@ class Requests:
                 others[0],
                 f"{others[0]} constrains the whole output, so tools cannot be called: leave out tools or {others[0]}",
             )
+        inputs = options.get("tool_grammars") or {}
+        if choice in ("auto", "none") and inputs:
+            raise InvalidRequest(f"tool_grammars are for required calls, and tool_choice is {choice!r}: require a call")
         if choice in ("auto", "none") or all(isinstance(each, Exception) for each in prompts):
             return options
         if chat is None or self.tokenizer is None:
@@ -365,7 +368,11 @@ class Requests:
         if chat.tools is None:
             raise InvalidRequest(f"tool_choice={choice!r} needs tools, and the call has none")
         one_call = not options.get("parallel_tool_calls", True)
-        grammar = tool_choice_grammar(choice, chat.tools, self.render(chat), self.tokenizer, one_call=one_call)
+        unknown = set(inputs) - set(names_of(chat.tools))
+        if unknown:
+            raise InvalidRequest(f"tool_grammars names no tool of the call: {', '.join(sorted(unknown))}")
+        rendered = self.render(chat)
+        grammar = tool_choice_grammar(choice, chat.tools, rendered, self.tokenizer, one_call=one_call, inputs=inputs)
         return cast(GenerateOptions[Any], {**options, "grammar": grammar})
 
     def prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt | InvalidRequest], bool]:

@@ -119,6 +119,7 @@ def _options(options: GenerateOptions[Any]) -> dict[str, Any]:
         "tools": None if tools is None else schemas_of(tools),
         "tool_choice": None if choice == "auto" else choice,
         "parallel_tool_calls": None if options.get("parallel_tool_calls", True) else False,
+        "tool_grammars": options.get("tool_grammars"),
         "chat_template_kwargs": options.get("chat_template_kwargs"),
         "continue_final_message": options.get("continue_final_message"),
         "add_special_tokens": None if options.get("add_special_tokens", True) else False,

@@ -217,6 +217,8 @@ def prefix(
     check_keywords(options, ("cache_salt", "adapter", *PromptOptions.__annotations__))
     if options.get("tool_choice", "auto") not in ("auto", "none"):
         raise InvalidRequest("tool_choice belongs to calls on the prefix, as in doc.generate(tool_choice=...)")
+    if not options.get("parallel_tool_calls", True) or options.get("tool_grammars"):
+        raise InvalidRequest("parallel_tool_calls and tool_grammars belong to calls on the prefix")
     checked = session._requests.prompt(prompt, options)
     return PendingPrefix(checked, session._requests.continuing(checked, cache_salt, adapter))
 

@@ -184,6 +184,8 @@ class Session:
                 name of a tool forces one call of this tool; "none" omits the tools from the prompt.
             parallel_tool_calls: whether the answer may have several tool calls. If False, it ends after the first one;
                 in a form with a list of calls, after the list, unless `tool_choice` forces a call.
+            tool_grammars: grammars in llguidance's variant of Lark, by the name of a tool with one text as argument. A
+                required call of the tool follows its grammar.
             chat_template_kwargs: additional variables of the chat template, by name.
             continue_final_message: whether to continue the last message of the conversation instead of answering it.
             add_special_tokens: whether the tokenizer adds its special tokens to text. Pass False for text with special

@@ -1,5 +1,6 @@
 """Tools and tool choices in bodies, with OpenAI's two forms: nested in chats, flat in responses."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -9,6 +10,7 @@ from rekindle.core.request.checks import preview
 from rekindle.server.reading.fields import Fields
 
 KINDS: Final = ("function", "custom")
+_UNESCAPED: Final = re.compile(r"(\\.)|/", re.DOTALL)
 INPUT: Final = "input"
 """The argument of a custom tool, as the model sees it."""
 
@@ -31,6 +33,14 @@ class CustomTool:
             return True
         matcher = _matcher(self.syntax, self.definition).deep_copy()
         return bool(matcher.consume_tokens(list(text.encode("utf-8", "surrogatepass"))) and matcher.is_accepting())
+
+    @property
+    def lark(self) -> str:
+        """Grammar of the input in Lark's syntax; empty for any text."""
+        if self.syntax == "regex" and self.definition:
+            inside = _UNESCAPED.sub(lambda match: match[1] or "\\/", self.definition)
+            return f"start: /{inside}/"
+        return self.definition
 
     def function(self, name: str, description: str) -> dict[str, Any]:
         """Return the tool as a function of one text."""
@@ -82,12 +92,13 @@ def read_tools(body: Fields, *, nested: bool) -> Tools:
     for name in allowed:
         if name not in names:
             body.refuse("tool_choice", f"names a tool that is not in tools: {name!r:.80}")
-    if mode not in ("auto", "none"):
-        for name in [mode] if mode in names else allowed or names:
-            if name in custom and custom[name].syntax == "lark":
-                body.refuse("tool_choice", f"cannot require {name!r:.80}, whose Lark grammar is only checked: use auto")
     tools = [function for name, function in pairs if not allowed or name in allowed]
-    return Tools({"tools": tools, "tool_choice": mode}, custom)
+    options: dict[str, Any] = {"tools": tools, "tool_choice": mode}
+    if mode not in ("auto", "none"):
+        required = [mode] if mode in names else allowed or names
+        grammars = {name: custom[name].lark for name in required if name in custom and custom[name].lark}
+        options |= {"tool_grammars": grammars} if grammars else {}
+    return Tools(options, custom)
 
 
 def single_call(one_call: bool) -> dict[str, Any]:

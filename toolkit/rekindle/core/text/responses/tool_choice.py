@@ -7,13 +7,19 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.responses.families import ANCHORS, reasoning_delimiters
 from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.grammars.call_forms import form_of
-from rekindle.core.text.responses.grammars.call_grammar import call_grammar
+from rekindle.core.text.responses.grammars.call_grammar import NO_INPUTS, call_grammar
 from rekindle.core.text.responses.marks import marks_of
 from rekindle.core.text.tokenizer import Tokenizer
 
 
 def tool_choice_grammar(
-    choice: str, tools: Sequence[Mapping[str, Any]], rendered: str, tokenizer: Tokenizer, *, one_call: bool = False
+    choice: str,
+    tools: Sequence[Mapping[str, Any]],
+    rendered: str,
+    tokenizer: Tokenizer,
+    *,
+    one_call: bool = False,
+    inputs: Mapping[str, str] = NO_INPUTS,
 ) -> str:
     """Return the grammar of answers that obey a tool choice.
 
@@ -22,6 +28,7 @@ def tool_choice_grammar(
         tools: JSON schemas of the tools.
         rendered: the rendered prompt. It may have begun or closed the reasoning.
         one_call: whether the answer has one call at most.
+        inputs: Lark grammars of tools with one text as argument, by name.
 
     Raises:
         InvalidRequest: the tool does not exist, or the model's format of calls is unknown.
@@ -43,5 +50,12 @@ def tool_choice_grammar(
         if reasoning[1] in answer and not in_reasoning:
             reasoning = None
     return call_grammar(
-        form, tools, choice, special=special, reasoning=reasoning, in_reasoning=in_reasoning, one_call=one_call
+        form,
+        tools,
+        choice,
+        special=special,
+        reasoning=reasoning,
+        in_reasoning=in_reasoning,
+        one_call=one_call,
+        inputs=inputs,
     )

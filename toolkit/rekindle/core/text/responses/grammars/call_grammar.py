@@ -1,14 +1,17 @@
 """Grammar of answers with required tool calls, in llguidance's Lark syntax."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.responses.calls import allows
 from rekindle.core.text.responses.grammars.call_forms import TYPED, CallForm
+from rekindle.core.text.responses.grammars.inputs import input_of_call
 from rekindle.core.text.responses.grammars.notations import Notation
 from rekindle.core.text.responses.grammars.terms import TextTerms, json_of, literal, without
 from rekindle.core.text.responses.grammars.values import ValueRules
+
+NO_INPUTS: Final[Mapping[str, str]] = {}
 
 
 def call_grammar(
@@ -20,6 +23,7 @@ def call_grammar(
     reasoning: tuple[str, str] | None = None,
     in_reasoning: bool = False,
     one_call: bool = False,
+    inputs: Mapping[str, str] = NO_INPUTS,
 ) -> str:
     """Return the grammar of answers with tool calls, after reasoning if the model reasons.
 
@@ -32,6 +36,7 @@ def call_grammar(
         reasoning: the delimiters of reasoning, or None for a model without reasoning.
         in_reasoning: whether the prompt has already begun the reasoning.
         one_call: whether "required" means exactly one call.
+        inputs: Lark grammars of tools with one text as argument, by name.
 
     Raises:
         InvalidRequest: no tool has this name, a tool has no name, or the form has no place for a name.
@@ -57,7 +62,10 @@ def call_grammar(
         arguments = f"arguments_{place}"
         parts = (terms.of(form.before + name + form.between), arguments, terms.of(form.after))
         rules.append(f"call_{place}: {' '.join(filter(None, parts))}")
-        rules += _arguments(arguments, schema, form, terms)
+        if name in inputs:
+            rules += input_of_call(inputs[name], arguments, schema, form, terms)
+        else:
+            rules += _arguments(arguments, schema, form, terms)
     return "\n".join(rules) + "\n"
 
 
