@@ -36,7 +36,9 @@ SCALARS: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from(FLOATS),
     st.floats(0, 1),
     st.floats(),
-    st.sampled_from([None, True, False, 1j, object(), "", " ", "a", "12", "left", "\ud800", "\ufffd", b"a", "a" * 5000]),
+    st.sampled_from(
+        [None, True, False, 1j, object(), "", " ", "a", "12", "left", "\ud800", "\ufffd", b"a", "a" * 5000]
+    ),
     st.text(max_size=4),
     st.builds(lambda kind, value: kind(value), st.sampled_from(KINDS), st.sampled_from([0, 1, 2, 100])),
     st.sampled_from([np.float64(1e300), np.float32(5e-324), np.longdouble("1e4000"), np.float16(np.inf)]),
@@ -108,7 +110,7 @@ def test_numbers_of_tokens_may_be_as_large_as_they_can_and_still_be_added(sessio
 
 
 def test_every_parameter_refuses_some_values_and_serves_others(session: Session) -> None:
-    values = [*INTEGERS, *FLOATS, True, "a", [5, 6], ["a"], {5: 1.0}, object(), "model", 'start: "a"']
+    values = [*INTEGERS, *FLOATS, True, "a", "left", [5, 6], ["a"], {5: 1.0}, object(), "model", 'start: "a"']
     values += [(), Steering(0, np.ones(HIDDEN)), Patch(0, np.ones(HIDDEN), 0)]
     for name in NAMES:
         assert {served(session, beside(name) | {name: value}) for value in values} == {True, False}, name
