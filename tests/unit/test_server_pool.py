@@ -403,6 +403,9 @@ async def test_ollamas_clients_decide_how_long_a_model_stays() -> None:
             assert unloaded["done_reason"] == "unload"
             await until(lambda: not a.is_open, "the model had closed")
         assert len(a.sessions) == 1, "a closed model does not open to close"
+        assert (await ask(served, "/api/ps")).json["models"] == []
+        sizes = [tag["details"]["parameter_size"] for tag in (await ask(served, "/api/tags")).json["models"]]
+        assert [bool(size) for size in sizes] == [True, False], "what was seen of a closed model stays"
         await ask(served, "/api/embed", {"model": "b", "input": [], "keep_alive": 0})
         await until(lambda: len(b.sessions) == 1 and not b.is_open, "the model had closed after its answer")
         missing = await ask(served, "/api/generate", {"model": "c", "keep_alive": 0})

@@ -10,13 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from rekindle.core.checkpoints.model_facts import ModelFacts
 from rekindle.core.errors import RekindleError
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server.apis.templates import template_of
 from rekindle.server.errors import api_error_of
 from rekindle.server.exchange import Exchange, send_nothing
 from rekindle.server.guards import reply
-from rekindle.server.models.served import Models, ServedModel
+from rekindle.server.models.served import Models
 from rekindle.server.models.session import ServedSession
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.fields import Fields
@@ -195,31 +196,38 @@ class OllamaRoutes:
 
     def __init__(self, models: Models):
         self._models = models
+        self._facts: dict[str, ModelFacts] = {}  # of each model seen open
 
     async def tags(self, request: Request) -> Response:
         """Serve GET /api/tags: the models, and their adapters."""
-        models, cards = {model.base: model for model in self._models.open_models()}, self._models.cards()
-        tags = await run_sync(lambda: [_tag(each.name, each.since, models.get(each.base)) for each in cards])
+        weights = await self._look()
+        tags = [
+            tag_object(card.name, card.since, self._facts.get(card.base), weights.get(card.base, 0))
+            for card in self._models.cards()
+        ]
         return reply({"models": tags})
 
     async def running(self, request: Request) -> Response:
         """Serve GET /api/ps: the models in memory."""
-        models = [(model, self._models.closes_in(model.base)) for model in self._models.open_models()]
-        return reply({"models": await run_sync(lambda: [_running(*each) for each in models])})
+        weights = await self._look()
+        tags = [
+            running_object(
+                tag_object(model.base, model.since, self._facts[model.base]),
+                weights[model.base],
+                model.longest,
+                self._models.closes_in(model.base),
+            )
+            for model in self._models.open_models()
+            if model.base in weights
+        ]
+        return reply({"models": tags})
 
     async def version(self, request: Request) -> Response:
         """Serve GET /api/version: the version of Ollama's API."""
         return reply({"version": API_VERSION})
 
-
-def _tag(name: str, since: float, model: ServedModel | None) -> dict[str, Any]:
-    """Return the object describing a model in lists; the first time, it reads files."""
-    if model is None:
-        return tag_object(name, since, None)
-    return tag_object(name, since, model.session.model, model.session.memory.weights)
-
-
-def _running(model: ServedModel, closes_in: float) -> dict[str, Any]:
-    """Return the object describing an open model; the first time, it reads files."""
-    tag, weights = _tag(model.base, model.since, model), model.session.memory.weights
-    return running_object(tag, weights, model.longest, closes_in)
+    async def _look(self) -> dict[str, int]:
+        """Note the facts about the open models, and return the bytes of the weights of each."""
+        models = self._models.open_models()
+        self._facts |= await run_sync(lambda: {model.base: model.session.model for model in models})  # reads files
+        return {model.base: model.session.memory.weights for model in models}

@@ -165,20 +165,20 @@ def tag_object(name: str, since: float, facts: ModelFacts | None, weights: int =
     Args:
         name: its name for clients.
         since: the start of its service, in seconds since 1970.
-        facts: the facts about an open model; None for a closed one, whose files are not looked at.
+        facts: the facts about a model; None for one that was not open yet, whose files are not looked at.
         weights: the bytes of its weights on the devices, for a model without files.
     """
     tagged = name if ":" in name else f"{name}:latest"
     modified = since if facts is None or not facts.modified else facts.modified
     size = weights if facts is None else facts.file_bytes or weights
-    # Clients compare digests. A model without files, or a closed one, has that of its name.
+    # Clients compare digests. A model without files, or without facts, has that of its name.
     digest = facts.digest if facts is not None and facts.digest else sha256(name.encode()).hexdigest()
     names = {"name": tagged, "model": tagged, "modified_at": timestamp(modified)}
     return {**names, "size": size, "digest": digest, "details": details(facts)}
 
 
 def details(facts: ModelFacts | None) -> dict[str, Any]:
-    """Return the details of a model; empty for a closed one."""
+    """Return the details of a model; empty without facts."""
     if facts is None:
         texts = ("parent_model", "format", "family", "parameter_size", "quantization_level")
         return {**dict.fromkeys(texts, ""), "families": []}
