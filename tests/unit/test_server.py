@@ -325,6 +325,16 @@ async def test_an_answer_that_is_cut_is_told_as_cut_whatever_it_called(scripted:
     assert streamed[-1]["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize("length", [4, 30, 80])
+async def test_a_required_call_that_is_cut_leaves_no_content(scripted: Session, length: int) -> None:
+    """Cut the answer in a mark, in a call, and in the mark of a second call."""
+    body = {"messages": [USER], "tools": [TOOL], "tool_choice": "required", "max_tokens": length}
+    (choice,) = (await ask(app(scripted), CHAT, body)).json["choices"]
+    assert (choice["message"]["content"] or "", choice["finish_reason"]) == ("", "length")
+    streamed = (await ask(app(scripted), CHAT, {**body, "stream": True})).events
+    assert not any(event["choices"][0]["delta"].get("content") for event in streamed)
+
+
 async def test_tools_beside_a_schema_are_refused_because_they_could_never_be_called(scripted: Session) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
     reply = await ask(app(scripted), CHAT, {"messages": [USER], "tools": [TOOL], "response_format": schema})

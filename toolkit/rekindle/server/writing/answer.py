@@ -8,7 +8,7 @@ from rekindle.core.request.tokens import Piece
 from rekindle.core.text.response import Part, Reading, ToolCall
 from rekindle.results.generation import Generation
 from rekindle.server.reading.call import Call
-from rekindle.server.writing.chat import CallProgress, readable_calls, unreadable_text
+from rekindle.server.writing.chat import CallProgress, content_of, readable_calls
 from rekindle.server.writing.continuation import reading_of, without_continued
 
 
@@ -31,7 +31,7 @@ class Answer:
         """Return the answer of a generation, with at most one tool call if `one_call`."""
         source = without_continued(generation, call)
         calls = _until_first(source.tool_calls) if one_call else source.tool_calls
-        content = source.content + unreadable_text(calls, call)
+        content = content_of(source.content, calls, call)
         return cls(source.reasoning, content, readable_calls(calls, one_call))
 
 
@@ -79,9 +79,9 @@ class AnswerParts:
     def _parts(self, parts: Sequence[Part]) -> list[Part]:
         result: list[Part] = []
         for part in parts:
-            if part.kind != "tool_call":
+            if part.kind == "reasoning":
                 result += [part] if part.text else []
-            elif not (self._one_call and self.calls):
+            elif part.kind == "content" or not (self._one_call and self.calls):
                 pieces = tuple(piece for _, piece, _ in self._progress.take(part))
                 call = part.call if part.call is not None and part.call.error is None else None
                 result += [Part("tool_call", "", call, pieces)] if pieces or call else []

@@ -48,7 +48,7 @@ def _prompt_reports(generation: Generation, reports: TokenReports) -> dict[str, 
 def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[str, Any]:
     all_calls = check_inputs(generation.tool_calls, request.custom)
     calls = readable_calls(all_calls, request.one_call)
-    content = request.echo + generation.content + unreadable_text(all_calls, request.call)
+    content = request.echo + content_of(generation.content, all_calls, request.call)
     message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
     if generation.reasoning is not None:
         message |= dict.fromkeys(request.reasoning_keys, generation.reasoning)
@@ -73,9 +73,12 @@ def readable_calls(calls: Sequence[ToolCall], one_call: bool) -> list[ToolCall]:
     return valid[:1] if one_call else valid
 
 
-def unreadable_text(calls: Sequence[ToolCall], request: Call) -> str:
-    """Return the text of the calls with a parse error, for the content; empty if the answer must be a call."""
-    return "" if request.needs_calls else "".join(call.text for call in calls if call.error is not None)
+def content_of(text: str, calls: Sequence[ToolCall], request: Call) -> str:
+    """Return the content of an answer: its text, and the calls with a parse error.
+
+    It is empty if the answer must be a call: the rest of such an answer is the cut beginning of a further one.
+    """
+    return "" if request.needs_calls else text + "".join(call.text for call in calls if call.error is not None)
 
 
 def check_inputs(calls: Sequence[ToolCall], custom: Mapping[str, CustomTool]) -> list[ToolCall]:
@@ -213,9 +216,10 @@ class CallProgress:
         return entries
 
     def text_of(self, part: Part, request: Call) -> str:
-        """Return the text of a malformed call for the content, unless pieces of it were written."""
+        """Return the content in a part: its text, or a malformed call without any piece written."""
         call = self._checked(part.call)
-        return "" if call is None or call.id in self._numbers else unreadable_text([call], request)
+        calls = [] if call is None or call.id in self._numbers else [call]
+        return content_of(part.text if part.kind == "content" else "", calls, request)
 
     def _checked(self, call: ToolCall | None) -> ToolCall | None:
         return None if call is None else check_inputs([call], self._custom)[0]
@@ -267,12 +271,10 @@ class _ChoiceChunks:
             if part.kind == "reasoning":
                 keys = self._request.reasoning_keys
                 deltas += [dict.fromkeys(keys, part.text)] if keys else []
-            elif part.kind == "content":
-                deltas.append({"content": part.text})
-            else:
-                deltas += [self._call_delta(*entry) for entry in self._progress.take(part)]
-                text = self._progress.text_of(part, self._request.call)
-                deltas += [{"content": text}] if text else []
+                continue
+            deltas += [self._call_delta(*entry) for entry in self._progress.take(part)]
+            text = self._progress.text_of(part, self._request.call)
+            deltas += [{"content": text}] if text else []
         return deltas
 
     def _call_delta(self, index: int, piece: CallPiece, is_first: bool) -> dict[str, Any]:

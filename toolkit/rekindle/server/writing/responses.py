@@ -10,7 +10,7 @@ from rekindle.core.text.response import CallPiece, Part, Reading
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.responses import ResponseRequest
-from rekindle.server.writing.chat import CallProgress, call_text, check_inputs, readable_calls, unreadable_text
+from rekindle.server.writing.chat import CallProgress, call_text, check_inputs, content_of, readable_calls
 from rekindle.server.writing.common import EVENT_STREAM, Head, named_event
 from rekindle.server.writing.logprobs import chat_logprobs, tokens_of
 
@@ -24,7 +24,7 @@ def response(head: Head, generation: Generation, request: ResponseRequest) -> di
         items.append(_reasoning_item(head, len(items), generation.reasoning))
     all_calls = check_inputs(generation.tool_calls, request.custom)
     calls = readable_calls(all_calls, request.one_call)
-    content = generation.content + unreadable_text(all_calls, request.call)
+    content = content_of(generation.content, all_calls, request.call)
     if content or not (items or calls):
         tokens, _ = tokens_of(content, (generation.logprobs or ()) if request.logprobs else ())
         items.append(_message_item(head, len(items), content, output_logprobs(tokens)))
@@ -167,7 +167,7 @@ class ResponseChunks:
     def _part_events(self, parts: Sequence[Part]) -> list[bytes]:
         events: list[bytes] = []
         for part in parts:
-            if part.kind != "tool_call":
+            if part.kind == "reasoning":
                 events += self._grow(part.kind, part.text)
                 continue
             complete = self._progress.complete
