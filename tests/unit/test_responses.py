@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.core.errors import CheckpointError
+from rekindle.core.text.responses.calls import calls_of
+from rekindle.core.text.responses.contents import Malformed, parse
 from rekindle.core.text.responses.families import template_for
 from rekindle.core.text.responses.parser import FieldEnd, FieldText, ResponseParser
 from rekindle.core.text.responses.template import ResponseTemplate, load
@@ -76,6 +78,19 @@ def test_the_texts_that_grow_are_the_values_of_the_message(name: str) -> None:
     message, _, grown = read(case, list(case.text))
     for field in ("thinking", "content"):
         assert message.get(field, "").strip() == grown.get(field, "").strip()
+
+
+@pytest.mark.parametrize("depth", [500, 100_000])
+def test_a_deep_value_is_malformed_and_reading_goes_on(depth: int) -> None:
+    for start, end in (("1+", "1"), ("-", "1"), ("x.", "y"), ("(", "1" + ")" * depth), ("[", "]" * depth)):
+        with pytest.raises(Malformed):
+            parse("python-calls", f"[f(a={start * depth}{end})]", {})
+    deep = "[" * 100_000
+    (call,) = calls_of({"name": "f", "arguments": deep}, "raw", "")
+    assert call.error is not None
+    schema = {"type": "object", "properties": {"a": {"type": "array"}}}
+    (call,) = calls_of({"name": "f", "arguments": {"a": deep}}, "raw", "", [{"name": "f", "parameters": schema}])
+    assert call.arguments == {"a": deep}
 
 
 def test_a_call_that_is_no_json_is_told_with_all_of_its_text_and_the_others_are_read() -> None:

@@ -138,7 +138,7 @@ class Detokenizer:
         text, stop, count, cut, earliest = "", None, 0, b"", output.request.params.min_tokens
         last: int | None = None
         for token in output.token_ids:
-            if token not in output.request.end_ids:
+            if growing_text.first_call is not None and token not in output.request.end_ids:
                 last = growing_text.last_token(token, earliest)
             if last is not None and last <= growing_text.tokens:  # the call was complete before this token
                 break

@@ -82,7 +82,7 @@ def parse_text(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
         return text
     try:
         return json.loads(_PYTHON_LITERALS.get(text.strip(), text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return _parse_python(text)
 
 
@@ -139,7 +139,7 @@ def _arguments(value: Any) -> dict[str, Any] | None:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     if value is None:
         return {}

@@ -155,9 +155,11 @@ def _python_calls(text: str, arguments: Arguments) -> list[dict[str, Any]]:
     """Parse calls in Python's syntax, alone or in a list, whose arguments are literals with keywords."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
+        return [_python_call(node) for node in (tree.elts if isinstance(tree, ast.List) else [tree])]
+    except Malformed:
+        raise
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise Malformed(f"expected calls in Python, got {text.strip()!r:.200}: {error}") from error
-    return [_python_call(node) for node in (tree.elts if isinstance(tree, ast.List) else [tree])]
 
 
 def _python_call(node: ast.expr) -> dict[str, Any]:
