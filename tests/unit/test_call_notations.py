@@ -1,5 +1,6 @@
 """Required calls in Python and in the notation of Gemma 4 are read, and follow their schemas."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jsonschema
@@ -69,10 +70,10 @@ def vocabulary_of(name: str) -> tuple[LLTokenizer, int]:
     return LLTokenizer(text.backend.to_str(), n_vocab=text.vocab_size, eos_token=[end]), end
 
 
-def read(name: str, tokens: list[int]) -> tuple[ToolCall, ...]:
+def read(name: str, tokens: list[int], tools: Sequence[dict[str, Any]] = TOOLS) -> tuple[ToolCall, ...]:
     text, form = tokenizer_of(name), FORMS[name]
     prompt = text.encode_chat(render([USER], form.template, eos_token=form.end, tools=TOOLS))
-    reading, decoder = TemplateReading(format_of(text), text, prompt, tools=TOOLS), IncrementalDecoder(text)
+    reading, decoder = TemplateReading(format_of(text), text, prompt, tools=tools), IncrementalDecoder(text)
     for token in tokens:
         reading.push(decoder.push(token), [token])
     response, _ = reading.finish()
@@ -102,6 +103,17 @@ def allows(name: str, choice: str, answer: str) -> bool:
     grammar = tool_choice_grammar(choice, TOOLS, "", text)
     matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=0)
     return bool(matcher.consume_tokens(text.encode_chat(answer)) and matcher.is_accepting())
+
+
+@EACH
+@pytest.mark.parametrize("written", ["get-weather", "a.b-c-d.e", "tool-1"])
+def test_names_may_have_hyphens(name: str, written: str) -> None:
+    text, (vocabulary, end) = tokenizer_of(name), vocabulary_of(name)
+    entry = tool(written, {"x": {"type": "integer"}}, [])
+    grammar = tool_choice_grammar(written, [entry], THOUGHT, text)
+    for seed in range(4):
+        (call,) = read(name, [*walk(grammar, vocabulary, text, seed, end, rare="eE"), end], [entry])
+        assert (call.name, call.error) == (written, None)
 
 
 @EACH
@@ -166,11 +178,12 @@ def test_what_a_schema_forbids_is_not_allowed(name: str, answer: str) -> None:
 @pytest.mark.parametrize(
     ("name", "entry"),
     [
-        ("lfm2", tool("get-weather", {}, [])),
+        ("lfm2", tool("get weather", {}, [])),
+        ("llama 3.2, pythonic", tool("get-for", {}, [])),
         ("lfm2", tool("weather", {"from": TEXT}, [])),
         ("gemma 4", tool("get weather", {}, [])),
     ],
 )
 def test_a_name_that_a_notation_cannot_write_is_refused(name: str, entry: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest, match=r"in a notation without the name '(get.weather|from)'"):
+    with pytest.raises(InvalidRequest, match=r"in a notation without the name '(get.weather|get-for|from)'"):
         tool_choice_grammar("required", [entry], "", tokenizer_of(name))

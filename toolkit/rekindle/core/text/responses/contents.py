@@ -163,10 +163,16 @@ def _python_calls(text: str, arguments: Arguments) -> list[dict[str, Any]]:
 
 
 def _python_call(node: ast.expr) -> dict[str, Any]:
+    start = ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):  # names of tools may have hyphens
+        start, node = f"{ast.unparse(node.left)}-".replace(" ", ""), node.right
     if not isinstance(node, ast.Call) or node.args or any(keyword.arg is None for keyword in node.keywords):
         raise Malformed(f"expected a call with keywords, got {ast.unparse(node)!r:.200}")
     values = {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords}
-    return {"name": ast.unparse(node.func), "arguments": values}
+    name = f"{start}{ast.unparse(node.func)}"
+    if _PYTHON_NAME.fullmatch(name) is None:
+        raise Malformed(f"expected the name of a tool, got {name!r:.200}")
+    return {"name": name, "arguments": values}
 
 
 def _literal(node: ast.expr) -> Any:
@@ -201,6 +207,7 @@ _VALUE: Final = re.compile(r"[{\[]")
 _BETWEEN: Final = " \t\r\n,;"
 """Separators between values."""
 _JSON_NAMES: Final = {"true": True, "false": False, "null": None}
+_PYTHON_NAME: Final = re.compile(r"[\w.-]+")
 _PYTHON_STRINGS: Final = re.compile(r"""("|')(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
 _BARE_KEY: Final = re.compile(r'("(?:[^"\\]|\\.)*")|([{,])(\w+):', re.DOTALL)
 """A key without quotes; strings in quotes match first, so that no key is found in them."""

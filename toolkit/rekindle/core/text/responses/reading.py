@@ -23,7 +23,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 TAIL = 64
 """Number of prompt tokens searched first for the start of the answer."""
 
-_UNMARKED: Final = re.compile(r"\s*(?:\{|<function=|\[\s*(?:\{|[A-Za-z_][\w.]*\())")
+_UNMARKED: Final = re.compile(r"\s*(?:\{|<function=|\[\s*(?:\{|[A-Za-z_][\w.-]*\())")
 """Start of a call without a delimiter. It counts as a call only if its tool was offered."""
 
 

@@ -7,7 +7,7 @@ from rekindle.core.text.responses.forms.objects import CALL_BY_NAME, CALL_IN_LIS
 
 PYTHONIC: Final[TemplateData] = {
     # Without a delimiter, an answer is a list of calls if it starts with the list.
-    "open_pattern": r"\A\s*(?:<\|python_start\|>|<\|python_tag\|>)?\s*(?=\[\s*[A-Za-z_][\w.]*\()",
+    "open_pattern": r"\A\s*(?:<\|python_start\|>|<\|python_tag\|>)?\s*(?=\[\s*[A-Za-z_][\w.-]*\()",
     "close": [*END_TOKENS, "<|python_end|>"],
     "content": "python-calls",
     "transform": CALL_IN_LIST,

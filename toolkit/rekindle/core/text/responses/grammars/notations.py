@@ -78,7 +78,7 @@ _PYTHON_TEXT: Final = r"""(/"([^"\\\x00-\x1f\x7f]|\\["'\\bfnrt])*"/ | /'([^'\\\x
 """Strings of Python whose escapes mean the same in JSON."""
 
 PYTHON: Final = Notation(
-    names=re.compile(rf"(?=[A-Za-z_]){_WORD}(?:\.{_WORD})*"),
+    names=re.compile(rf"(?=[A-Za-z_]){_WORD}(?:[.-]{_WORD}|-[1-9]\d*)*"),
     argument_names=re.compile(_WORD),
     argument_end="=",
     key_end=": ",
