@@ -89,6 +89,24 @@ def test_reasoning_may_come_before(marks: str, begun: bool, vocabulary: LLTokeni
         assert (taken and matcher.is_accepting()) == fits, answer
 
 
+@pytest.mark.parametrize("marks", [CODER, "<tool_call> <arg_key>", "<tool_call> </arg_key><arg_value>"])
+def test_texts_in_tags_have_the_lengths_and_patterns_of_their_schemas(
+    marks: str, vocabulary: LLTokenizer, text: Tokenizer
+) -> None:
+    form, template = form_of(call_field_for(marks)), load(template_for(marks, None))
+    assert form is not None
+    short = {"type": "string", "minLength": 2, "maxLength": 4}
+    for kind in (short, {**short, "pattern": "^[A-C/]+$"}, {"type": "string", "maxLength": 5, "pattern": r"/\d$"}):
+        schema = {"type": "object", "properties": {"code": kind}, "required": ["code"]}
+        tools = [{"type": "function", "function": {"name": "go", "parameters": schema}}]
+        for seed in range(6):
+            parser = ResponseParser(template)
+            parser.feed(written(call_grammar(form, tools, "go", special={}), vocabulary, text, seed))
+            (call,) = parser.finish()[0]["tool_calls"]
+            (read,) = calls_of(call, "", "", tools)
+            jsonschema.validate(read.arguments, schema)
+
+
 def test_an_argument_in_a_tag_may_refer_to_the_definitions_of_its_tool(vocabulary: LLTokenizer) -> None:
     form, reference = form_of(call_field_for(CODER)), {"$ref": "#/$defs/Place"}
     assert form is not None

@@ -1,16 +1,15 @@
 """Tools and tool choices in bodies, with OpenAI's two forms: nested in chats, flat in responses."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
 from rekindle.core.request.checks import preview
+from rekindle.core.text.responses.grammars.terms import regex_literal
 from rekindle.server.reading.fields import Fields
 
 KINDS: Final = ("function", "custom")
-_UNESCAPED: Final = re.compile(r"(\\.)|/", re.DOTALL)
 INPUT: Final = "input"
 """The argument of a custom tool, as the model sees it."""
 
@@ -38,8 +37,7 @@ class CustomTool:
     def lark(self) -> str:
         """Grammar of the input in Lark's syntax; empty for any text."""
         if self.syntax == "regex" and self.definition:
-            inside = _UNESCAPED.sub(lambda match: match[1] or "\\/", self.definition)
-            return f"start: /{inside}/"
+            return f"start: {regex_literal(self.definition)}"
         return self.definition
 
     def function(self, name: str, description: str) -> dict[str, Any]:

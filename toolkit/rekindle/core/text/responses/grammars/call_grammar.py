@@ -8,7 +8,7 @@ from rekindle.core.text.responses.calls import allows
 from rekindle.core.text.responses.grammars.call_forms import TYPED, CallForm
 from rekindle.core.text.responses.grammars.inputs import input_of_call
 from rekindle.core.text.responses.grammars.notations import Notation
-from rekindle.core.text.responses.grammars.terms import TextTerms, json_of, literal, without
+from rekindle.core.text.responses.grammars.terms import TextTerms, json_of, literal, text_of, without
 from rekindle.core.text.responses.grammars.values import ValueRules
 
 NO_INPUTS: Final[Mapping[str, str]] = {}
@@ -113,12 +113,14 @@ def _tags(name: str, schema: Mapping[str, Any], tag: tuple[str, str, str], terms
         if texts:
             yield f"{value}: ({' | '.join(literal(text) for text in texts)}) {end}"
         elif is_text:
-            text = without(begin, value_end.strip())
+            own = kind if isinstance(kind, Mapping) and kind.get("type") == "string" else {}
+            text, may_be_empty = text_of(own, begin, value_end.strip())
+            optional = "?" if may_be_empty else ""
             if end.startswith("<"):  # a terminal cannot have a token
                 yield f"{value.upper()}: {text}"
-                yield f"{value}: {value.upper()}? {end}"
+                yield f"{value}: {value.upper()}{optional} {end}"
             else:
-                yield f"{value.upper()}: ({text})? {end}"
+                yield f"{value.upper()}: ({text}){optional} {end}"
                 yield f"{value}: {value.upper()}"
         else:
             yield f"{value}: {json_of(kind, schema)} {end}"

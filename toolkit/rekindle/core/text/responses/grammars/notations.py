@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rekindle.core.text.responses.grammars.terms import TextTerms, literal, without
+from rekindle.core.text.responses.grammars.terms import TextTerms, literal, text_of
 
-_TEXT_LIMITS: Final = frozenset({"minLength", "maxLength"})
+_TEXT_LIMITS: Final = frozenset({"minLength", "maxLength", "pattern"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,11 @@ class Notation:
             return (None if schema else _PYTHON_TEXT), []
         if set(schema) - _TEXT_LIMITS:
             return None, []
-        low, high = schema.get("minLength", 0), schema.get("maxLength", "")
-        content = without(self.mark)
-        content += f" & /(.|\\n){{{low},{high}}}/" if schema else ""
-        mark, content_name = terms.of(self.mark), f"{name}_text".upper()
+        content, may_be_empty = text_of(schema, self.mark)
+        mark, content_name, optional = terms.of(self.mark), f"{name}_text".upper(), "?" if may_be_empty else ""
         if not mark.startswith("<"):  # the terminal must be longer than any part of the mark
-            return mark + f" {content_name}", [f"{content_name}: ({content}){'' if low else '?'} {mark}"]
-        return f"{mark} {content_name}{'' if low else '?'} {mark}", [f"{content_name}: {content}"]
+            return f"{mark} {content_name}", [f"{content_name}: ({content}){optional} {mark}"]
+        return f"{mark} {content_name}{optional} {mark}", [f"{content_name}: {content}"]
 
 
 _WORD: Final = rf"(?!(?:{'|'.join(keyword.kwlist)})\b)[^\W\d]\w*"

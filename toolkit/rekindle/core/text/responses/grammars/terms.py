@@ -10,6 +10,8 @@ JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_
 """Style of JSON arguments, as in the JSON of chat templates."""
 _STRICT: Final = {"lenient": False, "coerce_one_of": False}
 """llguidance must enforce every part of a schema."""
+_UNESCAPED: Final = re.compile(r"(\\.)|/", re.DOTALL)
+_ANYTHING: Final = "/(.|\\n)*/"
 _DEFINITIONS: Final = ("$defs", "definitions")
 
 
@@ -35,6 +37,37 @@ def without(*texts: str) -> str:
     """Return a terminal for nonempty text without any of the given texts."""
     forbidden = "|".join(re.escape(text).replace("/", "\\/") for text in texts)
     return f"/(.|\\n)+/ & ~/(.|\\n)*({forbidden})(.|\\n)*/"
+
+
+def text_of(schema: Mapping[str, Any], *delimiters: str) -> tuple[str, bool]:
+    """Return a terminal for nonempty text of a string schema without any of some delimiters.
+
+    Args:
+        schema: the schema. Its lengths and its pattern count.
+        delimiters: the delimiters.
+
+    Returns:
+        The terminal, and whether the text may be empty too.
+    """
+    low, high, pattern = schema.get("minLength", 0), schema.get("maxLength", ""), schema.get("pattern", "")
+    parts = [without(*delimiters)]
+    parts += [f"/(.|\\n){{{low},{high}}}/"] if low or high != "" else []
+    parts += [f"({_search(pattern)})"] if pattern else []
+    return " & ".join(parts), not low and not pattern
+
+
+def regex_literal(pattern: str) -> str:
+    """Return a regular expression as a literal of a grammar."""
+    inside = _UNESCAPED.sub(lambda match: match[1] or "\\/", pattern)
+    return f"/{inside}/"
+
+
+def _search(pattern: str) -> str:
+    """Return the terminal for texts in which a pattern is found; anchors inside of the pattern are not supported."""
+    is_last = re.search(r"(?<!\\)(?:\\\\)*\$\Z", pattern) is not None
+    inside = pattern.removeprefix("^")[: -1 if is_last else None]
+    begin, end = "" if pattern.startswith("^") else _ANYTHING, "" if is_last else _ANYTHING
+    return f"{begin} {regex_literal(f'(?:{inside})')} {end}"
 
 
 @dataclass(frozen=True, slots=True)
