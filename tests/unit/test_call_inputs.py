@@ -10,6 +10,7 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.chat import render
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.responses.formats import format_of
+from rekindle.core.text.responses.grammars.common import TERMINALS
 from rekindle.core.text.responses.grammars.inputs import input_rules
 from rekindle.core.text.responses.reading import TemplateReading
 from rekindle.core.text.responses.tool_choice import tool_choice_grammar
@@ -86,11 +87,50 @@ def test_a_grammar_is_the_same_over_the_characters_of_a_string(definition: str, 
             assert takes(grammar, f'<{inside}">') == takes(definition, text), (in_json, text)
 
 
+@pytest.mark.parametrize("terminal", TERMINALS)
+def test_imported_terminals_are_those_of_the_library(terminal: str) -> None:
+    imported = f"start: X\n%import common.{terminal} -> X"
+    texts = [
+        "",
+        "1",
+        "-1",
+        "a",
+        "Z_1",
+        "1.",
+        ".5",
+        "+1.5e-3",
+        "2e9",
+        "e",
+        "\n",
+        "\r\n\n",
+        "\r",
+        " \t",
+        '"a\\"b"',
+        "g",
+        "\f",
+    ]
+    texts += ["_", "1a", "fF0"]
+    rules = {in_json: input_rules(imported, "a", '">', in_json=in_json) for in_json in (True, False)}
+    for text in texts:
+        for in_json in (True, False):
+            inside = json.dumps(text, ensure_ascii=False)[1:-1] if in_json else text
+            grammar = "\n".join(['start: "<" a', *rules[in_json]])
+            assert takes(grammar, f'<{inside}">') == takes(imported, text), (in_json, text)
+
+
+def test_a_sum_as_in_the_documentation_of_custom_tools_is_an_input() -> None:
+    definition = 'start: expr\nexpr: term (SP "+" SP term)* -> add | term\nterm: INT\nSP: " "\n%import common (INT, WS)'
+    grammar = "\n".join(['start: "<" a', *input_rules(definition, "a", '">', in_json=True)])
+    assert takes(grammar, '<1 + 22 + 3">')
+    assert not takes(grammar, '<1 +">')
+
+
 @pytest.mark.parametrize(
     ("definition", "reason"),
     [
         ('start: "a" | "(" start /[^)]+/ ")"', "recursion or %ignore"),
         ('start: %json {"type": "string"}', "cannot have '%json'"),
+        ("start: X\n%import common.NOTHING -> X", "imports common.NOTHING; it can import DIGIT"),
         ("start: ~/a/", "cannot have '~'"),
         ("start: /a b/x", "with free spaces"),
     ],

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.responses.grammars.call_forms import TYPED, CallForm
+from rekindle.core.text.responses.grammars.common import with_definitions
 from rekindle.core.text.responses.grammars.escaped import escaped_regex, escaped_text
 from rekindle.core.text.responses.grammars.terms import TextTerms, literal
 
@@ -37,7 +38,7 @@ def input_rules(grammar: str, name: str, end: str, *, in_json: bool) -> list[str
     Raises:
         InvalidRequest: a call cannot have a part of the grammar.
     """
-    plain = _TOKENS.sub(_plain, grammar)
+    plain = _TOKENS.sub(_plain, with_definitions(grammar))
     convert = _escape if in_json else _keep
     if not _recurs(plain):
         prefix = f"{name}_of_".upper()
