@@ -174,8 +174,16 @@ def test_a_response_is_parsed_and_calls_tools(client: openai.OpenAI) -> None:
     assert following.usage.input_tokens > made.usage.input_tokens
 
 
-def test_custom_and_allowed_tools_are_called_whole_and_in_streams(client: openai.OpenAI) -> None:
-    form: Any = {"syntax": "regex", "definition": "(red|green) (light|dark)"}
+COLORS = 'start: COLOR LF TONE\nCOLOR: "red" | "green"\nTONE: "light" | "dark"\n%import common.LF'
+
+
+@pytest.mark.parametrize(
+    ("syntax", "definition", "between"), [("regex", "(red|green) (light|dark)", " "), ("lark", COLORS, "\n")]
+)
+def test_custom_and_allowed_tools_are_called_whole_and_in_streams(
+    client: openai.OpenAI, syntax: str, definition: str, between: str
+) -> None:
+    form: Any = {"syntax": syntax, "definition": definition}
     paint: Any = {"type": "custom", "custom": {"name": "paint", "format": {"type": "grammar", "grammar": form}}}
     entry: Any = {"type": "custom", "custom": {"name": "paint"}}
     allowed: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [entry]}}
@@ -185,7 +193,7 @@ def test_custom_and_allowed_tools_are_called_whole_and_in_streams(client: openai
     assert made.choices[0].message.tool_calls is not None
     (call,) = made.choices[0].message.tool_calls
     assert call.type == "custom"
-    assert call.custom.input in {f"{color} {tone}" for color in ("red", "green") for tone in ("light", "dark")}
+    assert call.custom.input in {f"{color}{between}{tone}" for color in ("red", "green") for tone in ("light", "dark")}
     tools: Any = [{"type": "custom", "name": "paint", "format": {"type": "grammar", **form}}]
     choice: Any = {"type": "custom", "name": "paint"}
     with client.responses.stream(
