@@ -208,7 +208,10 @@ def test_numbers_of_parameters_are_short(count: int, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
-    [(300, 300.0), ("5m", 300.0), ("1h0.5m", 3630.0), ("200ms", 0.2), (0, 0.0), ("0", 0.0), (-1, inf), ("-1m", inf)],
+    [
+        *((300, 300.0), ("5m", 300.0), ("1h0.5m", 3630.0), ("1.m.5s", 60.5), ("200ms", 0.2), (0, 0.0), ("0", 0.0)),
+        *((-1, inf), ("-1m", inf), (-(10**400), inf), (10**400, 1e300)),
+    ],
 )
 def test_the_time_to_keep_a_model_is_a_number_or_a_duration(value: Any, seconds: float) -> None:
     chat = read_ollama_chat(Fields({"keep_alive": value}), TEMPLATE)
@@ -216,7 +219,7 @@ def test_the_time_to_keep_a_model_is_a_number_or_a_duration(value: Any, seconds:
     assert [chat.keep_alive, embedding.keep_alive] == pytest.approx([seconds, seconds])
 
 
-@pytest.mark.parametrize("value", ["5", "m", "5 m", "1d", "", True, [5]])
+@pytest.mark.parametrize("value", ["5", "m", "5 m", "1d", "", True, [5], pytest.param("1" * 10**6, id="long")])
 async def test_another_time_is_refused(serve: Serve, value: Any) -> None:
     refused = await ask(app(serve("Hi")), CHAT, {"messages": [USER], "keep_alive": value})
     assert (refused.status, refused.json["error"][:22]) == (400, "keep_alive must be a n")

@@ -22,7 +22,9 @@ SECONDS: Final[Mapping[str, float]] = {
     **{"s": 1.0, "m": 60.0, "h": 3600.0},
 }
 """The units of durations, as in Go."""
-_PART: Final = r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)"
+_FOREVER: Final = 1e300
+"""A number of seconds beyond all others. Larger integers are no floats."""
+_PART: Final = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)"
 OPTIONS: Final[Mapping[str, str]] = {
     "temperature": "temperature",
     "top_k": "top_k",
@@ -160,7 +162,7 @@ def keep_alive_in(body: Fields) -> float | None:
 def _seconds(value: Any) -> float | None:
     """Return a number of seconds, or a duration such as "1h30m", in seconds; None for another value."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return float(max(-_FOREVER, min(value, _FOREVER)))
     sign, text = (-1, value[1:]) if isinstance(value, str) and value[:1] == "-" else (1, value)
     if text == "0":
         return 0.0
