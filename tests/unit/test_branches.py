@@ -164,3 +164,10 @@ def test_a_generation_keeps_nothing_of_its_session(byte_tokenizer: Tokenizer) ->
     until_blocking(is_gone, "the engine's thread, which ends, had let go of the loaded engine")
     with pytest.raises(rekindle.SessionClosed, match="is closed; open it again"):
         whole.branch(0, 1)
+
+
+def test_a_branch_has_the_cut_prompt_for_any_number_of_tokens() -> None:
+    with fake_session(fake_loaded_engine(fake_limits(max_context=32))) as session:
+        whole = session.generate_sync(token_ids=range(3, 40), max_tokens=4, truncate_prompt_tokens=-1)
+        branch = whole.branch(1, 9, max_tokens=16).result()
+        assert branch.prompt_token_ids == whole.prompt_token_ids == tuple(range(12, 40))

@@ -203,6 +203,7 @@ async def test_an_answer_with_one_call_ends_after_it(monkeypatch: pytest.MonkeyP
         both = await session.generate([USER], max_tokens=None, **wanted | {"parallel_tool_calls": True})
         assert answer.text == both.text[: both.text.index("</tool_call>") + len("</tool_call>")]
         assert (len(answer.tool_calls), len(both.tool_calls), answer.finish_reason) == (1, 2, "stop")
+        assert (await answer.branch(3, answer.token_ids[3])).text == answer.text
         body = {"messages": [USER], **wanted}
         whole = (await ask(app(session), CHAT, body)).json
         assert whole["choices"][0]["finish_reason"] == "tool_calls"

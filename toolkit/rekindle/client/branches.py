@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import GenerateOptions, ToolSchemas
@@ -14,6 +14,9 @@ from rekindle.core.request.params import SamplingOptions, SamplingParams, check_
 from rekindle.core.request.tokens import TokenLogprob, first_runs
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.generation import Generation
+
+_OF_PROMPT: Final = ("prompt_logprobs", "truncate_prompt_tokens")
+"""Options about the prompt of a call. A branch has the same prompt, already cut."""
 
 
 class BranchRequests(Protocol):
@@ -41,13 +44,13 @@ class Branches:
 
     Attributes:
         factory: returns the session's `Requests`, or raises SessionClosed.
-        options: the sampling options of the call that produced the generation.
+        options: the options of the call that produced the generation, except those of its conversation.
         meanwhile: the progress of the compilation at submission, as text; empty if no program was being compiled.
         tools: the tools of the conversation; None if the prompt is not a conversation.
     """
 
     factory: Callable[[], BranchRequests]
-    options: SamplingOptions
+    options: GenerateOptions[Any]
     meanwhile: str
     tools: ToolSchemas | None
 
@@ -80,7 +83,7 @@ class Branches:
         seed = None if options.get("temperature") == 0 else generation.seed
         return cast(
             GenerateOptions[Any],
-            {**self.options, "seed": seed, "prompt_logprobs": None, "prompt_logprobs_from": 0, **options},
+            {**self.options, "seed": seed, **dict.fromkeys(_OF_PROMPT), "prompt_logprobs_from": 0, **options},
         )
 
 

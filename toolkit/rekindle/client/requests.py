@@ -481,6 +481,9 @@ class Requests:
                 raise SessionClosed("the session of this generation is closed; open it again and generate again")
             return Requests(thread, thread.loaded_engine, client, defaults, draw, progress)
 
-        programs, names = self.loaded_engine.programs.readiness(), SamplingOptions.__annotations__
-        sampling = cast(SamplingOptions, {name: value for name, value in options.items() if name in names})
-        return Branches(factory, sampling, programs.summary if programs.compiled else "", tools)
+        programs, names = (
+            self.loaded_engine.programs.readiness(),
+            (*SamplingOptions.__annotations__, "parallel_tool_calls"),
+        )
+        own = cast(GenerateOptions[Any], {name: value for name, value in options.items() if name in names})
+        return Branches(factory, own, programs.summary if programs.compiled else "", tools)
