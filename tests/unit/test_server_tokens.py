@@ -81,6 +81,17 @@ async def test_a_streamed_echo_has_the_log_probabilities_of_the_whole_one(texts:
             assert [value for chunk in chunks for value in (chunk["logprobs"] or {name: []})[name]] == values
 
 
+async def test_an_echo_of_a_cut_prompt_has_the_tokens_that_the_model_read(texts: Session) -> None:
+    body = {"prompt": "abcdef", "max_tokens": 0, "logprobs": 0, "echo": True, "truncate_prompt_tokens": 3}
+    for streams in (False, True):
+        reply = await ask(app(texts), TEXT, {**body, "stream": streams})
+        choices = [each["choices"][0] for each in reply.events] if streams else reply.json["choices"]
+        text = "".join(choice["text"] for choice in choices)
+        scores = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+        assert text == "".join(token for each in scores for token in each["tokens"]) == "def"
+        assert [place for each in scores for place in each["text_offset"]] == [0, 1, 2]
+
+
 async def test_a_chat_echoes_the_message_that_it_goes_on_with(texts: Session) -> None:
     told = [USER, {"role": "assistant", "content": "It is"}]
     body: dict[str, Any] = {"messages": told, "max_tokens": 4, "continue_final_message": True, "echo": True}

@@ -37,14 +37,15 @@ def completion(
 
 def _choice(index: int, generation: Generation, request: CompletionRequest, decode: Decode) -> dict[str, Any]:
     text, logprobs = generation.text, None
+    own = _own_prompt(request, index, generation.prompt_token_ids)
     if request.logprobs is not None:
         prompt = []
         if request.echo:
             prompt = _prompt_scores(generation.prompt_token_ids, generation.prompt_logprobs or (), decode)
-        writer = TextLogprobs(_count_added(prompt, request.prompts[index]), by_id=request.call.reports.by_id)
+        writer = TextLogprobs(_count_added(prompt, own), by_id=request.call.reports.by_id)
         logprobs = writer.of([*prompt, *(generation.logprobs or ())])
     if request.echo:
-        text = prompt_text(request.prompts[index], decode) + text
+        text = prompt_text(own, decode) + text
     reports = request.call.reports
     return {
         "index": index,
@@ -56,6 +57,11 @@ def _choice(index: int, generation: Generation, request: CompletionRequest, deco
         "prompt_token_ids": list(generation.prompt_token_ids) if reports.ids else None,
         "token_ids": list(generation.token_ids) if reports.ids else None,
     }
+
+
+def _own_prompt(request: CompletionRequest, choice: int, token_ids: Sequence[int]) -> Text:
+    """Return the prompt of a choice to echo: as in the body, or the token ids in use if it may have been cut."""
+    return request.prompts[choice] if request.call.options.get("truncate_prompt_tokens") is None else list(token_ids)
 
 
 def prompt_text(prompt: Text, decode: Decode) -> str:
@@ -145,7 +151,7 @@ class CompletionChunks:
         fields = {"prompt_token_ids": list(ids)} if request.call.reports.ids else {}
         if not request.echo:
             return "", [], fields
-        prompt, scores = request.prompts[choice], []
+        prompt, scores = _own_prompt(request, choice, ids), []
         if request.logprobs is not None:
             scores = _prompt_scores(ids, record.prompt_logprobs, self._decode)
             self._logprobs[choice] = TextLogprobs(_count_added(scores, prompt), by_id=request.call.reports.by_id)
