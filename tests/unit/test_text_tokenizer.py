@@ -352,6 +352,11 @@ def test_a_long_prompt_is_cut_before_its_last_tokens_or_after_its_first_ones() -
         assert cut("abcdefgh", 1) == [27], "the end of a text has a token of its own"
         long = [{"role": "user", "content": "abcdefghijklmnopqrstuvwxyz"}]
         assert cut(long, -1) == [bos, *letters[13:]], "two of 16 tokens stay free"
-        assert cut(long, -1, max_tokens=None) == [bos, *letters[12:]]
+        assert cut(long, -1, max_tokens=0) == [bos, *letters[11:]]
+        for most in (8, 9, 5000, None):
+            assert cut(long, -1, max_tokens=most) == [bos, *letters[19:]], "half of the context is for the prompt"
+        assert cut(messages, -1, max_tokens=7) == [bos, *letters[:8]]
+        almost = [{"role": "user", "content": "abcdefghijklmn"}]
+        assert cut(almost, -1, max_tokens=None) == [bos, *letters[:14]], "what fits stays whole"
     with pytest.raises(InvalidRequest, match="truncate_prompt_tokens must be at least 1, or -1 for as many"):
         session.generate_sync("a", truncate_prompt_tokens=0)

@@ -26,6 +26,8 @@ from rekindle.core.text.tokenizer import Tokenizer
 
 TOKENIZED_AT_ONCE = 2
 """Requests tokenized at once, each in a worker thread."""
+ROOM = 256
+"""Tokens of output beside a cut prompt, for output without a limit."""
 QUICK = 4096
 """Largest count of numbers in a submission without texts that surely takes less than a millisecond."""
 
@@ -107,7 +109,7 @@ class Preparer:
         """Return the tokens of a prompt, cut to `truncate_prompt_tokens` if there are more."""
         most = params.truncate_prompt_tokens
         if most == -1:
-            most = max(1, self.capacity - (1 if params.max_tokens is None else params.max_tokens))
+            most = self.capacity - min(self._room(len(ids), params.max_tokens), self.capacity // 2)
         if most is None or len(ids) <= most:
             return ids
         if params.truncation_side == "right":
@@ -115,6 +117,12 @@ class Preparer:
         opening = () if self.tokenizer is None else tuple(self.tokenizer.opening_ids)
         start = opening if ids[: len(opening)] == opening and len(opening) < most else ()
         return start + ids[len(ids) - most + len(start) :]
+
+    def _room(self, length: int, most: int | None) -> int:
+        """Return the number of tokens of output, at most `most`, to leave room for when a prompt of a length is cut."""
+        if most is not None:
+            return most
+        return 1 if length < self.capacity else ROOM  # a whole prompt is not cut for a longer answer
 
     def rendered(self, chat: Conversation) -> str:
         """Render a conversation by the chat template.

@@ -119,7 +119,7 @@ class SamplingParams:
         prompt_logprobs_from: index of the first prompt token to score. Default 0; needs `prompt_logprobs`. Earlier
             tokens have None and may come from the prefix cache.
         truncate_prompt_tokens: number of tokens that a longer prompt is cut to; -1 for as many as fit beside
-            `max_tokens`. Default None, no cut.
+            `max_tokens` (256 for None), and at least half of the context. Default None, no cut.
         truncation_side: side of the prompt to cut. "left" (default) keeps the last tokens, and the tokens that the
             tokenizer puts before each text. "right" keeps the first ones.
         cache_salt: text of up to 1,024 characters, default "". Cached prefixes are shared only between requests with
