@@ -215,7 +215,8 @@ async def test_an_opening_goes_on_when_its_client_leaves() -> None:
         assert (scopes, pool._open["one"].users) == ([scope], 0)
 
 
-async def test_a_model_that_fails_to_close_hinders_no_other() -> None:
+@pytest.mark.parametrize("error", [CheckpointError("the disk is full"), OSError("the disk is full")])
+async def test_a_model_that_fails_to_close_hinders_no_other(error: Exception) -> None:
     a, b = FakeSource(0.6), FakeSource(0.6)
     async with pool_of(a=a, b=b) as pool:
         async with pool.use("a"):
@@ -227,7 +228,7 @@ async def test_a_model_that_fails_to_close_hinders_no_other() -> None:
 
             async def close(self) -> None:
                 await session.close()
-                raise CheckpointError("the disk is full")
+                raise error
 
         entry = pool._open["a"]
         entry.model = replace(entry.model, session=cast(Session, Failing()))
@@ -363,6 +364,46 @@ async def test_adapters_of_administrators_come_back_with_their_model_and_removed
         async with pool.use("a") as model:
             assert not model.session.adapters
         assert await names() == ["a", "b"]
+
+
+async def test_an_adapter_removed_while_its_model_opens_stays_away_and_leaves_no_trace() -> None:
+    one = FakeSource(0.5)
+    pool = ModelPool({"one": one}, inf, 1.0)
+    names = dict[str, str]()
+
+    class Opening:
+        error, asleep, weights_version, adapters, closed = None, False, 0, names, False
+
+        async def add_adapter(self, name: str, path: str) -> None:
+            await checkpoint()
+            if name == "broken":
+                raise OSError("the disk is away")
+            pool.note_adapter("one", name, None)  # an administrator was faster
+            names[name] = path
+
+        async def remove_adapter(self, name: str) -> None:
+            del names[name]
+
+        async def close(self) -> None:
+            self.closed = True
+
+    sessions = [Opening(), Opening()]
+
+    async def opening() -> Session:
+        return cast(Session, sessions[len(one.sessions)])
+
+    one.open = opening  # type: ignore[method-assign]
+    pool.note_adapter("one", "sql", "sql")
+    async with pool.running():
+        async with pool.use("one"):
+            assert (names, pool._adapters) == ({}, {"one": {}})
+        await pool._close("one")
+        one.sessions.append(cast(Session, sessions[0]))
+        pool.note_adapter("one", "broken", "broken")
+        with pytest.raises(OSError, match="away"):
+            async with pool.use("one"):
+                pytest.fail("it is not open")
+        assert (sessions[1].closed, pool.open_models()) == (True, [])
 
 
 async def test_a_model_with_new_weights_stays_when_idle_and_leaves_last(caplog: pytest.LogCaptureFixture) -> None:

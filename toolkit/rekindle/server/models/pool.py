@@ -124,7 +124,13 @@ class ModelPool:
 
     def note_adapter(self, base: str, name: str, path: str | None) -> None:
         """See `Models`. The adapters are those of the next opening too."""
-        self._adapters[base][name] = None if path is None else os.path.abspath(os.path.expanduser(path))
+        changes = self._adapters[base]
+        if path is not None:
+            changes[name] = os.path.abspath(os.path.expanduser(path))
+        elif name in self._sources[base].adapters:
+            changes[name] = None
+        else:
+            changes.pop(name, None)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -210,7 +216,11 @@ class ModelPool:
             LOG.info("opening %s", base)
             with anyio.CancelScope(shield=True):  # a client that leaves may ask again, and others may wait
                 session = await source.open()
-                await self._change_adapters(base, session)
+                try:
+                    await self._change_adapters(base, session)
+                except BaseException:  # no request will find the session
+                    await _close(base, session)
+                    raise
         except RekindleError as error:
             raise _not_opened(base, error) from error
         model = ServedModel(session, base, base, self._since, source.aliases)
@@ -223,14 +233,16 @@ class ModelPool:
         """Repeat the changes of adapters by administrators, except those that fail."""
         changes = self._adapters[base]
         for name, path in list(changes.items()):
+            if path is None:
+                continue
             try:
-                if path is not None:
-                    await session.add_adapter(name, path)
-                elif name in session.adapters:
-                    await session.remove_adapter(name)
+                await session.add_adapter(name, path)
             except RekindleError as error:
                 LOG.error("%s opened without its adapter %s: %s", base, name, error)
-                del changes[name]
+                if changes.get(name) == path:
+                    del changes[name]
+        for name in set(session.adapters).difference(self._adapters_of(base)):  # some were removed meanwhile
+            await session.remove_adapter(name)
 
     async def _make_room(self, share: float) -> OpenModel | None:
         """Close idle models until a share of the memory is free, and return the busy model to leave next, if any."""
@@ -246,12 +258,7 @@ class ModelPool:
     async def _close(self, base: str) -> None:
         entry = self._open.pop(base)
         self._tell()
-        LOG.info("closing %s", base)
-        with anyio.CancelScope(shield=True):  # the next model needs the memory
-            try:
-                await entry.model.session.close()
-            except RekindleError as error:
-                LOG.error("%s did not close in order: %s", base, error)
+        await _close(base, entry.model.session)
 
     async def _close_idle(self) -> None:
         """Close each model once it was idle for its time."""
@@ -278,6 +285,15 @@ class ModelPool:
         """Wake the tasks that wait for the last user of a model, or for a change of open models."""
         self._change.set()
         self._change = anyio.Event()
+
+
+async def _close(base: str, session: ServedSession) -> None:
+    LOG.info("closing %s", base)
+    with anyio.CancelScope(shield=True):  # the next model needs the memory
+        try:
+            await session.close()
+        except Exception as error:  # the server goes on without the model
+            LOG.error("%s did not close in order: %s", base, error)
 
 
 def _not_opened(base: str, error: RekindleError) -> ApiError:
