@@ -284,3 +284,16 @@ async def test_a_directory_may_change_while_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "resp-other.json").write_bytes(b"another program's")
     assert (await KeptResponses(tmp_path, disk=1).get(name_of(1))) is None
     assert (tmp_path / "resp-other.json").exists()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("on_disk", [False, True])
+async def test_a_response_that_cannot_be_written_as_json_is_told_in_the_log(
+    tmp_path: Path, on_disk: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    responses, deep = KeptResponses(tmp_path if on_disk else None), dict[str, Any]()
+    deep["content"] = deep
+    responses.put(KeptResponse([deep], None, {"id": name_of(1), "output": []}))
+    responses.put(entry(name_of(2)))
+    assert [await responses.get(name_of(number)) for number in (1, 2)] == [None, entry(name_of(2))]
+    assert f"the response {name_of(1)} is not kept" in caplog.text

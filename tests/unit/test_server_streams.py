@@ -210,6 +210,16 @@ async def test_chunks_are_sent_in_the_order_in_which_they_are_written(unread: in
     assert len(numbers) == 23 or unread == 3
 
 
+async def test_a_failure_at_the_end_of_a_stream_is_its_last_event() -> None:
+    async def fail() -> None:
+        raise OSError("the disk is away")
+
+    chunks = cast("Any", Numbers())
+    served = EventStream(cast("Any", [Ready(2)]), chunks, {}, Limits(), finish=lambda generations: None, settle=fail)
+    reply = await ask(served, TEXT, {})
+    assert (reply.body, reply.complete) == (b"1 2 3 internal_server_error", True)
+
+
 async def test_a_client_that_never_reads_is_given_up(session: Session) -> None:
     served = app(session, limits=Limits(unread_seconds=0.01))
     for length in (9, 4000):  # a request may have ended, and its last chunks wait for the client all the same

@@ -90,7 +90,10 @@ class KeptResponses:
         return await self._run(lambda: self._store.delete(name))
 
     def _put(self, entry: KeptResponse) -> None:
-        self._store.put(entry.response["id"], entry.json)
+        try:
+            self._store.put(entry.response["id"], entry.json)
+        except Exception as error:  # nobody waits for it: the client still gets its answer
+            LOG.warning("the response %s is not kept: %s", entry.response["id"], error)
 
     async def _run(self, work: Callable[[], T]) -> T:
         """Run work after all earlier work."""

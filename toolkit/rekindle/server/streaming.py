@@ -124,12 +124,18 @@ class EventStream:
                 for choice, handle in enumerate(self._handles):
                     tasks.start_soon(self._write_choice, choice, handle, writer, tasks.cancel_scope)
             if self._error is None:
-                generations = [handle.record.result() for handle in self._handles]
-                self._finish(generations)
-                last = self._chunks.last(generations)
-                if self._settle is not None:
-                    await self._settle()
-                await _put(writer, last)
+                try:
+                    await self._write_last(writer)
+                except Exception as error:
+                    self._error = api_error_of(error, self._fields)
+
+    async def _write_last(self, writer: MemoryObjectSendStream[bytes]) -> None:
+        generations = [handle.record.result() for handle in self._handles]
+        self._finish(generations)
+        last = self._chunks.last(generations)
+        if self._settle is not None:
+            await self._settle()
+        await _put(writer, last)
 
     async def _write_choice(
         self, choice: int, handle: Handle, writer: MemoryObjectSendStream[bytes], scope: anyio.CancelScope
