@@ -58,6 +58,14 @@ async def test_a_turn_is_for_say_and_not_for_chat(session: Session) -> None:
         begin("hello")
 
 
+async def test_a_turn_with_a_cut_prompt_leaves_the_conversation_whole(session: Session) -> None:
+    chat = session.chat()
+    cut = await chat.say("one", truncate_prompt_tokens=12)
+    whole = await chat.say("two")
+    assert len(cut.prompt_token_ids) == 12
+    assert session.decode(whole.prompt_token_ids) == session.render(chat.messages[:-1])
+
+
 @pytest.mark.parametrize("by_letters", [False, True])
 async def test_a_turn_costs_its_new_tokens_alone(monkeypatch: pytest.MonkeyPatch, by_letters: bool) -> None:
     script = lambda prompt: f"<think>the then</think>then {'the answer than ' * 4}that"  # noqa: E731
@@ -172,6 +180,11 @@ async def test_a_turn_that_fails_or_is_left_leaves_the_chat_as_it_was(session: S
 async def test_what_cannot_begin_a_chat_is_refused_in_words(session: Session, given: Any, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         session.chat(**given)
+
+
+async def test_a_switch_of_a_turn_is_true_or_false(session: Session) -> None:
+    with pytest.raises(InvalidRequest, match="parallel_tool_calls must be"):
+        await session.chat().say("Hi", parallel_tool_calls="no")  # type: ignore[arg-type]
 
 
 async def test_what_is_no_text_and_no_messages_cannot_be_said(session: Session) -> None:

@@ -76,6 +76,7 @@ class Turn:
             prompt_options["tools"] = self._tools
         choice, self._choice = self._choice, "auto"
         prompt_options["tool_choice"] = choice
+        prompt_options["parallel_tool_calls"] = self._options.get("parallel_tool_calls", True)
         chat = self._requests.conversation(messages, prompt_options)
         self._rendered = self._requests.render(chat)
         prompt = self.turn_tokens.prompt(self._rendered)
@@ -83,7 +84,9 @@ class Turn:
         return self._requests.answer(chat, options, prompt)
 
     def take(self, answer: Generation) -> None:
-        """Record the tokens of the latest answer."""
+        """Record the tokens of the latest answer, unless its prompt may have been cut: a later one is cut anew."""
+        if self._options.get("truncate_prompt_tokens") is not None:
+            return
         tokenizer = self._requests.tokenizer
         assert tokenizer is not None, "rendering a conversation needs a tokenizer"
         self.turn_tokens = self.turn_tokens.with_turn(self._rendered, answer, tokenizer)
