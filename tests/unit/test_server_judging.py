@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from rekindle.core.checkpoints.uses import Classifier, Embedding, Uses
-from rekindle.core.text.tokenizer import wrap
+from rekindle.core.text.tokenizer import Tokenizer, wrap
 from rekindle.server import Limits, app
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import ask
-from tests.unit.scripted import tokenizer
+from tests.unit.scripted import END, HERMES, tokenizer
 
 pytestmark = pytest.mark.anyio
 
@@ -86,6 +86,18 @@ async def test_scores_without_the_activation_are_logits(ranker: Session, field: 
     assert {each["index"]: each["relevance_score"] for each in found} == dict(enumerate(logits))
     pairs = (await ask(app(ranker), "/score", {"queries": "capital", "documents": DOCUMENTS, **field})).json
     assert [each["score"] for each in pairs["data"]] == list(logits)
+
+
+async def test_logits_of_answers_need_two_log_probabilities() -> None:
+    limits = fake_limits(max_context=512, num_pages=128, page_size=16, max_logprobs=1)
+    backend = tokenizer().backend
+    backend.add_tokens(["yes", "no"])
+    words = Tokenizer(backend, chat_template=HERMES, eos_token=END)
+    with fake_session(fake_loaded_engine(limits, tokenizer=words)) as session:
+        assert len((await session.rerank("capital", DOCUMENTS)).scores) == 3
+        refused = await ask(app(session), "/rerank", {**RANK, "use_activation": False})
+        assert (refused.status, "raise max_logprobs in open()" in refused.error["message"]) == (400, True)
+        assert session.error is None
 
 
 async def test_a_document_loses_the_tokens_that_do_not_fit(ranker: Session) -> None:

@@ -148,8 +148,8 @@ def rerank(
         A `rekindle.Ranking`, with the relevance of each document.
 
     Raises:
-        InvalidRequest: the query or a document is not a text, or the model has no chat template or cannot answer in
-            this format.
+        InvalidRequest: the query or a document is not a text, the model has no chat template or cannot answer in this
+            format, or its logits need a larger `max_logprobs` in `open`.
         SessionError: the session is closed or its engine failed.
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
@@ -271,6 +271,11 @@ def _by_answer(
     if preparer.tokenizer is None:
         raise InvalidRequest("the model has no tokenizer, so rerank() cannot write its questions")
     requests.check_predicts()
+    if not activation and (most := requests.loaded_engine.limits.max_logprobs) < 2:
+        raise InvalidRequest(
+            f"rerank(activation=False) reads the log-probabilities of two tokens, and the session has {most} at most: "
+            "raise max_logprobs in open()"
+        )
     yes, no = (one_token(preparer.tokenizer, word) for word in ("yes", "no"))
     ids = yield from in_a_thread(partial(_tokenize, preparer, prompts), "rerank")
     # Greedy decoding takes the likelier of the two allowed tokens; its probability is relative to the two.
