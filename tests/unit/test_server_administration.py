@@ -161,7 +161,7 @@ async def test_weights_come_from_a_path_and_sleep_frees_them(session: Session) -
 
 
 async def test_a_model_has_several_names_and_answers_have_the_first(session: Session, adapter: str) -> None:
-    served = app(session, name=["base", "gpt", "claude"], admin_keys=["admin"])
+    served = app(session, name=["base", "gpt", "base", "claude"], admin_keys=["admin"])
     assert (await ask(served, TEXT, {"model": "claude", "prompt": "a", "max_tokens": 1})).json["model"] == "base"
     cards = (await ask(served, "/v1/models")).json["data"]
     assert [(card["id"], card["root"], "parent" in card) for card in cards] == [

@@ -428,6 +428,25 @@ async def test_a_model_with_new_weights_stays_when_idle_and_leaves_last(caplog: 
         assert "a closes for another model, and its new weights are lost" in caplog.text
 
 
+async def test_a_failed_model_leaves_first_even_with_new_weights() -> None:
+    a, b, c = FakeSource(0.4), FakeSource(0.4), FakeSource(0.4)
+    async with pool_of(a=a, b=b, c=c) as pool:
+        async with pool.use("b"):
+            pass
+        async with pool.use("a") as model:
+            await model.session.update_weights("step-2")
+        (session,) = a.sessions
+
+        class Failed:
+            error, asleep, weights_version, adapters = CheckpointError("the engine failed"), True, 1, ()
+            close = session.close
+
+        entry = pool._open["a"]
+        entry.model = replace(entry.model, session=cast(Session, Failed()))
+        async with pool.use("c"):
+            assert (a.is_open, b.is_open) == (False, True)
+
+
 async def test_ollamas_clients_decide_how_long_a_model_stays() -> None:
     a, b = FakeSource(0.3), FakeSource(0.3)
     async with pool_of(a=a, b=b) as pool:

@@ -29,21 +29,21 @@ class OpenModel:
     @property
     def is_usable(self) -> bool:
         """True if new requests may use the model."""
-        return not self.leaving and self.model.session.error is None
+        return not self.leaving and self._works
 
     @property
     def has_new_weights(self) -> bool:
         """True if an administrator has replaced the weights, which get lost when the model closes."""
-        return self.model.session.weights_version > 0
+        return self._works and self.model.session.weights_version > 0
 
     @property
-    def order(self) -> tuple[bool, bool, bool, float]:
+    def order(self) -> tuple[bool, bool, bool, bool, float]:
         """The place in the order of leaving.
 
-        Models with new weights come last. Idle models come before busy ones, and no second busy one before the first
-        has left.
+        Models with new weights come last. Idle models come before busy ones, failed ones first, and no second busy one
+        before the first has left.
         """
-        return self.has_new_weights, self.users > 0, not self.leaving, self.idle_since
+        return self.has_new_weights, self.users > 0, self._works, not self.leaving, self.idle_since
 
     @property
     def end(self) -> float:
@@ -51,5 +51,10 @@ class OpenModel:
 
         A sleeping model stays: a request would open a closed one awake.
         """
-        stays = self.users or self.leaving or self.model.session.asleep or self.has_new_weights
+        stays = self.users or self.leaving or (self._works and self.model.session.asleep) or self.has_new_weights
         return inf if stays else self.idle_since + self.keep_alive
+
+    @property
+    def _works(self) -> bool:
+        """True unless the session has failed."""
+        return self.model.session.error is None

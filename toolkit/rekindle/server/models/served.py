@@ -164,9 +164,9 @@ class OneModel:
     """
 
     def __init__(self, session: ServedSession, name: str | Sequence[str] | None):
-        names = [name] if isinstance(name, str) and name else list(name or ())
+        names = [name] if isinstance(name, str) and name else list(dict.fromkeys(name or ()))
         base, *aliases = names or [short_name(session.name)]
-        self._model = ServedModel(session, base, base, int(time()), tuple(dict.fromkeys(aliases)))
+        self._model = ServedModel(session, base, base, int(time()), tuple(aliases))
 
     @asynccontextmanager
     async def use(self, name: str | None) -> AsyncIterator[ServedModel]:
