@@ -279,6 +279,30 @@ async def test_the_event_loop_waits_for_no_disk_and_an_answer_ends_after_its_fil
 
 
 @pytest.mark.anyio
+async def test_waits_for_a_slow_disk_leave_the_threads_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_read, read = threading.Event(), OnDisk.get
+
+    def get(store: OnDisk, name: str) -> bytes | None:
+        assert may_read.wait(PATIENCE)
+        return read(store, name)
+
+    monkeypatch.setattr(OnDisk, "get", get)
+    kept, answers = KeptResponses(tmp_path), list[KeptResponse | None]()
+
+    async def ask_for(name: str) -> None:
+        answers.append(await kept.get(name))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(100):
+            tasks.start_soon(ask_for, name_of(1))
+        await anyio.wait_all_tasks_blocked()
+        await anyio.to_thread.run_sync(may_read.set)
+    assert answers == [None] * 100
+
+
+@pytest.mark.anyio
 async def test_a_directory_may_change_while_it_is_read(tmp_path: Path) -> None:
     (tmp_path / f"{name_of(1)}.json").symlink_to(tmp_path / "gone")
     (tmp_path / "resp-other.json").write_bytes(b"another program's")

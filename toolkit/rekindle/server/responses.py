@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from anyio.to_thread import run_sync
-
+from rekindle.core.concurrency.feed import TO_THE_END, Feed
 from rekindle.server.tracing.log import LOG
 
 T = TypeVar("T")
@@ -96,8 +95,13 @@ class KeptResponses:
             LOG.warning("the response %s is not kept: %s", entry.response["id"], error)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        """Run work after all earlier work."""
-        return work() if self._thread is None else await run_sync(self._thread.submit(work).result)
+        """Run work after all earlier work. Its wait takes no thread: a slow disk would leave none to other requests."""
+        if self._thread is None:
+            return work()
+        done, future = Feed[None](), self._thread.submit(work)
+        future.add_done_callback(lambda _: done.close())
+        await done.wait(TO_THE_END)
+        return future.result()
 
 
 def _entry_of(store: "InMemory | OnDisk", name: str) -> KeptResponse | None:
