@@ -84,11 +84,12 @@ class Turn:
         return self._requests.answer(chat, options, prompt)
 
     def take(self, answer: Generation) -> None:
-        """Record the tokens of the latest answer, unless its prompt may have been cut: a later one is cut anew."""
-        if self._options.get("truncate_prompt_tokens") is not None:
-            return
+        """Record the tokens of the latest answer, unless its prompt was cut: a later one is cut anew."""
         tokenizer = self._requests.tokenizer
         assert tokenizer is not None, "rendering a conversation needs a tokenizer"
+        may_cut = self._options.get("truncate_prompt_tokens") is not None
+        if may_cut and tokenizer.decode(answer.prompt_token_ids, skip_special_tokens=False) != self._rendered:
+            return
         self.turn_tokens = self.turn_tokens.with_turn(self._rendered, answer, tokenizer)
 
     def answer(self, messages: Sequence[Mapping[str, Any]], draw: Draw) -> Waits[Generation]:
