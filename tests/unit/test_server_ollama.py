@@ -225,6 +225,13 @@ async def test_another_time_is_refused(serve: Serve, value: Any) -> None:
     assert (refused.status, refused.json["error"][:22]) == (400, "keep_alive must be a n")
 
 
+async def test_a_tag_may_be_part_of_a_models_name(serve: Serve) -> None:
+    served = app(serve("Hi"), name=["small:latest", "tiny"])
+    for name in ("small:latest", "small", "tiny", "tiny:latest"):
+        assert (await ask(served, TEXT, {"model": name})).json["model"] == "small:latest"
+    assert "there is no model 'other'" in (await ask(served, TEXT, {"model": "other:latest"})).json["error"]
+
+
 async def test_the_only_model_stays_open(serve: Serve) -> None:
     served = app(serve("Hi"))
     assert (await ask(served, CHAT, {"messages": [USER], "keep_alive": 0, "stream": False})).status == 200

@@ -157,7 +157,7 @@ class Endpoint:
         service, convention = self._service, self._convention
         convention.check(request)
         body = parse_body(await read_body(request, service.limits), strict=service.strict)
-        name = convention.model_in(body)
+        name = convention.model_in(body, service.models)
         if (early := await convention.early(name, body, service.models)) is not None:
             await early(scope, receive, send)
             return
@@ -190,7 +190,7 @@ def _type_of(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def model_in(body: Fields) -> str | None:
+def model_in(body: Fields, models: Models) -> str | None:
     """Take the model's name; None if absent."""
     return body.take("model", str)
 
@@ -206,12 +206,12 @@ class Convention:
 
     Attributes:
         check: checks the headers of a request; raises ApiError.
-        model_in: takes the model's name out of a body; None for the only or the first model.
+        model_in: takes the name of one of the models out of a body; None for the only or the first model.
         early: answers a body, with the model's name, before the model opens; returns None to open it.
     """
 
     check: Callable[[Request], None] = check_type
-    model_in: Callable[[Fields], str | None] = model_in
+    model_in: Callable[[Fields, Models], str | None] = model_in
     early: Callable[[str | None, Fields, Models], Awaitable[ASGIApp | None]] = open_first
 
 

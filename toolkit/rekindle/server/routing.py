@@ -13,13 +13,12 @@ from rekindle.server.apis.administration import Administration
 from rekindle.server.apis.dashboard import DashboardRoutes
 from rekindle.server.apis.state import StateRoutes
 from rekindle.server.exchange import Convention, Endpoint, Exchange, Service, check_origin
-from rekindle.server.reading.ollama import model_in
 
-OLLAMA: Final = Convention(check_origin, model_in)
+OLLAMA: Final = Convention(check_origin, ollama.model_in)
 """The convention of Ollama's API: many of its clients give no content type."""
 OLLAMA_PROMPTS: Final[Mapping[str, Convention]] = {
-    "/api/chat": Convention(check_origin, model_in, partial(ollama.unload, in_chat=True)),
-    "/api/generate": Convention(check_origin, model_in, partial(ollama.unload, in_chat=False)),
+    "/api/chat": Convention(check_origin, ollama.model_in, partial(ollama.unload, in_chat=True)),
+    "/api/generate": Convention(check_origin, ollama.model_in, partial(ollama.unload, in_chat=False)),
 }
 """The conventions for prompts, without which a body may close a model."""
 Answer = Callable[[Exchange], Awaitable[ASGIApp]]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter, time
-from typing import Any
+from typing import Any, Final
 
 from anyio.to_thread import run_sync
 from starlette.requests import Request
@@ -47,6 +47,9 @@ from rekindle.server.writing.ollama import (
     tag_object,
 )
 
+TAG: Final = ":latest"
+"""The tag of a model's name without one."""
+
 
 async def chat(exchange: Exchange) -> ASGIApp:
     """Serve POST /api/chat: the next message of a conversation, in Ollama's API."""
@@ -80,6 +83,16 @@ def _keep(exchange: Exchange, keep_alive: float | None) -> None:
     """Set the time until the model closes when idle, if the request does and the server closes models."""
     if keep_alive is not None:
         exchange.service.models.keep(exchange.model.base, keep_alive)
+
+
+def model_in(body: Fields, models: Models) -> str | None:
+    """Take the model's name, with or without the tag that Ollama adds to names without one."""
+    name, former = body.take("model", str), body.take("name", str)
+    name = former if name is None else name
+    if name is None:
+        return None
+    bare, names = name.removesuffix(TAG), {card.name for card in models.cards()}
+    return next((each for each in (name, bare, bare + TAG) if each in names), bare)
 
 
 async def unload(name: str | None, body: Fields, models: Models, *, in_chat: bool) -> ASGIApp | None:

@@ -78,13 +78,6 @@ class OllamaRequest:
     keep_alive: float | None = None
 
 
-def model_in(body: Fields) -> str | None:
-    """Take the model's name, without the tag that Ollama adds to names without one."""
-    name, former = body.take("model", str), body.take("name", str)
-    name = former if name is None else name
-    return None if name is None else name.removesuffix(":latest")
-
-
 def read_ollama_chat(body: Fields, template: Template) -> OllamaRequest:
     """Return the chat requested by a body; raise ApiError if the body is invalid."""
     messages = body.take("messages", list) or []
