@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 import numpy as np
@@ -41,6 +43,16 @@ BODIES: dict[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "Hello"},
     "/detokenize": {"tokens": [1]},
 }
+ADMINISTRATION: dict[str, dict[str, Any]] = {
+    "/update_weights": {"model_path": "none", "in_flight": "finish"},
+    "/v1/load_lora_adapter": {"lora_name": "a", "lora_path": "none", "load_inplace": True, "base_model_name": "fake"},
+    "/v1/unload_lora_adapter": {"lora_name": "a"},
+    "/pause?mode={}": {},
+    "/sleep?mode={}": {},
+    "/sleep?level={}": {},
+    "/wake_up?model={}": {},
+}
+"""Paths of administrators with their bodies; `{}` is the place of a value in the query."""
 FIELDS = (
     *SAMPLING,
     *NEUTRAL,
@@ -309,7 +321,8 @@ def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
 
 
 def check(session: Session, path: str, body: Any) -> int:
-    reply = anyio.run(ask, app(session, limits=Limits(prompts=64)), path, body)
+    served, key = app(session, limits=Limits(prompts=64), admin_keys=["key"]), {"authorization": "Bearer key"}
+    reply = anyio.run(partial(ask, served, path, body, headers=key))
     assert reply.complete
     assert reply.status in (200, 400, 404), reply.body
     if reply.status != 200:
@@ -372,3 +385,13 @@ def test_no_value_of_a_single_field_makes_the_server_fail(session: Session, valu
     for name in ("messages", "tools", "response_format", "stop", "logit_bias", "chat_template_kwargs"):
         body = {"max_tokens": 1, "messages": [USER], name: value}
         check(session, "/v1/chat/completions", body)
+
+
+@pytest.mark.parametrize("path", ADMINISTRATION)
+def test_no_value_makes_administration_fail(session: Session, path: str) -> None:
+    body = ADMINISTRATION[path]
+    for value in TELLING:
+        text = quote(f"{value}", errors="replace")
+        for fields in [{name: value} for name in (*body, "model")] if body else [{}]:
+            check(session, path.format(text), {**body, **fields})
+    check(session, "/wake_up", {})
