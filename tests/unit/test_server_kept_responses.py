@@ -1,6 +1,7 @@
 """A response can be named by the next request, as long as it is kept."""
 
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -321,3 +322,13 @@ async def test_a_response_that_cannot_be_written_as_json_is_told_in_the_log(
     responses.put(entry(name_of(2)))
     assert [await responses.get(name_of(number)) for number in (1, 2)] == [None, entry(name_of(2))]
     assert f"the response {name_of(1)} is not kept" in caplog.text
+
+
+def test_incomplete_files_are_deleted_once_no_process_can_be_at_work_on_them(tmp_path: Path) -> None:
+    old, new, other = (tmp_path / name for name in (f"{name_of(1)}.part", f"{name_of(2)}.part", "notes.part"))
+    for file in (old, new, other):
+        file.write_bytes(b"{")
+    for file in (old, other):
+        os.utime(file, (0, 0))
+    KeptResponses(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([new, other])

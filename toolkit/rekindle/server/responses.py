@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import time
 from typing import Any, Final, TypeVar
 
 from rekindle.core.concurrency.feed import TO_THE_END, Feed
@@ -20,6 +21,8 @@ MEMORY_BYTES: Final = 64 << 20
 """The most bytes of responses in memory."""
 DISK_BYTES: Final = 1 << 30
 """The most bytes of responses on disk."""
+WRITING_SECONDS: Final = 3600.0
+"""The age of an incomplete file that no process writes any more."""
 _ID: Final = re.compile(r"resp-[0-9a-f]{32}")
 
 
@@ -171,6 +174,7 @@ class OnDisk:
 
     def __init__(self, directory: Path, most: int, others: InMemory):
         self._directory, self._sizes, self._others = directory, _Sizes(most), others
+        _drop_parts(directory)
         for name, size in _files(directory):
             self._unlink(self._sizes.add(name, size))
 
@@ -217,6 +221,14 @@ class OnDisk:
                 (self._directory / f"{name}.json").unlink()
                 count += 1
         return count
+
+
+def _drop_parts(directory: Path) -> None:
+    """Delete incomplete files of processes that ended early."""
+    for each in directory.glob("resp-*.part"):
+        with suppress(OSError):
+            if each.stat().st_mtime < time() - WRITING_SECONDS:  # another process may be at work on a later one
+                each.unlink()
 
 
 def _files(directory: Path) -> list[tuple[str, int]]:
