@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rekindle.client.handle import Handle
@@ -26,6 +26,8 @@ from rekindle.server.responses import KeptResponses
 from rekindle.server.streaming import EventStream, run_until_disconnect, wait_all
 from rekindle.server.tracing.spans import record
 from rekindle.server.writing.common import Chunks, Head
+
+T = TypeVar("T")
 
 BROWSER_HEADERS = frozenset({"origin", "sec-fetch-site"})
 """Headers in requests of browsers for other sites' pages; pages cannot leave them out."""
@@ -78,8 +80,19 @@ class Exchange:
             ClientDisconnect: the client disconnects first.
         """
         gate, base = self.service.gate, self.model.base
-        if gate.is_closed(base) and not await run_until_disconnect(self.request.receive, lambda: gate.wait(base)):
-            raise ClientDisconnect
+        if gate.is_closed(base):
+            await run_until_disconnect(self.request.receive, lambda: gate.wait(base))
+
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of work that generates no text; it waits while the model is paused.
+
+        Raises:
+            QueueFull: the session has no room for the work.
+            ClientDisconnect: the client disconnects first; the work is then cancelled.
+        """
+        await self.admit()
+        self.model.session.check_room()
+        return await run_until_disconnect(self.request.receive, work)
 
     async def submit(self, call: Call) -> list[Handle]:
         """Submit a call to the model's session.
@@ -117,13 +130,16 @@ class Exchange:
     async def finish(
         self, handles: Sequence[Handle], call: Call, write: Callable[[Sequence[Generation]], dict[str, Any]]
     ) -> ASGIApp:
-        """Wait for the end of all requests, and return the response with the complete answer."""
+        """Wait for the end of all requests, and return the response with the complete answer.
+
+        Raises:
+            ApiError: a request fails.
+            ClientDisconnect: the client disconnects first; the requests are then cancelled.
+        """
         try:
             generations = await run_until_disconnect(self.request.receive, lambda: self._complete(handles, call))
         except RekindleError as error:
             raise api_error_of(error, call.fields) from error
-        if generations is None:
-            return send_nothing
         record(self.model.name, generations)
         return reply(write(generations))
 
@@ -164,8 +180,6 @@ class Endpoint:
         use = service.models.use(name)
         async with AsyncExitStack() as uses:
             model = await run_until_disconnect(receive, lambda: uses.enter_async_context(use))
-            if model is None:
-                raise ClientDisconnect
             response = await self.answer(Exchange(request, body, model, service))
             await response(scope, receive, send)
 
@@ -232,7 +246,3 @@ async def read_body(request: Request, limits: Limits) -> bytes:
                 pieces.append(piece)
         return b"".join(pieces)
     raise ApiError(408, f"the body must arrive within {limits.body_seconds:g} seconds")
-
-
-async def send_nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    """Send nothing, since the client has disconnected."""

@@ -26,8 +26,7 @@ class Gate:
         self._change.set()
         self._change = anyio.Event()
 
-    async def wait(self, model: str) -> bool:
-        """Wait until the gate is open for a model, and return True."""
+    async def wait(self, model: str) -> None:
+        """Wait until the gate is open for a model."""
         while self.is_closed(model):
             await self._change.wait()
-        return True

@@ -70,7 +70,7 @@ class ErrorBoundary:
 
         try:
             await self._app(scope, receive, send_and_note)
-        except ClientDisconnect:  # while sending its body
+        except ClientDisconnect:  # nobody reads an answer
             pass
         except Exception as error:
             api_error = api_error_of(error, {})

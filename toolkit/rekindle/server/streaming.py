@@ -6,6 +6,7 @@ from typing import TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from rekindle.client.handle import Handle
@@ -25,12 +26,15 @@ HEADERS = (
 )
 
 
-async def run_until_disconnect(receive: Receive, work: Callable[[], Awaitable[T]]) -> T | None:
-    """Run `work` and return its result; cancel it and return None if the client disconnects first.
+async def run_until_disconnect(receive: Receive, work: Callable[[], Awaitable[T]]) -> T:
+    """Run `work` and return its result; cancel it if the client disconnects first.
 
     Args:
         receive: the ASGI receive callable of a request, after its body was read.
         work: the async function to run.
+
+    Raises:
+        ClientDisconnect: the client disconnects first.
     """
     results: list[T] = []
     errors: list[Exception] = []
@@ -43,7 +47,9 @@ async def run_until_disconnect(receive: Receive, work: Callable[[], Awaitable[T]
         tasks.cancel_scope.cancel()
     if errors:
         raise errors[0]
-    return results[0] if results else None
+    if not results:
+        raise ClientDisconnect
+    return results[0]
 
 
 async def wait_all(handles: Sequence[Handle]) -> list[Generation]:

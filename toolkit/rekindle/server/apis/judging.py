@@ -1,6 +1,6 @@
 """Endpoints for judgements of texts: rankings, scores of pairs, classes and pooled hidden states."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from rekindle.results.scores.classes import Classification
 from rekindle.results.scores.ranking import Ranking
 from rekindle.server.apis.texts import prompts_of
-from rekindle.server.exchange import Exchange, send_nothing
+from rekindle.server.exchange import Exchange
 from rekindle.server.guards import reply
 from rekindle.server.models.session import ServedSession
 from rekindle.server.reading.judging import (
@@ -22,7 +22,6 @@ from rekindle.server.reading.judging import (
     read_ranking,
     read_score,
 )
-from rekindle.server.streaming import run_until_disconnect
 from rekindle.server.writing.common import Head
 from rekindle.server.writing.judging import (
     classes_object,
@@ -46,7 +45,7 @@ async def rank(exchange: Exchange) -> ASGIApp:
         return replace(ranking, documents=tuple(request.documents))  # without the cuts
 
     head = Head.new("rerank", exchange.model.name)
-    return await _answer(exchange, work, lambda ranking: ranking_object(head, ranking, request))
+    return reply(ranking_object(head, await exchange.run(work), request))
 
 
 async def score_pairs(exchange: Exchange) -> ASGIApp:
@@ -70,18 +69,15 @@ async def score_pairs(exchange: Exchange) -> ASGIApp:
         return scores, tokens
 
     head = Head.new("score", exchange.model.name)
-    return await _answer(exchange, work, lambda result: scores_object(head, *result))
+    return reply(scores_object(head, *await exchange.run(work)))
 
 
 async def classify(exchange: Exchange) -> ASGIApp:
     """Serve POST /classify and /v1/classify: the classes of texts."""
     request = read_classes(exchange.body, exchange.limits.prompts, exchange.model.form)
     head = Head.new("classify", exchange.model.name)
-
-    async def work() -> tuple[list[Classification], int]:
-        return await _classes(exchange, request)
-
-    return await _answer(exchange, work, lambda result: classes_object(head, *result, activation=request.activation))
+    classes, tokens = await exchange.run(lambda: _classes(exchange, request))
+    return reply(classes_object(head, classes, tokens, activation=request.activation))
 
 
 async def pool(exchange: Exchange) -> ASGIApp:
@@ -107,15 +103,7 @@ async def pool(exchange: Exchange) -> ASGIApp:
 
     if task == "classify" and request.dimensions is not None:
         exchange.body.refuse("dimensions", "applies to embeddings only")
-    return await _answer(exchange, work, lambda result: pooled_object(head, *result, encoding=request.encoding))
-
-
-async def _answer(exchange: Exchange, work: Callable[[], Awaitable[Any]], write: Callable[[Any], Any]) -> ASGIApp:
-    """Answer with the result of `work`; cancel it if the client disconnects."""
-    await exchange.admit()
-    exchange.model.session.check_room()
-    result = await run_until_disconnect(exchange.request.receive, work)
-    return send_nothing if result is None else reply(write(result))
+    return reply(pooled_object(head, *await exchange.run(work), encoding=request.encoding))
 
 
 async def _classes(exchange: Exchange, request: PoolRequest) -> tuple[list[Classification], int]:

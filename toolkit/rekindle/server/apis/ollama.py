@@ -15,7 +15,7 @@ from rekindle.core.errors import RekindleError
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server.apis.templates import template_of
 from rekindle.server.errors import api_error_of
-from rekindle.server.exchange import Exchange, send_nothing
+from rekindle.server.exchange import Exchange
 from rekindle.server.guards import reply
 from rekindle.server.models.served import Models
 from rekindle.server.models.session import ServedSession
@@ -32,7 +32,6 @@ from rekindle.server.reading.ollama import (
     read_ollama_embedding,
     read_ollama_generate,
 )
-from rekindle.server.streaming import run_until_disconnect
 from rekindle.server.writing.ollama import (
     API_VERSION,
     LINES,
@@ -126,10 +125,7 @@ async def embed(exchange: Exchange) -> ASGIApp:
     _keep(exchange, request.keep_alive)
     if not request.texts:
         return reply({"model": exchange.model.name, "embeddings": []})
-    result = await _embed(exchange, request)
-    if result is None:
-        return send_nothing
-    vectors, count = result
+    vectors, count = await _embed(exchange, request)
     times = {"total_duration": nanoseconds(perf_counter() - start), "load_duration": 0}
     return reply({"model": exchange.model.name, "embeddings": vectors, **times, "prompt_eval_count": count})
 
@@ -138,22 +134,20 @@ async def create_embedding(exchange: Exchange) -> ASGIApp:
     """Serve POST /api/embeddings: the vector of a text."""
     request = read_ollama_embedding(exchange.body)
     _keep(exchange, request.keep_alive)
-    result = await _embed(exchange, request)
-    return send_nothing if result is None else reply({"embedding": result[0][0]})
+    vectors, _ = await _embed(exchange, request)
+    return reply({"embedding": vectors[0]})
 
 
-async def _embed(exchange: Exchange, request: OllamaEmbedding) -> tuple[list[list[float]], int] | None:
-    """Return vectors, and the number of tokens in their texts; None if the client disconnects first."""
+async def _embed(exchange: Exchange, request: OllamaEmbedding) -> tuple[list[list[float]], int]:
+    """Return vectors, and the number of tokens in their texts."""
     session = exchange.model.session
     inputs, count = await run_sync(_inputs, session, request, exchange.model.longest)
-    await exchange.admit()
-    session.check_room()
     options = {"dimensions": request.dimensions, "adapter": exchange.model.adapter, "progress": False}
     try:
-        vectors = await run_until_disconnect(exchange.request.receive, lambda: session.embed(**inputs, **options))
+        vectors = await exchange.run(lambda: session.embed(**inputs, **options))
     except RekindleError as error:
         raise api_error_of(error, {"texts": "input", "token_ids": "input"}) from error
-    return None if vectors is None else (vectors.tolist(), count)
+    return vectors.tolist(), count
 
 
 def _inputs(session: ServedSession, request: OllamaEmbedding, longest: int) -> tuple[dict[str, Any], int]:

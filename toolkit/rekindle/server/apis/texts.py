@@ -8,12 +8,11 @@ from anyio.to_thread import run_sync
 from starlette.types import ASGIApp
 
 from rekindle.server.errors import ApiError
-from rekindle.server.exchange import Exchange, send_nothing
+from rekindle.server.exchange import Exchange
 from rekindle.server.guards import reply
 from rekindle.server.models.served import ServedModel
 from rekindle.server.models.session import ServedSession
 from rekindle.server.reading.texts import Inputs, TokenizeRequest, read_embedding, read_tokenize, tokens_of
-from rekindle.server.streaming import run_until_disconnect
 from rekindle.server.writing.texts import embeddings, pieces_object, tokens_object
 
 
@@ -21,8 +20,6 @@ async def create_embeddings(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/embeddings: vectors of texts."""
     session = exchange.model.session
     request = read_embedding(exchange.body, exchange.limits.prompts, exchange.model.form)
-    await exchange.admit()
-    session.check_room()
 
     async def work() -> tuple[Any, int]:
         inputs, count = await run_sync(prompts_of, exchange.model, request.inputs)
@@ -35,10 +32,7 @@ async def create_embeddings(exchange: Exchange) -> ASGIApp:
         )
         return vectors, count
 
-    result = await run_until_disconnect(exchange.request.receive, work)
-    if result is None:
-        return send_nothing
-    vectors, count = result
+    vectors, count = await exchange.run(work)
     return reply(embeddings(vectors, exchange.model.name, count, request.encoding))
 
 
