@@ -14,15 +14,13 @@ from rekindle.server.reading.call import Call, TokenReports
 from rekindle.server.reading.chat import ChatRequest
 from rekindle.server.reading.tools import INPUT, CustomTool
 from rekindle.server.writing.common import (
-    DONE,
     EVENT_STREAM,
+    CompletionEvents,
     Head,
     error_events,
-    event,
     finish_reason,
     stop_reason,
     usage,
-    usage_so_far,
 )
 from rekindle.server.writing.continuation import reading_of, without_continued
 from rekindle.server.writing.logprobs import chat_logprobs, prompt_scores
@@ -122,65 +120,46 @@ class ChatChunks:
     content_type = EVENT_STREAM
 
     def __init__(self, head: Head, request: ChatRequest, records: Sequence[Record]):
-        self._head, self._request, self._records = head, request, records
+        self._request = request
+        self._events = CompletionEvents(head, "chat.completion.chunk", request.call, records)
         self._choices = [_ChoiceChunks(request) for _ in records]
-        self._tokens = 0
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
-        reports, chunks = self._request.call.reports, []
+        with_ids, chunks = self._request.call.reports.ids, []
         deltas = self._choices[choice].push(piece, record)
-        if reports.ids and not deltas:
+        if with_ids and not deltas:
             deltas = [({"content": ""}, None)]
         for place, (delta, logprobs) in enumerate(deltas, 1):  # the last one has the tokens of the piece
             tokens = piece.token_ids if place == len(deltas) else ()
-            self._tokens += len(tokens)
-            prompt = record.prompt_token_ids if reports.ids and "role" in delta else ()
-            chunks.append(self._chunk(choice, delta, None, logprobs, list(tokens) if reports.ids else None, prompt))
-        self._tokens += 0 if deltas else len(piece.token_ids)
+            self._events.tokens += len(tokens)
+            entry = _choice_object(choice, delta, logprobs) | ({"token_ids": list(tokens)} if with_ids else {})
+            prompt = {"prompt_token_ids": list(record.prompt_token_ids)} if with_ids and "role" in delta else {}
+            chunks.append(self._events.chunk(entry, **prompt))
+        self._events.tokens += 0 if deltas else len(piece.token_ids)
         return chunks
 
     def end(self, choice: int, generation: Generation, record: Record) -> list[bytes]:
         """See `Chunks`."""
         writer = self._choices[choice]
-        chunks = [self._chunk(choice, delta, None, None) for delta in writer.finish()]
+        entries = [_choice_object(choice, delta) for delta in writer.finish()]
         reason = finish_reason(generation, has_calls=writer.calls > 0)
-        return [*chunks, self._chunk(choice, {}, reason, None, stop=stop_reason(generation, self._request.call))]
+        stop = stop_reason(generation, self._request.call)
+        entries.append({**_choice_object(choice, {}), "finish_reason": reason, "stop_reason": stop})
+        return [self._events.chunk(entry) for entry in entries]
 
     def last(self, generations: Sequence[Generation]) -> list[bytes]:
         """See `Chunks`."""
-        streaming = self._request.call.streaming
-        if streaming is None or not streaming.usage:
-            return [DONE]
-        totals = usage(generations, self._request.call.choices)
-        return [event({**self._head.of("chat.completion.chunk"), "choices": [], "usage": totals}), DONE]
+        return self._events.last(generations)
 
     def error_event(self, error: ApiError) -> bytes:
         """See `Chunks`."""
         return error_events(error)
 
-    def _chunk(
-        self,
-        index: int,
-        delta: Mapping[str, Any],
-        reason: str | None,
-        logprobs: Any,
-        token_ids: Sequence[int] | None = None,
-        prompt: Sequence[int] = (),
-        stop: str | int | None = None,
-    ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        if reason is not None:
-            choice["stop_reason"] = stop
-        if token_ids is not None:
-            choice["token_ids"] = token_ids
-        chunk: dict[str, Any] = {**self._head.of("chat.completion.chunk"), "choices": [choice]}
-        if prompt:
-            chunk["prompt_token_ids"] = list(prompt)
-        streaming = self._request.call.streaming
-        if streaming is not None and streaming.continuous:
-            chunk["usage"] = usage_so_far(self._records, self._request.call.choices, self._tokens)
-        return event(chunk)
+
+def _choice_object(index: int, delta: Mapping[str, Any], logprobs: Any = None) -> dict[str, Any]:
+    """Return a part of an unfinished choice."""
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
 
 
 class CallProgress:

@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import time
 from typing import Any, Final, Protocol
@@ -68,6 +68,39 @@ class Chunks(Protocol):
     def error_event(self, error: ApiError) -> bytes:
         """Return the last event of an answer that failed after its start."""
         ...
+
+
+class CompletionEvents:
+    """Events of a completion or a chat completion: its chunks, with the usage on demand, and its end.
+
+    Args:
+        head: the identity of the answer.
+        kind: the kind of each chunk.
+        call: the call of the session.
+        records: the record of each choice's request.
+
+    Attributes:
+        tokens: the number of generated tokens so far.
+    """
+
+    def __init__(self, head: Head, kind: str, call: Call, records: Sequence[Record]):
+        self._head, self._call, self._records = head.of(kind), call, records
+        self.tokens = 0
+
+    def chunk(self, choice: Mapping[str, Any], **fields: Any) -> bytes:
+        """Return the event of a chunk with a part of a choice, and further fields."""
+        chunk: dict[str, Any] = {**self._head, "choices": [choice], **fields}
+        streaming = self._call.streaming
+        if streaming is not None and streaming.continuous:
+            chunk["usage"] = usage_so_far(self._records, self._call.choices, self.tokens)
+        return event(chunk)
+
+    def last(self, generations: Sequence[Generation]) -> list[bytes]:
+        """Return the last events: the usage if the body asks for it, and the mark of the end."""
+        streaming = self._call.streaming
+        if streaming is None or not streaming.usage:
+            return [DONE]
+        return [event({**self._head, "choices": [], "usage": usage(generations, self._call.choices)}), DONE]
 
 
 _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}

@@ -1,6 +1,6 @@
 """Completions, complete and in chunks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import nan
 from typing import Any
 
@@ -10,15 +10,13 @@ from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.completion import CompletionRequest, Text
 from rekindle.server.writing.common import (
-    DONE,
     EVENT_STREAM,
+    CompletionEvents,
     Head,
     error_events,
-    event,
     finish_reason,
     stop_reason,
     usage,
-    usage_so_far,
 )
 from rekindle.server.writing.logprobs import TextLogprobs, prompt_scores
 
@@ -105,38 +103,36 @@ class CompletionChunks:
     content_type = EVENT_STREAM
 
     def __init__(self, head: Head, request: CompletionRequest, records: Sequence[Record], decode: Decode):
-        self._head, self._request, self._records, self._decode = head, request, records, decode
+        self._request, self._decode = request, decode
+        self._events = CompletionEvents(head, KIND, request.call, records)
         self._has_started = [False] * len(records)
-        self._tokens = 0
         self._logprobs = [TextLogprobs(by_id=request.call.reports.by_id) for _ in records]
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
         echo, scores, fields = self._start(choice, record)
         text = echo + piece.text
-        self._tokens += len(piece.token_ids)
+        self._events.tokens += len(piece.token_ids)
         if self._request.call.reports.ids:
             fields["token_ids"] = list(piece.token_ids)
+        logprobs = None
         if self._request.logprobs is not None:
-            return [
-                self._chunk(choice, text, None, self._logprobs[choice].of([*scores, *(piece.logprobs or ())]), fields)
-            ]
-        return [self._chunk(choice, text, None, None, fields)] if text or fields else []
+            logprobs = self._logprobs[choice].of([*scores, *(piece.logprobs or ())])
+        if not (text or fields or logprobs):
+            return []
+        entry = {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": None, **fields}
+        return [self._events.chunk(entry)]
 
     def end(self, choice: int, generation: Generation, record: Record) -> list[bytes]:
         """See `Chunks`."""
         echo, scores, fields = self._start(choice, record)
         logprobs = self._logprobs[choice].of(scores) if scores else None
-        fields["stop_reason"] = stop_reason(generation, self._request.call)
-        return [self._chunk(choice, echo, finish_reason(generation), logprobs, fields)]
+        entry = {"index": choice, "text": echo, "logprobs": logprobs, "finish_reason": finish_reason(generation)}
+        return [self._events.chunk({**entry, **fields, "stop_reason": stop_reason(generation, self._request.call)})]
 
     def last(self, generations: Sequence[Generation]) -> list[bytes]:
         """See `Chunks`."""
-        streaming = self._request.call.streaming
-        if streaming is None or not streaming.usage:
-            return [DONE]
-        totals = usage(generations, self._request.call.choices)
-        return [event({**self._head.of(KIND), "choices": [], "usage": totals}), DONE]
+        return self._events.last(generations)
 
     def error_event(self, error: ApiError) -> bytes:
         """See `Chunks`."""
@@ -156,11 +152,3 @@ class CompletionChunks:
             scores = _prompt_scores(ids, record.prompt_logprobs, self._decode)
             self._logprobs[choice] = TextLogprobs(_count_added(scores, prompt), by_id=request.call.reports.by_id)
         return prompt_text(prompt, self._decode), scores, fields
-
-    def _chunk(self, index: int, text: str, reason: str | None, logprobs: Any, fields: Mapping[str, Any]) -> bytes:
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason, **fields}
-        chunk: dict[str, Any] = {**self._head.of(KIND), "choices": [choice]}
-        streaming = self._request.call.streaming
-        if streaming is not None and streaming.continuous:
-            chunk["usage"] = usage_so_far(self._records, self._request.call.choices, self._tokens)
-        return event(chunk)
