@@ -1,12 +1,12 @@
 """Responses, OpenAI's successor of chat completions, complete and in events."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece, TokenLogprob
-from rekindle.core.text.response import CallPiece, Part, Reading
+from rekindle.core.text.response import CallPiece, Part, PartKind, Reading
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.responses import ResponseRequest
@@ -105,6 +105,54 @@ def _call_item(head: Head, place: int, piece: CallPiece, *, is_custom: bool) -> 
     return {**item, "call_id": piece.id, "name": piece.name, "input" if is_custom else "arguments": piece.arguments}
 
 
+@dataclass(slots=True)
+class _OpenItem:
+    """The item that grows in a stream: a text, reasoning, or a call.
+
+    Attributes:
+        head: the identity of the response.
+        index: its place in the output.
+        kind: the kind of its parts.
+        call: the first piece of a call; None for another item.
+        is_custom: whether the call is that of a custom tool.
+        texts: its text so far, or its arguments, in pieces.
+        logprobs: the log-probabilities of its tokens so far.
+    """
+
+    head: Head
+    index: int
+    kind: PartKind
+    call: CallPiece | None = None
+    is_custom: bool = False
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[Item] = field(default_factory=list)
+
+    def object(self, text: str) -> Item:
+        """Return the item as if it ended with this text."""
+        if self.call is not None:
+            return _call_item(self.head, self.index, replace(self.call, arguments=text), is_custom=self.is_custom)
+        if self.kind == "reasoning":
+            return _reasoning_item(self.head, self.index, text)
+        return _message_item(self.head, self.index, text, self.logprobs)
+
+    @property
+    def event(self) -> str:
+        """The start of the names of its events."""
+        if self.call is not None:
+            return "response.custom_tool_call_input" if self.is_custom else "response.function_call_arguments"
+        return "response.reasoning_text" if self.kind == "reasoning" else "response.output_text"
+
+    @property
+    def place(self) -> Item:
+        """The fields of its events for its place."""
+        place = {"item_id": self.object("")["id"], "output_index": self.index}
+        return place if self.call is not None else {**place, "content_index": 0}
+
+    def scores(self, logprobs: Sequence[Item]) -> Item:
+        """Return the field of its events for log-probabilities; only a text has one."""
+        return {"logprobs": list(logprobs)} if self.kind == "content" else {}
+
+
 class ResponseChunks:
     """Writer of a response as events. An item is open while its text grows.
 
@@ -121,11 +169,8 @@ class ResponseChunks:
         self._reading: Reading | None = None
         self._sequence_number = 0
         self._items: list[Item] = []
-        self._open: str | None = None
-        self._text: list[str] = []
-        self._tokens: list[TokenLogprob] = []
-        self._logprobs: list[Item] = []
-        self._call: CallPiece | None = None
+        self._open: _OpenItem | None = None
+        self._tokens: list[TokenLogprob] = []  # of the content, and of marks around it, not written yet
         self._progress = CallProgress(one_call=request.one_call, custom=request.custom)
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
@@ -174,7 +219,7 @@ class ResponseChunks:
             for _, piece, is_first in self._progress.take(part):
                 events += self._grow_call(piece, is_first=is_first)
             if self._progress.complete > complete:
-                events += self._close()
+                events += self._close(complete=True)
             text = self._progress.text_of(part, self._request.call)
             events += self._grow("content", text) if text else []
         return events
@@ -182,94 +227,59 @@ class ResponseChunks:
     def _grow_call(self, piece: CallPiece, *, is_first: bool) -> list[bytes]:
         """Return the events for more arguments of a call."""
         events: list[bytes] = []
-        if is_first:
+        item = self._open
+        if is_first or item is None:
             events += self._close(complete=False)
-            self._open, self._text, self._call = "tool_call", [], piece
-            events.append(self._added_event({**self._item(""), "status": "in_progress"}))
-        self._text.append(piece.arguments)
-        return [*events, self._call_event("delta", delta=piece.arguments)]
+            is_custom = piece.name in self._request.custom
+            item = _OpenItem(self._head, len(self._items), "tool_call", piece, is_custom)
+            events.append(self._begin(item))
+        item.texts.append(piece.arguments)
+        return [*events, self._event(f"{item.event}.delta", **item.place, delta=piece.arguments)]
 
-    def _close_call(self, *, complete: bool) -> list[bytes]:
-        """Return the events for the end of the open call; a cut or malformed one stays incomplete."""
-        text = "".join(self._text)
-        item = {**self._item(text), "status": "completed" if complete else "incomplete"}
-        fields = {"input": text} if self._is_custom else {"arguments": text, "name": item["name"]}
-        events = [self._call_event("done", **fields)] if complete else []
-        events.append(self._event("response.output_item.done", output_index=len(self._items), item=item))
-        self._items.append(item)
-        self._open = None
-        return events
-
-    def _call_event(self, kind: str, **fields: Any) -> bytes:
-        place = {"item_id": self._item("")["id"], "output_index": len(self._items)}
-        name = "custom_tool_call_input" if self._is_custom else "function_call_arguments"
-        return self._event(f"response.{name}.{kind}", **place, **fields)
-
-    @property
-    def _is_custom(self) -> bool:
-        """True if the open call is that of a custom tool."""
-        return self._call is not None and self._call.name in self._request.custom
-
-    def _grow(self, kind: str, text: str) -> list[bytes]:
+    def _grow(self, kind: PartKind, text: str) -> list[bytes]:
         """Return the events for more text of this kind."""
         events: list[bytes] = []
-        if self._open != kind:
+        item = self._open
+        if item is None or item.kind != kind:
             events += self._close(complete=False)
-            self._open, self._text, self._logprobs = kind, [], []
-            empty = self._item("")
-            events.append(self._added_event({**empty, "status": "in_progress", "content": []}))
-            events.append(self._part_event("response.content_part.added", part=empty["content"][0]))
-        self._text.append(text)
-        logprobs = self._take_logprobs(text) if kind == "content" else []
-        self._logprobs += logprobs
-        return [*events, self._part_event(f"{self._prefix}.delta", delta=text, **self._with_logprobs(logprobs))]
+            item = _OpenItem(self._head, len(self._items), kind)
+            events.append(self._begin(item, content=[]))
+            part = item.object("")["content"][0]
+            events.append(self._event("response.content_part.added", **item.place, part=part))
+        item.texts.append(text)
+        logprobs = self._take_logprobs(item, text) if kind == "content" else []
+        item.logprobs += logprobs
+        return [*events, self._event(f"{item.event}.delta", **item.place, delta=text, **item.scores(logprobs))]
 
-    def _take_logprobs(self, text: str) -> list[Item]:
+    def _take_logprobs(self, item: _OpenItem, text: str) -> list[Item]:
         """Take the log-probabilities for more text of the content, without marks before its beginning."""
-        tokens, after = (self._tokens, []) if self._logprobs else tokens_of(text, self._tokens)
+        tokens, after = (self._tokens, []) if item.logprobs else tokens_of(text, self._tokens)
         self._tokens = list(after)
         return output_logprobs(tokens)
 
-    def _close(self, *, complete: bool = True) -> list[bytes]:
-        """Return the events for the end of the open item, which is a complete call only if `complete`."""
-        if self._open is None:
+    def _begin(self, item: _OpenItem, **fields: Any) -> bytes:
+        """Open an item, and return the event for it."""
+        self._open = item
+        empty = {**item.object(""), "status": "in_progress", **fields}
+        return self._event("response.output_item.added", output_index=item.index, item=empty)
+
+    def _close(self, *, complete: bool) -> list[bytes]:
+        """Return the events for the end of the open item; a cut or malformed call stays incomplete."""
+        item, self._open = self._open, None
+        if item is None:
             return []
-        if self._open == "tool_call":
-            return self._close_call(complete=complete)
-        text = "".join(self._text)
-        item = self._item(text)
-        events = [
-            self._part_event(f"{self._prefix}.done", text=text, **self._with_logprobs(self._logprobs)),
-            self._part_event("response.content_part.done", part=item["content"][0]),
-            self._event("response.output_item.done", output_index=len(self._items), item=item),
-        ]
-        self._items.append(item)
-        self._open = None
-        return events
-
-    def _item(self, text: str) -> Item:
-        """Return the open item with a text."""
-        if self._open == "tool_call":
-            assert self._call is not None, "a call is open"
-            piece = replace(self._call, arguments=text)
-            return _call_item(self._head, len(self._items), piece, is_custom=self._is_custom)
-        if self._open == "reasoning":
-            return _reasoning_item(self._head, len(self._items), text)
-        return _message_item(self._head, len(self._items), text, self._logprobs)
-
-    @property
-    def _prefix(self) -> str:
-        return "response.reasoning_text" if self._open == "reasoning" else "response.output_text"
-
-    def _with_logprobs(self, logprobs: Sequence[Item]) -> dict[str, Any]:
-        return {} if self._open == "reasoning" else {"logprobs": list(logprobs)}
-
-    def _added_event(self, item: Item) -> bytes:
-        return self._event("response.output_item.added", output_index=len(self._items), item=item)
-
-    def _part_event(self, kind: str, **fields: Any) -> bytes:
-        place = {"item_id": self._item("")["id"], "output_index": len(self._items), "content_index": 0}
-        return self._event(kind, **place, **fields)
+        text, events = "".join(item.texts), list[bytes]()
+        final = item.object(text)
+        if item.call is None:
+            events.append(self._event(f"{item.event}.done", **item.place, text=text, **item.scores(item.logprobs)))
+            events.append(self._event("response.content_part.done", **item.place, part=final["content"][0]))
+        elif complete:
+            fields = {"input": text} if item.is_custom else {"arguments": text, "name": item.call.name}
+            events.append(self._event(f"{item.event}.done", **item.place, **fields))
+        else:
+            final["status"] = "incomplete"
+        self._items.append(final)
+        return [*events, self._event("response.output_item.done", output_index=item.index, item=final)]
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         self._sequence_number += 1
