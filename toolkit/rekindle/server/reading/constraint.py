@@ -49,9 +49,7 @@ def read_schema(parent: Fields, name: str) -> dict[str, Any]:
     wrapper = parent.take_fields(name)
     if wrapper is None:
         parent.refuse_missing(name)
-    schema = wrapper.take("schema", dict)
-    if schema is None:
-        wrapper.refuse_missing("schema")
+    schema = wrapper.require("schema", dict)
     wrapper.finish({}, ("name", "description", "strict"))
     return schema
 

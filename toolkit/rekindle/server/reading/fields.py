@@ -6,7 +6,7 @@ from typing import Any, NoReturn, TypeVar
 
 from rekindle.core.errors import likely
 from rekindle.core.request.checks import preview
-from rekindle.server.errors import ApiError, invalid_field
+from rekindle.server.errors import invalid_field
 
 T = TypeVar("T")
 
@@ -75,6 +75,17 @@ class Fields:
             )
         return value
 
+    def require(self, name: str, kind: type[T]) -> T:
+        """Take a field of type `kind`.
+
+        Raises:
+            ApiError: the field is missing or has another type.
+        """
+        value = self.take(name, kind)
+        if value is None:
+            self.refuse_missing(name)
+        return value
+
     def flag(self, name: str, default: bool = False) -> bool:
         """Take a boolean field; `default` if absent."""
         value = self.take(name, bool)
@@ -140,11 +151,11 @@ def parse_body(body: bytes, *, strict: bool = False) -> Fields:
         value = json.loads(body, parse_constant=_reject_constant)
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}"
-        raise ApiError(400, f"the body is not JSON: {error.msg} at {position}") from None
+        raise invalid_field(None, f"the body is not JSON: {error.msg} at {position}") from None
     except (ValueError, RecursionError):
-        raise ApiError(400, "the body is not JSON in UTF-8 with finite numbers") from None
+        raise invalid_field(None, "the body must be JSON in UTF-8 with finite numbers, and cannot be read") from None
     if not isinstance(value, dict):
-        raise ApiError(400, "the body must be a JSON object")
+        raise invalid_field(None, f"the body must be a JSON object, got {preview(value)}")
     return Fields(value, strict=strict)
 
 

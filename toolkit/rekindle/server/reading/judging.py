@@ -94,9 +94,7 @@ class PoolRequest:
 
 def read_ranking(body: Fields, most: int) -> RankRequest:
     """Return the ranking requested by a body of at most `most` documents; raise ApiError if the body is invalid."""
-    query = body.take("query", str)
-    if query is None:
-        body.refuse_missing("query")
+    query = body.require("query", str)
     plain = "documents" not in body.peek(("documents",)) and "texts" in body.peek(("texts",))
     name = "texts" if plain else "documents"
     documents = _documents(body, name, most)

@@ -205,11 +205,10 @@ def _schema(form: Fields | None) -> dict[str, Any] | None:
     """Return the JSON schema of an output format; None without one."""
     if form is None:
         return None
-    kind, schema = form.take("type", str), form.take("schema", dict)
+    kind = form.take("type", str)
     if kind != "json_schema":
         form.refuse("type", f"must be json_schema, got {preview(kind)}")
-    if schema is None:
-        form.refuse_missing("schema")
+    schema = form.require("schema", dict)
     form.finish({}, ("name",))
     return schema
 

@@ -270,10 +270,7 @@ def read_ollama_embed(body: Fields, most: int) -> OllamaEmbedding:
 
 def read_ollama_embedding(body: Fields) -> OllamaEmbedding:
     """Return the request for one embedding in a body; raise ApiError if the body is invalid."""
-    text = body.take("prompt", str)
-    if text is None:
-        body.refuse_missing("prompt")
-    keep_alive = keep_alive_in(body)
+    text, keep_alive = body.require("prompt", str), keep_alive_in(body)
     body.finish({}, ("options",))
     return OllamaEmbedding([text], None, True, keep_alive)
 

@@ -220,10 +220,7 @@ def _format(body: Fields) -> dict[str, Any]:
         case "json_object":
             options = {"json_schema": ANY_OBJECT}
         case "json_schema":
-            schema = text_format.take("schema", dict)
-            if schema is None:
-                text_format.refuse_missing("schema")
-            options = {"json_schema": schema}
+            options = {"json_schema": text_format.require("schema", dict)}
         case kind:
             text_format.refuse("type", f"must be text, json_object or json_schema, got {kind!r:.80}")
     text_format.finish({}, ("name", "description", "strict"))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
 from rekindle.core.text.responses.formats import PLAIN
 from rekindle.server.reading.call import MAX_TOKEN_ID
@@ -138,10 +139,8 @@ def _read_content(body: Fields) -> TokenizeRequest:
 
 def tokens_of(body: Fields) -> list[int]:
     """Return the token ids to decode; raise ApiError if the field is missing or invalid."""
-    tokens = body.take("tokens", list)
-    if tokens is None:
-        body.refuse_missing("tokens")
+    tokens = body.require("tokens", list)
     if not all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in tokens):
-        body.refuse("tokens", "must be a list of token ids")
+        body.refuse("tokens", f"must be a list of token ids, got {preview(tokens)}")
     body.finish({})
     return tokens
