@@ -560,6 +560,7 @@ async def test_a_stuck_engine_is_unavailable_and_health_says_in_which_tick(settl
         )
         reply = await ask(served, "/health")
         assert (reply.status, reply.error["message"][:31]) == (503, "the engine is stuck in tick 1 f")
+        assert reply.error["type"] == "service_unavailable_error"
         settler.release()
         await until(lambda: session.stuck is None, "the tick has settled")
         assert (await ask(served, "/health")).status == 200
@@ -631,10 +632,10 @@ async def test_pages_of_other_origins_may_ask_only_if_they_are_named(texts: Sess
 
 
 def test_empty_keys_are_refused(texts: Session) -> None:
-    with pytest.raises(rekindle.ConfigError, match="api_keys must be a list of non-empty strings"):
-        app(texts, api_keys=[""])
-    with pytest.raises(rekindle.ConfigError, match="api_keys must be a list of non-empty strings"):
-        app(texts, api_keys="key")
+    keys: Any
+    for keys, came in [([""], "an empty one"), ("key", "one string: put it in a list"), ([1], "an item of type int")]:
+        with pytest.raises(rekindle.ConfigError, match=f"api_keys must be a list of non-empty strings, got {came}"):
+            app(texts, api_keys=keys)
 
 
 # Conversations

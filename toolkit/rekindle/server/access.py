@@ -27,5 +27,9 @@ class Access:
         """Check the types."""
         for name in ("api_keys", "admin_keys", "origins"):
             values = getattr(self, name)
-            if isinstance(values, str) or not all(values):
-                raise ConfigError(f"{name} must be a list of non-empty strings")
+            if isinstance(values, str):  # a key is no part of the message
+                raise ConfigError(f"{name} must be a list of non-empty strings, got one string: put it in a list")
+            for each in values:
+                if not isinstance(each, str) or not each:
+                    item = "an empty one" if each == "" else f"an item of type {type(each).__name__}"
+                    raise ConfigError(f"{name} must be a list of non-empty strings, got {item}")

@@ -69,7 +69,7 @@ class ApiError(Exception):
 
 def shutdown_error() -> ApiError:
     """Return the error for requests cut off by a shutdown of the server."""
-    return _unavailable("the server shut down before the answer was complete; retry")
+    return unavailable("the server shut down before the answer was complete; retry")
 
 
 def invalid_field(param: str | None, message: str) -> ApiError:
@@ -94,20 +94,20 @@ def api_error_of(error: Exception, fields: Mapping[str, str]) -> ApiError:
             message = "the waiting queue is full; retry later"
             return ApiError(HTTPStatus.TOO_MANY_REQUESTS, message, "rate_limit_error", code="rate_limit_exceeded")
         case WeightsChanged():
-            return _unavailable("the model's weights were replaced before the answer was complete; retry")
+            return unavailable("the model's weights were replaced before the answer was complete; retry")
         case RequestCancelled():
-            return _unavailable("the request was cancelled where the model runs; retry")
+            return unavailable("the request was cancelled where the model runs; retry")
         case LogitsNotFinite():
             message = "the model computed NaN or infinity for this request"
             return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, message, "internal_server_error")
         case StepTimeout():
-            return _unavailable("the device that runs the model does not respond; retry later")
+            return unavailable("the device that runs the model does not respond; retry later")
         case NoWeights():
-            return _unavailable("the model has no weights yet; retry later")
+            return unavailable("the model has no weights yet; retry later")
         case SessionClosed():
-            return _unavailable("the model is being shut down")
+            return unavailable("the model is being shut down")
         case SessionError():
-            return _unavailable("the engine that runs the model has failed")
+            return unavailable("the engine that runs the model has failed")
     LOG.error("a request failed in the server: %s", type(error).__name__)  # its message may contain a client's text
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed at this request", "internal_server_error")
 
@@ -119,7 +119,8 @@ def _invalid(error: Exception, message: str, fields: Mapping[str, str]) -> ApiEr
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
 
 
-def _unavailable(message: str) -> ApiError:
+def unavailable(message: str) -> ApiError:
+    """Return the error for requests that cannot be served for now."""
     return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message, UNAVAILABLE)
 
 

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
@@ -29,6 +30,7 @@ from rekindle.server.writing.common import Chunks, Head
 
 T = TypeVar("T")
 
+JSON: Final = "application/json"
 BROWSER_HEADERS = frozenset({"origin", "sec-fetch-site"})
 """Headers in requests of browsers for other sites' pages; pages cannot leave them out."""
 
@@ -187,8 +189,9 @@ class Endpoint:
 def check_type(request: Request) -> None:
     """Raise unless the header declares JSON, a type that pages of other sites cannot send without permission (CORS)."""
     kind = _type_of(request)
-    if kind != "application/json":
-        raise ApiError(415, f"the body must be of content type application/json, got {kind!r:.80}")
+    if kind != JSON:
+        message = f"the body must be of content type {JSON}, got {kind!r:.80}"
+        raise ApiError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
 
 
 def check_origin(request: Request) -> None:
@@ -196,8 +199,10 @@ def check_origin(request: Request) -> None:
 
     The clients of some APIs give no content type, or another one. Browsers tell the origin of each page with a body.
     """
-    if _type_of(request) != "application/json" and not BROWSER_HEADERS.isdisjoint(request.headers):
-        raise ApiError(415, "a page in a browser must send a body of content type application/json")
+    kind = _type_of(request)
+    if kind != JSON and not BROWSER_HEADERS.isdisjoint(request.headers):
+        message = f"a page in a browser must send a body of content type {JSON}, got {kind!r:.80}"
+        raise ApiError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
 
 
 def _type_of(request: Request) -> str:
@@ -242,7 +247,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
             async for piece in stream:
                 size += len(piece)
                 if size > limits.body_bytes:
-                    raise ApiError(413, f"the body may have at most {limits.body_bytes} bytes")
+                    message = f"the body may have at most {limits.body_bytes} bytes"
+                    raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
                 pieces.append(piece)
         return b"".join(pieces)
-    raise ApiError(408, f"the body must arrive within {limits.body_seconds:g} seconds")
+    raise ApiError(HTTPStatus.REQUEST_TIMEOUT, f"the body must arrive within {limits.body_seconds:g} seconds")

@@ -2,6 +2,7 @@
 
 import hmac
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
 
 import anyio
@@ -102,7 +103,7 @@ class LocalNames:
         if scope["type"] == "http" and not lacks_host and not _is_local(name):
             accepted = ", ".join(sorted(LOCAL_NAMES))
             message = f"this server accepts the hosts {accepted}, got {name!r:.80}; for others, give it API keys"
-            await error_reply(ApiError(421, message), scope)(scope, receive, send)
+            await error_reply(ApiError(HTTPStatus.MISDIRECTED_REQUEST, message), scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -123,7 +124,8 @@ class ApiKeys:
         """Serve a connection."""
         if scope["type"] == "http" and path_of(scope) not in OPEN_PATHS and not has_key(scope, self._accepted):
             message = "give an API key of this server, as 'Authorization: Bearer KEY'"
-            await error_reply(ApiError(401, message, code="invalid_api_key"), scope)(scope, receive, send)
+            error = ApiError(HTTPStatus.UNAUTHORIZED, message, code="invalid_api_key")
+            await error_reply(error, scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

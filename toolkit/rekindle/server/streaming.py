@@ -1,6 +1,7 @@
 """Streamed answers to clients that may read slowly or disconnect."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import TypeVar
 
 import anyio
@@ -160,7 +161,7 @@ class EventStream:
             await _put(writer, self._chunks.end(choice, handle.record.result(), handle.record))
         except anyio.WouldBlock:
             message = f"more than {self._most} chunks were not read, so the request was cancelled; read faster"
-            self._fail(ApiError(408, message, "slow_reader_error"), scope)
+            self._fail(ApiError(HTTPStatus.REQUEST_TIMEOUT, message, "slow_reader_error"), scope)
             self._send_scope.deadline = anyio.current_time() + GRACE_SECONDS
         except Exception as error:
             self._fail(api_error_of(error, self._fields), scope)

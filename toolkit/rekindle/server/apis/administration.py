@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from rekindle.core.errors import ConfigError, HostRefused, ModelError, ModelNotFound, RekindleError
 from rekindle.server.access import Access
-from rekindle.server.errors import ApiError
+from rekindle.server.errors import ApiError, invalid_field
 from rekindle.server.exchange import Service, check_type, read_body
 from rekindle.server.guards import has_key, reply
 from rekindle.server.models.served import only_base
@@ -143,13 +143,12 @@ class Administration:
         body.finish({"is_3d_lora_weight": (False,)})
         async with self._models.use(base) as model:
             if name in (base, *model.aliases):
-                raise ApiError(400, f"{name!r} is the model's name; give the adapter another", param="lora_name")
+                raise invalid_field("lora_name", f"{name!r} is the model's name; give the adapter another")
             if any(card.name == name and card.base != base for card in self._models.cards()):
-                message = f"{name!r} is a name of another model; give the adapter another"
-                raise ApiError(HTTPStatus.BAD_REQUEST, message, param="lora_name")
+                raise invalid_field("lora_name", f"{name!r} is a name of another model; give the adapter another")
             if name in model.session.adapters and not replaces:
                 message = f"the adapter {name!r} is loaded already; load_inplace=true replaces it"
-                raise ApiError(HTTPStatus.BAD_REQUEST, message, param="lora_name")
+                raise invalid_field("lora_name", message)
             await model.session.add_adapter(name, path)
             self._models.note_adapter(base, name, path)
         return PlainTextResponse(f"Success: the adapter {name!r} is loaded.")
@@ -161,7 +160,7 @@ class Administration:
         body.finish({}, ("lora_int_id", "model"))
         base = self._models.base_of(name)
         if not any(card.name == name and card.is_adapter for card in self._models.cards()):
-            raise ApiError(HTTPStatus.BAD_REQUEST, f"{name!r} is a model, not an adapter", param="lora_name")
+            raise invalid_field("lora_name", f"lora_name must be an adapter, got the model {name!r}")
         async with self._models.use_open(base) as model:
             if model is not None:
                 await model.session.remove_adapter(name)
@@ -206,6 +205,5 @@ def _query(request: Request, name: str, *choices: str) -> str:
     parameters: Mapping[str, Any] = request.query_params
     value: str = parameters.get(name, choices[0])
     if value not in choices:
-        message = f"{name} must be {' or '.join(choices)}, got {value!r:.80}"
-        raise ApiError(HTTPStatus.BAD_REQUEST, message, param=name)
+        raise invalid_field(name, f"{name} must be {' or '.join(choices)}, got {value!r:.80}")
     return value

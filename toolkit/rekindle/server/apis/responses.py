@@ -121,7 +121,7 @@ def _limit(text: str | None) -> int:
     if text is None:
         return ITEMS
     if not text.isdecimal() or not 1 <= int(text) <= MOST_ITEMS:
-        raise ApiError(HTTPStatus.BAD_REQUEST, f"limit must be from 1 to {MOST_ITEMS}, got {text!r:.80}", param="limit")
+        raise invalid_field("limit", f"limit must be from 1 to {MOST_ITEMS}, got {text!r:.80}")
     return int(text)
 
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from rekindle.server.apis.openapi import openapi
-from rekindle.server.errors import ApiError, api_error_of
+from rekindle.server.errors import ApiError, api_error_of, unavailable
 from rekindle.server.guards import reply
 from rekindle.server.models.served import ModelCard, Models, only_base, unknown_model
 from rekindle.server.writing.messages import model_object, models_page
@@ -78,7 +78,7 @@ class StateRoutes:
             if (error := model.session.error) is not None:
                 raise api_error_of(error, {})
             if (stuck := model.session.stuck) is not None:
-                raise ApiError(503, f"the engine is {stuck}")
+                raise unavailable(f"the engine is {stuck}; if its device stays silent, start the server again")
         return reply({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:

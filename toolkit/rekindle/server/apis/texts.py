@@ -7,7 +7,7 @@ from typing import Any
 from anyio.to_thread import run_sync
 from starlette.types import ASGIApp
 
-from rekindle.server.errors import ApiError
+from rekindle.server.errors import invalid_field
 from rekindle.server.exchange import Exchange
 from rekindle.server.guards import reply
 from rekindle.server.models.served import ServedModel
@@ -85,7 +85,7 @@ def _is_ids(value: Any) -> bool:
 def _shortened(model: ServedModel, prompt: Any, inputs: Inputs) -> list[int]:
     """Return the token ids of a prompt, cut if it is too long; the special tokens around a text stay."""
     if model.session.tokenizer is None and isinstance(prompt, str):
-        raise ApiError(400, "the model has no tokenizer: give token ids alone", param="input")
+        raise invalid_field("input", "input has texts, and the model has no tokenizer: give token ids alone")
     before, inner, after = _parts(model.session, prompt, special=inputs.special)
     most = model.longest - 1 if inputs.most_tokens == -1 else inputs.most_tokens
     if most is not None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from time import time
 from typing import Protocol
 
@@ -298,4 +299,5 @@ async def _close(base: str, session: ServedSession) -> None:
 
 def _not_opened(base: str, error: RekindleError) -> ApiError:
     LOG.error("%s did not open: %s", base, error)
-    return ApiError(503, f"the model {base!r} cannot be opened: {error}", "model_not_opened")
+    message = f"the model {base!r} cannot be opened: {error}"
+    return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message, "model_not_opened")
