@@ -15,7 +15,7 @@ from rekindle.server.access import Access
 from rekindle.server.errors import ApiError, invalid_field
 from rekindle.server.exchange import Service, check_type, read_body
 from rekindle.server.guards import has_key, reply
-from rekindle.server.models.served import only_base
+from rekindle.server.models.served import ModelCard, card_of, only_base
 from rekindle.server.reading.fields import Fields, parse_body
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -142,13 +142,9 @@ class Administration:
         base = self._base(request, body.take("base_model_name", str) or body.take("model", str))
         body.finish({"is_3d_lora_weight": (False,)})
         async with self._models.use(base) as model:
-            if name in (base, *model.aliases):
-                raise invalid_field("lora_name", f"{name!r} is the model's name; give the adapter another")
-            if any(card.name == name and card.base != base for card in self._models.cards()):
-                raise invalid_field("lora_name", f"{name!r} is a name of another model; give the adapter another")
-            if name in model.session.adapters and not replaces:
-                message = f"the adapter {name!r} is loaded already; load_inplace=true replaces it"
-                raise invalid_field("lora_name", message)
+            for card in self._models.cards():
+                if card.name == name:
+                    _check_replaced(card, base, replaces=replaces)
             await model.session.add_adapter(name, path)
             self._models.note_adapter(base, name, path)
         return PlainTextResponse(f"Success: the adapter {name!r} is loaded.")
@@ -158,13 +154,13 @@ class Administration:
         body = await self._body(request)
         name = _text(body, "lora_name")
         body.finish({}, ("lora_int_id", "model"))
-        base = self._models.base_of(name)
-        if not any(card.name == name and card.is_adapter for card in self._models.cards()):
+        card = card_of(self._models.cards(), name)
+        if not card.is_adapter:
             raise invalid_field("lora_name", f"lora_name must be an adapter, got the model {name!r}")
-        async with self._models.use_open(base) as model:
+        async with self._models.use_open(card.base) as model:
             if model is not None:
                 await model.session.remove_adapter(name)
-            self._models.note_adapter(base, name, None)
+            self._models.note_adapter(card.base, name, None)
         return PlainTextResponse(f"Success: the adapter {name!r} is unloaded.")
 
     async def _bases(self, request: Request) -> Sequence[str]:
@@ -184,6 +180,17 @@ class Administration:
     async def _body(self, request: Request) -> Fields:
         check_type(request)
         return parse_body(await read_body(request, self._limits))
+
+
+def _check_replaced(card: ModelCard, base: str, *, replaces: bool) -> None:
+    """Raise if the name of a card is not free for an adapter of a model; one of its adapters may be replaced."""
+    if card.base != base:
+        raise invalid_field("lora_name", f"{card.name!r} is a name of another model; give the adapter another")
+    if not card.is_adapter:
+        raise invalid_field("lora_name", f"{card.name!r} is the model's name; give the adapter another")
+    if not replaces:
+        message = f"the adapter {card.name!r} is loaded already; load_inplace=true replaces it"
+        raise invalid_field("lora_name", message)
 
 
 def _by_model(name: str, states: Mapping[str, bool]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from rekindle.server.apis.openapi import openapi
 from rekindle.server.errors import ApiError, api_error_of, unavailable
 from rekindle.server.guards import reply
-from rekindle.server.models.served import ModelCard, Models, only_base, unknown_model
+from rekindle.server.models.served import ModelCard, Models, card_of, only_base
 from rekindle.server.writing.messages import model_object, models_page
 from rekindle.server.writing.metrics import joined
 from rekindle.server.writing.texts import model_card
@@ -39,12 +39,10 @@ class StateRoutes:
 
     async def model(self, request: Request) -> Response:
         """Serve GET /v1/models/NAME: one model."""
-        name, cards = request.path_params["name"], self._models.cards()
-        for card in cards:
-            if card.name == name:
-                is_anthropic = _is_anthropic(request)
-                return reply(model_object(name, card.since, card.longest) if is_anthropic else _card(card))
-        raise unknown_model(name, [card.name for card in cards])
+        card = card_of(self._models.cards(), request.path_params["name"])
+        if _is_anthropic(request):
+            return reply(model_object(card.name, card.since, card.longest))
+        return reply(_card(card))
 
     async def version(self, request: Request) -> Response:
         """Serve GET /version: the version of the server."""

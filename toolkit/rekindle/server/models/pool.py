@@ -1,7 +1,7 @@
 """Several models in one server. A model opens for the first request, and closes when idle or in the way."""
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from time import time
@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync
 from rekindle.core.errors import RekindleError
 from rekindle.server.errors import ApiError
 from rekindle.server.models.open_model import OpenModel
-from rekindle.server.models.served import ModelCard, ServedModel, unknown_model
+from rekindle.server.models.served import ModelCard, ServedModel, card_of, cards_of
 from rekindle.server.models.session import ServedSession
 from rekindle.server.tracing.log import LOG
 
@@ -97,10 +97,7 @@ class ModelPool:
         """See `Models`."""
         if name in self._sources:  # even if an adapter of another model has this name
             return name
-        for card in self._cards():
-            if card.name == name:
-                return card.base
-        raise unknown_model(name, [card.name for card in self._cards()])
+        return card_of(self.cards(), name).base
 
     def open_models(self) -> Sequence[ServedModel]:
         """See `Models`."""
@@ -108,7 +105,7 @@ class ModelPool:
 
     def cards(self) -> Sequence[ModelCard]:
         """See `Models`."""
-        return list(self._cards())
+        return [card for base in self._sources for card in self._cards_of(base)]
 
     def keep(self, base: str, seconds: float) -> bool:
         """See `Models`."""
@@ -146,14 +143,11 @@ class ModelPool:
                 for base in list(self._open):
                     await self._close(base)
 
-    def _cards(self) -> Iterator[ModelCard]:
-        for base, source in self._sources.items():
-            entry = self._open.get(base)
-            longest = None if entry is None else entry.model.longest
-            own = (base, *source.aliases)
-            names = [*own, *self._adapters_of(base)] if entry is None else entry.model.names
-            for name in dict.fromkeys(names):
-                yield ModelCard(name, base, name not in own, self._since, longest)
+    def _cards_of(self, base: str) -> list[ModelCard]:
+        entry = self._open.get(base)
+        if entry is not None:
+            return entry.model.cards
+        return cards_of((base, *self._sources[base].aliases), self._adapters_of(base), self._since, None)
 
     def _adapters_of(self, base: str) -> Sequence[str]:
         """Return the names of the adapters of a closed model."""

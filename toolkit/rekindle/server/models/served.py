@@ -1,6 +1,6 @@
 """The models of a server, by the names in requests."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -40,10 +40,9 @@ class ServedModel:
         return None if self.name == self.base else self.name
 
     @property
-    def names(self) -> Sequence[str]:
+    def cards(self) -> "list[ModelCard]":
         """The names of the model, and those of its adapters."""
-        own = (self.base, *self.aliases)
-        return [*own, *(name for name in self.session.adapters if name not in own)]
+        return cards_of((self.base, *self.aliases), self.session.adapters, self.since, self.longest)
 
     @property
     def form(self) -> MessageForm:
@@ -187,9 +186,7 @@ class OneModel:
 
     def base_of(self, name: str) -> str:
         """See `Models`."""
-        if name not in self._model.names:
-            raise unknown_model(name, self._model.names)
-        return self._model.base
+        return card_of(self._model.cards, name).base
 
     def keep(self, base: str, seconds: float) -> bool:
         """See `Models`."""
@@ -208,9 +205,7 @@ class OneModel:
 
     def cards(self) -> Sequence[ModelCard]:
         """See `Models`."""
-        model = self._model
-        own = (model.base, *model.aliases)
-        return [ModelCard(name, model.base, name not in own, model.since, model.longest) for name in model.names]
+        return self._model.cards
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """See `Models`."""
@@ -230,10 +225,29 @@ def only_base(models: Models) -> str:
     return base
 
 
-def unknown_model(name: str, names: Sequence[str]) -> ApiError:
-    """Return the error for an unknown name."""
-    message = f"there is no model {name!r:.200}; this server has {', '.join(map(repr, names))}"
-    return ApiError(HTTPStatus.NOT_FOUND, message, param="model", code="model_not_found")
+def cards_of(own: Sequence[str], adapters: Iterable[str], since: int, longest: int | None) -> list[ModelCard]:
+    """Return the cards of a model.
+
+    Args:
+        own: its names, first the base name.
+        adapters: the names of its adapters; one with a name of the model has no card.
+        since: the start of its service, in seconds since 1970.
+        longest: the most tokens of a prompt and its answer together; None while the model is closed.
+    """
+    return [ModelCard(name, own[0], name not in own, since, longest) for name in dict.fromkeys((*own, *adapters))]
+
+
+def card_of(cards: Sequence[ModelCard], name: str) -> ModelCard:
+    """Return the first card with a name.
+
+    Raises:
+        ApiError: no card has this name.
+    """
+    for card in cards:
+        if card.name == name:
+            return card
+    message = f"there is no model {name!r:.200}; this server has {', '.join(repr(card.name) for card in cards)}"
+    raise ApiError(HTTPStatus.NOT_FOUND, message, param="model", code="model_not_found")
 
 
 def short_name(model: str) -> str:
