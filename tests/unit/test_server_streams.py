@@ -149,13 +149,17 @@ async def test_as_many_chunks_may_be_unread_as_the_bound_says_beside_the_one_tha
             await read_on.wait()
 
     handle: Any = Told(pieces)
-    stream: Any = EventStream([handle], cast(Any, OneByOne()), {}, Limits(unread=4), lambda generations: None)
+    stream: Any = EventStream([handle], cast(Any, OneByOne()), {}, Limits(unread=4), do_nothing)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stream, {}, anyio.sleep_forever, send)
         await handle.last.wait()
         await anyio.wait_all_tasks_blocked()
         read_on.set()
     assert b"".join(sent) == b"chunk " * 5 + end
+
+
+async def do_nothing(_: object) -> None:
+    """Do nothing at the end of a stream."""
 
 
 class Ready:
@@ -201,9 +205,7 @@ class Numbers:
 async def test_chunks_are_sent_in_the_order_in_which_they_are_written(unread: int) -> None:
     """Expect the same of the last chunk of a choice: its usage counts the chunks of the others so far."""
     handles = [Ready(pieces) for pieces in (0, 1, 2, 5, 9)]
-    served = EventStream(
-        cast("Any", handles), cast("Any", Numbers()), {}, Limits(unread=unread), finish=lambda generations: None
-    )
+    served = EventStream(cast("Any", handles), cast("Any", Numbers()), {}, Limits(unread=unread), do_nothing)
     reply = await ask(served, TEXT, {})
     numbers = [int(each) for each in reply.body.split() if each.isdigit()]
     assert numbers == list(range(1, len(numbers) + 1))
@@ -211,11 +213,11 @@ async def test_chunks_are_sent_in_the_order_in_which_they_are_written(unread: in
 
 
 async def test_a_failure_at_the_end_of_a_stream_is_its_last_event() -> None:
-    async def fail() -> None:
+    async def fail(_: object) -> None:
         raise OSError("the disk is away")
 
     chunks = cast("Any", Numbers())
-    served = EventStream(cast("Any", [Ready(2)]), chunks, {}, Limits(), finish=lambda generations: None, settle=fail)
+    served = EventStream(cast("Any", [Ready(2)]), chunks, {}, Limits(), fail)
     reply = await ask(served, TEXT, {})
     assert (reply.body, reply.complete) == (b"1 2 3 internal_server_error", True)
 

@@ -126,8 +126,13 @@ class Exchange:
     ) -> ASGIApp:
         """Return the response with an answer in chunks; `settle` is awaited before the last ones are sent."""
         refine = partial(with_explicit_piece, self.model, call) if call.reports.explicit else None
-        finish = partial(record, self.model.name)
-        return EventStream(handles, chunks, call.fields, self.limits, finish, refine, settle)
+
+        async def finish(generations: Sequence[Generation]) -> None:
+            record(self.model.name, generations)
+            if settle is not None:
+                await settle()
+
+        return EventStream(handles, chunks, call.fields, self.limits, finish, refine)
 
     async def finish(
         self, handles: Sequence[Handle], call: Call, write: Callable[[Sequence[Generation]], dict[str, Any]]

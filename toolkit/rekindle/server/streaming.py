@@ -79,9 +79,8 @@ class EventStream:
         chunks: the writer of the events.
         fields: the field of the body for each keyword of the session call.
         limits: the bounds on unread events and on the wait for the client.
-        finish: called with the generations after the last one.
+        finish: awaited with the generations before the last events are sent.
         refine: adds to a piece behind a sequence of tokens, such as further log-probabilities; None for nothing.
-        settle: awaited before the last events are sent; None for nothing.
     """
 
     def __init__(
@@ -90,21 +89,18 @@ class EventStream:
         chunks: Chunks,
         fields: Mapping[str, str],
         limits: Limits,
-        finish: Callable[[Sequence[Generation]], None],
+        finish: Callable[[Sequence[Generation]], Awaitable[None]],
         refine: Refine | None = None,
-        settle: Callable[[], Awaitable[None]] | None = None,
     ):
-        self._handles, self._chunks, self._fields = handles, chunks, fields
-        self._finish, self._refine, self._settle = finish, refine, settle
-        self._most, self._seconds = limits.unread, limits.unread_seconds
-        self._headers = [(b"content-type", chunks.content_type.encode()), *HEADERS]
+        self._handles, self._chunks, self._fields, self._limits = handles, chunks, fields, limits
+        self._finish, self._refine = finish, refine
         self._send_scope = anyio.CancelScope()
         self._error: ApiError | None = None
         self._has_started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events. Raises `ApiError` if the requests fail before the first event."""
-        writer, reader = anyio.create_memory_object_stream[bytes](self._most)
+        writer, reader = anyio.create_memory_object_stream[bytes](self._limits.unread)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_cancel_on_disconnect, receive, tasks.cancel_scope)
@@ -138,10 +134,8 @@ class EventStream:
 
     async def _write_last(self, writer: MemoryObjectSendStream[bytes]) -> None:
         generations = [handle.record.result() for handle in self._handles]
-        self._finish(generations)
         last = self._chunks.last(generations)
-        if self._settle is not None:
-            await self._settle()
+        await self._finish(generations)
         await _put(writer, last)
 
     async def _write_choice(
@@ -160,7 +154,7 @@ class EventStream:
                 await checkpoint()  # the sender needs a turn: iterating over ready pieces never yields to it
             await _put(writer, self._chunks.end(choice, handle.record.result(), handle.record))
         except anyio.WouldBlock:
-            message = f"more than {self._most} chunks were not read, so the request was cancelled; read faster"
+            message = f"more than {self._limits.unread} chunks were not read, so the request was cancelled; read faster"
             self._fail(ApiError(HTTPStatus.REQUEST_TIMEOUT, message, "slow_reader_error"), scope)
             self._send_scope.deadline = anyio.current_time() + GRACE_SECONDS
         except Exception as error:
@@ -175,9 +169,10 @@ class EventStream:
         async for first in reader:
             if not self._has_started:
                 self._has_started = True
-                await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+                headers = [(b"content-type", self._chunks.content_type.encode()), *HEADERS]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
             body = first + b"".join(_take_available(reader))
-            with anyio.move_on_after(self._seconds) as scope:
+            with anyio.move_on_after(self._limits.unread_seconds) as scope:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
             if scope.cancelled_caught:
                 return
