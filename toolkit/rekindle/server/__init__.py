@@ -1,4 +1,7 @@
-"""An OpenAI-compatible server over a session: `app(session)` for any ASGI server, and `session.serve()` with one."""
+"""A server with the APIs of OpenAI, Anthropic and Ollama.
+
+`app(session)` is for any ASGI server; `session.serve()`, and `rekindle.serve` for several models, bring their own.
+"""
 
 from rekindle.server.application import app
 from rekindle.server.limits import Limits

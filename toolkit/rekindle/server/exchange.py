@@ -155,42 +155,6 @@ class Exchange:
         return await with_explicit(self.model, call, generations) if call.reports.explicit else generations
 
 
-class Endpoint:
-    """ASGI app of a route with a model in the body.
-
-    The model is held until the end of the answer, so that a server of several models does not close it earlier.
-
-    Args:
-        answer: the function for the answer.
-        service: the server's models and rules.
-        convention: the convention for the bodies; None for OpenAI's.
-    """
-
-    def __init__(
-        self,
-        answer: Callable[[Exchange], Awaitable[ASGIApp]],
-        service: Service,
-        convention: "Convention | None" = None,
-    ):
-        self.answer, self._service, self._convention = answer, service, convention or Convention()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
-        request = Request(scope, receive, send)
-        service, convention = self._service, self._convention
-        convention.check(request)
-        body = parse_body(await read_body(request, service.limits), strict=service.strict)
-        name = convention.model_in(body, service.models)
-        if (early := await convention.early(name, body, service.models)) is not None:
-            await early(scope, receive, send)
-            return
-        use = service.models.use(name)
-        async with AsyncExitStack() as uses:
-            model = await run_until_disconnect(receive, lambda: uses.enter_async_context(use))
-            response = await self.answer(Exchange(request, body, model, service))
-            await response(scope, receive, send)
-
-
 def check_type(request: Request) -> None:
     """Raise unless the header declares JSON, a type that pages of other sites cannot send without permission (CORS)."""
     kind = _type_of(request)
@@ -237,6 +201,42 @@ class Convention:
     check: Callable[[Request], None] = check_type
     model_in: Callable[[Fields, Models], str | None] = model_in
     early: Callable[[str | None, Fields, Models], Awaitable[ASGIApp | None]] = open_first
+
+
+class Endpoint:
+    """ASGI app of a route with a model in the body.
+
+    The model is held until the end of the answer, so that a server of several models does not close it earlier.
+
+    Args:
+        answer: the function for the answer.
+        service: the server's models and rules.
+        convention: the convention for the bodies; None for OpenAI's.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Exchange], Awaitable[ASGIApp]],
+        service: Service,
+        convention: Convention | None = None,
+    ):
+        self.answer, self._service, self._convention = answer, service, convention or Convention()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        request = Request(scope, receive, send)
+        service, convention = self._service, self._convention
+        convention.check(request)
+        body = parse_body(await read_body(request, service.limits), strict=service.strict)
+        name = convention.model_in(body, service.models)
+        if (early := await convention.early(name, body, service.models)) is not None:
+            await early(scope, receive, send)
+            return
+        use = service.models.use(name)
+        async with AsyncExitStack() as uses:
+            model = await run_until_disconnect(receive, lambda: uses.enter_async_context(use))
+            response = await self.answer(Exchange(request, body, model, service))
+            await response(scope, receive, send)
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

@@ -249,9 +249,6 @@ class _Sizes:
         self._most, self._total = most, 0
         self._sizes: OrderedDict[str, int] = OrderedDict()
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._sizes
-
     def add(self, name: str, size: int) -> list[str]:
         """Add or renew an entry, and return the names of those over the limit, now removed."""
         self.remove(name)

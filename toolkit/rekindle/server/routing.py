@@ -20,7 +20,7 @@ OLLAMA_PROMPTS: Final[Mapping[str, Convention]] = {
     "/api/chat": Convention(check_origin, ollama.model_in, partial(ollama.unload, in_chat=True)),
     "/api/generate": Convention(check_origin, ollama.model_in, partial(ollama.unload, in_chat=False)),
 }
-"""The conventions for prompts, without which a body may close a model."""
+"""The conventions of the paths for prompts. A body without a prompt may close its model, so it opens none."""
 Answer = Callable[[Exchange], Awaitable[ASGIApp]]
 ANSWERS: Final[Mapping[str, Answer]] = {
     "/v1/chat/completions": openai.create_chat_completion,
@@ -61,33 +61,33 @@ OLLAMA_ANSWERS: Final[Mapping[str, Answer]] = {
 def routes_of(service: Service, access: Access) -> list[Route]:
     """Return the routes of a server."""
     state = StateRoutes(service.models, needs_key=bool(access.api_keys))
-    tags = ollama.OllamaRoutes(service.models)
-    page = DashboardRoutes(service.models)
-    pages = {
+    listings = ollama.OllamaRoutes(service.models)
+    dashboard = DashboardRoutes(service.models)
+    kept_responses = responses.ResponseRoutes(service.responses)
+    answers_to_get = {
         "/v1/models": state.models,
         "/models": state.models,
         "/v1/models/{name:path}": state.model,
         "/tokenizer_info": state.tokenizer_info,
-        "/": page.page,
-        "/dashboard": page.boards,
+        "/": dashboard.page,
+        "/dashboard": dashboard.boards,
         "/health": state.health,
         "/version": state.version,
         "/openapi.json": state.describe,
         "/metrics": state.metrics,
-        "/api/tags": tags.tags,
-        "/api/ps": tags.running,
-        "/api/version": tags.version,
+        "/api/tags": listings.tags,
+        "/api/ps": listings.running,
+        "/api/version": listings.version,
+        "/v1/responses/{id}": kept_responses.retrieve,
+        "/v1/responses/{id}/input_items": kept_responses.list_items,
     }
-    entries = responses.ResponseRoutes(service.responses)
     return [
         *(Route(path, Endpoint(answer, service), methods=["POST"]) for path, answer in ANSWERS.items()),
         *(
             Route(path, Endpoint(answer, service, OLLAMA_PROMPTS.get(path, OLLAMA)), methods=["POST"])
             for path, answer in OLLAMA_ANSWERS.items()
         ),
-        *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
-        Route("/v1/responses/{id}", entries.retrieve, methods=["GET"]),
-        Route("/v1/responses/{id}", entries.delete, methods=["DELETE"]),
-        Route("/v1/responses/{id}/input_items", entries.list_items, methods=["GET"]),
+        *(Route(path, answer, methods=["GET"]) for path, answer in answers_to_get.items()),
+        Route("/v1/responses/{id}", kept_responses.delete, methods=["DELETE"]),
         *Administration(service, access).routes,
     ]

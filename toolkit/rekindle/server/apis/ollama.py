@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter, time
-from typing import Any, Final
+from typing import Any
 
 from anyio.to_thread import run_sync
 from starlette.requests import Request
@@ -35,6 +35,7 @@ from rekindle.server.reading.ollama import (
 from rekindle.server.writing.ollama import (
     API_VERSION,
     LINES,
+    TAG,
     OllamaChunks,
     OllamaHead,
     line,
@@ -45,9 +46,6 @@ from rekindle.server.writing.ollama import (
     show_object,
     tag_object,
 )
-
-TAG: Final = ":latest"
-"""The tag of a model's name without one."""
 
 
 async def chat(exchange: Exchange) -> ASGIApp:

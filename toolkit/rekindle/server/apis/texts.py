@@ -70,10 +70,10 @@ def prompts_of(model: ServedModel, inputs: Inputs) -> tuple[dict[str, Any], int]
 
     If texts and token ids are mixed, or the tokens are not those by default, all become token ids.
     """
-    session, by_default = model.session, inputs.special and inputs.most_tokens is None
-    chats = bool(inputs.prompts) and isinstance(inputs.prompts[0], list) and not _is_ids(inputs.prompts[0])
-    if not any(map(_is_ids, inputs.prompts)) and (by_default or (chats and inputs.most_tokens is None)):
-        return {"texts": list(inputs.prompts)}, sum(session.count_tokens(each) for each in inputs.prompts)
+    are_chats = isinstance(inputs.prompts[0], list)  # if they are not token ids
+    by_default = inputs.most_tokens is None and (inputs.special or are_chats)
+    if by_default and not any(map(_is_ids, inputs.prompts)):
+        return {"texts": list(inputs.prompts)}, sum(map(model.session.count_tokens, inputs.prompts))
     ids = [_shortened(model, each, inputs) for each in inputs.prompts]
     return {"token_ids": ids}, sum(map(len, ids))
 

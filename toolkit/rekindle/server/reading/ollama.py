@@ -16,7 +16,7 @@ from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.messages import SWITCHES, Template
 
 HINTS: Final = frozenset({"shift", "truncate"})
-"""Fields without effect: a prompt is never cut."""
+"""Fields of prompts without effect: a prompt is never cut. A text to embed is cut by its own field `truncate`."""
 SECONDS: Final[Mapping[str, float]] = {
     **{"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3},
     **{"s": 1.0, "m": 60.0, "h": 3600.0},
@@ -40,22 +40,28 @@ OPTIONS: Final[Mapping[str, str]] = {
 """The keyword of the session for each of `options`."""
 OPTION_HINTS: Final = frozenset(
     {
-        *(
-            "draft_num_predict",
-            "embedding_only",
-            "f16_kv",
-            "logits_all",
-            "low_vram",
-            "main_gpu",
-            "num_batch",
-            "num_ctx",
-        ),
-        *("num_gpu", "num_keep", "num_thread", "numa", "use_mlock", "use_mmap", "vocab_only"),
-        # Without effect unless another of the options is set, or about its details.
-        *("mirostat_eta", "mirostat_tau", "penalize_newline", "repeat_last_n"),
+        "draft_num_predict",
+        "embedding_only",
+        "f16_kv",
+        "logits_all",
+        "low_vram",
+        "main_gpu",
+        "mirostat_eta",
+        "mirostat_tau",
+        "num_batch",
+        "num_ctx",
+        "num_gpu",
+        "num_keep",
+        "num_thread",
+        "numa",
+        "penalize_newline",
+        "repeat_last_n",
+        "use_mlock",
+        "use_mmap",
+        "vocab_only",
     }
 )
-"""Options without effect here: about memory and devices, which the session has decided."""
+"""Options without effect here: about memory and devices, decided by the session, or details of other options."""
 NEUTRAL_OPTIONS: Final[Mapping[str, tuple[Any, ...]]] = {"mirostat": (0,), "tfs_z": (1, 1.0), "typical_p": (1, 1.0)}
 
 
@@ -83,7 +89,7 @@ def read_ollama_chat(body: Fields, template: Template) -> OllamaRequest:
     messages = body.take("messages", list) or []
     if not all(isinstance(each, dict) for each in messages):
         body.refuse("messages", f"must be a list of messages, got {preview(messages)}")
-    prompt = [chat_message(each, template.form) for each in _with_ids(body, messages)]
+    prompt = [chat_message(each, template.form) for each in _with_ids(messages)]
     options, fields = _options(body)
     last = prompt[-1] if prompt else {}
     stays_open = last.get("role") == "assistant" and bool(last.get("content")) and not last.get("tool_calls")
@@ -211,7 +217,7 @@ def _thinking(body: Fields, variables: Collection[str]) -> dict[str, Any]:
     return {"chat_template_kwargs": values} if values else {}
 
 
-def _with_ids(body: Fields, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _with_ids(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return messages in OpenAI's form: calls and results of tools have ids, in the order of the calls without any."""
     waiting: list[Any] = []
     result = []

@@ -1,1 +1,1 @@
-"""Pure functions from a session's results to the objects of OpenAI's API."""
+"""Pure functions from a session's results to the answers of each API."""

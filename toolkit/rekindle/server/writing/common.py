@@ -4,6 +4,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from time import time
 from typing import Any, Final, Protocol
 
@@ -147,6 +148,11 @@ def usage_so_far(records: Sequence[Record], choices: int, generated: int) -> dic
 def usage_of(prompt: int, generated: int) -> dict[str, Any]:
     """Return the usage object for these numbers of tokens."""
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time, in seconds since 1970, in RFC 3339."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def stop_reason(generation: Generation, call: Call) -> str | int | None:

@@ -1,7 +1,6 @@
 """Messages of Anthropic's API, complete and in events."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from rekindle.client.record import Record
@@ -11,7 +10,7 @@ from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError, anthropic_error
 from rekindle.server.reading.messages import MessagesRequest
 from rekindle.server.writing.answer import Answer, AnswerParts
-from rekindle.server.writing.common import EVENT_STREAM, Head, named_event
+from rekindle.server.writing.common import EVENT_STREAM, Head, named_event, timestamp
 
 Block = dict[str, Any]
 
@@ -178,9 +177,8 @@ def model_object(name: str, since: int, longest: int | None) -> dict[str, Any]:
         since: the start of its service, in seconds since 1970.
         longest: the tokens of its context; None while it is closed.
     """
-    created = datetime.fromtimestamp(since, UTC).isoformat().replace("+00:00", "Z")
     limits = {"max_input_tokens": longest, "max_tokens": longest}
-    return {"type": "model", "id": name, "display_name": name, "created_at": created, **limits}
+    return {"type": "model", "id": name, "display_name": name, "created_at": timestamp(since), **limits}
 
 
 def models_page(models: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rekindle.server.errors import ApiError, ollama_error
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.ollama import OllamaRequest
 from rekindle.server.writing.answer import Answer, AnswerParts
-from rekindle.server.writing.common import json_bytes
+from rekindle.server.writing.common import json_bytes, timestamp
 from rekindle.server.writing.logprobs import chat_logprobs
 
 LINES: Final = "application/x-ndjson"
@@ -25,6 +25,8 @@ API_VERSION: Final = "0.12.6"
 """The version of Ollama's API; clients ask for it, and refuse one without tools or thinking."""
 LEVELS: Final[Mapping[str, str]] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 """Ollama's names of dtypes."""
+TAG: Final = ":latest"
+"""The tag of a model's name without one."""
 NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 """The end of a model that stays open."""
 
@@ -50,11 +52,6 @@ class OllamaHead:
             return {**head, "message": {"role": "assistant", "content": "", **part}}
         text = {"response": part.get("content", "")}
         return {**head, **text, **({"thinking": part["thinking"]} if "thinking" in part else {})}
-
-
-def timestamp(seconds: float) -> str:
-    """Return a time, in seconds since 1970, in RFC 3339."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def opened_object(head: OllamaHead, reason: Literal["load", "unload"] = "load") -> dict[str, Any]:
@@ -168,7 +165,7 @@ def tag_object(name: str, since: float, facts: ModelFacts | None, weights: int =
         facts: the facts about a model; None for one that was not open yet, whose files are not looked at.
         weights: the bytes of its weights on the devices, for a model without files.
     """
-    tagged = name if ":" in name else f"{name}:latest"
+    tagged = name if ":" in name else name + TAG
     modified = since if facts is None or not facts.modified else facts.modified
     size = weights if facts is None else facts.file_bytes or weights
     # Clients compare digests. A model without files, or without facts, has that of its name.
