@@ -10,7 +10,7 @@ from rekindle.server.reading.call import Streaming
 from rekindle.server.reading.chat import message, read_chat
 from rekindle.server.reading.completion import read_completion
 from rekindle.server.reading.fields import Fields, parse_body
-from rekindle.server.reading.texts import read_embedding, read_tokenize, tokens_of
+from rekindle.server.reading.texts import read_detokenize, read_embedding, read_tokenize
 
 USER = {"role": "user", "content": "Hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -246,10 +246,10 @@ def test_a_completion_that_cannot_be_served_is_refused(fields: dict[str, Any], p
         (lambda body: read_tokenize(body, FORM), {}, "prompt"),
         (lambda body: read_tokenize(body, FORM), {"prompt": "a", "messages": [USER]}, "prompt"),
         (lambda body: read_tokenize(body, FORM), {"prompt": "a", "x": 1}, "x"),
-        (tokens_of, {}, "tokens"),
-        (tokens_of, {"tokens": [-1]}, "tokens"),
-        (tokens_of, {"tokens": [2**31]}, "tokens"),
-        (tokens_of, {"tokens": [1], "twist": 1}, "twist"),
+        (read_detokenize, {}, "tokens"),
+        (read_detokenize, {"tokens": [-1]}, "tokens"),
+        (read_detokenize, {"tokens": [2**31]}, "tokens"),
+        (read_detokenize, {"tokens": [1], "twist": 1}, "twist"),
     ],
 )
 def test_bodies_about_texts_are_refused_alike(read: Any, fields: dict[str, Any], param: str) -> None:

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from rekindle.results.scores.classes import Classification
 from rekindle.results.scores.ranking import Ranking
-from rekindle.server.apis.texts import prompts_of
+from rekindle.server.apis.texts import prompts_of, vectors_of
 from rekindle.server.exchange import Exchange
 from rekindle.server.guards import reply
 from rekindle.server.models.session import ServedSession
@@ -90,16 +90,7 @@ async def pool(exchange: Exchange) -> ASGIApp:
         if task == "classify":
             classes, tokens = await _classes(exchange, request)
             return [np.array(numbers_of(each, request.activation), np.float32) for each in classes], tokens
-        inputs, tokens = await run_sync(prompts_of, exchange.model, request.inputs)
-        vectors = await session.embed(
-            **inputs,
-            normalize=request.activation,
-            dimensions=request.dimensions,
-            cache_salt=request.cache_salt,
-            adapter=exchange.model.adapter,
-            progress=False,
-        )
-        return vectors, tokens
+        return await vectors_of(exchange, request, normalize=request.activation)
 
     if task == "classify" and request.dimensions is not None:
         exchange.body.refuse("dimensions", "applies to embeddings only")

@@ -22,7 +22,7 @@ from rekindle.server.reading.ollama import (
     read_ollama_generate,
 )
 from rekindle.server.reading.responses import read_response
-from rekindle.server.reading.texts import read_embedding, read_tokenize, tokens_of
+from rekindle.server.reading.texts import read_detokenize, read_embedding, read_tokenize
 
 TYPES: Final[Mapping[type[Any] | None, Mapping[str, Any]]] = {
     str: {"type": "string"},
@@ -66,7 +66,7 @@ BODIES: Final[Mapping[str, Body]] = {
     "/v1/classify": Body(lambda body: read_classes(body, 1, PLAIN.form), {"input": "The sea"}),
     "/v1/pooling": Body(lambda body: read_pooling(body, 1, PLAIN.form), {"input": "The sea"}),
     "/tokenize": Body(lambda body: read_tokenize(body, PLAIN.form), {"prompt": "The sea"}),
-    "/detokenize": Body(tokens_of, {"tokens": [1]}),
+    "/detokenize": Body(read_detokenize, {"tokens": [1]}),
 }
 """The bodies by path. A path without an entry is described without the fields of its body."""
 

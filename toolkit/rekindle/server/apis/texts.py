@@ -12,27 +12,22 @@ from rekindle.server.exchange import Exchange
 from rekindle.server.guards import reply
 from rekindle.server.models.served import ServedModel
 from rekindle.server.models.session import ServedSession
-from rekindle.server.reading.texts import Inputs, TokenizeRequest, read_embedding, read_tokenize, tokens_of
+from rekindle.server.reading.judging import PoolRequest
+from rekindle.server.reading.texts import (
+    EmbeddingRequest,
+    Inputs,
+    TokenizeRequest,
+    read_detokenize,
+    read_embedding,
+    read_tokenize,
+)
 from rekindle.server.writing.texts import embeddings, pieces_object, tokens_object
 
 
 async def create_embeddings(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/embeddings: vectors of texts."""
-    session = exchange.model.session
     request = read_embedding(exchange.body, exchange.limits.prompts, exchange.model.form)
-
-    async def work() -> tuple[Any, int]:
-        inputs, count = await run_sync(prompts_of, exchange.model, request.inputs)
-        vectors = await session.embed(
-            **inputs,
-            dimensions=request.dimensions,
-            cache_salt=request.cache_salt,
-            adapter=exchange.model.adapter,
-            progress=False,
-        )
-        return vectors, count
-
-    vectors, count = await exchange.run(work)
+    vectors, count = await exchange.run(lambda: vectors_of(exchange, request))
     return reply(embeddings(vectors, exchange.model.name, count, request.encoding))
 
 
@@ -50,7 +45,7 @@ async def tokenize(exchange: Exchange) -> ASGIApp:
 
 async def detokenize(exchange: Exchange) -> ASGIApp:
     """Serve POST /detokenize: the text of tokens."""
-    tokens = tokens_of(exchange.body)
+    tokens = read_detokenize(exchange.body)
     text = await run_sync(exchange.model.session.decode, tokens)
     return reply({"prompt": text, "content": text})  # vLLM's name, and llama.cpp's
 
@@ -63,6 +58,22 @@ def _tokens(session: ServedSession, request: TokenizeRequest) -> Sequence[int]:
     if session.tokenizer is None or not request.special:
         return session.encode(text)
     return session.tokenizer.encode(text)
+
+
+async def vectors_of(
+    exchange: Exchange, request: EmbeddingRequest | PoolRequest, *, normalize: bool | None = None
+) -> tuple[Any, int]:
+    """Return the embeddings of the prompts of a request, and the number of their tokens."""
+    inputs, count = await run_sync(prompts_of, exchange.model, request.inputs)
+    vectors = await exchange.model.session.embed(
+        **inputs,
+        normalize=normalize,
+        dimensions=request.dimensions,
+        cache_salt=request.cache_salt,
+        adapter=exchange.model.adapter,
+        progress=False,
+    )
+    return vectors, count
 
 
 def prompts_of(model: ServedModel, inputs: Inputs) -> tuple[dict[str, Any], int]:

@@ -137,7 +137,7 @@ def _read_content(body: Fields) -> TokenizeRequest:
     return TokenizeRequest(text, None, {}, special, False, with_pieces)
 
 
-def tokens_of(body: Fields) -> list[int]:
+def read_detokenize(body: Fields) -> list[int]:
     """Return the token ids to decode; raise ApiError if the field is missing or invalid."""
     tokens = body.require("tokens", list)
     if not all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in tokens):
