@@ -96,13 +96,7 @@ def read_response(body: Fields, form: MessageForm, earlier: Sequence[Mapping[str
     prompt = [message(each, form) for each in messages]
     fields["prompt"] = "input"
     logprobs = _logprobs(body, options, fields)
-    match body.take("truncation", str):
-        case "auto":
-            options.setdefault("truncate_prompt_tokens", -1)
-        case None | "disabled":
-            pass
-        case other:
-            body.refuse("truncation", f"must be auto or disabled, got {other!r:.80}")
+    options = {**_truncation(body), **options}
     call = Call(prompt, options, None, 1, fields, Streaming() if stream else None)
     stored = body.flag("store", True)
     body.finish(NEUTRAL_FIELDS)
@@ -227,10 +221,20 @@ def _format(body: Fields) -> dict[str, Any]:
     return options
 
 
+def _truncation(body: Fields) -> dict[str, Any]:
+    """Take the wish to cut a prompt too long for the model, as a keyword of the session; empty without it."""
+    truncation = body.take("truncation", str)
+    if truncation not in (None, "auto", "disabled"):
+        body.refuse("truncation", f"must be auto or disabled, got {truncation!r:.80}")
+    return {"truncate_prompt_tokens": -1} if truncation == "auto" else {}
+
+
 def _reasoning(body: Fields) -> dict[str, Any]:
-    reasoning = body.take_fields("reasoning")
-    effort = None if reasoning is None else reasoning.take("effort", str)
+    """Take the variables of the chat template, with the effort among them, as a keyword of the session."""
+    variables, reasoning = dict(body.take("chat_template_kwargs", dict) or {}), body.take_fields("reasoning")
     if reasoning is not None:
+        effort = reasoning.take("effort", str)
+        if effort is not None:
+            variables["reasoning_effort"] = effort
         reasoning.finish({}, ("summary", "generate_summary"))
-    variables: Sequence[tuple[str, Any]] = [("reasoning_effort", effort)] if effort is not None else []
-    return {"chat_template_kwargs": {**(body.take("chat_template_kwargs", dict) or {}), **dict(variables)} or None}
+    return {"chat_template_kwargs": variables or None}
