@@ -233,6 +233,15 @@ async def test_texts_are_cut_to_a_number_of_tokens_from_either_side(
         assert found["usage"]["prompt_tokens"] == len(ids)
 
 
+async def test_a_text_without_an_answer_is_cut_to_the_whole_context(texts: Session) -> None:
+    longest = texts.settings.max_context
+    assert longest is not None
+    text = "a" * (longest + 9)
+    found = (await ask(app(texts), "/v1/embeddings", {"input": text, "truncate_prompt_tokens": -1})).json
+    assert found["usage"]["prompt_tokens"] == longest
+    assert (await ask(app(texts), "/api/embed", {"input": text})).json["prompt_eval_count"] == longest
+
+
 async def test_special_tokens_stay_around_a_text_that_is_cut_or_are_left_out() -> None:
     ending = tokenizer()
     wrap(ending.backend, None, "<|im_end|>")

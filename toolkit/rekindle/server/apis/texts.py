@@ -98,7 +98,7 @@ def _shortened(model: ServedModel, prompt: Any, inputs: Inputs) -> list[int]:
     if model.session.tokenizer is None and isinstance(prompt, str):
         raise invalid_field("input", "input has texts, and the model has no tokenizer: give token ids alone")
     before, inner, after = _parts(model.session, prompt, special=inputs.special)
-    most = model.longest - 1 if inputs.most_tokens == -1 else inputs.most_tokens
+    most = model.longest if inputs.most_tokens == -1 else inputs.most_tokens
     if most is not None:
         room = max(0, most - len(before) - len(after))
         inner = inner[max(0, len(inner) - room) :] if inputs.keeps_end else inner[:room]
