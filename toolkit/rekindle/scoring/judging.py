@@ -1,7 +1,7 @@
 """Classification of texts, and reranking of documents: by a head, by embeddings, or by the likelihood of "yes"."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, overload
 
@@ -154,50 +154,91 @@ def rerank(
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
     requests = session._requests
-    bar = ScoringBar("ranking", "documents", requests.draws_progress(progress))
     checks.text("query", query, checks.LONGEST_LONG_TEXT)
     if not checks.is_sequence(documents):
         raise InvalidRequest(f"documents must be a list of texts, got {checks.preview(documents)}")
-    texts = checks.long_texts("documents", documents)
     checks.unless_none(checks.text)("instruction", instruction)
-    salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
     checks.boolean("activation", activation)
+    bar = ScoringBar("ranking", "documents", requests.draws_progress(progress))
     most = SamplingParams.from_options({"truncate_prompt_tokens": truncate_prompt_tokens}).truncate_prompt_tokens
+    texts, salt = checks.long_texts("documents", documents), checks.text("cache_salt", cache_salt, LONGEST_SALT)
+    call = _RankingCall(query, texts, instruction, activation, most, salt, adapter, bar)
     requests.check_engine()
     uses = requests.loaded_engine.checkpoint.uses
-    if uses.classifier is None and (uses.embedding.pooling is not None or uses.embedding.unsupported_reason):
-        options = EmbedOptions.of(requests.loaded_engine, None, None, None, None)
-        writers = _for_embedding(uses.embedding, instruction, len(texts))
-        prompts = yield from _fitted(requests, writers, (query, *texts), most)
-        states = yield from last_states(requests, prompts, True, options.pooling, salt, adapter, bar)
-        vectors = normalized(states.rows)
-        scores = (vectors[1:] @ vectors[0]).tolist()
-        return Ranking(query, texts, tuple(scores), states.prompt_tokens)
-    writer = _question_writer(requests.loaded_engine.tokenizer, instruction, query)
-    questions = yield from _fitted(requests, [writer] * len(texts), texts, most)
-    if uses.classifier is None:
-        params = SamplingParams(cache_salt=salt, adapter=requests.adapter(adapter))
-        scores, count = yield from _by_answer(requests, questions, params, bar, activation)
-        return Ranking(query, texts, tuple(scores), count, activation)
-    if (classes := len(uses.classifier.labels)) > 1:
+    if uses.classifier is not None:
+        return (yield from _by_class(requests, call, uses.classifier))
+    if uses.embedding.pooling is not None or uses.embedding.unsupported_reason:
+        return (yield from _by_similarity(requests, call, uses.embedding))
+    return (yield from _by_answer(requests, call))
+
+
+@dataclass(frozen=True, slots=True)
+class _RankingCall:
+    """The checked arguments of `rerank`.
+
+    Attributes:
+        query, documents, instruction, activation, cache_salt, adapter: as in `rerank`.
+        most: the most tokens of a prompt; -1 for the longest that fits, None for no cut.
+        bar: the progress bar.
+    """
+
+    query: str
+    documents: tuple[str, ...]
+    instruction: str | None
+    activation: bool
+    most: int | None
+    cache_salt: str
+    adapter: str | None
+    bar: ScoringBar
+
+    def ranking(self, scores: Iterable[float], tokens: int) -> Ranking:
+        """Return the ranking by scores, for prompts with so many tokens together."""
+        return Ranking(self.query, self.documents, tuple(scores), tokens, self.activation)
+
+
+def _by_similarity(requests: Requests, call: _RankingCall, defaults: Embedding) -> Waits[Ranking]:
+    """Return the ranking by the cosine similarity of embeddings, which have no logits."""
+    __tracebackhide__ = True
+    pooling = EmbedOptions.of(requests.loaded_engine, None, None, None, None).pooling
+    writers = _for_embedding(defaults, call.instruction, len(call.documents))
+    prompts = yield from _fitted(requests, writers, (call.query, *call.documents), call.most)
+    states = yield from last_states(requests, prompts, True, pooling, call.cache_salt, call.adapter, call.bar)
+    vectors = normalized(states.rows)
+    return replace(call, activation=True).ranking((vectors[1:] @ vectors[0]).tolist(), states.prompt_tokens)
+
+
+def _by_class(requests: Requests, call: _RankingCall, head: Classifier) -> Waits[Ranking]:
+    """Return the ranking by the probability of a head's only class."""
+    __tracebackhide__ = True
+    prompts = yield from _questions(requests, call, output=0)
+    if (classes := len(head.labels)) > 1:
         raise InvalidRequest(
             f"rerank() needs a head with one class, but the head of this model has {classes}; use classify()"
         )
-    states = yield from last_states(requests, questions, True, "last", salt, adapter, bar)
-    logits = logits_of(uses.classifier, states.rows)[:, 0].tolist()
-    scores = map(sigmoid, logits) if activation else logits
-    return Ranking(query, texts, tuple(scores), states.prompt_tokens, activation)
+    states = yield from last_states(requests, prompts, True, "last", call.cache_salt, call.adapter, call.bar)
+    logits = logits_of(head, states.rows)[:, 0].tolist()
+    return call.ranking(map(sigmoid, logits) if call.activation else logits, states.prompt_tokens)
+
+
+def _questions(requests: Requests, call: _RankingCall, output: int) -> Waits[list[Prompt]]:
+    """Return the questions about the documents, with room for `output` tokens behind them."""
+    writer = _question_writer(requests.loaded_engine.tokenizer, call.instruction, call.query)
+    return (yield from _fitted(requests, [writer] * len(call.documents), call.documents, call.most, output))
 
 
 def _fitted(
-    requests: Requests, writers: Sequence[Writer], texts: Sequence[str], most: int | None
+    requests: Requests, writers: Sequence[Writer], texts: Sequence[str], most: int | None, output: int = 0
 ) -> Waits[list[Prompt]]:
-    """Return the prompts with texts, each without the end of its text if there are more than `most` tokens."""
+    """Return the prompts with texts, each without the end of its text if there are more than `most` tokens.
+
+    With -1 as `most`, a prompt may fill the context up to the room for `output` tokens.
+    """
     pairs = list(zip(writers, texts, strict=True))
     if most is None:
         return [write(text) for write, text in pairs]
     preparer = requests.loaded_engine.preparer
-    return (yield from in_a_thread(lambda: [_fit(preparer, write, text, most) for write, text in pairs], "rerank"))
+    length = preparer.capacity - output if most == -1 else most
+    return (yield from in_a_thread(lambda: [_fit(preparer, write, text, length) for write, text in pairs], "rerank"))
 
 
 def _fit(preparer: Preparer, write: Writer, text: str, most: int) -> Prompt:
@@ -206,7 +247,6 @@ def _fit(preparer: Preparer, write: Writer, text: str, most: int) -> Prompt:
     Raises:
         InvalidRequest: the prompt has more tokens even without the text.
     """
-    most = preparer.capacity - 1 if most == -1 else most
     prompt = write(text)
     excess = len(preparer.token_ids(prompt)) - most
     if excess <= 0 or preparer.tokenizer is None:
@@ -259,35 +299,33 @@ def logits_of(head: Classifier, states: np.ndarray[Any, np.dtype[Any]]) -> np.nd
     return logits
 
 
-def _by_answer(
-    requests: Requests, prompts: Sequence[Prompt], params: SamplingParams, bar: ScoringBar, activation: bool
-) -> Waits[tuple[list[float], int]]:
-    """Return the probability of "yes" against "no" for each question, and the number of tokens of all questions.
-
-    Without the activation, the probabilities are logits.
-    """
+def _by_answer(requests: Requests, call: _RankingCall) -> Waits[Ranking]:
+    """Return the ranking by the probability of "yes" against "no" as the answer to each question."""
     __tracebackhide__ = True
     preparer = requests.loaded_engine.preparer
     if preparer.tokenizer is None:
         raise InvalidRequest("the model has no tokenizer, so rerank() cannot write its questions")
     requests.check_predicts()
+    activation = call.activation
     if not activation and (most := requests.loaded_engine.limits.max_logprobs) < 2:
         raise InvalidRequest(
             f"rerank(activation=False) reads the log-probabilities of two tokens, and the session has {most} at most: "
             "raise max_logprobs in open()"
         )
     yes, no = (one_token(preparer.tokenizer, word) for word in ("yes", "no"))
+    prompts = yield from _questions(requests, call, output=1)
     ids = yield from in_a_thread(partial(_tokenize, preparer, prompts), "rerank")
     # Greedy decoding takes the likelier of the two allowed tokens; its probability is relative to the two.
-    params = replace(
-        params,
+    params = SamplingParams(
+        cache_salt=call.cache_salt,
+        adapter=requests.adapter(call.adapter),
         max_tokens=1,
         allowed_token_ids=frozenset({yes, no}),
         logprobs=0 if activation else 2,  # a logit needs the small probability of the other one too
         logprobs_of="sampled",
         ignore_eos=True,
     )
-    answers = yield from compute_all(requests, [(each, params) for each in ids], bar)
+    answers = yield from compute_all(requests, [(each, params) for each in ids], call.bar)
     scores = []
     for answer in answers:
         assert answer.logprobs is not None
@@ -297,7 +335,7 @@ def _by_answer(
         else:
             by_token = {each.token_id: each.logprob for each in answer.logprobs[0].top}
             scores.append(by_token[yes] - by_token[no])
-    return scores, sum(map(len, ids))
+    return call.ranking(scores, sum(map(len, ids)))
 
 
 def one_token(tokenizer: Tokenizer, word: str) -> int:
