@@ -184,6 +184,24 @@ def test_ends_of_turns_are_known_by_their_texts_where_a_file_names_one_alone(
     assert eos_ids({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": texts, **metadata}) == expected
 
 
+@pytest.mark.parametrize(
+    ("texts", "types", "declared", "expected"),
+    [
+        (["<pad>", "<eos>", "<bos>", "<s>", "</s>", "<end_of_turn>"], [3, 3, 3, 4, 4, 3], {"eos_token_id": 1}, {1, 5}),
+        (["a", "</s>", "<|endoftext|>", "<|im_end|>"], [1, 1, 3, 3], {"eos_token_id": 3}, {2, 3}),
+        (["a", "[EOS]", "<EOT>", "<eos>", "<|end|>", "</s>"], [1, 1, 4, 6, 5, 3], {}, {5}),
+        (["a", "<|return|>", "<|call|>", "<|end|>"], [1, 3, 4, 3], {"eos_token_id": 1}, {1, 3}),
+        (["a", "</s>", "<|im_end|>"], [1, 1, 4], {"eos_token_id": 1, "eot_token_id": 2}, {1, 2}),
+    ],
+)
+def test_tokens_of_other_types_with_the_text_of_an_end_are_text_unless_declared(
+    texts: list[str], types: list[int], declared: dict[str, Any], expected: set[int]
+) -> None:
+    metadata = {f"tokenizer.ggml.{name}": value for name, value in declared.items()}
+    metadata |= {"tokenizer.ggml.tokens": texts, "tokenizer.ggml.token_type": types}
+    assert eos_ids({"tokenizer.ggml.model": "gpt2", **metadata}) == expected
+
+
 def test_special_tokens_and_those_of_the_authors_are_found_in_text() -> None:
     metadata = metadata_of(MODELS[False], prefix=False)
     size = len(metadata["tokenizer.ggml.tokens"])

@@ -63,13 +63,17 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer | None
 
 
 def eos_ids(metadata: Mapping[str, Any]) -> frozenset[int]:
-    """Return the end tokens of an answer: the tokens declared by the file, and known end tokens by text."""
+    """Return the end tokens of an answer: the tokens declared by the file, and control tokens with known texts.
+
+    Tokens of other types are text, for example the HTML tag "</s>" in the vocabularies of Gemma and Qwen.
+    """
     ids = [metadata.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom")]
     if ids[0] is None and metadata.get("tokenizer.ggml.model") == SENTENCEPIECE:
         ids.append(_ENDS["eos"])
     ids += metadata.get("tokenizer.ggml.eos_token_ids", ())
-    tokens = metadata.get("tokenizer.ggml.tokens", ())
-    ids_by_text = end_ids({token: index for index, token in enumerate(tokens)})
+    tokens, types = metadata.get("tokenizer.ggml.tokens", ()), metadata.get("tokenizer.ggml.token_type")
+    control = {token: i for i, token in enumerate(tokens) if types is None or types[i] == _CONTROL}
+    ids_by_text = end_ids(control)
     return ids_by_text | {token for token in ids if token is not None}
 
 
