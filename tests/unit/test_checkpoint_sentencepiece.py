@@ -125,7 +125,8 @@ def test_a_checkpoint_opens_with_its_sentencepiece_model(families: Path, tmp_pat
 def test_without_the_library_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tokenizer.model").write_bytes(b"any")
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    with pytest.raises(UnsupportedModel, match=r"tokenizer\.model is a SentencePiece model.*pip install 'rekindle\["):
+    cure = r"tokenizer\.model is a SentencePiece model.*pip install 'rekindle-llm\["
+    with pytest.raises(UnsupportedModel, match=cure):
         load_tokenizer(tmp_path)
 
 

@@ -238,7 +238,7 @@ def test_lm_eval_that_is_not_installed_is_told_with_what_to_do(
 ) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     assert main(["lm-eval", "--model", "rekindle", "--tasks", "arc_easy"]) == 1
-    assert "install it: pip install 'rekindle[lm-eval]'" in capsys.readouterr().err
+    assert "install it: pip install 'rekindle-llm[lm-eval]'" in capsys.readouterr().err
 
 
 def test_the_help_of_lm_eval_needs_no_harness(

@@ -137,11 +137,11 @@ def test_what_cannot_be_served_is_told_before_a_model_is_opened(
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
         assert main(["serve", "tiny", "--port", "0", "--otlp-traces-endpoint", "http://localhost:1"]) == 1
-    assert "pip install 'rekindle[otel]'" in capsys.readouterr().err
+    assert "pip install 'rekindle-llm[otel]'" in capsys.readouterr().err
     for name in ("uvicorn", "rekindle.server.listening.running"):
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["serve", "tiny"]) == 1
-    assert "pip install 'rekindle[server]'" in capsys.readouterr().err
+    assert "pip install 'rekindle-llm[server]'" in capsys.readouterr().err
 
 
 def test_the_tables_of_a_file_are_models_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

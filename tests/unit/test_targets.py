@@ -86,7 +86,7 @@ def test_without_libtpu_the_error_says_what_to_install(
     asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(targets, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"tpu:v5e:1x1 needs libtpu: install rekindle\[tpu\]"):
+    with pytest.raises(ConfigError, match=r"tpu:v5e:1x1 needs libtpu: install rekindle-llm\[tpu\]"):
         devices_of("tpu:v5e:1x1")
     monkeypatch.setitem(os.environ, "TPU_LIBRARY_PATH", "/somewhere/libtpu.so")
     with pytest.warns(UserWarning, match="TPU_LIBRARY_PATH"):  # jax warns, because there is no such file
@@ -97,7 +97,7 @@ def test_without_the_cuda_plugin_the_error_says_what_to_install(
     asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group: [SimpleNamespace(name="another")])
-    with pytest.raises(ConfigError, match=r"cuda:h100 needs jax's CUDA plugin: install rekindle\[cuda\]"):
+    with pytest.raises(ConfigError, match=r"cuda:h100 needs jax's CUDA plugin: install rekindle-llm\[cuda\]"):
         devices_of("cuda:h100")
 
 

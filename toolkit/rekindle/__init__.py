@@ -6,8 +6,10 @@ await session.chat().show("What is the capital of France?")
 
 from rekindle.cli import starting
 from rekindle.core.concurrency.collector import collector_paused
+from rekindle.namesake import warn_of_namesake
 
 with starting.announced(), collector_paused():
+    from pathlib import Path
     from typing import Any
     from warnings import warn
 
@@ -78,6 +80,7 @@ with starting.announced(), collector_paused():
     from rekindle.views.cache.view import CachedPath, CacheView
 
 __version__ = "0.1.0"
+warn_of_namesake(Path(__file__).parent)
 
 __all__ = [
     "Activations",

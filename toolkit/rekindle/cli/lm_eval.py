@@ -12,7 +12,7 @@ NO_PREFIX = "\0"
 HELP = """\
 usage: rekindle lm-eval --model rekindle --model_args pretrained=MODEL --tasks TASK,TASK [OPTION ...]
 
-Run lm-eval's tasks on a session. The arguments are those of lm-eval. To install it: pip install 'rekindle[lm-eval]'
+Run lm-eval's tasks on a session. The arguments are those of lm-eval. To install it: pip install 'rekindle-llm[lm-eval]'
 
 example:
   rekindle lm-eval --model rekindle --model_args pretrained=smollm2-135m-instruct --tasks arc_easy --limit 50"""

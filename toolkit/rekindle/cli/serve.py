@@ -207,7 +207,7 @@ def export_spans(url: str) -> None:
     """Export spans of OpenTelemetry to a collector, such as "http://localhost:4318/v1/traces".
 
     Raises:
-        ConfigError: the extra `rekindle[otel]` is not installed.
+        ConfigError: the extra `rekindle-llm[otel]` is not installed.
     """
     try:
         from opentelemetry import trace

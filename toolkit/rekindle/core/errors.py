@@ -277,7 +277,7 @@ _OTHERWISE: Final = {
 
 def not_installed(what: str, extra: str, error: ImportError) -> ConfigError:
     """Return the error for an extra of Rekindle that is missing or incomplete."""
-    return ConfigError(f"{what} cannot be imported ({error}); install it: pip install 'rekindle[{extra}]'")
+    return ConfigError(f"{what} cannot be imported ({error}); install it: pip install 'rekindle-llm[{extra}]'")
 
 
 def suggestion(name: str, choices: Collection[str]) -> str:

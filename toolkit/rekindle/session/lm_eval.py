@@ -4,7 +4,7 @@
 
     lm_eval.simple_evaluate(model=RekindleLM(session=session), tasks=["arc_easy"])
 
-This module needs the extra `rekindle[lm-eval]`.
+This module needs the extra `rekindle-llm[lm-eval]`.
 """
 
 import json

@@ -98,8 +98,8 @@ def serve(
         A `PendingServer`: its await, or `async with`, starts the server and returns it.
 
     Raises:
-        ConfigError: the extra `rekindle[server]` is not installed, an argument is invalid, or (raised by the await) the
-            server cannot listen on the address. A wrong setting of a model is an error of its first request.
+        ConfigError: the extra `rekindle-llm[server]` is not installed, an argument is invalid, or (raised by the await)
+            the server cannot listen on the address. A wrong setting of a model is an error of its first request.
     """
     checked = ServerSettings.of(settings)
     _check_keep_alive(keep_alive)

@@ -922,8 +922,8 @@ class Session:
             A `PendingServer`: its await, or `async with`, starts the server and returns it.
 
         Raises:
-            ConfigError: the extra `rekindle[server]` is not installed, an argument is invalid, or (raised by the await)
-                the server cannot listen on the address.
+            ConfigError: the extra `rekindle-llm[server]` is not installed, an argument is invalid, or (raised by the
+                await) the server cannot listen on the address.
             SessionError: the session is closed.
         """
         self._requests.check_engine()

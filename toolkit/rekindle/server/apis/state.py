@@ -94,7 +94,7 @@ def _is_anthropic(request: Request) -> bool:
 def _version() -> str:
     """Return the version of Rekindle; "unknown" if it is not installed."""
     try:
-        return version("rekindle")
+        return version("rekindle-llm")
     except PackageNotFoundError:
         return "unknown"
 

@@ -56,7 +56,7 @@ def _parse(path: Path) -> Any:
     except ImportError as error:
         raise UnsupportedModel(
             f"{path} is a SentencePiece model, and reading it needs two more packages ({error}): "
-            "pip install 'rekindle[sentencepiece]', or save the tokenizer as tokenizer.json"
+            "pip install 'rekindle-llm[sentencepiece]', or save the tokenizer as tokenizer.json"
         ) from error
     model: Any = protobuf.ModelProto()
     try:

@@ -118,7 +118,7 @@ def _is_arrangement(text: str, axes: int) -> bool:
 def _tpus(target: str, topology: str) -> list[jax.Device]:
     if find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
         raise ConfigError(
-            f"compiling for {target} needs libtpu: install rekindle[tpu] here, with the target's versions"
+            f"compiling for {target} needs libtpu: install rekindle-llm[tpu] here, with the target's versions"
         )
     from jax._src.cloud_tpu_init import cloud_tpu_init
 
@@ -142,7 +142,8 @@ def _gpus(target: str, gpu: Gpu, count: int) -> list[jax.Device]:
     versions = [version for plugin, version in _PLUGINS.items() if plugin in installed]
     if not versions:
         raise ConfigError(
-            f"compiling for {target} needs jax's CUDA plugin: install rekindle[cuda] here, with the target's versions"
+            f"compiling for {target} needs jax's CUDA plugin: install rekindle-llm[cuda] here, "
+            "with the target's versions"
         )
     _hide_devices()
     text = _description(gpu, versions[0])
