@@ -20,7 +20,7 @@ from anyio import to_thread
 from rekindle.core.concurrency import waits
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
-from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
+from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked, unless
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 from tests.waiting import PATIENCE
 
@@ -412,3 +412,35 @@ def test_what_is_reported_just_before_the_end_is_drawn_too(run: Run) -> None:
     recorder = Recorder(end)
     run(draw_reports(feed, recorder))
     assert recorder.shown == [first, *others]
+
+
+@RUNS
+def test_a_reason_ends_a_wait_within_its_operation_which_may_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "REASON_SECONDS", 0.01)
+    raised: list[BaseException] = []
+
+    def patient() -> Waits[str]:
+        try:
+            yield Wait(Feed())
+        except ZeroDivisionError as error:
+            raised.append(error)
+        yield Wait(closed_with(1))
+        yield Wait(Feed(), timeout=0.01)
+        return "went on"
+
+    reasons = iter([None, None, ZeroDivisionError("a reason")])
+    assert run(unless(patient(), lambda: next(reasons))) == "went on"
+    assert [str(error) for error in raised] == ["a reason"]
+
+
+@RUNS
+def test_without_a_reason_an_operation_runs_as_ever(run: Run) -> None:
+    def operation() -> Waits[int]:
+        (item,) = (feed := closed_with(3)).items
+        yield Wait(feed)
+        if item == 3:
+            raise KeyError(item)
+        return item
+
+    with pytest.raises(KeyError):
+        run(unless(operation(), lambda: None))

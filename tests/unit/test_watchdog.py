@@ -2,19 +2,21 @@
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from anyio import to_thread
 
 from rekindle.core.config import Settings
 from rekindle.core.engine.watchdog import ACCELERATOR_SECONDS, CPU_SECONDS, Watchdog, timeout_of
-from rekindle.core.errors import ConfigError, EngineFailed, StepTimeout
+from rekindle.core.errors import ConfigError, EngineFailed, SessionClosed, StepTimeout
 from rekindle.core.messages import Admit, Chunk, Dispatched, Message, Outputs, Overdue, Plan, Rejected, Row, Settled
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.scheduler.scheduler import Scheduler
+from rekindle.session.operations import engine as engine_operations
 from rekindle.session.session import Session
 from rekindle.testing.by_hand import fake_limits
 from rekindle.testing.device import FakeSettler
@@ -189,12 +191,10 @@ def test_a_tick_that_settles_meanwhile_fails_nobody() -> None:
 # A session
 
 
-@contextmanager
-def stuck_session(settler: FakeSettler) -> Iterator[Session]:
-    loaded_engine = fake_loaded_engine(fake_limits(), settler=settler)
+def stuck_session(settler: FakeSettler, free: Callable[[], None] = lambda: None) -> Session:
+    loaded_engine = fake_loaded_engine(fake_limits(), settler=settler, free=free)
     loaded_engine = replace(loaded_engine, settings=replace(loaded_engine.settings, watchdog_timeout=SHORT))
-    with fake_session(loaded_engine) as session:
-        yield session
+    return fake_session(loaded_engine)
 
 
 def test_a_device_that_never_settles_fails_the_requests_and_is_closed() -> None:
@@ -261,3 +261,126 @@ def test_its_thread_sleeps_while_the_engine_is_idle(monkeypatch: pytest.MonkeyPa
         until_blocking(lambda: len(looks) > before, "a tick wakes it")
     dog._thread.join(PATIENCE)
     assert not dog._thread.is_alive()
+
+
+# A device that hangs for good
+
+
+class Hanging(FakeSettler):
+    """A settler whose wait for the device cannot be abandoned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = threading.Event()
+
+    async def handle(self, message: Message) -> list[Message]:
+        await to_thread.run_sync(self.ready.wait)
+        return await super().handle(message)
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
+    monkeypatch.setattr(engine_operations, "STUCK_SECONDS", SHORT)
+    monkeypatch.setattr(engine_operations, "EXIT_SECONDS", SHORT)
+    settler = Hanging()
+    yield settler
+    settler.ready.set()
+
+
+def hang(session: Session) -> None:
+    with pytest.raises(StepTimeout):
+        session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
+
+
+STUCK = r"it is stuck in tick 1 for"
+
+
+@contextmanager
+def left_behind(session: Session, obstacle: str = STUCK) -> Iterator[Session]:
+    """Close a session whose device hangs at the end of a block; check the warning."""
+    try:
+        yield session
+    finally:
+        with pytest.warns(RuntimeWarning, match=f"its engine has not stopped: {obstacle}.*restart the kernel"):
+            session.close_sync()
+
+
+@pytest.mark.anyio
+@pytest.mark.both_loops
+async def test_a_block_is_left_with_the_error_though_the_device_hangs_for_good(hanging: Hanging) -> None:
+    async def block() -> None:
+        async with stuck_session(hanging) as session:
+            sessions.append(session)
+            await session.generate(token_ids=[1, 2, 3], max_tokens=3)
+
+    sessions: list[Session] = []
+    with pytest.warns(RuntimeWarning, match=STUCK), pytest.raises(StepTimeout):
+        await block()
+    with pytest.raises(SessionClosed, match="its engine was left behind, stuck in tick 1"):
+        await sessions[0].generate(token_ids=[1])
+    await sessions[0].close()  # at once, and without another warning
+
+
+def test_the_memory_of_an_engine_left_behind_is_freed_once_its_device_returns(hanging: Hanging) -> None:
+    freed = threading.Event()
+    with left_behind(stuck_session(hanging, freed.set)) as session:
+        hang(session)
+    assert not freed.is_set()
+    hanging.ready.set()
+    assert freed.wait(PATIENCE)
+    assert isinstance(session.error, SessionClosed)
+
+
+def test_a_close_before_the_watchdog_reports_ends_too(hanging: Hanging) -> None:
+    session = fake_session(fake_loaded_engine(fake_limits(), settler=hanging))
+    with left_behind(session, "it is in a call that does not return"):
+        handle = session.submit(token_ids=[1, 2, 3])
+        until_blocking(lambda: session.stats.scheduler.running == 1, "a tick is in flight")
+    with pytest.raises(SessionClosed):
+        handle.result()
+
+
+def test_a_server_of_the_session_ends_with_it(hanging: Hanging) -> None:
+    with left_behind(stuck_session(hanging)) as session:
+        server = session.serve_sync(port=0, grace=0.0)
+        hang(session)
+    assert server.closed.closed
+
+
+def test_close_waits_for_a_compiler_that_is_slow(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_operations, "compiling", True)
+    with stuck_session(hanging) as session:
+        hang(session)
+        threading.Timer(20 * SHORT, hanging.ready.set).start()
+
+
+def test_a_closing_session_saves_nothing_behind_a_stuck_tick(hanging: Hanging) -> None:
+    with left_behind(stuck_session(hanging)) as session:
+        hang(session)
+    assert not session._client._answers
+
+
+def step_twice(session: Session) -> None:
+    """Step: the first step may find a message that the device does not matter for."""
+    session.step_sync()
+    session.step_sync()
+
+
+OPERATIONS: dict[str, Callable[[Session], object]] = {
+    "sleep": Session.sleep_sync,
+    "pause": Session.pause_sync,
+    "step": step_twice,
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_that_waits_for_a_stuck_tick_ends(name: str, hanging: Hanging) -> None:
+    with stuck_session(hanging) as session:
+        hang(session)
+        with pytest.raises(StepTimeout, match="the device has not finished tick 1"):
+            OPERATIONS[name](session)
+        hanging.ready.set()
+        session.resume()
+        until_blocking(lambda: session.stuck is None, "the device returns")
+        assert len(session.generate_sync(token_ids=[4, 5, 6], max_tokens=3).token_ids) == 3
+        assert not session.asleep

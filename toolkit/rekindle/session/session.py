@@ -950,7 +950,9 @@ class Session:
         """Stop the engine and free its device memory, and wait until both are done. Idempotent.
 
         Requests in flight fail with SessionClosed. Cached pages not yet on disk are written first, for at most
-        3 seconds, unless the engine is paused. Servers of the session are closed too, within their `grace`.
+        3 seconds, unless the engine is paused. Servers of the session are closed too, within their `grace`. If the
+        device hangs, a RuntimeWarning describes its tick after 3 to 10 seconds, and the engine is left behind: it frees
+        the memory if the device ever returns.
         """
         return self._operations.close()
 

@@ -66,6 +66,10 @@ class Feed(Generic[T]):
         """
         self._waiting.append((call, -1))
 
+    def has_more(self, count: int) -> bool:
+        """Return True if there are more than `count` items or the feed is closed."""
+        return self._closed or len(self._items) > count
+
     async def wait(self, count: int, timeout: float | None = None) -> bool:  # noqa: ASYNC109
         """Wait until there are more than `count` items or the feed is closed, without blocking the loop.
 
@@ -73,16 +77,16 @@ class Feed(Generic[T]):
             False if `timeout` seconds passed first.
         """
         __tracebackhide__ = True  # a cell shows errors without such frames
-        if not self._has_more(count):
+        if not self.has_more(count):
             waiter = Waiter()
             waiting = waiter.wake, count
             self._waiting.append(waiting)
             try:
-                if not self._has_more(count):  # an item put before the waiter was added woke nobody
+                if not self.has_more(count):  # an item put before the waiter was added woke nobody
                     await waiter.wait(pulse=True, timeout=timeout)
             finally:
                 self._waiting.remove(waiting)
-        return self._has_more(count)
+        return self.has_more(count)
 
     def wait_blocking(self, count: int, timeout: float | None = None) -> bool:
         """Wait like `wait` on a thread without a loop. An interrupt ends the wait even if it blocks a loop."""
@@ -92,12 +96,9 @@ class Feed(Generic[T]):
         self._waiting.append(waiting)
         try:
             with interruptible():
-                return self._has_more(count) or _set(more, timeout)
+                return self.has_more(count) or _set(more, timeout)
         finally:
             self._waiting.remove(waiting)
-
-    def _has_more(self, count: int) -> bool:
-        return self._closed or len(self._items) > count
 
     def _run_at_close(self) -> None:
         while self._at_close:
@@ -109,7 +110,7 @@ class Feed(Generic[T]):
 
     def _wake(self) -> None:
         for wake, count in tuple(self._waiting):
-            if self._has_more(count):
+            if self.has_more(count):
                 wake()
 
 

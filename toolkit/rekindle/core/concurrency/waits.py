@@ -14,6 +14,9 @@ from rekindle.core.concurrency.threads import Work
 
 T = TypeVar("T")
 
+REASON_SECONDS = 0.25
+"""Interval between two questions for a reason to end a wait."""
+
 
 class WaitStep(Protocol):
     """A step of an operation. The runner sends its result, or throws its error, into the operation."""
@@ -114,6 +117,41 @@ def in_a_thread(work: Callable[[], T], name: str, stop: Callable[[], None] = lam
     if raised:
         raise raised[0]
     return done.items[0]
+
+
+def until_closed(feed: Feed[Any]) -> Waits[None]:
+    """Wait until a feed is closed."""
+    yield Wait(feed)
+
+
+def unless(waits: Waits[T], reason: Callable[[], Exception | None]) -> Waits[T]:
+    """Run an operation, and end its waits without a timeout by an error once there is a reason.
+
+    Args:
+        reason: returns the error, which is raised within the operation, or None. It is called a few times per second.
+    """
+    try:
+        step = next(waits)
+        while True:
+            try:
+                outcome = yield from _unless(step, reason)
+            except BaseException as error:
+                step = waits.throw(error)
+            else:
+                step = waits.send(outcome)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+
+
+def _unless(step: WaitStep, reason: Callable[[], Exception | None]) -> Waits[Any]:
+    if not isinstance(step, Wait) or step.timeout is not None:
+        return (yield step)
+    while not step.feed.has_more(step.count):
+        yield Wait(step.feed, step.count, REASON_SECONDS)
+        if not step.feed.has_more(step.count) and (error := reason()) is not None:
+            raise error.with_traceback(None)
+    return None
 
 
 def blocked(waits: Waits[T]) -> T:

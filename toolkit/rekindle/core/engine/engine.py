@@ -10,6 +10,7 @@ from rekindle.core.engine.actor import Actor, Stage
 from rekindle.core.engine.conductor import Conductor
 from rekindle.core.engine.watchdog import Watchdog
 from rekindle.core.engine.wiring import PER_LANE, ROUTER, SHARED, Actors, Deliver, Wiring, full_name
+from rekindle.core.errors import StepTimeout
 from rekindle.core.messages import Message
 from rekindle.core.messages.record import MessageRecord, Observer, Pending
 
@@ -53,6 +54,11 @@ class Engine:
             if (stuck := watchdog.stuck) is not None:
                 return f"lane {lane} {stuck}" if len(self._watchdogs) > 1 else stuck
         return None
+
+    @property
+    def overdue(self) -> StepTimeout | None:
+        """The error of the requests in a stuck tick; None if no tick is stuck. Thread-safe."""
+        return next((watchdog.error for watchdog in self._watchdogs if watchdog.error is not None), None)
 
     @property
     def pending(self) -> Pending:

@@ -16,7 +16,7 @@ from rekindle.core.engine.conductor import Command
 from rekindle.core.engine.engine import Engine
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.wiring import Deliver
-from rekindle.core.errors import EngineFailed, SessionClosed
+from rekindle.core.errors import EngineFailed, SessionClosed, StepTimeout
 from rekindle.core.messages import Message
 from rekindle.core.messages.record import Observer, Pending
 
@@ -37,7 +37,7 @@ class EngineThread:
 
     Attributes:
         opening: progress of building; closed when the engine serves or has failed.
-        stopped: closed when the device memory is freed.
+        stopped: closed when the device memory is freed, or by `abandon`.
         loaded_engine: the loaded engine; None until built.
     """
 
@@ -51,6 +51,7 @@ class EngineThread:
         self._jax_settings = JaxSettings.here()
         self._stop: Mailbox[None] = Mailbox()
         self._stopping = threading.Event()
+        self._ending = threading.Lock()
         self._process = os.getpid()
         self._workers: list[threading.Thread] = []
         Work(self._main, "engine", self.stop)
@@ -106,6 +107,15 @@ class EngineThread:
         return self._engine.stuck or (None if replicas is None else replicas.stuck)
 
     @property
+    def overdue(self) -> StepTimeout | None:
+        """The error for callers whose answers wait for a stuck tick; None if no tick is stuck."""
+        if (stuck := self.stuck) is None or self._engine is None:
+            return None
+        return self._engine.overdue or StepTimeout(
+            f"a replica is {stuck}. It serves on as soon as the tick ends; if it never does, stop the replica"
+        )
+
+    @property
     def pending(self) -> Pending:
         """Queued messages, as `Engine.pending`; raises as `post` does."""
         return self._serving().pending
@@ -114,6 +124,24 @@ class EngineThread:
         """Ask the engine to stop. Returns at once; thread-safe, and may be called repeatedly."""
         self._stopping.set()
         self._stop.put(None)
+
+    def abandon(self) -> str:
+        """Let all callers go although the engine has not stopped, and return a description of the obstacle.
+
+        The thread goes on, and frees the device memory if its current call ever returns.
+        """
+        obstacle = self.stuck or "in a call that does not return"
+        self._end(SessionClosed(f"the session is closed, and its engine was left behind, {obstacle}"))
+        self.stopped.close()
+        return obstacle
+
+    def _end(self, error: Exception) -> None:
+        """Fail all callers; the first error is final."""
+        with self._ending:
+            self._error = self._error or error
+        self._ended(self._error)
+        if self._engine is not None:
+            self._engine.conductor.close()
 
     def _serving(self) -> Engine:
         if self.error is not None:
@@ -127,15 +155,13 @@ class EngineThread:
                 self.loaded_engine = self._build(self._report)
                 self._engine = self.loaded_engine.engine(self._deliver)
                 anyio.run(self._serve)
-            self._error = SessionClosed(
+            reason: Exception = SessionClosed(
                 "the session is closed, by close() or because nothing held it any more; open another with "
                 "rekindle.open()"
             )
         except BaseException as error:
-            self._error = self._final_error(error)
-        self._ended(self._error)
-        if self._engine is not None:
-            self._engine.conductor.close()
+            reason = self._final_error(error)
+        self._end(reason)
         try:
             if self.loaded_engine is not None:
                 self.loaded_engine.free()

@@ -35,11 +35,13 @@ class StuckTick:
         tick: number of the tick.
         since: start of the timing, by the watchdog's clock.
         reports: number of reports so far.
+        error: the error of its requests in the latest report.
     """
 
     tick: int
     since: float
     reports: int
+    error: StepTimeout
 
 
 class Watchdog:
@@ -75,6 +77,12 @@ class Watchdog:
         """The stuck tick and its duration, as text; None if no tick is stuck. Thread-safe."""
         stuck = self._stuck
         return None if stuck is None else f"stuck in tick {stuck.tick} for {seconds(self._clock() - stuck.since)}"
+
+    @property
+    def error(self) -> StepTimeout | None:
+        """The error of the stuck tick's requests; None if no tick is stuck. Thread-safe."""
+        stuck = self._stuck
+        return None if stuck is None else stuck.error
 
     def begin(self, message: Message) -> None:
         """Start timing a message that an actor begins to handle; called on the engine's thread."""
@@ -115,8 +123,8 @@ class Watchdog:
             remaining = since + (1 + reports) * self._timeout - now
             if remaining > 0:
                 return min(remaining, self._timeout)
-            self._stuck = StuckTick(tick, since, reports + 1)
             error = self._error(tick, now - since)
+            self._stuck = StuckTick(tick, since, reports + 1, error)
         self._report(Overdue(tick, error))
         return self._timeout
 

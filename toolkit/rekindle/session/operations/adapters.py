@@ -10,7 +10,7 @@ import jax
 from rekindle.client.adapters import AdapterInfo
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.checkpoints.peft import config_of, given_adapter, rank_of, read_adapter
-from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread
+from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread, unless, until_closed
 from rekindle.core.config import Settings
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
@@ -88,7 +88,7 @@ class AdapterOperations:
             lambda: self._loaded_engine.place_adapter(lora, with_room=is_first), "adapter"
         )
         _, put = self._client.ask(lambda ticket: PutAdapter(ticket, slot, content, empty), self._engine.post)
-        yield Wait(put)
+        yield from unless(until_closed(put), lambda: self._engine.overdue)
         self._require_engine()
         if is_first:
             self.bytes = self._loaded_engine.limits.data * sum(array.nbytes for array in jax.tree.leaves(empty))

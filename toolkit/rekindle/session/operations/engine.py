@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
-from rekindle.core.concurrency.threads import ending
-from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread
+from rekindle.core.concurrency.threads import EXIT_SECONDS, compiling, ending
+from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread, unless
+from rekindle.core.concurrency.warning import warn
 from rekindle.core.device.programs.readiness import progress_feed, raise_first
 from rekindle.core.engine.conductor import Command, Pause, TakeOne
 from rekindle.core.engine.loaded_engine import LoadedEngine
@@ -19,8 +20,14 @@ from rekindle.core.messages import CacheSaved, CacheSaving, InFlightPolicy, Keep
 from rekindle.core.messages.record import MessageRecord
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 
+T = TypeVar("T")
+
 CLOSE_SECONDS = 3.0
 """Longest time for the writing of cached pages by a closing session, in seconds."""
+STUCK_SECONDS = 3.0
+"""Longest wait of a closing session for a tick that is stuck already, in seconds; `EXIT_SECONDS` for other calls."""
+LOOK_SECONDS = 0.25
+"""Interval between two checks of a closing session on its engine."""
 
 
 class Operations:
@@ -47,6 +54,9 @@ class Operations:
 
     def update_weights(self, weights: Weights, in_flight: InFlightPolicy) -> Waits[None]:
         """See `Session.update_weights`."""
+        return self._unless_stuck(self._update_weights(weights, in_flight))
+
+    def _update_weights(self, weights: Weights, in_flight: InFlightPolicy) -> Waits[None]:
         self._check_in_flight(in_flight)
         load = self._loaded_engine.reload if self._client.asleep else self._loaded_engine.load
         loaded = yield from in_a_thread(lambda: load(weights), "weights")
@@ -61,7 +71,7 @@ class Operations:
             raise InvalidRequest("sleep() frees the devices of this process, and this session has devices of others")
         lanes: list[list[Any]] = [[] for _ in self._loaded_engine.lanes]
         empty = lanes if len(lanes) > 1 else lanes[0]
-        yield from self._exchange(lambda ticket: NewWeights(ticket, empty, in_flight, asleep=True))
+        yield from self._unless_stuck(self._exchange(lambda ticket: NewWeights(ticket, empty, in_flight, asleep=True)))
 
     def wake(self, weights: Weights | None) -> Waits[None]:
         """See `Session.wake`."""
@@ -77,7 +87,7 @@ class Operations:
             )
         loaded = yield from in_a_thread(lambda: self._loaded_engine.reload(self._source), "weights")
         version = self._client.weights_version
-        yield from self._exchange(lambda ticket: NewWeights(ticket, loaded, version=version))
+        yield from self._unless_stuck(self._exchange(lambda ticket: NewWeights(ticket, loaded, version=version)))
 
     def _check_in_flight(self, in_flight: InFlightPolicy) -> None:
         if in_flight not in get_args(InFlightPolicy):
@@ -108,6 +118,9 @@ class Operations:
                 "prefix_cache=True, disk_cache_bytes above 0, and host_cache_bytes of at least one page, which is "
                 f"{self._loaded_engine.limits.pool.page_bytes:,} bytes here"
             )
+        return (yield from self._unless_stuck(self._save(progress)))
+
+    def _save(self, progress: bool) -> Waits[int]:
         _, saving = self._client.ask(SaveCache, self._engine.post)
         position = 0
         with ProgressBars(progress) as bars:
@@ -142,11 +155,11 @@ class Operations:
 
     def pause(self) -> Waits[None]:
         """See `Session.pause`."""
-        yield from self._command(Pause())
+        yield from self._unless_stuck(self._command(Pause()))
 
     def step(self) -> Waits[MessageRecord | None]:
         """See `Session.step`."""
-        return self._command(TakeOne())
+        return self._unless_stuck(self._command(TakeOne()))
 
     def _command(self, command: Command) -> Waits[MessageRecord | None]:
         """Send the conductor a command; return the record of a stepped message, if there is one."""
@@ -165,15 +178,33 @@ class Operations:
     def close(self) -> Waits[None]:
         """See `Session.close`."""
         try:
-            if self._engine.error is None and self._loaded_engine.limits.pool.snapshots and not self._engine.paused:
+            saves = self._engine.error is None and self._engine.overdue is None and not self._engine.paused
+            if saves and self._loaded_engine.limits.pool.snapshots:
                 with suppress(SessionError):
                     yield Wait(self._client.ask(SaveCache, self._engine.post)[1], timeout=CLOSE_SECONDS)
         finally:  # even if a cancelled scope prevents the wait
             self._engine.stop()
         if not self._engine.elsewhere:
-            yield Wait(self._engine.stopped)
+            yield from self._stopped()
             for closed in tuple(self._followers):
                 yield Wait(closed)
+
+    def _stopped(self) -> Waits[None]:
+        """Wait until the engine has stopped, or leave it behind if its device hangs. Compilations are waited for."""
+        stopped, remaining = self._engine.stopped, STUCK_SECONDS if self._engine.overdue else EXIT_SECONDS
+        while not stopped.closed and remaining > 0:
+            yield Wait(stopped, timeout=LOOK_SECONDS)
+            remaining -= 0 if compiling else LOOK_SECONDS
+        if not stopped.closed:
+            obstacle = self._engine.abandon()
+            warn(
+                f"the session is closed, but its engine has not stopped: it is {obstacle}. Its device memory is freed "
+                "as soon as this call of the device ends; if it never does, restart the kernel, or end the process"
+            )
+
+    def _unless_stuck(self, waits: Waits[T]) -> Waits[T]:
+        """Run an operation; raise StepTimeout in it once a tick is stuck, since the engine may never answer."""
+        return unless(waits, lambda: self._engine.overdue)
 
     def _stop_followers(self) -> None:
         for stop in tuple(self._followers.values()):

@@ -10,7 +10,7 @@ import numpy as np
 
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.requests import Requests
-from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread
+from rekindle.core.concurrency.waits import Waits, in_a_thread, unless, until_closed
 from rekindle.core.device.packing import pack_changes
 from rekindle.core.device.programs.lowering import LENS, Key
 from rekindle.core.engine.loaded_engine import LoadedEngine
@@ -186,7 +186,7 @@ class Inspections:
     def _run(self, key: Key, inputs: Any) -> Waits[Any]:
         """Run a program over the weights on the first lane, between ticks."""
         _, answers = self._client.ask(lambda ticket: Inspect(ticket, key, inputs), self._engine.post)
-        yield Wait(answers)
+        yield from unless(until_closed(answers), lambda: self._engine.overdue)
         if not answers.items:
             assert self._engine.error is not None, "only an ended engine closes a feed without an answer"
             raise self._engine.error.with_traceback(None)
