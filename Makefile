@@ -26,7 +26,8 @@ WIDE := $(ONE_BY_ONE) -m "wide and not deep and not tutorial and not older_kerne
 endif
 PYTEST := -m pytest $(ONE_BY_ONE)
 
-# The first and the last line of a tier's recipe, by which `.ci/run` knows whether a change calls for it.
+# The first and the last line of a tier's recipe, by which `.ci/run` knows whether a change calls for it, and how long
+# it takes.
 BEGINS = @$(PYTHON) tests/tiers.py begins $@
 PASSED = @$(PYTHON) tests/tiers.py passed $@
 
@@ -74,7 +75,9 @@ demo: $(VENV)/.run
 	@$(BIN)/python -m rekindle demo
 
 test: $(VENV)/.dev
+	$(BEGINS)
 	@$(BIN)/python $(PYTEST) $(TOGETHER)
+	$(PASSED)
 
 test-unit test-engine test-mesh test-kernels test-notebook: test-%: $(VENV)/.dev
 	$(BEGINS)

@@ -3,6 +3,10 @@
 `make test` runs at each change. A further tier runs where its inputs differ from those that it passed with last, whose
 digest it notes in tests/passed.json: `begins` and `passed` are the first and the last word of its target in the
 Makefile. One more tier is run in turn, which shows in time if something is missing among the inputs of a tier.
+
+A pass also notes the seconds of the tier and those of `make test` in the same checkout. Their ratio and this run's
+`make test` tell how long the tier will take. A tier that would end too late is left: it loses its digest, and so comes
+first in the next run.
 """
 
 import argparse
@@ -13,12 +17,24 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 PASSED: Final = Path("tests/passed.json")
 BEGUN: Final = Path("build/begun")
+TOOK: Final = Path("build/seconds_of_test")
+"""The seconds of the last `make test` in this checkout, by which those of the tiers are judged."""
+
+MINUTES: Final = 75
+"""The minutes by which the last tier of `.ci/run` should end; the check has 90."""
+ASSUMED_SECONDS: Final = 600
+"""What a tier takes that has no noted seconds, at TYPICAL_TEST."""
+TYPICAL_TEST: Final = 420
+"""The seconds of `make test` on two cores."""
+SET_UP: Final = 90
+"""The seconds of making one environment."""
 
 HELD: Final = tuple(
     f"toolkit/rekindle/{name}/" for name in ("chats", "client", "mapping", "scoring", "session", "tools")
@@ -136,26 +152,32 @@ DEEP: Final = (
 def main() -> int:
     """Do what the command line says; return the exit status."""
     parser = argparse.ArgumentParser(prog="tests/tiers.py", description=__doc__.partition("\n")[0])
-    parser.add_argument("verb", choices=["begins", "passed", "due", "deep"])
-    parser.add_argument("tier", nargs="?", choices=list(TIERS))
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb in ("begins", "passed"):
+        verbs.add_parser(verb).add_argument("target", choices=["test", *TIERS])
+    verbs.add_parser("due")
+    verbs.add_parser("deep")
+    verbs.add_parser("run").add_argument("--spent", type=float, default=0.0, help="seconds of the check so far")
     options = parser.parse_args()
     os.chdir(ROOT)
     match options.verb:
         case "begins":
-            begins(options.tier)
+            begins(options.target)
         case "passed":
-            passes(options.tier)
+            passes(options.target)
         case "due":
             print(*due())
         case "deep":
             return deep()
+        case "run":
+            return run(options.spent)
     return 0
 
 
 def digest(tier: str) -> str:
     """Return the digest of a tier's inputs as they are now: hexadecimal digits over names and contents."""
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *SHARED, *TIERS[tier]],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *SHARED, *TIERS.get(tier, ())],
         stdout=subprocess.PIPE,
         check=True,
     )
@@ -167,21 +189,67 @@ def digest(tier: str) -> str:
 
 
 def due() -> list[str]:
-    """Return the tiers that have not passed with these inputs, and the one whose turn it is; say why of each."""
-    passed = _noted(PASSED)
+    """Return the tiers left last time, then those with changed inputs, then the one whose turn it is; print why."""
+    notes = _notes()
     commits = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, check=True)
-    in_turn = list(TIERS)[int(commits.stdout) % len(TIERS)]
-    tiers = []
-    for tier in TIERS:
-        if passed.get(tier) != digest(tier):
-            reason = "its inputs are not those that it passed with"
-        elif tier == in_turn:
-            reason = "it is its turn"
+    turn = int(commits.stdout) % len(TIERS)
+    left, changed, unchanged = [], [], []
+    for tier in (*list(TIERS)[turn:], *list(TIERS)[:turn]):
+        noted = notes.get(tier, {}).get("digest")
+        if noted is None:
+            left.append(tier)
+        elif noted != digest(tier):
+            changed.append(tier)
         else:
+            unchanged.append(tier)
+    in_turn = [tier for tier in unchanged if tier == list(TIERS)[turn]]
+    reasons = {
+        "it was left, or has not passed yet": left,
+        "its inputs are not those that it passed with": changed,
+        "it is its turn": in_turn,
+    }
+    for reason, tiers in reasons.items():
+        for tier in tiers:
+            print(f"{tier}: {reason}", file=sys.stderr)
+    return left + changed + in_turn
+
+
+def run(spent: float) -> int:
+    """Run the tiers that are due and end in time, after `spent` seconds of the check; return the exit status."""
+    began = time.monotonic() - spent
+    left = {}
+    for tier in due():
+        expected = expected_seconds(tier)
+        if time.monotonic() - began + expected > MINUTES * 60:
+            left[tier] = expected
             continue
-        print(f"{tier}: {reason}", file=sys.stderr)
-        tiers.append(tier)
-    return tiers
+        print(f"== make {tier}, about {expected / 60:.0f} min", flush=True)
+        tier_began = time.monotonic()
+        if status := subprocess.run(["make", tier]).returncode:
+            return status
+        print(f"== make {tier} took {time.monotonic() - tier_began:.0f} s", flush=True)
+    if left:
+        leave(left)
+        print(f"== LEFT, as they would not end by minute {MINUTES}; still due, and first next time:")
+        print(*(f"{tier}: about {seconds / 60:.0f} min" for tier, seconds in left.items()), sep="\n")
+    return 0
+
+
+def expected_seconds(tier: str) -> float:
+    """Return how long a tier will take here, by its noted seconds and the last `make test`, with its environments."""
+    note = _notes().get(tier, {})
+    took = float(TOOK.read_text(encoding="utf-8")) if TOOK.exists() else TYPICAL_TEST
+    seconds = note.get("seconds", ASSUMED_SECONDS) * took / note.get("seconds_of_test", TYPICAL_TEST)
+    recipe = subprocess.run(["make", "--dry-run", tier], capture_output=True, text=True)
+    return float(seconds + SET_UP * recipe.stdout.count(".ci/environment"))
+
+
+def leave(tiers: Iterable[str]) -> None:
+    """Note that tiers were left: without a digest, they are due until they pass."""
+    notes = _notes()
+    for tier in tiers:
+        notes.get(tier, {}).pop("digest", None)
+    _write(notes)
 
 
 def deep() -> int:
@@ -201,26 +269,42 @@ def deep() -> int:
     return min(failed, 1)
 
 
-def begins(tier: str) -> None:
-    """Note the inputs that a run of a tier begins with."""
-    noted = BEGUN / tier
+def begins(target: str) -> None:
+    """Note the inputs that a run of a tier, or of `make test`, begins with."""
+    noted = BEGUN / target
     noted.parent.mkdir(parents=True, exist_ok=True)
-    noted.write_text(digest(tier), encoding="utf-8")
+    noted.write_text(digest(target), encoding="utf-8")
 
 
-def passes(tier: str) -> None:
-    """Note that a tier passed, unless its inputs changed meanwhile."""
-    inputs = digest(tier)
-    if (BEGUN / tier).read_text(encoding="utf-8") != inputs:
-        print(f"{tier}: its inputs changed while it ran, so that it is not noted as passed")
+def passes(target: str) -> None:
+    """Note that a tier passed, unless its inputs changed meanwhile, and its seconds, or those of `make test`."""
+    begun = BEGUN / target
+    seconds = time.time() - begun.stat().st_mtime
+    reduced = not os.environ.get("DEEP")
+    if target == "test":
+        if reduced:
+            TOOK.write_text(f"{seconds:.0f}\n", encoding="utf-8")
         return
-    passed = _noted(PASSED) | {tier: inputs}
-    PASSED.write_text(json.dumps(passed, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    inputs = digest(target)
+    if begun.read_text(encoding="utf-8") != inputs:
+        print(f"{target}: its inputs changed while it ran, so that it is not noted as passed")
+        return
+    notes = _notes()
+    note = notes.setdefault(target, {})
+    note["digest"] = inputs
+    if reduced and TOOK.exists():
+        note |= {"seconds": round(seconds), "seconds_of_test": int(TOOK.read_text(encoding="utf-8"))}
+    _write(notes)
 
 
-def _noted(file: Path) -> dict[str, str]:
-    noted: dict[str, str] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return noted
+def _notes() -> dict[str, dict[str, Any]]:
+    notes = json.loads(PASSED.read_text(encoding="utf-8")) if PASSED.exists() else {}
+    # A note of before the seconds is the digest alone.
+    return {tier: {"digest": note} if isinstance(note, str) else note for tier, note in notes.items()}
+
+
+def _write(notes: dict[str, dict[str, Any]]) -> None:
+    PASSED.write_text(json.dumps(notes, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _cpu_seconds() -> float:

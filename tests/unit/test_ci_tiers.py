@@ -1,8 +1,13 @@
-"""A change calls for the tiers whose inputs it touches, until they passed, and for one more in turn."""
+"""A change calls for the tiers whose inputs it touches, until they passed, and for one more in turn.
+
+A check runs those that end in time, and leaves the others to the next one.
+"""
 
 import json
+import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +24,7 @@ FILES = {
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a repository of one commit in which every tier has passed."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DEEP", raising=False)
     for name, text in FILES.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text)
@@ -40,12 +46,29 @@ def commit() -> None:
 
 def note_all() -> None:
     Path("tests").mkdir(exist_ok=True)
-    Path("tests/passed.json").write_text(json.dumps({tier: tiers.digest(tier) for tier in tiers.TIERS}))
+    Path("tests/passed.json").write_text(json.dumps({tier: {"digest": tiers.digest(tier)} for tier in tiers.TIERS}))
 
 
-def run(tier: str) -> None:
-    tiers.begins(tier)
-    tiers.passes(tier)
+def run(target: str, seconds: float = 0.0) -> None:
+    tiers.begins(target)
+    begun = tiers.BEGUN / target
+    os.utime(begun, (0.0, begun.stat().st_mtime - seconds))
+    tiers.passes(target)
+
+
+def targets(failing: str = "") -> None:
+    """Write a Makefile whose tiers list themselves in ran.txt."""
+    recipes = (f"{tier}:\n\t@echo {tier} >> ran.txt; test {tier} != '{failing}'\n" for tier in tiers.TIERS)
+    Path("Makefile").write_text("".join(recipes))
+
+
+def ran() -> list[str]:
+    return Path("ran.txt").read_text().split() if Path("ran.txt").exists() else []
+
+
+def note(tier: str) -> dict[str, Any]:
+    noted: dict[str, Any] = json.loads(tiers.PASSED.read_text())[tier]
+    return noted
 
 
 def test_one_tier_is_called_in_turn_where_all_passed() -> None:
@@ -93,7 +116,7 @@ def test_inputs_that_change_during_a_run_have_not_passed(capsys: pytest.CaptureF
 
 def test_what_runs_every_test_calls_for_every_tier() -> None:
     Path("tests/conftest.py").write_text("changed\n")
-    assert tiers.due() == list(tiers.TIERS)
+    assert set(tiers.due()) == set(tiers.TIERS)
 
 
 def test_every_tier_is_a_target_with_inputs_that_exist() -> None:
@@ -103,3 +126,67 @@ def test_every_tier_is_a_target_with_inputs_that_exist() -> None:
         begin, end = (f"tests/tiers.py {verb} {tier}" for verb in ("begins", "passed"))
         assert [line.partition(" ")[2] for line in recipes if line.endswith((begin, end))] == [begin, end]
         assert [name for name in (*tiers.SHARED, *inputs) if not (tiers.ROOT / name).exists()] == []
+
+
+def test_seconds_of_a_tier_are_those_of_its_last_pass_by_the_speed_of_make_test() -> None:
+    run("test", 400)
+    run("test-mesh", 200)
+    assert tiers.expected_seconds("test-mesh") == pytest.approx(200, abs=2)
+    run("test", 1200)
+    assert tiers.expected_seconds("test-mesh") == pytest.approx(600, abs=6), "this machine is three times as slow"
+    run("test-mesh", 900)
+    assert tiers.expected_seconds("test-mesh") == pytest.approx(900, abs=9)
+
+
+def test_seconds_are_noted_only_beside_those_of_make_test() -> None:
+    run("test-mesh", 200)
+    assert set(note("test-mesh")) == {"digest"}
+    assert tiers.expected_seconds("test-mesh") == tiers.ASSUMED_SECONDS
+
+
+def test_a_deep_run_leaves_the_seconds_of_the_reduced_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    run("test", 400)
+    run("test-mesh", 200)
+    monkeypatch.setenv("DEEP", "1")
+    run("test", 40_000)
+    run("test-mesh", 20_000)
+    assert tiers.expected_seconds("test-mesh") == pytest.approx(200, abs=2)
+
+
+def test_environments_that_are_not_there_take_time() -> None:
+    Path("Makefile").write_text("test-mesh: .venv/.dev\n.venv/.dev:\n\t.ci/environment .venv\n")
+    assert tiers.expected_seconds("test-mesh") == tiers.ASSUMED_SECONDS + tiers.SET_UP
+
+
+def test_a_check_leaves_what_would_end_too_late_and_begins_with_it_next_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("README.md").write_text("changed\n")
+    targets()
+    (in_turn,) = set(tiers.due()) - {"docs", "tutorials"}
+    digests = json.loads(tiers.PASSED.read_text())
+    for tier, seconds in {"tutorials": 900, "docs": 100, in_turn: 200}.items():
+        digests[tier] |= {"seconds": seconds, "seconds_of_test": tiers.TYPICAL_TEST}
+    tiers.PASSED.write_text(json.dumps(digests))
+    assert tiers.run(tiers.MINUTES * 60 - 600) == 0
+    assert set(ran()) == {"docs", in_turn}, "shorter ones still fit"
+    assert "tutorials: about 15 min" in capsys.readouterr().out.partition("LEFT")[2]
+    assert tiers.due()[0] == "tutorials"
+    Path("README.md").write_text(FILES["README.md"])
+    assert tiers.due()[0] == "tutorials", "a tier that was left is due until it passes"
+    run("tutorials", 900)
+    assert "tutorials" not in tiers.due()[:1]
+
+
+def test_a_check_ends_with_the_tier_that_fails() -> None:
+    targets(failing := tiers.due()[0])
+    assert tiers.run(0.0) != 0
+    assert ran() == [failing]
+    assert tiers.run(tiers.MINUTES * 60) == 0, "it has no time for that"
+
+
+def test_notes_without_seconds_are_those_of_before() -> None:
+    tiers.PASSED.write_text(json.dumps({tier: tiers.digest(tier) for tier in tiers.TIERS}))
+    assert len(tiers.due()) == 1
+    run("test-mesh")
+    assert note("test-mesh")["digest"] == tiers.digest("test-mesh")

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 from itertools import takewhile
 from pathlib import Path
 
@@ -9,6 +10,26 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "toolkit" / "rekindle"
+TOP = {
+    ".ci",
+    ".clang-format",
+    ".gitattributes",
+    ".gitignore",
+    ".pre-commit-config.yaml",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "Makefile",
+    "README.md",
+    "backend",
+    "kernels",
+    "pyproject.toml",
+    "setup.cfg",
+    "tests",
+    "toolkit",
+    "tutorials",
+}
 
 
 def named_in_the_map() -> list[Path]:
@@ -30,6 +51,14 @@ def test_every_folder_and_every_file_at_the_top_is_in_the_map_once() -> None:
     folders = {path.parent for path in PACKAGE.rglob("__init__.py")} - {PACKAGE}
     modules = {*PACKAGE.glob("*.py"), *(PACKAGE / "core").glob("[!_]*.py")}
     assert sorted(named) == sorted(folders | modules)
+
+
+def test_git_has_no_further_files_at_the_top() -> None:
+    """Check that no output of an example was committed."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout.decode()
+    assert {name.partition("/")[0] for name in listed.split("\0")} - {""} == TOP
 
 
 def test_the_map_says_how_large_the_core_is_and_what_is_built_on_it() -> None:
