@@ -95,8 +95,8 @@ def test_a_ranking_is_in_order_and_equal_documents_stay_in_theirs() -> None:
             "<rekindle.Perplexity: perplexity 2.7183, nll 1.0000, bits per byte 0.3607",
         ),
         (Perplexity((None, token(-1.0)), 1), "nll 1.0000, tokens scored 1, windows 1>"),
-        (Classification(("spam", "ham"), (1.0, -1.0), False), "<rekindle.Classification: spam 88"),
-        (Classification((HOSTILE,), (0.0,), True), "50"),
+        (Classification(("spam", "ham"), (1.0, -1.0), "softmax"), "<rekindle.Classification: spam 88"),
+        (Classification((HOSTILE,), (0.0,), "sigmoid"), "50"),
         (Ranking(HOSTILE, (HOSTILE, "b"), (0.2, 0.9)), "<rekindle.Ranking of 2 documents for"),
     ],
 )
@@ -109,11 +109,20 @@ def test_a_cell_shows_them_as_text_and_as_html_that_runs_nothing(result: Any, pl
 
 
 def test_classes_that_are_independent_have_probabilities_of_their_own() -> None:
-    one_of = Classification(("a", "b"), (2.0, 2.0), independent=False)
-    each = replace(one_of, independent=True)
+    one_of = Classification(("a", "b"), (2.0, 2.0), "softmax")
+    each = replace(one_of, activation="sigmoid")
     assert one_of.probabilities == (0.5, 0.5)
     assert each.probabilities == (sigmoid(2.0), sigmoid(2.0))
+    assert (one_of.independent, each.independent) == (False, True)
     assert str(one_of) == one_of.best == "a"
+
+
+def test_a_regression_has_numbers_in_place_of_probabilities() -> None:
+    numbers = Classification(("rating",), (4.2,), "identity")
+    assert numbers.probabilities == (4.2,)
+    assert repr(numbers) == "<rekindle.Classification: rating 4.2>"
+    bounded = replace(numbers, activation="tanh")
+    assert bounded.probabilities == (math.tanh(4.2),)
 
 
 @given(tokens=st.integers(2, 300), window=st.integers(2, 90), data=st.data())

@@ -315,7 +315,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
     limits = fake_limits(max_context=512, num_pages=128, page_size=16)
     loaded = fake_loaded_engine(limits, tokenizer=byte_tokenizer)
-    head = Uses(classifier=Classifier(np.full((1, 1), 0.01, np.float32), ("relevant",), independent=False))
+    head = Uses(classifier=Classifier(np.full((1, 1), 0.01, np.float32), ("relevant",), "sigmoid"))
     with fake_session(replace(loaded, checkpoint=replace(loaded.checkpoint, uses=head))) as session:
         yield session
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rekindle.core.checkpoints.uses import Classifier, Embedding, Uses
+from rekindle.core.checkpoints.uses import Activation, Classifier, Embedding, Uses
 from rekindle.core.text.tokenizer import Tokenizer, wrap
 from rekindle.server import Limits, app
 from rekindle.session.session import Session
@@ -30,9 +30,9 @@ def serving(uses: Uses) -> Iterator[Session]:
         yield session
 
 
-def head(*labels: str, independent: bool = False) -> Uses:
+def head(*labels: str, activation: Activation | None = None) -> Uses:
     weight = np.linspace(-0.01, 0.02, len(labels), dtype=np.float32)[:, None]
-    return Uses(classifier=Classifier(weight, labels, independent))
+    return Uses(classifier=Classifier(weight, labels, activation or ("softmax" if labels[1:] else "sigmoid")))
 
 
 @pytest.fixture
@@ -196,6 +196,26 @@ async def test_classes_have_labels_with_probabilities_or_logits() -> None:
         np.testing.assert_allclose(rows, [each.probabilities for each in expected], rtol=1e-6)
         state = (await ask(app(session), "/pooling", {"input": "Lyon", "task": "embed"})).json
         assert state["data"][0]["data"] == (await session.embed("Lyon")).tolist()
+
+
+@pytest.mark.parametrize("activation", ["identity", "tanh"])
+async def test_a_head_of_numbers_gives_numbers_in_all_calls(activation: Activation) -> None:
+    number = np.tanh if activation == "tanh" else np.asarray
+    with serving(head("rating", activation=activation)) as session:
+        ranking = await session.rerank("capital", DOCUMENTS)
+        logits = (await session.rerank("capital", DOCUMENTS, activation=False)).scores
+        assert ranking.scores == pytest.approx(number(logits).tolist())
+        found = (await ask(app(session), "/rerank", {**RANK, "use_activation": True})).json["results"]
+        assert {each["index"]: each["relevance_score"] for each in found} == dict(enumerate(ranking.scores))
+        pairs = (await ask(app(session), "/score", {"queries": "capital", "documents": DOCUMENTS})).json
+        assert [each["score"] for each in pairs["data"]] == list(ranking.scores)
+        classes = await session.classify(DOCUMENTS)
+        expected = [number(each.logits).tolist() for each in classes]
+        np.testing.assert_allclose([each.probabilities for each in classes], expected)
+        found = (await ask(app(session), "/classify", {"input": DOCUMENTS})).json["data"]
+        np.testing.assert_allclose([each["probs"] for each in found], expected)
+        pooled = (await ask(app(session), "/pooling", {"input": DOCUMENTS})).json["data"]
+        np.testing.assert_allclose([each["data"] for each in pooled], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

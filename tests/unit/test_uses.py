@@ -117,7 +117,49 @@ def test_a_classifier_has_its_head_and_its_labels(families: Path, tmp_path: Path
     assert uses.classifier is not None
     np.testing.assert_array_equal(uses.classifier.weight, head)
     assert uses.classifier.labels == ("class 0", "class 1", "class 2")
-    assert (uses.generates, uses.classifier.independent) == (False, False)
+    assert (uses.generates, uses.classifier.activation) == (False, "softmax")
+
+
+TORCH = "torch.nn.modules."
+REGRESSION = {"problem_type": "regression"}
+
+
+@pytest.mark.parametrize(
+    ("count", "config", "of_library", "activation"),
+    [
+        (1, {}, {}, "sigmoid"),
+        (3, {}, {}, "softmax"),
+        (1, REGRESSION, {}, "identity"),
+        (3, REGRESSION, {}, "identity"),
+        (3, {"problem_type": "multi_label_classification"}, {}, "sigmoid"),
+        (1, {"problem_type": "single_label_classification"}, {}, "sigmoid"),
+        (3, {"problem_type": None}, {}, "softmax"),
+        (1, {"sbert_ce_default_activation_function": f"{TORCH}linear.Identity"}, {}, "identity"),
+        (1, {"sbert_ce_default_activation_function": None}, {}, "sigmoid"),
+        (1, {"sbert_ce_default_activation_function": f"{TORCH}activation.Tanh"}, {}, "tanh"),
+        (1, {"sentence_transformers": {"activation_fn": f"{TORCH}linear.Identity", "version": "4.1"}}, {}, "identity"),
+        (3, {"sentence_transformers": {"activation_fn": f"{TORCH}activation.Sigmoid"}, **REGRESSION}, {}, "sigmoid"),
+        (1, {"sentence_transformers": {"version": "4.1"}}, {}, "sigmoid"),
+        (1, {}, {"activation_fn": f"{TORCH}linear.Identity", "model_type": "CrossEncoder"}, "identity"),
+        (1, {}, {"activation_fn": "torch.nn.Identity"}, "identity"),
+        (1, {}, {"activation_fn": f"{TORCH}activation.Softmax"}, "sigmoid"),
+    ],
+)
+def test_a_head_has_the_activation_of_its_files(
+    families: Path, tmp_path: Path, count: int, config: dict[str, Any], of_library: dict[str, Any], activation: str
+) -> None:
+    classifier(families / "llama-tied", tmp_path / "model", count, **config)
+    write(tmp_path / "model" / "config_sentence_transformers.json", of_library)
+    uses = open_checkpoint(tmp_path / "model").uses
+    assert uses.classifier is not None
+    assert uses.classifier.activation == activation
+
+
+@pytest.mark.parametrize("name", ["torch.nn.modules.activation.GELU", "custom.Identity"])
+def test_an_activation_that_is_not_supported_is_refused_by_name(families: Path, tmp_path: Path, name: str) -> None:
+    classifier(families / "llama-tied", tmp_path / "model", 1, sbert_ce_default_activation_function=name)
+    with pytest.raises(UnsupportedModel, match=f"the activation of its scores is '{name}'"):
+        open_checkpoint(tmp_path / "model")
 
 
 def test_a_head_of_another_form_is_refused(families: Path, tmp_path: Path) -> None:

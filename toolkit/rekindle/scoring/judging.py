@@ -9,7 +9,7 @@ import numpy as np
 
 from rekindle.client.prompts import Messages, TokenIds
 from rekindle.client.requests import HasRequests, Requests
-from rekindle.core.checkpoints.uses import Classifier, Embedding
+from rekindle.core.checkpoints.uses import Activation, Classifier, Embedding
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import InvalidRequest
@@ -19,7 +19,7 @@ from rekindle.core.request.params import LONGEST_SALT, SamplingParams
 from rekindle.core.request.request import check_length
 from rekindle.core.text.template import template_variables
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.results.scores.classes import Classification, sigmoid
+from rekindle.results.scores.classes import Classification, activated
 from rekindle.results.scores.ranking import Ranking
 from rekindle.scoring.computing import ScoringBar, compute_all
 from rekindle.scoring.embedding import EmbedOptions, last_states, normalized, prompt_prefix
@@ -105,7 +105,7 @@ def classify(
     prompts, several = requests.prompts(texts, {"token_ids": token_ids})
     states = yield from last_states(requests, prompts, several, "last", cache_salt, adapter, bar)
     rows = logits_of(head, states.rows).tolist()
-    classes = [Classification(head.labels, tuple(row), head.independent) for row in rows]
+    classes = [Classification(head.labels, tuple(row), head.activation) for row in rows]
     return classes if several else classes[0]
 
 
@@ -126,7 +126,8 @@ def rerank(
     An embedding model (one with a `1_Pooling`) scores a document by the cosine similarity of the two embeddings. For
     other models, each document becomes a yes-or-no question in the model's chat format, as for Qwen3-Reranker: a
     generative model scores it by the probability of "yes" against "no", and a model with a one-class head by the
-    probability of its class. For a reranker with another format, write its texts and call `classify` or `score`.
+    probability of its class, or the number if its files say so (`problem_type`, `activation_fn`). For a reranker with
+    another format, write its texts and call `classify` or `score`.
 
     The call waits for all documents, and for room in the waiting queue. Leaving the wait early cancels its requests.
 
@@ -135,8 +136,8 @@ def rerank(
         documents: the texts to rank.
         instruction: the criterion of relevance; the default describes a web search. For an embedding model, the
             instruction of `embed` for the query; the default is the model's prompt "query", if it has one.
-        activation: whether scores are probabilities. False gives their logits, which tell apart documents of nearly the
-            same probability. The cosines of an embedding model have no logits.
+        activation: whether the model's activation gives the scores, by default probabilities. False gives their logits,
+            which tell apart documents of nearly the same probability. The cosines of an embedding model have no logits.
         truncate_prompt_tokens: number of tokens of a prompt with its query and document, above which the document loses
             its end; -1 for the longest that fits. For an embedding model, whose prompts are the query alone and each
             document alone, each loses its own end. Default None, no cut.
@@ -195,6 +196,12 @@ class _RankingCall:
         """Return the ranking by scores, for prompts with so many tokens together."""
         return Ranking(self.query, self.documents, tuple(scores), tokens, self.activation)
 
+    def ranking_of(self, logits: Sequence[float], activation: Activation, tokens: int) -> Ranking:
+        """Return the ranking by logits, as scores by the model's activation unless the call wants logits."""
+        if not self.activation or activation == "identity":
+            return replace(self, activation=False).ranking(logits, tokens)
+        return self.ranking([activated((logit,), activation)[0] for logit in logits], tokens)
+
 
 def _by_similarity(requests: Requests, call: _RankingCall, defaults: Embedding) -> Waits[Ranking]:
     """Return the ranking by the cosine similarity of embeddings, which have no logits."""
@@ -217,7 +224,7 @@ def _by_class(requests: Requests, call: _RankingCall, head: Classifier) -> Waits
         )
     states = yield from last_states(requests, prompts, True, "last", call.cache_salt, call.adapter, call.bar)
     logits = logits_of(head, states.rows)[:, 0].tolist()
-    return call.ranking(map(sigmoid, logits) if call.activation else logits, states.prompt_tokens)
+    return call.ranking_of(logits, head.activation, states.prompt_tokens)
 
 
 def _questions(requests: Requests, call: _RankingCall, output: int) -> Waits[list[Prompt]]:

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rekindle.core.request.request import Pooling
+
+Activation = Literal["identity", "sigmoid", "softmax", "tanh"]
+"""Functions from the logits of a text to its scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +38,13 @@ class Classifier:
     Attributes:
         weight: (labels, hidden) float32.
         labels: the class names.
-        independent: whether classes have independent probabilities (sigmoid) instead of a joint distribution (softmax).
+        activation: the function from logits to scores: "sigmoid" for independent classes, "softmax" for exclusive ones,
+            "identity" for numbers.
     """
 
     weight: np.ndarray[Any, np.dtype[np.float32]]
     labels: tuple[str, ...]
-    independent: bool
+    activation: Activation
 
 
 @dataclass(frozen=True, slots=True)

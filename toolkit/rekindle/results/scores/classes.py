@@ -1,9 +1,11 @@
 """Classification of a text."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rekindle.core import markup
+from rekindle.core.checkpoints.uses import Activation
 from rekindle.results.scores.options import softmax
 
 
@@ -14,17 +16,23 @@ class Classification:
     Attributes:
         labels: the names of the classes.
         logits: the logit of each class.
-        independent: whether the classes are independent (multi-label), rather than mutually exclusive.
+        activation: the model's function from logits to scores: "softmax" for exclusive classes, "sigmoid" for
+            independent ones (multi-label), "identity" for regression, or "tanh".
     """
 
     labels: tuple[str, ...]
     logits: tuple[float, ...]
-    independent: bool
+    activation: Activation
+
+    @property
+    def independent(self) -> bool:
+        """Whether the classes are independent (multi-label, or numbers), rather than mutually exclusive."""
+        return self.activation != "softmax"
 
     @property
     def probabilities(self) -> tuple[float, ...]:
-        """Probability of each class: the sigmoid of its logit if `independent`, otherwise the softmax of all logits."""
-        return tuple(map(sigmoid, self.logits)) if self.independent else softmax(self.logits)
+        """Probability of each class; with the activation "identity" or "tanh", its number."""
+        return activated(self.logits, self.activation)
 
     @property
     def best(self) -> str:
@@ -42,7 +50,21 @@ class Classification:
 
     def _rows(self) -> list[tuple[str, str]]:
         pairs = sorted(zip(self.probabilities, self.labels, strict=True), key=lambda pair: -pair[0])
-        return [(label, markup.percent(share)) for share, label in pairs]
+        form = "{:.4g}".format if self.activation in ("identity", "tanh") else markup.percent
+        return [(label, form(share)) for share, label in pairs]
+
+
+def activated(logits: Sequence[float], activation: Activation) -> tuple[float, ...]:
+    """Return the scores of a text from its logits."""
+    match activation:
+        case "identity":
+            return tuple(logits)
+        case "sigmoid":
+            return tuple(map(sigmoid, logits))
+        case "softmax":
+            return softmax(logits)
+        case "tanh":
+            return tuple(map(math.tanh, logits))
 
 
 def sigmoid(logit: float) -> float:

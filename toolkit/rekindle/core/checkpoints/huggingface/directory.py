@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rekindle.core.checkpoints.checkpoint import Checkpoint, LazyTensors, check_shapes
-from rekindle.core.checkpoints.huggingface.classifier import is_classifier, read_classifier
+from rekindle.core.checkpoints.huggingface.classifier import is_classifier, read_activation, read_classifier
 from rekindle.core.checkpoints.huggingface.foreign import advice_for
 from rekindle.core.checkpoints.huggingface.json_file import read_json
 from rekindle.core.checkpoints.huggingface.names import stored_names
@@ -72,7 +72,8 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     tokenizer = load_tokenizer(directory)
     eos_ids = _eos_ids(generation, settings, tokenizer, source)
     paths = tuple(file.path for file in files)
-    uses = Uses(generates, read_embedding(directory), _classifier(settings, owners, config, source))
+    classifier = _classifier(directory, settings, owners, config, source)
+    uses = Uses(generates, read_embedding(directory), classifier)
     formats = formats_of(files)
     kind = str(settings.get("model_type") or "")
     return Checkpoint(source, config, tensors, eos_ids, tokenizer, generation, paths, uses, formats, kind)
@@ -86,13 +87,17 @@ def _with_quantization(settings: Mapping[str, Any], directory: Path) -> Mapping[
     return config
 
 
-def _classifier(settings: Mapping[str, Any], owners: Owners, config: ModelConfig, source: str) -> Classifier | None:
+def _classifier(
+    directory: Path, settings: Mapping[str, Any], owners: Owners, config: ModelConfig, source: str
+) -> Classifier | None:
     if not is_classifier(settings):
         return None
     base = config.names.base
     layers = config.names.layers.removeprefix(base)  # in files of base models
     names = [name for name in owners if not name.startswith((base, f"{layers}."))]
-    return read_classifier(settings, _loaders(owners, names), config.hidden_size, source)
+    return read_classifier(
+        settings, _loaders(owners, names), config.hidden_size, read_activation(settings, directory), source
+    )
 
 
 def _with_head(
