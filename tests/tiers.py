@@ -116,7 +116,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-tpu": (*COMPILED, "tests/kernels/test_tpu_compiles.py"),
     "test-gpu": (*COMPILED, "tests/kernels/test_gpu_compiles.py"),
     "test-versions": (
-        "backend/",
+        "kernels/rekindle_backend.py",
         "pyproject.toml",
         "tests/engine/test_open.py",
         "tests/notebook/",

@@ -22,7 +22,6 @@ TOP = {
     "MANIFEST.in",
     "Makefile",
     "README.md",
-    "backend",
     "kernels",
     "pyproject.toml",
     "setup.cfg",
