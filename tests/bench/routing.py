@@ -120,6 +120,7 @@ class Lane:
     pages: int
     cache: OrderedDict[int, None] = field(default_factory=OrderedDict)
     free_at: float = 0.0
+    overdue: bool = False
     found: int = 0
     computed: int = 0
 

@@ -225,6 +225,9 @@ async def test_a_stuck_tick_of_one_lane_fails_its_requests_alone() -> None:
         assert session.stuck is not None
         assert session.stuck.startswith("lane 1 stuck in tick 1")
         assert [len((await handles[number]).token_ids) for number in (0, 2)] == [3, 3]
+        given = session.stats.lanes[1].ended
+        await session.generate(token_ids=PROMPTS, max_tokens=3)
+        assert session.stats.lanes[1].ended == given, "no further request fails there"
         settlers[1].release()
         await until(lambda: session.stuck is None, "the tick ended")
         assert (await session.generate(token_ids=PROMPTS[1], max_tokens=3)).token_ids == expected_tokens(PROMPTS[1], 3)

@@ -181,6 +181,7 @@ class Lane:
     exchanges: int = 0
     asleep: bool = False
     used: list[WeightsUsed] = field(default_factory=list)
+    overdue: bool = False
 
     def uncached(self, request: Request) -> int:
         return len(request.initial_tokens)

@@ -48,7 +48,7 @@ from tests.unit.machines import run, run_deep
 
 PAGE = 16
 LIMITS = fake_limits(page_size=PAGE, max_running=3)
-STATUS = SimpleNamespace(scheduler=SchedulerStats())
+STATUS = SimpleNamespace(scheduler=SchedulerStats(), stuck=None)
 SCORE = TokenLogprob(1, "", -1.0, 1)
 
 
@@ -495,3 +495,14 @@ def test_a_lane_that_is_found_says_so_and_takes_no_strangers(two: Lanes) -> None
     assert list(lane.handle(Found(0))) == [LaneBack()]
     with pytest.raises(TypeError, match="a remote lane takes"):
         list(lane.handle(WeightsUsed(0, 1)))
+
+
+def test_a_replica_that_is_stuck_comes_last_by_its_latest_status(two: Lanes) -> None:
+    stuck = SimpleNamespace(scheduler=SchedulerStats(), stuck="stuck in tick 3 for 10.00 s")
+    two.say(ToLane(0, Received((), stuck)))
+    for number in range(3):
+        two.admit(request(number))
+    assert where(two) == [[], [0, 1, 2]]
+    two.say(ToLane(0, Received((), STATUS)))
+    two.admit(request(3))
+    assert where(two) == [[3], [0, 1, 2]]

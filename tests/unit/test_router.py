@@ -60,6 +60,7 @@ class Lane:
 
     cached: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     left: dict[int, int] = field(default_factory=dict)
+    overdue: bool = False
 
     def uncached(self, request: Request) -> int:
         found = [common(prompt, request.prompt[:-1]) for name, prompt in self.cached if name == request.namespace]
@@ -131,12 +132,18 @@ class RouterMachine(RuleBasedStateMachine):
         prompt = [part for part in parts for _ in range(PAGE)] + [9] * rest
         new = request(len(self.kept), prompt, hold=hold, namespace=namespace)
         loads = {number: self.load(number, new) for number in range(len(self.lanes))}
-        pinned = [number for number in self.holders(new) if not loads[number][0]]
+        if able := {number: load for number, load in loads.items() if not self.lanes[number].overdue}:
+            loads = able
+        pinned = [number for number in self.holders(new) if number in loads and not loads[number][0]]
         (to,) = self.say(Admit(new))
         assert isinstance(to, ToLane)
         assert to.message == Admit(new)
         assert to.lane == min(pinned or loads, key=loads.__getitem__)
         self.kept[new.id] = Kept(new, to.lane, max(1, loads[to.lane][1] - self.pending(to.lane)))
+
+    @rule(data=st.data(), overdue=st.booleans())
+    def hang_or_go_on(self, data: st.DataObject, overdue: bool) -> None:
+        data.draw(st.sampled_from(self.lanes)).overdue = overdue
 
     def pending(self, number: int) -> int:
         lane = self.lanes[number]
@@ -380,6 +387,36 @@ def test_a_route_that_fails_is_told_once_and_requests_go_on(wrong: Choose, told:
     with pytest.warns(RuntimeWarning, match="(?s)the route .*failed: .*" + told) as warned:
         assert given_to(wrong, [[1] * 500, [2], [3], [4]]) == [0, 1, 2, 1]
     assert len(warned) == 1
+
+
+def lane_of(router: Router, number: int, prompt: Sequence[int]) -> int:
+    """Admit a request, and return its lane."""
+    (to,) = router.handle(Admit(request(number, prompt)))
+    assert isinstance(to, ToLane)
+    return to.lane
+
+
+@pytest.mark.parametrize("route", [*ROUTES, lambda request, lanes: lanes[0].lane, lambda request, lanes: 0])
+def test_a_stuck_lane_comes_last_under_every_route_until_its_tick_ends(route: str | Choose) -> None:
+    lanes = [Lane(overdue=True), Lane()]
+    router = Router(lanes, route, LIMITS)
+    assert [lane_of(router, number, [number] * 400) for number in range(4)] == [1] * 4, "its own queue is empty"
+    lanes[1].overdue = True
+    assert lane_of(router, 4, [4] * 400) == 0, "both are stuck, so the route chooses"
+    lanes[0].overdue = False
+    assert lane_of(router, 5, [5] * 400) == 0
+
+
+def test_a_held_prefix_in_a_stuck_lane_is_computed_in_another() -> None:
+    lanes = [Lane(), Lane()]
+    router = Router(lanes, "prefix", LIMITS)
+    held = request(0, [1] * 3 * PAGE, hold=True)
+    router.handle(Admit(held))
+    list(router.handle(FromLane(0, Outputs((Output(held, (), "held"),)))))
+    lanes[0].overdue = True
+    assert lane_of(router, 1, [*held.prompt, 5]) == 1
+    lanes[0].overdue = False
+    assert lane_of(router, 2, [*held.prompt, 6]) == 0
 
 
 @pytest.mark.parametrize(("load", "least"), [("system prompts", 0.86), ("growing chats", 0.76)])

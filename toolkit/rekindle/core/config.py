@@ -52,7 +52,8 @@ class Settings:
             fewest tokens to compute before the first token of the request: prompt tokens assigned to the lane already,
             plus the uncached tokens of this prompt. "round-robin" takes the lanes in turn. "shortest-queue" takes the
             lane with the fewest unfinished requests. A function takes the request, with `prompt` and `params`, and one
-            `rekindle.LaneLoad` per lane, and returns a lane number. It runs on the engine's thread; if it fails, a
+            `rekindle.LaneLoad` per lane, and returns a lane number. A lane with a stuck tick is left out while another
+            serves. It runs on the engine's thread; if it fails, a
             RuntimeWarning is given once and "prefix" takes over. A request that begins with a prefix held by
             `session.prefix` goes to the lane that holds it, as long as the lane has a free slot.
         prefill: devices that compute prompts while others generate: one device, as for `device`, or a list of devices

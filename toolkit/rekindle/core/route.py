@@ -35,7 +35,8 @@ class LaneLoad:
 
 
 Choose = Callable[[Request, Sequence[LaneLoad]], int]
-"""A function from a request and the loads of all lanes to the number of a lane."""
+"""A function from a request and the loads of lanes to the number of one. Lost lanes are left out, and stuck lanes while
+another serves."""
 
 
 def prefix(request: Request, lanes: Sequence[LaneLoad]) -> int:
@@ -70,14 +71,22 @@ class Routing:
     def __init__(self, route: str | Choose):
         self._route = ROUTES[route] if isinstance(route, str) else route
 
-    def lane(self, request: Request, lanes: Sequence[LaneLoad]) -> int:
-        """Return the number of the lane for a request. If the route fails, warn and choose by "prefix"."""
+    def lane(self, request: Request, lanes: Sequence[LaneLoad], count: int) -> int:
+        """Return the number of the lane for a request.
+
+        If the route fails, warn and choose by "prefix" from now on. A lane that is not among the offered ones, because
+        it is lost or stuck, is no failure: "prefix" chooses another for this request.
+
+        Args:
+            lanes: the loads of the lanes to choose from.
+            count: the number of all lanes.
+        """
         route = self._route
         try:
             number: object = route(request, lanes)
             trace = ""
-            if not isinstance(number, bool) and isinstance(number, int) and any(number == load.lane for load in lanes):
-                return number
+            if not isinstance(number, bool) and isinstance(number, int) and 0 <= number < count:
+                return number if any(number == load.lane for load in lanes) else prefix(request, lanes)
             what = f"it must return one of the numbers {[load.lane for load in lanes]}, and returned {number!r:.80}"
         except Exception as error:
             what, trace = "it raised an error", f"\n{trace_of(error, __file__)}"

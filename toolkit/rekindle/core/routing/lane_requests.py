@@ -14,6 +14,10 @@ from rekindle.core.routing.pages import PageCounts
 class LaneView(Protocol):
     """The router's view of a lane's scheduler, on the engine's loop."""
 
+    @property
+    def overdue(self) -> bool:
+        """True while a tick of the lane exceeds `watchdog_timeout`."""
+
     def uncached(self, request: Request) -> int:
         """Return the number of a request's initial tokens to compute now."""
 
@@ -68,6 +72,11 @@ class LaneRequests:
         self.total_given = 0
         self.loss: Exception | None = None
         self.for_good = False
+
+    @property
+    def overdue(self) -> bool:
+        """True while a tick of the lane exceeds `watchdog_timeout`."""
+        return self._view.overdue
 
     def load(self, request: Request, pages: Sequence[int], page_size: int, slots: int) -> LaneLoad:
         """Return the lane's load, for a request with these pages."""

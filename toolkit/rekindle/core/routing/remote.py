@@ -67,6 +67,10 @@ class Status(Protocol):
     def scheduler(self) -> SchedulerStats:
         """The counters of its scheduler."""
 
+    @property
+    def stuck(self) -> str | None:
+        """The description of a stuck tick; None if the replica is not stuck."""
+
 
 @dataclass(slots=True)
 class _RemoteRequest:
@@ -182,6 +186,11 @@ class RemoteLane:
     def stats(self) -> SchedulerStats:
         """The latest counters of the scheduler."""
         return self.status.scheduler
+
+    @property
+    def overdue(self) -> bool:
+        """True while a tick of the replica exceeds `watchdog_timeout`, by its latest status."""
+        return self.status.stuck is not None
 
     def look(self, at: Callable[[Any], T]) -> T:
         """Call `at` with the replica's prefix trees; return its result. Blocks: call it off the engine's thread."""

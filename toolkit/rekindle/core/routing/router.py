@@ -45,7 +45,8 @@ class Router:
 
     An engine with several lanes has one router, or a `Relay` in its place if prompts have separate devices. Each lane
     gets the messages about its requests. Questions to all lanes, about weights or the saving of caches, get one merged
-    answer. A request that begins with a held prefix goes to a lane with the prefix, as long as it has a free slot.
+    answer. A request that begins with a held prefix goes to a lane with the prefix, as long as it has a free slot. A
+    lane with a stuck tick gets no request while another serves: its requests have failed, so it looks the emptiest.
 
     Requests of a lost lane move to other lanes, with their tokens so far. While no lane serves they wait; once no lane
     will ever serve again, they fail with `ReplicaLost`. A request also fails after more than `MOST_LOSSES` losses.
@@ -106,10 +107,11 @@ class Router:
         if not serving:
             return [self._fail_unassigned(entry, "and no other replica is left")] if self._all_lost else []
         request, pages = entry.admit.request, entry.pages
-        loads = [lane.load(request, pages, self._page_size, self._slots) for lane in serving]
+        able = [lane for lane in serving if not lane.overdue] or serving
+        loads = [lane.load(request, pages, self._page_size, self._slots) for lane in able]
         holding = self._holding(pages)
         pinned = [load for load in loads if load.lane in holding and not load.full]
-        number = prefix(request, pinned) if pinned else self._routing.lane(request, loads)
+        number = prefix(request, pinned) if pinned else self._routing.lane(request, loads, len(self._lanes))
         uncached = next(load.uncached for load in loads if load.lane == number)
         self._lanes[number].take(entry, uncached)
         return [ToLane(number, entry.admit)]

@@ -92,6 +92,11 @@ class Scheduler:
         with self._lock:
             return at([group.cache.tree for group in self.table.groups])
 
+    @property
+    def overdue(self) -> bool:
+        """True while a tick exceeds `watchdog_timeout`."""
+        return self._overdue
+
     def uncached(self, request: Request) -> int:
         """Return the number of a request's initial tokens to compute, in the group with the most cached."""
         state = RequestState.of(request, self._limits)
