@@ -291,6 +291,69 @@ async def test_conversations_are_embedded_as_their_template_writes_them(texts: S
     assert [each["embedding"] for each in cut["data"]] == (await texts.embed(token_ids=[ids])).tolist()
 
 
+TALK: Any = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+TURNS = f"<|im_start|>user\nhi{END}\n<|im_start|>assistant\nhello"
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/classify", "/pooling"])
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, f"{TURNS}{END}\n"),
+        ({"add_generation_prompt": False}, f"{TURNS}{END}\n"),
+        ({"add_generation_prompt": True}, f"{TURNS}{END}\n<|im_start|>assistant\n"),
+        ({"chat_template_kwargs": {"add_generation_prompt": True}}, f"{TURNS}{END}\n<|im_start|>assistant\n"),
+        ({"continue_final_message": True}, TURNS),
+        ({"continue_final_message": True, "add_generation_prompt": False}, TURNS),
+        ({"add_special_tokens": True}, f"{TURNS}{END}\n{END}"),
+    ],
+)
+async def test_a_pooled_conversation_ends_with_its_last_message_by_default(
+    path: str, fields: dict[str, Any], text: str
+) -> None:
+    ending = tokenizer()
+    wrap(ending.backend, None, END)
+    limits = fake_limits(max_context=512, num_pages=128, page_size=16)
+    loaded = fake_loaded_engine(limits, tokenizer=ending)
+    with fake_session(replace(loaded, checkpoint=replace(loaded.checkpoint, uses=head("rating")))) as session:
+        ids = session.encode(text)
+        classes: Any = await session.classify(token_ids=ids)
+        expected = [1.0] if path == "/v1/embeddings" else classes.probabilities  # a vector of one number, scaled
+        found = (await ask(app(session), path, {"messages": TALK, **fields})).json
+        value = found["data"][0]
+        numbers = value.get("embedding") or value.get("probs") or value["data"]
+        np.testing.assert_allclose(numbers, expected, rtol=1e-6)
+        assert found["usage"]["prompt_tokens"] == len(ids)
+
+
+async def test_a_pooled_conversation_is_open_or_answered_but_not_both() -> None:
+    with serving(head("rating")) as session:
+        body = {"messages": TALK, "add_generation_prompt": True, "continue_final_message": True}
+        refused = await ask(app(session), "/classify", body)
+        assert (refused.status, "pass one of the two" in refused.error["message"]) == (400, True)
+        text = {"input": "hi", "add_generation_prompt": False}
+        assert (await ask(app(session), "/v1/embeddings", text)).status == 200  # a text has no turns
+
+
+async def test_conversations_are_judged_without_an_answers_beginning() -> None:
+    with serving(head("rating")) as session:
+        closed, answered = session.encode(f"{TURNS}{END}\n"), session.encode(f"{TURNS}{END}\n<|im_start|>assistant\n")
+        starts: dict[str, Any] = {"chat_template_kwargs": {"add_generation_prompt": True}}
+        for options, ids in (
+            ({}, closed),
+            (starts, answered),
+            ({"continue_final_message": True}, session.encode(TURNS)),
+        ):
+            one = await session.embed(TALK, normalize=False, **options)
+            many = await session.embed([TALK, TALK], normalize=False, **options)
+            expected = await session.embed(token_ids=ids, normalize=False)
+            assert one.tolist() == many[0].tolist() == many[1].tolist() == expected.tolist()
+            classes = await session.classify([TALK], **options)
+            assert classes == [await session.classify(token_ids=ids)]
+        whole = await session.perplexity(TALK)
+        assert [each and each.token_id for each in whole.logprobs][1:] == closed[1:]
+
+
 async def test_three_classes_rank_nothing() -> None:
     with serving(head("a", "b", "c")) as session:
         refused = await ask(app(session), "/score", {"text_1": "q", "text_2": "d"})

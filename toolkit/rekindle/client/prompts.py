@@ -185,8 +185,8 @@ def prefix_prompt(prefix: Prompt, options: PromptOptions[Any]) -> Prompt:
     return replace(prefix, continue_final_message=True)
 
 
-def unfinished(prompt: Prompt) -> Prompt:
-    """Return a prompt to be continued: a conversation is rendered without the template's start of an answer."""
+def unanswered(prompt: Prompt) -> Prompt:
+    """Return a prompt for no answer: a conversation is rendered without the template's start of one, by default."""
     if isinstance(prompt, Conversation):
         return replace(prompt, variables={"add_generation_prompt": False, **prompt.variables})
     return prompt

@@ -28,7 +28,7 @@ from rekindle.client.prompts import (
     prefix_prompt,
     text_of,
     tools_in,
-    unfinished,
+    unanswered,
 )
 from rekindle.client.submission import Reader, Submission
 from rekindle.core.concurrency.waits import Waits
@@ -177,7 +177,7 @@ class Requests:
 
     def hold(self, prefix: Prompt) -> Handle:
         """Submit a request that computes a prefix and holds it in the prefix cache until it is withdrawn."""
-        return self._submit(replace(self._submission(unfinished(prefix), self.params({}), {}, None), hold=True))
+        return self._submit(replace(self._submission(unanswered(prefix), self.params({}), {}, None), hold=True))
 
     def prompt(self, prompt: Any, options: PromptOptions[Any]) -> Prompt:
         """Return the prompt of a call for a single prompt; raises as `all_prompts` and `one_prompt` do."""
@@ -384,6 +384,11 @@ class Requests:
         if self._prefix is None:
             return prompts, batch
         return each_of(prompts, partial(continuation, self._prefix), batch), batch
+
+    def pooled_prompts(self, texts: Any, options: PromptOptions[Any]) -> tuple[list[Prompt | InvalidRequest], bool]:
+        """Return the prompts of a call without answers, and whether the call is a batch; see `prompts`."""
+        prompts, batch = self.prompts(texts, options)
+        return [each if isinstance(each, InvalidRequest) else unanswered(each) for each in prompts], batch
 
     def _note_unread(self, options: PromptOptions[Any]) -> None:
         """Warn about variables that the chat template does not read, once for each name."""

@@ -1,6 +1,6 @@
 """Embeddings: hidden states of the last layer, pooled, truncated and normalized as the model's authors recommend."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -113,6 +113,8 @@ def embed(
     dimensions: int | None = None,
     instruction: str | None = None,
     token_ids: TokenIds | Sequence[TokenIds] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    continue_final_message: bool = False,
     cache_salt: str = "",
     adapter: str | None = None,
     progress: bool | None = None,
@@ -133,6 +135,9 @@ def embed(
             truncated before it is scaled.
         instruction: the name of one of the model's prompts, such as "query", or the text itself, put before each text.
         token_ids: token ids in place of texts; of one text, or of several.
+        chat_template_kwargs: additional variables of the chat template, for every conversation. The default of
+            `add_generation_prompt` is False here, so a conversation ends with its last message.
+        continue_final_message: whether the last message of every conversation stays open.
         cache_salt, adapter: as in `SamplingParams`.
         progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
             `progress` of `open`.
@@ -148,7 +153,14 @@ def embed(
     requests = session._requests
     options = EmbedOptions.of(requests.loaded_engine, pooling, normalize, dimensions, instruction)
     bar = ScoringBar("embedding", "texts", requests.draws_progress(progress))
-    prompts, several = requests.prompts(texts, {"token_ids": token_ids})
+    prompts, several = requests.pooled_prompts(
+        texts,
+        {
+            "token_ids": token_ids,
+            "chat_template_kwargs": chat_template_kwargs,
+            "continue_final_message": continue_final_message,
+        },
+    )
     instructed = [_instructed(prompt, options.prompt_prefix) for prompt in prompts]
     states = yield from last_states(requests, instructed, several, options.pooling, cache_salt, adapter, bar)
     vectors = states.rows[:, : options.dimensions]

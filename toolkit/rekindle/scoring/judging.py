@@ -1,6 +1,6 @@
 """Classification of texts, and reranking of documents: by a head, by embeddings, or by the likelihood of "yes"."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, overload
@@ -40,6 +40,8 @@ def classify(
     session: HasRequests,
     texts: str | Messages,
     *,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    continue_final_message: bool = False,
     cache_salt: str = "",
     adapter: str | None = None,
     progress: bool | None = None,
@@ -49,6 +51,8 @@ def classify(
     session: HasRequests,
     texts: list[str] | Sequence[Messages],
     *,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    continue_final_message: bool = False,
     cache_salt: str = "",
     adapter: str | None = None,
     progress: bool | None = None,
@@ -67,6 +71,8 @@ def classify(
     texts: Any = None,
     *,
     token_ids: Any = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    continue_final_message: bool = False,
     cache_salt: str = "",
     adapter: str | None = None,
     progress: bool | None = None,
@@ -79,6 +85,9 @@ def classify(
     Args:
         texts: one text or conversation, or a list, as in `generate`.
         token_ids: token ids in place of texts; of one text, or of several.
+        chat_template_kwargs: additional variables of the chat template, for every conversation. The default of
+            `add_generation_prompt` is False here, so a conversation ends with its last message.
+        continue_final_message: whether the last message of every conversation stays open.
         cache_salt: as in `SamplingParams`.
         adapter: as in `SamplingParams`. It does not change the head.
         progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
@@ -102,7 +111,14 @@ def classify(
             f"{requests.loaded_engine.source} has no head that classifies texts; score() compares options, and "
             "rerank() compares documents"
         )
-    prompts, several = requests.prompts(texts, {"token_ids": token_ids})
+    prompts, several = requests.pooled_prompts(
+        texts,
+        {
+            "token_ids": token_ids,
+            "chat_template_kwargs": chat_template_kwargs,
+            "continue_final_message": continue_final_message,
+        },
+    )
     states = yield from last_states(requests, prompts, several, "last", cache_salt, adapter, bar)
     rows = logits_of(head, states.rows).tolist()
     classes = [Classification(head.labels, tuple(row), head.activation) for row in rows]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from rekindle.client.prompts import OnePrompt, TokenIds
+from rekindle.client.prompts import OnePrompt, TokenIds, unanswered
 from rekindle.client.requests import HasRequests
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.engine.preparing import Preparer
@@ -121,7 +121,7 @@ def perplexity(
     The call waits for all windows, and for room in the waiting queue. Leaving the wait early cancels its requests.
 
     Args:
-        text: the text, or a conversation for the chat template.
+        text: the text, or a conversation for the chat template, which ends with its last message.
         window: the length of a window in tokens; the default is the longest possible request.
         stride: the distance between the starts of two windows, in tokens. A smaller stride gives each token a longer
             context and takes more time. The default is half of the window.
@@ -139,7 +139,8 @@ def perplexity(
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
     requests = session._requests
-    prompt, preparer = requests.prompt(text, {"token_ids": token_ids}), requests.loaded_engine.preparer
+    prompt = unanswered(requests.prompt(text, {"token_ids": token_ids}))
+    preparer = requests.loaded_engine.preparer
     bar = ScoringBar("scoring", "windows", requests.draws_progress(progress))
     requests.check_predicts()
     most = preparer.capacity - 1

@@ -99,7 +99,7 @@ async def pool(exchange: Exchange) -> ASGIApp:
 
 async def _classes(exchange: Exchange, request: PoolRequest) -> tuple[list[Classification], int]:
     session = exchange.model.session
-    inputs, tokens = await run_sync(prompts_of, exchange.model, request.inputs)
+    inputs, tokens = await run_sync(prompts_of, exchange, request.inputs)
     classes = await session.classify(
         **inputs, cache_salt=request.cache_salt, adapter=exchange.model.adapter, progress=False
     )

@@ -64,7 +64,7 @@ async def vectors_of(
     exchange: Exchange, request: EmbeddingRequest | PoolRequest, *, normalize: bool | None = None
 ) -> tuple[Any, int]:
     """Return the embeddings of the prompts of a request, and the number of their tokens."""
-    inputs, count = await run_sync(prompts_of, exchange.model, request.inputs)
+    inputs, count = await run_sync(prompts_of, exchange, request.inputs)
     vectors = await exchange.model.session.embed(
         **inputs,
         normalize=normalize,
@@ -76,16 +76,17 @@ async def vectors_of(
     return vectors, count
 
 
-def prompts_of(model: ServedModel, inputs: Inputs) -> tuple[dict[str, Any], int]:
+def prompts_of(exchange: Exchange, inputs: Inputs) -> tuple[dict[str, Any], int]:
     """Return the keywords of a session call for several prompts, and the number of their tokens.
 
-    If texts and token ids are mixed, or the tokens are not those by default, all become token ids.
+    Conversations become token ids. If texts and token ids are mixed, or the tokens of texts are not those by default,
+    all become token ids.
     """
-    are_chats = isinstance(inputs.prompts[0], list)  # if they are not token ids
-    by_default = inputs.most_tokens is None and (inputs.special or are_chats)
-    if by_default and not any(map(_is_ids, inputs.prompts)):
+    model = exchange.model
+    if inputs.most_tokens is None and inputs.special and all(isinstance(each, str) for each in inputs.prompts):
         return {"texts": list(inputs.prompts)}, sum(map(model.session.count_tokens, inputs.prompts))
-    ids = [_shortened(model, each, inputs) for each in inputs.prompts]
+    template = model.without_unread(inputs.template, strict=exchange.body.strict)
+    ids = [_shortened(model, each, replace(inputs, template=template)) for each in inputs.prompts]
     return {"token_ids": ids}, sum(map(len, ids))
 
 
@@ -97,7 +98,7 @@ def _shortened(model: ServedModel, prompt: Any, inputs: Inputs) -> list[int]:
     """Return the token ids of a prompt, cut if it is too long; the special tokens around a text stay."""
     if model.session.tokenizer is None and isinstance(prompt, str):
         raise invalid_field("input", "input has texts, and the model has no tokenizer: give token ids alone")
-    before, inner, after = _parts(model.session, prompt, special=inputs.special)
+    before, inner, after = _parts(model.session, prompt, inputs)
     most = model.longest if inputs.most_tokens == -1 else inputs.most_tokens
     if most is not None:
         room = max(0, most - len(before) - len(after))
@@ -105,14 +106,15 @@ def _shortened(model: ServedModel, prompt: Any, inputs: Inputs) -> list[int]:
     return [*before, *inner, *after]
 
 
-def _parts(session: ServedSession, prompt: Any, *, special: bool) -> tuple[list[int], list[int], list[int]]:
+def _parts(session: ServedSession, prompt: Any, inputs: Inputs) -> tuple[list[int], list[int], list[int]]:
     """Return the special tokens before a prompt, its own tokens, and the special tokens after it."""
     if _is_ids(prompt):
         return [], prompt, []
-    inner = session.encode(prompt if isinstance(prompt, str) else session.render(prompt))
-    if session.tokenizer is None or not special:
+    text = prompt if isinstance(prompt, str) else session.render(prompt, **inputs.template)
+    inner = session.encode(text)
+    if session.tokenizer is None or not inputs.special:
         return [], inner, []
-    whole = session.tokenizer.encode(prompt)
+    whole = session.tokenizer.encode(text)
     for start in range(len(whole) - len(inner) + 1):
         if whole[start : start + len(inner)] == inner:
             return whole[:start], inner, whole[start + len(inner) :]

@@ -1,7 +1,7 @@
 """Bodies of requests without generation: embeddings, tokenization and detokenization."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rekindle.core.request.checks import preview
@@ -13,7 +13,7 @@ from rekindle.server.reading.completion import texts
 from rekindle.server.reading.fields import Fields
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "add_generation_prompt": (True,),
+    "add_generation_prompt": (True, False),
     "embed_dtype": ("float32",),
     "endianness": ("native", "little"),
     "padding": ("do_not_pad",),
@@ -31,12 +31,14 @@ class Inputs:
         special: whether the tokenizer adds its special tokens to texts.
         most_tokens: the length that longer prompts are cut to; -1 for the longest that fits, None for no cut.
         keeps_end: whether the end of a cut prompt is kept, rather than the beginning.
+        template: the keywords of `session.render` for conversations.
     """
 
     prompts: Sequence[Any]
     special: bool = True
     most_tokens: int | None = None
     keeps_end: bool = False
+    template: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +97,23 @@ def encoding_in(body: Fields) -> Literal["float", "base64"]:
 
 def inputs_in(body: Fields, most: int, form: MessageForm) -> Inputs:
     """Take the texts, token ids or conversation of a body with at most `most` texts."""
-    messages = body.items("messages", dict)
+    messages, template = body.items("messages", dict), dict[str, Any]()
     if messages is None:
-        prompts, special = list[Any](texts(body, "input", most)), body.flag("add_special_tokens", True)
+        prompts = list[Any](texts(body, "input", most))
     else:
         if body.peek(("input",)):
             body.refuse("messages", "and input are both prompts; give one of them")
-        prompts, special = [[message(each, form) for each in messages]], False
+        prompts, template = [[message(each, form) for each in messages]], template_in(body)
+        variables = template["chat_template_kwargs"] or {}
+        template["chat_template_kwargs"] = {"add_generation_prompt": False, **variables}
+    special = body.flag("add_special_tokens", messages is None)
     count = body.take("truncate_prompt_tokens", int)
     if count is not None and not (count == -1 or 0 < count <= MAX_TOKEN_ID):
         body.refuse("truncate_prompt_tokens", f"must be at least 1, or -1 for the longest that fits, got {count}")
     side = body.take("truncation_side", str) or "right"
     if side not in ("left", "right"):
         body.refuse("truncation_side", f"must be left or right, got {side!r:.80}")
-    return Inputs(prompts, special, count, side == "left")
+    return Inputs(prompts, special, count, side == "left", template)
 
 
 def read_tokenize(body: Fields, form: MessageForm) -> TokenizeRequest:
