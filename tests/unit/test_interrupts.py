@@ -55,21 +55,29 @@ def test_a_cancelled_await_says_how_many_tokens_had_come_and_has_them(method: st
     asyncio.run(main())
 
 
-def test_a_cancelled_batch_has_what_had_ended_in_its_places() -> None:
+def test_a_cancelled_batch_has_all_texts_so_far_in_their_places() -> None:
     async def main() -> None:
         settler = FakeSettler(held=True)
         async with held(settler, max_running=1) as session:
             batch = session.generate(token_ids=[PROMPT, [5], [6]], max_tokens=30)
             task = asyncio.create_task(batch)
-            first, *_ = await submitted(session, 3)
+            first, second, _ = await submitted(session, 3)
             for _ in range(30):  # those of the first alone
                 settler.step()
             await until(lambda: first.done, "the first had ended")
+            for _ in range(4):
+                settler.step()
+            await until(lambda: len(second.record.pieces.items) == 4, "four tokens of the second had come")
             error: Any = await cancelled(task)
             settler.release()
             assert error.finished[0].token_ids == expected_tokens(PROMPT, 30)
-            assert error.finished[1:] == [None, None]
-            assert str(error).startswith("interrupted when 1 of 3 requests had ended; their answers are in `fini")
+            assert error.finished[1].token_ids == expected_tokens([5], 4)
+            assert [each.finish_reason for each in error.finished] == ["length", "cancelled", "cancelled"]
+            assert error.finished[2].token_ids == ()
+            assert str(error) == (
+                "interrupted when 1 of 3 requests had ended; `finished` of this error has their answers, and the texts "
+                "so far of the others"
+            )
 
     asyncio.run(main())
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import anyio
 import pytest
 
 from rekindle import Chat, InvalidRequest
@@ -216,6 +217,35 @@ async def test_an_interrupted_turn_without_tools_speaks_of_no_steps(session: Ses
     ) as left:
         await task
     assert not hasattr(left.value, "__notes__")
+
+
+async def test_an_interrupted_turn_keeps_the_text_so_far_and_continues_from_its_tokens(session: Session) -> None:
+    chat = session.chat(ignore_eos=True, max_tokens=900)
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(chat.say, "Hi")
+            await until(
+                lambda: any(len(each.record.pieces.items) > 40 for each in session.requests.values()), "text came"
+            )
+            scope.cancel()
+    question, answer = chat.messages
+    assert question == {"role": "user", "content": "Hi"}
+    assert answer["role"] == "assistant"
+    assert answer["content"].startswith("the answer 2")
+    assert (await chat.say("more", ignore_eos=False)).content.startswith("the answer 4")
+    chat.undo()
+    chat.undo()
+    assert chat.messages == []
+
+
+async def test_a_turn_that_is_interrupted_before_its_first_word_leaves_no_message(session: Session) -> None:
+    chat = session.chat()
+    await session.pause()
+    with anyio.move_on_after(0.01) as scope:
+        await chat.say("Hi")
+    assert scope.cancelled_caught
+    assert chat.messages == []
+    session.resume()
 
 
 async def test_an_edited_result_still_says_what_call_it_is_to(session: Session) -> None:

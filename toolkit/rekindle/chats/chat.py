@@ -19,7 +19,6 @@ from rekindle.core.request import checks
 from rekindle.core.request.params import check_keywords
 from rekindle.core.text.chat import check_messages, copy_messages
 from rekindle.results.generation import Generation
-from rekindle.results.tool_run import ToolRun
 from rekindle.tools.running import OnStep, Rounds
 from rekindle.tools.tool import AnyTool, Tool, tools_of
 
@@ -61,8 +60,8 @@ class StreamedTurn:
 class Chat:
     """Conversation from `session.chat`. Each turn computes only its new tokens, because earlier tokens are cached.
 
-    A turn that fails or is interrupted leaves the conversation unchanged. Only one turn runs at a time; `fork` returns
-    an independent copy of the conversation for another.
+    A turn that fails leaves the conversation unchanged; an interrupted one keeps the text so far. Only one turn runs at
+    a time; `fork` returns an independent copy of the conversation for another.
 
     Args:
         requests: the requests of the session.
@@ -98,7 +97,8 @@ class Chat:
         Calls of Python functions are executed as in `session.run_tools`, until the model answers without calls;
         `messages` has all steps. After 10 answers with calls, the last one is returned with its calls unanswered. A
         call of a tool passed as a JSON schema ends the turn: execute it, and pass its result to the next `say` as a
-        message with the role "tool". Leaving the wait early cancels the turn.
+        message with the role "tool". Leaving the wait early, by an interrupt or a timeout, cancels the turn. The
+        conversation keeps the text so far, if the answer has begun; `undo` drops it.
 
         Args:
             said: a user message as a str, or a list of messages; None if the last message awaits an answer, such as
@@ -224,9 +224,18 @@ class Chat:
     ) -> Waits[Generation]:
         __tracebackhide__ = True  # hides this frame from notebook tracebacks
         messages, turn = self._begin(new_messages, options)
+        rounds = self._rounds(messages, turn, draw, on_step)
         self._in_turn = True
         try:
-            return self._finish((yield from self._rounds(messages, turn, draw, on_step).run()), turn)
+            run = yield from rounds.run()
+            self._add(run.messages, turn)
+            return run.answer
+        except Exception:
+            raise
+        except BaseException:  # an interrupt, or the end of a timeout's scope
+            if (answer := turn.take_interrupted()) is not None:
+                self._add([*rounds.messages, answer.message], turn)
+            raise
         finally:
             self._in_turn = False
 
@@ -246,9 +255,8 @@ class Chat:
         turn_options: Any = {**self._options, **options}
         return messages, Turn(self._requests, [tool.schema for tool in self._tools], turn_options, state.turn_tokens)
 
-    def _finish(self, run: ToolRun, turn: Turn) -> Generation:
-        self._states.append(State(tuple(run.messages), turn.turn_tokens))
-        return run.answer
+    def _add(self, messages: Sequence[Mapping[str, Any]], turn: Turn) -> None:
+        self._states.append(State(tuple(messages), turn.turn_tokens))
 
     @property
     def _now(self) -> State:

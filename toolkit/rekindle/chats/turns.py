@@ -51,6 +51,7 @@ class Turn:
 
     Attributes:
         turn_tokens: as above, including all answers so far.
+        handle: the latest request; None before the first.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Turn:
     ):
         self._requests, self._tools, self._options = requests, tools, options
         self.turn_tokens = turn_tokens
+        self.handle: Handle | None = None
         self._rendered = ""
         self._choice = options.get("tool_choice", "auto")  # only for the first answer; later ones choose freely
 
@@ -81,7 +83,8 @@ class Turn:
         self._rendered = self._requests.render(chat)
         prompt = self.turn_tokens.prompt(self._rendered)
         options = cast(GenerateOptions[Any], {**self._options, "tool_choice": choice})
-        return self._requests.answer(chat, options, prompt)
+        self.handle = self._requests.answer(chat, options, prompt)
+        return self.handle
 
     def take(self, answer: Generation) -> None:
         """Record the tokens of the latest answer, unless its prompt was cut: a later one is cut anew."""
@@ -91,6 +94,16 @@ class Turn:
         if may_cut and tokenizer.decode(answer.prompt_token_ids, skip_special_tokens=False) != self._rendered:
             return
         self.turn_tokens = self.turn_tokens.with_turn(self._rendered, answer, tokenizer)
+
+    def take_interrupted(self) -> Generation | None:
+        """Return the text so far of an interrupted answer, and record its tokens; None if no answer has begun."""
+        if self.handle is None or self.handle.generation is not None:
+            return None
+        answer = self.handle.record.so_far()
+        if not answer.text:
+            return None
+        self.take(answer)
+        return answer
 
     def answer(self, messages: Sequence[Mapping[str, Any]], draw: Draw) -> Waits[Generation]:
         """Wait for the next answer, and draw it meanwhile."""

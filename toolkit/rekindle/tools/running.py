@@ -44,6 +44,9 @@ class Rounds:
         limit: the maximum number of answers.
         respond: requests the model's answer to a conversation.
         on_step: the callback for each step.
+
+    Attributes:
+        messages: the conversation with all answers and results so far.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class Rounds:
         respond: Respond,
         on_step: OnStep,
     ):
-        self._messages = list(messages)
+        self.messages = list(messages)
         self._tools, self._limit, self._respond, self._on_step = tools, limit, respond, on_step
         self._steps: list[ToolStep] = []
 
@@ -70,14 +73,14 @@ class Rounds:
     def _rounds(self) -> Waits[ToolRun]:
         __tracebackhide__ = True
         for number in range(self._limit):
-            answer = yield from self._respond(tuple(self._messages))
-            self._messages.append(answer.message)
+            answer = yield from self._respond(tuple(self.messages))
+            self.messages.append(answer.message)
             if (stop := self._stop(answer, number + 1)) is not None:
-                return ToolRun((*self._steps, ToolStep(answer)), list(self._messages), stop)
+                return ToolRun((*self._steps, ToolStep(answer)), list(self.messages), stop)
             results = []
             for call in answer.tool_calls:
                 results.append((yield from self._result(call)))
-            self._messages += tool_messages([(result.call, result.content) for result in results])
+            self.messages += tool_messages([(result.call, result.content) for result in results])
             self._steps.append(ToolStep(answer, tuple(results)))
             self._on_step(self._steps[-1])
         raise AssertionError("the last round returns")

@@ -144,11 +144,14 @@ class BatchRun:
             handle.cancel()
 
     def leave(self, error: BaseException) -> None:
-        """Attach the finished answers to an interrupt."""
-        answers = [each.generation if isinstance(each, Handle) else None for each in self.requests]
-        done = f"{sum(answer is not None for answer in answers)} of {quantity(len(answers), 'request')}"
-        words = f"interrupted when {done} had ended; their answers are in `finished` of this error"
-        interrupts.tell(error, words, "finished", self._shape.of(answers, self.labels))
+        """Attach the answers so far to an interrupt."""
+        ended = sum(isinstance(each, Handle) and each.generation is not None for each in self.requests)
+        done = f"{ended} of {quantity(len(self.requests), 'request')}"
+        words = (
+            f"interrupted when {done} had ended; `finished` of this error has their answers, and the texts so far of "
+            "the others"
+        )
+        interrupts.tell(error, words, "finished", self.so_far())
 
     def _ended(self, place: int) -> None:
         """Record the end of a request; thread-safe."""
