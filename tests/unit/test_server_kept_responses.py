@@ -82,7 +82,13 @@ async def test_a_kept_response_is_shown_and_dropped_by_its_id(scripted: Session)
     shown = await ask(served, f"{PATH}/{name}")
     assert (shown.json["id"], shown.json["status"]) == (name, "completed")
     (item,) = (await ask(served, f"{PATH}/{name}/input_items")).json["data"]
-    assert {key: item[key] for key in USER} == USER
+    assert item == {
+        "id": f"in_{name.removeprefix('resp-')}_0",
+        "type": "message",
+        "role": "user",
+        "status": "completed",
+        "content": [{"type": "input_text", "text": "Weather?"}],
+    }
     dropped = await ask(served, f"{PATH}/{name}", method="DELETE")
     assert dropped.json == {"id": name, "object": "response", "deleted": True}
     for path, method in ((name, "GET"), (name, "DELETE"), (f"{name}/input_items", "GET")):
@@ -128,14 +134,22 @@ async def test_input_items_come_in_pages(scripted: Session) -> None:
 
     async def page(query: str) -> tuple[list[str], Any]:
         found = (await ask(served, f"{PATH}/{response['id']}/input_items?{query}")).json
-        return [item["content"] for item in found["data"]], found
+        return [item["content"][0]["text"] for item in found["data"]], found
 
     assert (await page(""))[0] == ["c", "b", "a"]
     two, first = await page("order=asc&limit=2")
     assert (two, first["has_more"]) == (["a", "b"], True)
     rest, last = await page(f"order=asc&limit=2&after={first['last_id']}")
     assert (rest, last["has_more"]) == (["c"], False)
-    for query, param in (("limit=0", "limit"), ("after=x", "after"), ("order=up", "order"), ("before=x", "before")):
+    nines = "9" * 5000
+    for query, param in (
+        ("limit=0", "limit"),
+        (f"limit={nines}", "limit"),
+        ("limit=\u0662", "limit"),
+        ("after=x", "after"),
+        ("order=up", "order"),
+        ("before=x", "before"),
+    ):
         refusal = await ask(served, f"{PATH}/{response['id']}/input_items?{query}")
         assert (refusal.status, refusal.error["param"]) == (400, param)
 
@@ -332,3 +346,37 @@ def test_incomplete_files_are_deleted_once_no_process_can_be_at_work_on_them(tmp
         os.utime(file, (0, 0))
     KeptResponses(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([new, other])
+
+
+@pytest.mark.anyio
+async def test_an_item_of_a_kept_response_can_be_named_in_place_of_its_content(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prompts: list[str] = []
+
+    def script(prompt: str) -> str:
+        prompts.append(prompt)
+        return "<think>\nHm\n</think>\n\nIt is warm."
+
+    with scripted_session(monkeypatch, script) as session:
+        served = app(session)
+        first = await respond(served, max_output_tokens=None)
+        thought, told = ({"type": "item_reference", "id": item["id"]} for item in first["output"])
+        asked = {"id": f"in_{first['id'].removeprefix('resp-')}_0"}  # the type may be absent
+        again = await respond(served, input=[asked, thought, told, {**USER, "content": "And now?"}])
+        assert prompts[-1].count("Weather?") == 1
+        assert "<think>Hm</think>It is warm." in prompts[-1]
+        items = (await ask(served, f"{PATH}/{again['id']}/input_items?order=asc")).json["data"]
+        assert items[1:3] == first["output"]
+        whole = await respond(served, input=[USER, *first["output"], {**USER, "content": "And now?"}])
+        assert whole["usage"]["input_tokens"] == again["usage"]["input_tokens"]
+        for names, status, text in (
+            (["msg_1"], 404, "no item 'msg_1'"),
+            ([f"{told['id']}9"], 404, "no item"),
+            ([told["id"], told["id"]], 400, "two references"),
+            ([3], 400, "must be a string"),
+        ):
+            refused = await ask(served, PATH, {"input": [{"type": "item_reference", "id": name} for name in names]})
+            assert (refused.status, refused.error["param"], text in refused.error["message"]) == (status, "input", True)
+        await ask(served, f"{PATH}/{first['id']}", method="DELETE")
+        assert (await ask(served, PATH, {"input": [told]})).status == 404

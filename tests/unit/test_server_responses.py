@@ -115,7 +115,9 @@ def test_fields_become_the_keywords_of_the_session() -> None:
         max_output_tokens=5,
         tools=[TOOL],
         tool_choice={"type": "function", "name": "weather"},
-        reasoning={"effort": "low", "summary": "auto"},
+        reasoning={"effort": "low", "summary": "auto", "context": "all_turns"},
+        stream=True,
+        stream_options={"include_obfuscation": False, "reasoning_summary_delivery": "sequential_cutoff"},
         store=True,
         include=[],
         max_tool_calls=3,
@@ -123,6 +125,9 @@ def test_fields_become_the_keywords_of_the_session() -> None:
         prompt_cache_key="k",
         safety_identifier="me",
         text={"verbosity": "low"},
+        client_metadata={"session_id": "s"},
+        access_programs={"cyber": "standard"},
+        context_management=[{"type": "compaction", "compact_threshold": 1000}],
     )
     assert asked.call.prompt == [{"role": "user", "content": "Hello"}]
     ask = asked.call.options
@@ -137,14 +142,17 @@ def test_what_cannot_be_served_is_refused_by_its_name() -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({}, "input"),
         ({"input": []}, "input"),
-        ({"input": [{"type": "item_reference"}]}, "input"),
+        ({"input": [{"type": "compaction_trigger"}]}, "input"),
+        ({"input": [{"type": ["message"]}]}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": ["text"]}]}]}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
         ({"input": "a", "previous_response_id": 1}, "previous_response_id"),
         ({"input": "a", "conversation": "c"}, "conversation"),
-        ({"input": "a", "include": ["file_search_call.results"]}, "include"),
+        ({"input": "a", "include": ["file_search_call.result"]}, "include"),
         ({"input": "a", "top_logprobs": 1, "tools": [{"type": "function", "name": "f"}]}, "top_logprobs"),
         ({"input": "a", "background": True}, "background"),
-        ({"input": "a", "tools": [{"type": "web_search"}]}, "tools"),
+        ({"input": "a", "tools": [{"type": "functions", "parameters": {}}]}, "tools"),
+        ({"input": "a", "tools": [{"type": "namespace", "tools": []}]}, "tools"),
         ({"input": "a", "tool_choice": "required"}, "tool_choice"),
         ({"input": "a", "text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
@@ -187,3 +195,50 @@ def test_reasoning_that_no_other_item_follows_is_a_message_of_its_own() -> None:
         {"role": "user", "content": "?"},
     ]
     assert read(input=items).call.prompt[0] == {"role": "assistant", "content": "", "thinking": "Hm."}
+
+
+def test_each_reasoning_item_of_a_turn_is_kept() -> None:
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+    first, second = (
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]} for text in "AB"
+    )
+    told = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "C"}], "encrypted_content": "x"}
+    answer = {"role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]}
+    for items, reasoning in (
+        ([first, call, second, {**call, "call_id": "2"}], "A\nB"),
+        ([first, second, answer], "A\nB"),
+        ([first, answer, told, call], "A\nC"),
+    ):
+        (message,) = read(input=items).call.prompt
+        assert (message["role"], message["thinking"]) == ("assistant", reasoning)
+
+
+def test_histories_of_other_servers_are_read() -> None:
+    items = [
+        {"role": "user", "content": "Help me."},
+        {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"type": "search", "query": "q"}},
+        {"type": "compaction", "encrypted_content": "x"},
+        {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        {"type": "local_shell_call", "call_id": "1", "action": {"type": "exec", "command": ["ls"]}},
+        {"type": "local_shell_call_output", "id": "1", "output": "a.txt"},
+        {"type": "function_call_output", "call_id": "2", "output": None},
+        {"type": "shell_call_output", "call_id": "3", "output": [{"stdout": "b.txt"}]},
+        {"type": "mcp_call", "id": "4", "name": "m", "arguments": "{}", "output": "c.txt"},
+    ]
+    body = Fields({"input": items})
+    messages = read_response(body, MessageForm()).call.prompt
+    assert [message["role"] for message in messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "tool",
+        "assistant",
+        "tool",
+    ]
+    assert messages[1]["content"] == [{"type": "text", "text": "No."}]
+    assert messages[1]["tool_calls"][0]["function"]["name"] == "local_shell"
+    assert messages[1]["tool_calls"][0]["function"]["arguments"] == {"type": "exec", "command": ["ls"]}
+    assert [message["content"] for message in messages[2:5]] == ["a.txt", "", '[{"stdout": "b.txt"}]']
+    assert [message["tool_call_id"] for message in messages if message["role"] == "tool"] == ["1", "2", "3", "4"]
+    assert "'compaction', 'web_search_call'" in body.notes[0]

@@ -11,7 +11,7 @@ from rekindle.server.errors import ApiError
 from rekindle.server.reading.chat import message
 from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.responses import read_response
-from rekindle.server.reading.tools import Tools, read_tools
+from rekindle.server.reading.tools.offer import Tools, read_tools
 from tests.unit.asgi import ask
 from tests.unit.scripted import scripted_session
 
@@ -49,7 +49,9 @@ def test_allowed_tools_are_the_only_ones_that_the_model_sees(nested: bool) -> No
         {**choice, "mode": "none", "allowed_tools": {"mode": "none", "tools": tools}},
         {"type": "allowed_tools", "mode": "auto", "tools": [3], "allowed_tools": {"mode": "auto", "tools": [3]}},
         {"type": "allowed_tools", "mode": "auto", "allowed_tools": {"mode": "auto"}},
+        {"type": "allowed_tools", "mode": "auto", "allowed_tools": {"mode": "auto", "tools": []}, "tools": []},
         {"type": "file_search"},
+        {"type": ["function"]},
     ):
         with pytest.raises(ApiError, match=r"must be auto, none, required, .* or of type allowed_tools"):
             read(nested, tools=tools, tool_choice=wrong)
@@ -156,3 +158,121 @@ def test_past_calls_of_custom_tools_are_calls_of_functions() -> None:
     _, calls, result = read_response(Fields({"input": items}), MessageForm()).call.prompt
     assert calls["tool_calls"] == read_message["tool_calls"]
     assert result == {"role": "tool", "tool_call_id": "1", "content": "done"}
+
+
+HOSTED = ("web_search", "image_generation", "local_shell", "tool_search", "a_type_of_tomorrow")
+
+
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("kind", HOSTED)
+def test_tools_that_a_server_runs_are_left_out_unless_one_is_chosen(kind: str, nested: bool) -> None:
+    hosted = {"type": kind, **({"execution": "client", "parameters": {}} if kind == "tool_search" else {})}
+    body = Fields({"tools": [hosted, tool("f", nested=nested)]})
+    assert names(read_tools(body, nested=nested)) == ["f"]
+    assert body.notes == [f"tools of the types '{kind}' are left out: this server runs no tools"]
+    assert read(nested, tools=[hosted]).options == {}
+    choices: list[Any] = [{"type": kind}]
+    if not nested:
+        choices.append({"type": "allowed_tools", "mode": "auto", "tools": [hosted]})
+    for choice in choices:
+        with pytest.raises(ApiError) as refused:
+            read(nested, tools=[hosted, tool("f", nested=nested)], tool_choice=choice)
+        assert (refused.value.status, refused.value.param) == (400, "tool_choice")
+    with pytest.raises(ApiError, match="requires tools that the client runs"):
+        read(nested, tools=[hosted], tool_choice="required")
+    with pytest.raises(ApiError, match="must each be"):
+        read_tools(Fields({"tools": [hosted]}, strict=True), nested=nested)
+
+
+@pytest.mark.anyio
+async def test_a_note_about_a_tool_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with scripted_session(monkeypatch, lambda prompt: "Yes.") as session:
+        served = app(session)
+        for _ in range(2):
+            reply = await ask(served, RESPONSES, {"input": "Hi", "tools": [{"type": "web_search"}]})
+            assert reply.json["output"][0]["content"][0]["text"] == "Yes."
+    assert [record.message for record in caplog.records if "'web_search'" in record.message] == [
+        "a request has parts without effect: tools of the types 'web_search' are left out: this server runs no tools"
+    ]
+
+
+def crm(**fields: Any) -> dict[str, Any]:
+    tools = [tool("find", nested=False, description="Finds."), tool("note", "custom", nested=False)]
+    return {"type": "namespace", "name": "crm", "description": "Customers.", "tools": tools, **fields}
+
+
+def test_the_tools_of_a_namespace_are_told_with_its_name() -> None:
+    found = read(False, tools=[tool("find", nested=False), crm(), crm(name="mcp__files__", description="")])
+    assert names(found) == ["find", "crm__find", "crm__note", "mcp__files__find", "mcp__files__note"]
+    functions = [each["function"] for each in found.options["tools"]]
+    assert functions[1]["description"] == "crm: Customers.\n\nFinds."
+    assert (functions[3]["description"], functions[4]["description"]) == ("Finds.", "")
+    assert found.namespaced["crm__note"] == ("crm", "note")
+    assert set(found.custom) == {"crm__note", "mcp__files__note"}
+    for choice, mode in (
+        ({"type": "function", "name": "find"}, "find"),
+        ({"type": "function", "name": "find", "namespace": "crm"}, "crm__find"),
+        ({"type": "function", "name": "crm__find"}, "crm__find"),
+    ):
+        assert read(False, tools=[tool("find", nested=False), crm()], tool_choice=choice).options["tool_choice"] == mode
+    assert (
+        read(False, tools=[crm()], tool_choice={"type": "custom", "name": "note"}).options["tool_choice"] == "crm__note"
+    )
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "namespace", "name": "crm"}]}
+    assert names(read(False, tools=[tool("find", nested=False), crm()], tool_choice=allowed)) == [
+        "crm__find",
+        "crm__note",
+    ]
+    for wrong in (crm(name=3), crm(tools=None), crm(tools=[3])):
+        with pytest.raises(ApiError):
+            read(False, tools=[wrong])
+    with pytest.raises(ApiError, match="two tools with the name 'crm__find'"):
+        read(False, tools=[tool("crm__find", nested=False), crm()])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.anyio
+async def test_a_call_within_a_namespace_comes_back_with_it(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+    prompts: list[str] = []
+
+    def script(prompt: str) -> str:
+        prompts.append(prompt)
+        calls = [{"name": "crm__find", "arguments": {"a": 1}}, {"name": "crm__note", "arguments": {"input": "x"}}]
+        return "".join(f"<tool_call>{json.dumps(call)}</tool_call>" for call in calls)
+
+    with scripted_session(monkeypatch, script) as session:
+        served = app(session)
+        reply = await ask(served, RESPONSES, {"input": "Hi", "tools": [crm()], "stream": stream})
+        if stream:
+            last = reply.body.decode().rstrip().rpartition("\n")[2]
+            answer = json.loads(last.removeprefix("data: "))["response"]
+            assert b'"arguments":"{\\"a\\": 1}","name":"find"' in reply.body
+        else:
+            answer = reply.json
+        call, note = answer["output"]
+        assert (call["type"], call["namespace"], call["name"]) == ("function_call", "crm", "find")
+        assert (note["type"], note["namespace"], note["name"], note["input"]) == (
+            "custom_tool_call",
+            "crm",
+            "note",
+            "x",
+        )
+        results = [
+            {"type": f"{item['type']}_output", "call_id": item["call_id"], "output": "ok"} for item in answer["output"]
+        ]
+        again = {"input": [{"role": "user", "content": "Hi"}, *answer["output"], *results], "tools": [crm()]}
+        assert (await ask(served, RESPONSES, again)).status == 200
+    assert '"name": "crm__find"' in prompts[-1]
+    assert '"name": "crm__note"' in prompts[-1]
+    assert "crm__find crm__note" in prompts[0]
+
+
+def test_items_may_bring_further_tools() -> None:
+    user = {"role": "user", "content": "Hi"}
+    found = {"type": "tool_search_output", "call_id": "1", "tools": [crm()]}
+    more = {"type": "additional_tools", "role": "developer", "tools": [tool("g", nested=False)]}
+    request = read_response(Fields({"input": [user, found, more], "tools": [tool("f", nested=False)]}), MessageForm())
+    assert [each["function"]["name"] for each in request.call.options["tools"]] == ["f", "crm__find", "crm__note", "g"]
+    assert len(request.call.prompt) == 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -25,6 +25,7 @@ from rekindle.server.reading.call import Call
 from rekindle.server.reading.fields import Fields, parse_body
 from rekindle.server.responses import KeptResponses
 from rekindle.server.streaming import EventStream, run_until_disconnect, wait_all
+from rekindle.server.tracing.log import Notices
 from rekindle.server.tracing.spans import record
 from rekindle.server.writing.common import Chunks, Head
 
@@ -45,6 +46,7 @@ class Service:
         gate: the gate before the models.
         responses: the responses for later requests.
         strict: whether hints without effect on the model are refused.
+        notices: the notes about parts of bodies without effect.
     """
 
     models: Models
@@ -52,6 +54,7 @@ class Service:
     gate: Gate
     responses: KeptResponses
     strict: bool = False
+    notices: Notices = field(default_factory=Notices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ class Exchange:
         """
         if call.reports.explicit:
             check_explicit(call, self.limits.prompts)
+        self.service.notices.log(self.body.notes)
         await self.admit()
         options = self.model.without_unread(call.options, strict=self.body.strict)
         try:

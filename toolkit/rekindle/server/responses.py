@@ -24,6 +24,8 @@ DISK_BYTES: Final = 1 << 30
 WRITING_SECONDS: Final = 3600.0
 """The age of an incomplete file that no process writes any more."""
 _ID: Final = re.compile(r"resp-[0-9a-f]{32}")
+_ITEM_ID: Final = re.compile(r"[a-z]{1,4}_([0-9a-f]{32})_\d{1,9}", re.ASCII)
+"""The id of an item of a response: it has that of the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,19 @@ class KeptResponse:
     def parse(cls, data: bytes) -> "KeptResponse":
         """Return a response from its JSON."""
         return cls(**json.loads(data))
+
+    @property
+    def input_ids(self) -> list[str]:
+        """The ids of the input items, in order: from the client, or else with the number of the response."""
+        name = self.response["id"].rpartition("-")[2]
+        own = (item.get("id") for item in self.items)
+        return [each if isinstance(each, str) else f"in_{name}_{place}" for place, each in enumerate(own)]
+
+    @property
+    def by_id(self) -> dict[str, Mapping[str, Any]]:
+        """The items of the input and the output by their ids."""
+        output = {item["id"]: item for item in self.response["output"]}
+        return dict(zip(self.input_ids, self.items, strict=True)) | output
 
     @property
     def json(self) -> bytes:
@@ -86,6 +101,10 @@ class KeptResponses:
     async def conversation(self, name: str) -> list[Mapping[str, Any]] | None:
         """Return the items of a conversation up to a response and with it, or None if a part of it is missing."""
         return await self._run(lambda: _conversation(self._store, name))
+
+    async def items(self, names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        """Return the items with these ids, of the input and the output of kept responses; unknown ones are left out."""
+        return await self._run(lambda: _items_of(self._store, names))
 
     async def delete(self, name: str) -> bool:
         """Drop a response, and return whether it was kept."""
@@ -131,6 +150,17 @@ def _conversation(store: "InMemory | OnDisk", name: str) -> list[Mapping[str, An
         parts.append([*entry.items, *entry.response["output"]])
         following = entry.previous
     return [item for part in reversed(parts) for item in part]
+
+
+def _items_of(store: "InMemory | OnDisk", names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the items with these ids, of the input and the output of kept responses; unknown ones are left out."""
+    items: dict[str, Mapping[str, Any]] = {}
+    responses = dict.fromkeys(f"resp-{match[1]}" for name in names if (match := _ITEM_ID.fullmatch(name)))
+    for response in responses:
+        entry = _entry_of(store, response)
+        if entry is not None:
+            items |= entry.by_id
+    return {name: items[name] for name in names if name in items}
 
 
 class InMemory:

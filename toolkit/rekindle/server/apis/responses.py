@@ -1,5 +1,6 @@
 """Endpoints of OpenAI's Responses API."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -14,6 +15,7 @@ from rekindle.core.errors import RekindleError
 from rekindle.server.errors import ApiError, api_error_of, invalid_field
 from rekindle.server.exchange import Exchange
 from rekindle.server.guards import reply
+from rekindle.server.reading.response_items import item_in_api, references_in
 from rekindle.server.reading.responses import INCLUDES, LOGPROBS, ResponseRequest, read_previous, read_response
 from rekindle.server.responses import KeptResponse, KeptResponses
 from rekindle.server.writing.common import Head
@@ -88,15 +90,14 @@ class ResponseRoutes:
 
     async def list_items(self, request: Request) -> Response:
         """Serve GET /v1/responses/ID/input_items: the input of a kept response, latest first."""
-        name, query = request.path_params["id"], request.query_params
-        prefix = f"in_{name.rpartition('-')[2]}"
+        query = request.query_params
         for field in query:
             if field not in ("after", "limit", "order", *INCLUDE):
                 raise invalid_field(field, f"{field:.80} is not served; there are after, include, limit and order")
         if query.get("order", "desc") not in ("asc", "desc"):
             raise invalid_field("order", f"order must be asc or desc, got {query['order']!r:.80}")
         entry = await self._entry(request)
-        items = [{"id": f"{prefix}_{place}", **item} for place, item in enumerate(entry.items)]
+        items = [item_in_api(item, name) for item, name in zip(entry.items, entry.input_ids, strict=True)]
         if query.get("order", "desc") == "desc":
             items.reverse()
         ids = ["", *(item["id"] for item in items)]
@@ -120,7 +121,7 @@ def _limit(text: str | None) -> int:
     """Return the number of items of a page; raise ApiError for an invalid one."""
     if text is None:
         return ITEMS
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_ITEMS:
+    if not re.fullmatch("[0-9]{1,4}", text) or not 1 <= int(text) <= MOST_ITEMS:
         raise invalid_field("limit", f"limit must be from 1 to {MOST_ITEMS}, got {text!r:.80}")
     return int(text)
 
@@ -142,12 +143,23 @@ async def _read(exchange: Exchange) -> ResponseRequest:
     earlier = [] if previous is None else await exchange.service.responses.conversation(previous)
     if earlier is None:
         raise _missing(previous, HTTPStatus.BAD_REQUEST, "previous_response_id")
-    return read_response(exchange.body, exchange.model.form, earlier)
+    names = references_in(exchange.body)
+    targets = await exchange.service.responses.items(names) if names else {}
+    if unknown := [name for name in names if name not in targets]:
+        raise _missing_item(unknown[0])
+    return read_response(exchange.body, exchange.model.form, earlier, targets)
 
 
 def _keep(responses: KeptResponses, request: ResponseRequest, complete: dict[str, Any]) -> None:
     if request.stored:
         responses.put(KeptResponse(request.items, request.previous, complete))
+
+
+def _missing_item(name: str) -> ApiError:
+    message = (
+        f"there is no item {name!r:.80}: its response was sent with store=false, deleted, or dropped for later ones"
+    )
+    return ApiError(HTTPStatus.NOT_FOUND, message, param="input")
 
 
 def _missing(name: str | None, status: int, param: str | None) -> ApiError:

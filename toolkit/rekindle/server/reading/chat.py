@@ -8,7 +8,8 @@ from typing import Any
 from rekindle.core.text.response import MessageForm
 from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeat_prompts, sampling, streaming, token_reports
 from rekindle.server.reading.fields import Fields
-from rekindle.server.reading.tools import INPUT, CustomTool, read_tools, single_call
+from rekindle.server.reading.tools.custom import INPUT, CustomTool
+from rekindle.server.reading.tools.offer import read_tools, single_call
 
 NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,

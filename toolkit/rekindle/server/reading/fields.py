@@ -39,6 +39,9 @@ class Fields:
         values: the object.
         prefix: the prefix of its fields in errors, such as "stream_options."; empty for the body itself.
         strict: whether hints without effect on the model are refused instead of ignored.
+
+    Attributes:
+        notes: sentences about parts of the body without effect.
     """
 
     def __init__(self, values: Mapping[str, Any], prefix: str = "", *, strict: bool = False):
@@ -46,6 +49,11 @@ class Fields:
         self._remaining = {name: value for name, value in values.items() if value is not None}
         self._supported: dict[str, type[Any] | None] = {}
         self._prefix = prefix
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Note a part of the body without effect, for the log of the server."""
+        self.notes.append(text)
 
     def peek(self, names: Collection[str]) -> dict[str, Any]:
         """Return the present fields among `names`, without taking them."""
@@ -139,6 +147,11 @@ class Fields:
             suggestion = likely(name, sorted(self._supported.keys() | neutral.keys()))
             hint = f"; {suggestion}" if suggestion else ""
             self.refuse(name, f"cannot be served: it is unknown, and it might change the answer{hint}")
+
+
+def name_list(names: Sequence[str]) -> str:
+    """Return the distinct names in a list of a client, in order and cut, for a note."""
+    return ", ".join(f"{name!r:.42}" for name in sorted(set(names))[:9])
 
 
 def parse_body(body: bytes, *, strict: bool = False) -> Fields:

@@ -12,7 +12,7 @@ from rekindle.server.reading.blocks import Messages
 from rekindle.server.reading.call import Call, Streaming, sampling
 from rekindle.server.reading.chat import message as chat_message
 from rekindle.server.reading.fields import Fields
-from rekindle.server.reading.tools import single_call
+from rekindle.server.reading.tools.offer import single_call
 
 HINTS: Final = frozenset(
     {

@@ -9,8 +9,9 @@ from rekindle.core.text.response import MessageForm
 from rekindle.server.reading.call import NEUTRAL, Call, Streaming, sampling
 from rekindle.server.reading.chat import message
 from rekindle.server.reading.constraint import ANY_OBJECT
-from rekindle.server.reading.fields import Fields
-from rekindle.server.reading.tools import CustomTool, read_tools, single_call
+from rekindle.server.reading.fields import IGNORED, Fields
+from rekindle.server.reading.response_items import Item, messages_of, read_items, tools_in
+from rekindle.server.reading.tools.offer import Tools, read_tools, single_call
 
 NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
@@ -28,10 +29,27 @@ ECHO_FIELDS = (
 )
 """Fields of the body repeated in the response."""
 LOGPROBS = "message.output_text.logprobs"
-INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
-"""Parts of a response on demand; a reasoning item has its text in any case."""
-TEXT_PARTS = ("input_text", "output_text", "text")
-"""Types of content parts with text."""
+INCLUDES = (
+    LOGPROBS,
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
+"""Parts of a response on demand. Reasoning has its text in any case, and there are no items of the other types."""
+HINTS = IGNORED | {
+    "access_programs",
+    "background_options",
+    "client_metadata",
+    "context_management",
+    "image",
+    "prompt_cache_options",
+}
+"""Fields without effect on the answer: about accounts, caches, and conversations that grow too long."""
+NO_ITEMS: Mapping[str, Item] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +64,17 @@ class ResponseRequest:
         stored: whether the response is kept for later requests.
         logprobs: whether the answer has the log-probabilities of its tokens.
         previous: the id of the response before this one, or None.
-        custom: the custom tools by name.
+        tools: the tools.
     """
 
     call: Call
     one_call: bool
     echo: Mapping[str, Any]
-    items: Sequence[Mapping[str, Any]]
+    items: Sequence[Item]
     stored: bool
     logprobs: bool
     previous: str | None
-    custom: Mapping[str, CustomTool]
+    tools: Tools
 
 
 def read_previous(body: Fields) -> str | None:
@@ -67,13 +85,16 @@ def read_previous(body: Fields) -> str | None:
     return previous
 
 
-def read_response(body: Fields, form: MessageForm, earlier: Sequence[Mapping[str, Any]] = ()) -> ResponseRequest:
+def read_response(
+    body: Fields, form: MessageForm, earlier: Sequence[Item] = (), targets: Mapping[str, Item] = NO_ITEMS
+) -> ResponseRequest:
     """Return the response requested by a body.
 
     Args:
         body: the fields of the body.
         form: the message format of the model's chat template.
         earlier: the items of the conversation before the input.
+        targets: the items to which the input refers, by id.
 
     Raises:
         ApiError: a field is invalid, or is unknown and might change the answer.
@@ -82,25 +103,26 @@ def read_response(body: Fields, form: MessageForm, earlier: Sequence[Mapping[str
         body.refuse("conversation", "is not served: name the last response with previous_response_id")
     previous = body.take("previous_response_id", str)
     echo = body.peek((*ECHO_FIELDS, "text", "top_p", "store"))
-    items = _items(body)
-    messages = _with_instructions(body, _messages(body, [*earlier, *items]))
+    items = read_items(body, targets)
+    conversation = [*earlier, *items]
+    messages = _with_instructions(body, messages_of(body, conversation))
     options, fields = sampling(body, "max_output_tokens")
     options.setdefault("max_tokens", None)
-    tools = read_tools(body, nested=False)
+    tools = read_tools(body, nested=False, later=tools_in(conversation))
     options |= {**_format(body), **tools.options, **_reasoning(body)}
     one_call = not body.flag("parallel_tool_calls", True)
     options |= single_call(one_call)
     stream, stream_options = body.flag("stream"), body.take_fields("stream_options")
     if stream_options is not None:
-        stream_options.finish({}, ("include_obfuscation",))
+        stream_options.finish({}, ("include_obfuscation", "reasoning_summary_delivery"))
     prompt = [message(each, form) for each in messages]
     fields["prompt"] = "input"
     logprobs = _logprobs(body, options, fields)
     options = {**_truncation(body), **options}
     call = Call(prompt, options, None, 1, fields, Streaming() if stream else None)
     stored = body.flag("store", True)
-    body.finish(NEUTRAL_FIELDS)
-    return ResponseRequest(call, one_call, echo, items, stored, logprobs, previous, tools.custom)
+    body.finish(NEUTRAL_FIELDS, HINTS)
+    return ResponseRequest(call, one_call, echo, items, stored, logprobs, previous, tools)
 
 
 def _logprobs(body: Fields, options: dict[str, Any], fields: dict[str, str]) -> bool:
@@ -120,83 +142,6 @@ def _logprobs(body: Fields, options: dict[str, Any], fields: dict[str, str]) -> 
 def _with_instructions(body: Fields, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     instructions = body.take("instructions", str)
     return messages if instructions is None else [{"role": "system", "content": instructions}, *messages]
-
-
-def _items(body: Fields) -> list[Mapping[str, Any]]:
-    """Take the input as items."""
-    items = body.any("input")
-    if isinstance(items, str):
-        return [{"type": "message", "role": "user", "content": items}]
-    if not isinstance(items, list) or not items or not all(isinstance(each, dict) for each in items):
-        body.refuse("input", f"must be a text or a non-empty list of messages and other items, got {preview(items)}")
-    return items
-
-
-def _messages(body: Fields, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = []
-    for each in items:
-        _add(body, messages, {name: value for name, value in each.items() if value is not None})
-    if not messages:
-        body.refuse("input", "must have a message, and has reasoning without a text alone")
-    for each in messages:
-        if _has_only_reasoning(each):
-            each["content"] = ""
-    return messages
-
-
-def _add(body: Fields, messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
-    """Add an item to the messages; adjacent items of the assistant become one message."""
-    match item.get("type", "message"):
-        case "message":
-            role, content = item.get("role"), _content(body, item.get("content"))
-            if role == "assistant" and messages and _has_only_reasoning(messages[-1]):
-                messages[-1]["content"] = content
-            else:
-                messages.append({"role": role, "content": content})
-        case "reasoning":
-            content = item.get("content", [])
-            if not isinstance(content, list):
-                body.refuse("input", f"has reasoning whose content must be a list, got {preview(content)}")
-            text = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-            if text:
-                _assistant(messages)["reasoning"] = text
-        case "function_call":
-            function = {"name": item.get("name"), "arguments": item.get("arguments")}
-            call = {"id": item.get("call_id"), "type": "function", "function": function}
-            _assistant(messages).setdefault("tool_calls", []).append(call)
-        case "custom_tool_call":
-            custom = {"name": item.get("name"), "input": item.get("input")}
-            call = {"id": item.get("call_id"), "type": "custom", "custom": custom}
-            _assistant(messages).setdefault("tool_calls", []).append(call)
-        case "function_call_output" | "custom_tool_call_output":
-            content = _content(body, item.get("output"))
-            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
-        case kind:
-            body.refuse("input", f"has an item of type {kind!r:.80}, and this type is not served")
-
-
-def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the last message if it is the assistant's, or append a new one and return it."""
-    if not messages or messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": None})
-    return messages[-1]
-
-
-def _has_only_reasoning(message: Mapping[str, Any]) -> bool:
-    """Return True if a message is the assistant's and has only reasoning so far."""
-    return message["role"] == "assistant" and message["content"] is None and "tool_calls" not in message
-
-
-def _content(body: Fields, content: Any) -> Any:
-    """Return content in the format of chat templates, with text parts only."""
-    if not isinstance(content, list):
-        return content
-    parts = []
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") not in TEXT_PARTS:
-            body.refuse("input", f"has a part other than text: {preview(part)}")
-        parts.append({"type": "text", "text": part.get("text")})
-    return parts
 
 
 def _format(body: Fields) -> dict[str, Any]:
@@ -236,5 +181,5 @@ def _reasoning(body: Fields) -> dict[str, Any]:
         effort = reasoning.take("effort", str)
         if effort is not None:
             variables["reasoning_effort"] = effort
-        reasoning.finish({}, ("summary", "generate_summary"))
+        reasoning.finish({}, ("context", "generate_summary", "mode", "summary"))
     return {"chat_template_kwargs": variables or None}

@@ -1,6 +1,7 @@
 """The server's log. Each line during a request has the id of its trace."""
 
 import logging
+from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Final
 
@@ -8,6 +9,24 @@ LOG: Final = logging.getLogger("rekindle.server")
 """The logger of the server."""
 trace_id: ContextVar[str | None] = ContextVar("rekindle_trace_id", default=None)
 """The id of the current request's trace, 32 hexadecimal digits; None outside of requests."""
+
+
+MOST_NOTICES: Final = 100
+"""The most notices of a server. Each one has names chosen by a client, so there may be any number."""
+
+
+class Notices:
+    """Warnings of a server, each logged once: a client repeats its fields in each request."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def log(self, notes: Iterable[str]) -> None:
+        """Log the notes that are new."""
+        for note in notes:
+            if note not in self._logged and len(self._logged) < MOST_NOTICES:
+                self._logged.add(note)
+                LOG.warning("a request has parts without effect: %s", note)
 
 
 class TraceFormatter(logging.Formatter):

@@ -12,7 +12,7 @@ from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.call import Call, TokenReports
 from rekindle.server.reading.chat import ChatRequest
-from rekindle.server.reading.tools import INPUT, CustomTool
+from rekindle.server.reading.tools.custom import INPUT, CustomTool
 from rekindle.server.writing.common import (
     EVENT_STREAM,
     CompletionEvents,

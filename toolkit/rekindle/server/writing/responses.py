@@ -10,6 +10,7 @@ from rekindle.core.text.response import CallPiece, Part, PartKind, Reading
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.responses import ResponseRequest
+from rekindle.server.reading.tools.offer import Tools
 from rekindle.server.writing.chat import CallProgress, call_text, check_inputs, content_of, readable_calls
 from rekindle.server.writing.common import EVENT_STREAM, Head, named_event
 from rekindle.server.writing.logprobs import chat_logprobs, tokens_of
@@ -22,15 +23,15 @@ def response(head: Head, generation: Generation, request: ResponseRequest) -> di
     items: list[Item] = []
     if generation.reasoning is not None:
         items.append(_reasoning_item(head, len(items), generation.reasoning))
-    all_calls = check_inputs(generation.tool_calls, request.custom)
+    all_calls = check_inputs(generation.tool_calls, request.tools.custom)
     calls = readable_calls(all_calls, request.one_call)
     content = content_of(generation.content, all_calls, request.call)
     if content or not (items or calls):
         tokens, _ = tokens_of(content, (generation.logprobs or ()) if request.logprobs else ())
         items.append(_message_item(head, len(items), content, output_logprobs(tokens)))
     for call in calls:
-        piece = CallPiece(call.id, call.name, call_text(call, request.custom))
-        items.append(_call_item(head, len(items), piece, is_custom=call.name in request.custom))
+        piece = CallPiece(call.id, call.name, call_text(call, request.tools.custom))
+        items.append(_call_item(head, len(items), piece, request.tools))
     return final_response(head, items, generation, request)
 
 
@@ -98,11 +99,14 @@ def _reasoning_item(head: Head, place: int, text: str) -> Item:
     return {**item, "content": [{"type": "reasoning_text", "text": text}]}
 
 
-def _call_item(head: Head, place: int, piece: CallPiece, *, is_custom: bool) -> Item:
+def _call_item(head: Head, place: int, piece: CallPiece, tools: Tools) -> Item:
     """Return the item of a call with the arguments of a piece."""
+    is_custom = piece.name in tools.custom
+    namespace, name = tools.namespaced.get(piece.name, (None, piece.name))
     prefix, kind = ("ctc", "custom_tool_call") if is_custom else ("fc", "function_call")
-    item: Item = {"id": _id(prefix, head, place), "type": kind, "status": "completed"}
-    return {**item, "call_id": piece.id, "name": piece.name, "input" if is_custom else "arguments": piece.arguments}
+    item: Item = {"id": _id(prefix, head, place), "type": kind, "status": "completed", "call_id": piece.id}
+    item |= {"name": name} if namespace is None else {"name": name, "namespace": namespace}
+    return {**item, "input" if is_custom else "arguments": piece.arguments}
 
 
 @dataclass(slots=True)
@@ -113,8 +117,8 @@ class _OpenItem:
         head: the identity of the response.
         index: its place in the output.
         kind: the kind of its parts.
+        tools: the tools of the request.
         call: the first piece of a call; None for another item.
-        is_custom: whether the call is that of a custom tool.
         texts: its text so far, or its arguments, in pieces.
         logprobs: the log-probabilities of its tokens so far.
     """
@@ -122,18 +126,23 @@ class _OpenItem:
     head: Head
     index: int
     kind: PartKind
+    tools: Tools
     call: CallPiece | None = None
-    is_custom: bool = False
     texts: list[str] = field(default_factory=list)
     logprobs: list[Item] = field(default_factory=list)
 
     def object(self, text: str) -> Item:
         """Return the item as if it ended with this text."""
         if self.call is not None:
-            return _call_item(self.head, self.index, replace(self.call, arguments=text), is_custom=self.is_custom)
+            return _call_item(self.head, self.index, replace(self.call, arguments=text), self.tools)
         if self.kind == "reasoning":
             return _reasoning_item(self.head, self.index, text)
         return _message_item(self.head, self.index, text, self.logprobs)
+
+    @property
+    def is_custom(self) -> bool:
+        """True for a call of a custom tool."""
+        return self.call is not None and self.call.name in self.tools.custom
 
     @property
     def event(self) -> str:
@@ -171,7 +180,7 @@ class ResponseChunks:
         self._items: list[Item] = []
         self._open: _OpenItem | None = None
         self._tokens: list[TokenLogprob] = []  # of the content, and of marks around it, not written yet
-        self._progress = CallProgress(one_call=request.one_call, custom=request.custom)
+        self._progress = CallProgress(one_call=request.one_call, custom=request.tools.custom)
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
@@ -230,8 +239,7 @@ class ResponseChunks:
         item = self._open
         if is_first or item is None:
             events += self._close(complete=False)
-            is_custom = piece.name in self._request.custom
-            item = _OpenItem(self._head, len(self._items), "tool_call", piece, is_custom)
+            item = _OpenItem(self._head, len(self._items), "tool_call", self._request.tools, piece)
             events.append(self._begin(item))
         item.texts.append(piece.arguments)
         return [*events, self._event(f"{item.event}.delta", **item.place, delta=piece.arguments)]
@@ -242,7 +250,7 @@ class ResponseChunks:
         item = self._open
         if item is None or item.kind != kind:
             events += self._close(complete=False)
-            item = _OpenItem(self._head, len(self._items), kind)
+            item = _OpenItem(self._head, len(self._items), kind, self._request.tools)
             events.append(self._begin(item, content=[]))
             part = item.object("")["content"][0]
             events.append(self._event("response.content_part.added", **item.place, part=part))
@@ -274,7 +282,7 @@ class ResponseChunks:
             events.append(self._event(f"{item.event}.done", **item.place, text=text, **item.scores(item.logprobs)))
             events.append(self._event("response.content_part.done", **item.place, part=final["content"][0]))
         elif complete:
-            fields = {"input": text} if item.is_custom else {"arguments": text, "name": item.call.name}
+            fields = {"input": text} if item.is_custom else {"arguments": text, "name": final["name"]}
             events.append(self._event(f"{item.event}.done", **item.place, **fields))
         else:
             final["status"] = "incomplete"

@@ -1,0 +1,1 @@
+"""Tools in bodies: functions, texts of a grammar, and namespaces of them."""

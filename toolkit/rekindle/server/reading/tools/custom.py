@@ -1,0 +1,79 @@
+"""Custom tools: their input is a text, perhaps of a grammar."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from rekindle.core.request.checks import preview
+from rekindle.core.text.responses.grammars.terms import regex_literal
+from rekindle.server.reading.fields import Fields
+
+INPUT: Final = "input"
+"""The argument of a custom tool, as the model sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CustomTool:
+    """A tool whose input is a text instead of JSON.
+
+    Attributes:
+        syntax: the syntax of its grammar, "lark" or "regex"; None for any text.
+        definition: the grammar.
+    """
+
+    syntax: str | None = None
+    definition: str = ""
+
+    def accepts(self, text: str) -> bool:
+        """Return True if a text follows the grammar."""
+        if self.syntax is None:
+            return True
+        matcher = _matcher(self.syntax, self.definition).deep_copy()
+        return bool(matcher.consume_tokens(list(text.encode("utf-8", "surrogatepass"))) and matcher.is_accepting())
+
+    @property
+    def lark(self) -> str:
+        """Grammar of the input in Lark's syntax; empty for any text."""
+        if self.syntax == "regex" and self.definition:
+            return f"start: {regex_literal(self.definition)}"
+        return self.definition
+
+    def function(self, name: str, description: str) -> dict[str, Any]:
+        """Return the tool as a function of one text."""
+        kind: dict[str, Any] = {"type": "string"}
+        if self.syntax == "regex":
+            kind["pattern"] = f"^(?:{self.definition})$"
+        if self.syntax is not None:
+            description = f"{description}\nThe input follows this grammar ({self.syntax}):\n{self.definition}".lstrip()
+        parameters = {"type": "object", "properties": {INPUT: kind}, "required": [INPUT]}
+        return {"name": name, "description": description, "parameters": parameters}
+
+
+def read_custom_tool(body: Fields, form: Any, *, nested: bool) -> CustomTool:
+    """Return the custom tool with a format of its input; `nested` as in `read_tools`."""
+    match form:
+        case None | {"type": "text"}:
+            return CustomTool()
+        case {"type": "grammar", "grammar": dict(grammar)} if nested:
+            pass
+        case {"type": "grammar"} if not nested:
+            grammar = form
+        case _:
+            body.refuse("tools", f"has a custom tool whose format is neither text nor a grammar: {preview(form)}")
+    match grammar:
+        case {"syntax": "lark" | "regex" as syntax, "definition": str(definition)}:
+            error = _matcher(syntax, definition).get_error()
+        case _:
+            body.refuse("tools", f"has a grammar without syntax (lark or regex) and definition: {preview(grammar)}")
+    if error:
+        body.refuse("tools", f"has a grammar that cannot be read: {error}")
+    return CustomTool(syntax, definition)
+
+
+@lru_cache(maxsize=64)
+def _matcher(syntax: str, definition: str) -> Any:
+    """Return a matcher of texts at its start, over bytes."""
+    from llguidance import LLMatcher, LLTokenizer
+
+    of = LLMatcher.grammar_from_lark if syntax == "lark" else LLMatcher.grammar_from_regex
+    return LLMatcher(LLTokenizer("byte"), of(definition), log_level=0)
