@@ -72,6 +72,32 @@ def test_a_config_that_does_not_fit_to_the_tensors_is_refused(case: str, changes
         with_quantized([file], {key: settings[key] | changes}, case)
 
 
+@pytest.mark.parametrize("mode", ["affine", "mxfp4", "nvfp4", "mxfp8"])
+@pytest.mark.parametrize(
+    ("own", "scheme"),
+    [
+        ({"group_size": 32, "bits": 8}, "MLX (8 bits, groups of 32)"),
+        ({"group_size": 32, "bits": 8, "mode": "affine"}, "MLX (8 bits, groups of 32)"),
+        ({"group_size": 32, "bits": 8, "mode": None}, "MLX (8 bits, groups of 32)"),
+        (True, {"affine": "MLX (8 bits, groups of 32)"}),
+    ],
+)
+def test_a_module_of_mlx_with_an_entry_takes_nothing_of_the_models(mode: str, own: Any, scheme: Any) -> None:
+    """Check against `nn.quantize`, which gives `to_quantized` the entry alone: affine, of 4 bits, groups of 64."""
+    file, _ = case_of("mlx-8")
+    sizes = {"affine": (32, 8), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)}[mode]
+    options = {"group_size": sizes[0], "bits": sizes[1], "mode": mode, "x": own}
+    expected = scheme if isinstance(scheme, str) else scheme.get(mode)
+    if expected is None:  # the module has the mode of the model, and other tensors
+        with pytest.raises(ModelError):
+            with_quantized([file], {"quantization": options}, "it")
+        return
+    (found,) = with_quantized([file], {"quantization": options}, "it")
+    assert found.schemes == {expected: 1}
+    with pytest.raises(CheckpointError, match=r"x\.scales must have the shape \(8, 1\) .*got \(8, 2\)"):
+        with_quantized([file], {"quantization": options | {"x": {"bits": 8}}}, "it")
+
+
 def test_a_pattern_gives_a_module_of_gptq_its_own_options() -> None:
     file, settings = case_of("gptq-8")
     options = settings["quantization_config"]

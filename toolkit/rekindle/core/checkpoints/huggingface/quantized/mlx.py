@@ -33,6 +33,8 @@ SMALL_FLOATS: Final[Mapping[str, tuple[int, int, Floats]]] = {
     "mxfp8": (8, 32, tables.E4M3),
 }
 """Bits, numbers in a group, and table of each mode besides "affine"."""
+DEFAULTS: Final[Mapping[str, Any]] = {"group_size": 64, "bits": 4, "mode": "affine"}
+"""MLX's options of a module with an entry of its own, which takes none of the model's."""
 _STACK: Final = ".switch_mlp."
 _EXPERT_NAMES: Final = {"block_sparse_moe": {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}}
 """Names of an expert's projections in other checkpoints, by the name of the layer; equal elsewhere."""
@@ -51,7 +53,7 @@ def find_mlx(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
     """
     for module in stored.ending(".scales"):
         own = options.get(module)
-        yield from _module(stored, module, {**options, **(own if isinstance(own, Mapping) else {})})
+        yield from _module(stored, module, {**DEFAULTS, **own} if isinstance(own, Mapping) else options)
     for module in stored.ending(".weight"):
         name = f"{module}.weight"
         if _STACK in name and stored.dtype(name) in FLOATS:
