@@ -534,9 +534,12 @@ async def test_a_full_queue_is_told_with_when_to_come_again(settler: FakeSettler
                 reply = await ask(served, path, body)
                 assert (reply.status, reply.headers["retry-after"]) == (429, "1")
                 assert reply.error["code"] == "rate_limit_exceeded"
+            urgent = Caller(served, TEXT, {"prompt": [3, 1], "max_tokens": 2, "priority": -1})
+            tasks.start_soon(urgent.run)
+            await submitted(session, 4)
             tasks.start_soon(session.embed, "a cell waits for room")
             settler.release()
-        assert [caller.reply.status for caller in first] == [200] * 3
+        assert [caller.reply.status for caller in (*first, urgent)] == [200] * 4
         assert_all_is_free(session)
 
 

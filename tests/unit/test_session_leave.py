@@ -13,11 +13,13 @@ from rekindle.client.handle import Handle, Stream
 from rekindle.client.submission import Submission
 from rekindle.core.engine.actor import Actor
 from rekindle.core.errors import InvalidRequest, QueueFull, RequestCancelled, SessionClosed
-from rekindle.core.messages import Cancel, Message, Submit
+from rekindle.core.messages import Cancel, Message, Started, Submit
+from rekindle.core.messages.record import MessageRecord
 from rekindle.core.request.params import SamplingParams
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import assert_all_is_free, ended
+from tests.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -222,6 +224,31 @@ async def test_generate_waits_for_room_and_enters_in_order(settler: FakeSettler)
             session.submit(token_ids=PROMPT)
         settler.release()
     assert [told.prompt for told in intake.told if isinstance(told, Submit)] == [(number,) for number in range(12)]
+
+
+async def test_an_urgent_request_is_the_next_to_run_though_a_batch_waits_for_room(settler: FakeSettler) -> None:
+    loaded_engine = fake_loaded_engine(fake_limits(max_running=1), settler=settler)
+    session = fake_session(loaded_engine, max_waiting=2)
+    order: list[tuple[int, ...]] = []
+
+    def see(record: MessageRecord) -> None:
+        order.extend(tuple(each.prompt) for each in record.answers if isinstance(each, Started))
+
+    async with session, anyio.create_task_group() as tasks:
+        with session.watch(see):
+            batch = partial(session.generate, token_ids=[[number] for number in range(9)], max_tokens=2, priority=5)
+            tasks.start_soon(batch)
+            await until(lambda: bool(order), "the first one runs")
+            await until(lambda: session.stats.scheduler.waiting == 2, "two wait in the queue, and six before it")
+            with pytest.raises(QueueFull):
+                session.submit(token_ids=PROMPT, priority=5)
+            urgent = [session.submit(token_ids=prompt, max_tokens=2, priority=-5) for prompt in ([77], [88])]
+            urgent[0].cancel()
+            with pytest.raises(RequestCancelled):
+                await urgent[0]
+            settler.release()
+            await urgent[1]
+    assert order[:2] == [(0,), (88,)]
 
 
 async def fill(held: Session, max_tokens: int = ENDLESS) -> None:

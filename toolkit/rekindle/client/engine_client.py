@@ -90,7 +90,7 @@ class EngineClient:
         if adapter is not None:
             handle.record.pieces.when_closed(partial(self.adapters.give_back, adapter))
         try:
-            if self._gate.enter(request_id, wait=wait):
+            if self._gate.enter(request_id, priority=submission.params.priority, wait=wait):
                 self._send(request_id)
             else:
                 handle.record.pieces.when_closed(partial(self._forget_outside, request_id))
@@ -102,9 +102,9 @@ class EngineClient:
             self._end(request_id, self._error)
         return handle
 
-    def check_room(self) -> None:
-        """Raise QueueFull if the waiting queue has no room."""
-        self._gate.check_room()
+    def check_room(self, priority: int) -> None:
+        """Raise QueueFull if the waiting queue has no room for a request of this priority."""
+        self._gate.check_room(priority)
 
     def ask(self, question: Callable[[int], Message], post: Post) -> tuple[int, Feed[Any]]:
         """Send the engine a command other than a request.

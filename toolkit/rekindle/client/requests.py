@@ -266,8 +266,9 @@ class Requests:
 
     def submit_all(self, prompt: Any, options: GenerateOptions[Any], n: int | None) -> Waits[list[Handle]]:
         """Check a call for generations now; return the operation that submits them. See `Session.submit_all`."""
-        batch = self._batch(self._call(prompt, options, n), "raise", progress=False)
-        self._client.check_room()
+        call = self._call(prompt, options, n)
+        batch = self._batch(call, "raise", progress=False)
+        self._client.check_room(call.params.priority)
         return batch.submit_all()
 
     def as_completed(self, prompt: Any, options: GenerateOptions[Any], errors: Errors) -> AsCompleted[Any]:

@@ -95,7 +95,8 @@ class Settings:
         max_context: largest number of tokens in one request, prompt and output together. None is the model's own limit.
         max_running: largest number of requests in the running batch. Default 32.
         max_waiting: largest number of requests in the waiting queue. Default 256. When the queue is full, `generate`
-            waits and `submit` raises `QueueFull`.
+            waits and `submit` raises `QueueFull`. Only requests of the same `priority` and more urgent ones count: an
+            urgent request enters at once. With many priorities, up to eight times as many requests wait in the queue.
         max_prefill_tokens: largest number of prompt tokens computed in one tick, a multiple of 16. Default 512.
         prefill_chunk: largest number of prompt tokens of one request computed in one tick, a multiple of 16. Default
             512.

@@ -321,7 +321,8 @@ class Session:
             Others: as in `generate`.
 
         Raises:
-            QueueFull: `max_waiting` requests are waiting already. `enqueue` waits for room instead.
+            QueueFull: `max_waiting` requests of this priority, or more urgent, are waiting already. `enqueue` waits for
+                room instead.
             InvalidRequest: an option or the form of the prompt is invalid.
             SessionError: the session is closed or its engine failed.
             Others: as in `generate`, raised by the handle.
@@ -348,7 +349,7 @@ class Session:
             The handles of all samples of the first prompt, then of the next prompt, and so on.
 
         Raises:
-            QueueFull: `max_waiting` requests are waiting already.
+            QueueFull: `max_waiting` requests of this priority, or more urgent, are waiting already.
             InvalidRequest: as in `generate`.
             SessionError: the session is closed or its engine failed.
             Others: as in `generate`, raised by the handles.
@@ -357,9 +358,9 @@ class Session:
 
     submit_all_sync = blocking(submit_all)
 
-    def check_room(self) -> None:
+    def check_room(self, priority: int = 0) -> None:
         """Raise QueueFull if `submit` would raise it now. Useful before calls that would wait, such as `embed`."""
-        self._client.check_room()
+        self._client.check_room(priority)
 
     @awaitable("await session.enqueue(...)")
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)

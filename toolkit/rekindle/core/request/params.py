@@ -131,8 +131,8 @@ class SamplingParams:
             together change at most 16 ranges of positions. The first such request of a session compiles programs of
             its own. Cached prefixes are shared only between requests with the same changes.
         priority: integer from -2**31 to 2**31 - 1, default 0. Requests with the lowest number leave the waiting queue
-            first, as in vLLM, and are preempted last if the page pool is full. A request that has waited for 1,024
-            ticks goes next at any priority.
+            first, as in vLLM, and are preempted last if the page pool is full. A full queue has room for them; see
+            `max_waiting`. A request that has waited for 1,024 ticks goes next at any priority.
         json_schema: JSON schema of the output: a dict, or a type with a schema in pydantic, such as a model or a
             dataclass. Default None. The output is formatted as by `json.dumps`, and `answer.parsed` is its value.
             Excludes the next three.
