@@ -35,7 +35,7 @@ TESTS: Final = {
     "core/store": "storage snapshot_store snapshot_key program_key program_store disk_tier cli_cache snapshot_crashes",
     "core/device/sampling": "distribution scores processing masks sampling noise",
     "core/device/programs": "program_* executables targets",
-    "core/text": "text_* response* chat_forms call_* grammar stop_strings* constraints",
+    "core/text": "text_* system_messages efforts response* chat_forms call_* grammar stop_strings* constraints",
     "core/checkpoints": "checkpoint_* gguf_*",
     "server": "server_reading server_connections server_responses server server_*",
     "core/concurrency": "waits feed collector threads interrupts actor",

@@ -26,7 +26,7 @@ ANSWER = f"<think>\nthe user asks\n</think>\n\nLet me see.\n{CALL}\n{CALL}"
 BODY: dict[str, Any] = {"max_tokens": 500, "messages": [USER]}
 SWITCHED = HERMES.replace("{% if tools %}", "{% if enable_thinking is false %}quiet{% endif %}{% if tools %}")
 ALTERNATING = "{% if messages[-1].role == 'system' %}{{ raise_exception('first') }}{% endif %}" + HERMES
-TEMPLATE = Template(MessageForm("reasoning_content"), frozenset({"enable_thinking", "reasoning_effort"}), True)
+TEMPLATE = Template(MessageForm("reasoning_content"), frozenset({"enable_thinking", "reasoning_effort"}))
 
 
 def events(reply: Reply) -> list[dict[str, Any]]:
@@ -350,14 +350,14 @@ def test_choices_of_tools_are_those_of_the_session() -> None:
 
 def test_thinking_and_effort_reach_a_template_that_reads_them() -> None:
     for thinking, expected in (
-        ({"type": "enabled", "budget_tokens": 2000}, True),
-        ({"type": "adaptive"}, True),
-        ({"type": "disabled"}, False),
+        ({"type": "enabled", "budget_tokens": 2000}, {"enable_thinking": True}),
+        ({"type": "adaptive"}, {"enable_thinking": True}),
+        ({"type": "disabled"}, {"enable_thinking": False, "reasoning_effort": "none"}),
     ):
-        assert read(thinking=thinking)["chat_template_kwargs"] == {"enable_thinking": expected}
+        assert read(thinking=thinking)["chat_template_kwargs"] == expected
     assert read(thinking={"type": "between_tools"})["chat_template_kwargs"] is None
-    assert read(output_config={"effort": "max"})["chat_template_kwargs"] == {"reasoning_effort": "high"}
-    deaf = Template(MessageForm(), frozenset(), True)
+    assert read(output_config={"effort": "max"})["chat_template_kwargs"] == {"reasoning_effort": "max"}
+    deaf = Template(MessageForm(), frozenset())
     body = Fields({**BODY, "thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}})
     assert read_messages(body, deaf).call.options["chat_template_kwargs"] is None
 
@@ -420,8 +420,8 @@ def test_a_field_of_another_form_is_refused_by_its_name(name: str, value: Any) -
     assert (caught.value.param or "").startswith(name)
 
 
-def messages_of(*messages: dict[str, Any], late_system: bool = True) -> list[tuple[str, Any]]:
-    writer = Messages(late_system)
+def messages_of(*messages: dict[str, Any]) -> list[tuple[str, Any]]:
+    writer = Messages()
     for each in messages:
         writer.add(each, "messages[0]")
     return [(each["role"], each["content"]) for each in writer.finish()]
@@ -490,20 +490,26 @@ def test_other_blocks_are_refused_by_their_place(block: Any) -> None:
     assert caught.value.status == 400
 
 
-def test_instructions_among_the_messages_stay_there_or_are_the_users() -> None:
+def test_instructions_among_the_messages_keep_their_place() -> None:
     late = [USER, {"role": "assistant", "content": "a"}, {"role": "system", "content": "s"}, USER]
     assert [role for role, _ in messages_of(*late)] == ["user", "assistant", "system", "user"]
-    folded = messages_of(*late, late_system=False)
-    assert [role for role, _ in folded] == ["user", "assistant", "user"]
-    assert [part["text"] for part in folded[-1][1]] == ["s", "Weather?"]
-    first = messages_of({"role": "system", "content": "s"}, USER, late_system=False)
-    assert [role for role, _ in first] == ["system", "user"]
 
 
-def test_a_template_says_whether_it_has_instructions_among_messages(serve: Serve) -> None:
+def test_a_reminder_beside_a_result_is_in_the_result() -> None:
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "sunny"}
+    reminder = {"type": "text", "text": "<system-reminder>Be brief.</system-reminder>"}
+    question = {"type": "text", "text": "And tomorrow?"}
+    seen = f"sunny\n\n{reminder['text']}"
+    assert messages_of({"role": "user", "content": [result, reminder]}) == [("tool", seen)]
+    both = messages_of({"role": "user", "content": [result, reminder, question]})
+    assert both == [("tool", seen), ("user", "And tomorrow?")]
+    alone = messages_of({"role": "user", "content": [reminder, question]})
+    assert [role for role, _ in alone] == ["user"]
+
+
+def test_the_variables_of_a_template_with_tools_are_known(serve: Serve) -> None:
     from rekindle.server.models.served import OneModel
 
-    for template, expected in ((HERMES, True), (ALTERNATING, False)):
+    for template in (HERMES, ALTERNATING):
         (model,) = OneModel(serve("", template), None).open_models()
-        assert template_of(model).late_system is expected
         assert "tools" in template_of(model).variables

@@ -27,7 +27,7 @@ USER = {"role": "user", "content": "Weather?"}
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 ANSWER = f"<think>\nthe user asks\n</think>\n\nLet me see.\n{CALL}\n{CALL}"
-TEMPLATE = Template(MessageForm("reasoning_content"), frozenset({"enable_thinking", "reasoning_effort"}), True)
+TEMPLATE = Template(MessageForm("reasoning_content"), frozenset({"enable_thinking", "reasoning_effort"}))
 NAME = "fake"
 
 
@@ -361,7 +361,8 @@ async def test_an_option_of_a_wrong_value_is_named(serve: Serve) -> None:
 
 def test_thinking_reaches_a_template_that_reads_it() -> None:
     assert read(think=True)["chat_template_kwargs"] == {"enable_thinking": True}
-    assert read(think=False)["chat_template_kwargs"] == {"enable_thinking": False}
+    off = {"enable_thinking": False, "reasoning_effort": "none"}
+    assert read(think=False)["chat_template_kwargs"] == read(think="none")["chat_template_kwargs"] == off
     assert read(think="low")["chat_template_kwargs"] == {"enable_thinking": True, "reasoning_effort": "low"}
     assert "chat_template_kwargs" not in read()
 

@@ -227,8 +227,9 @@ def test_each_role_has_the_form_that_the_template_writes_for_it() -> None:
 
 def test_a_role_whose_words_the_template_leaves_out_is_refused() -> None:
     users_alone = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
-    with pytest.raises(InvalidRequest, match="drops the content of messages with role 'system'"):
-        render([{"role": "system", "content": "Be brief."}, USER], users_alone)
+    with pytest.raises(InvalidRequest, match="drops the content of messages with role 'critic'"):
+        render([{"role": "critic", "content": "Be brief."}, USER], users_alone)
+    assert render([{"role": "system", "content": "Be brief."}, USER], users_alone) == "Be brief.\n\nHi"
 
 
 def test_parts_are_one_text_for_a_template_that_writes_contents_as_they_are() -> None:

@@ -17,7 +17,7 @@ from rekindle.core.messages import Conversation, Prompt
 from rekindle.core.request import checks
 from rekindle.core.request.params import LONGEST_SALT, SamplingParams
 from rekindle.core.request.request import check_length
-from rekindle.core.text.template import template_variables
+from rekindle.core.text.rendering.template import template_variables
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.scores.classes import Classification, activated
 from rekindle.results.scores.ranking import Ranking

@@ -25,7 +25,7 @@ from rekindle.core.keywords import spelled_out
 from rekindle.core.models.families.reading import Family
 from rekindle.core.ray import Ray
 from rekindle.core.request.params import SamplingOptions
-from rekindle.core.text.template import template_variables
+from rekindle.core.text.rendering.template import template_variables
 from rekindle.hosts.hosts import Hosts
 from rekindle.notebook.front_end import tell
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from functools import lru_cache
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.text.rendering.chat_template import ChatTemplate
+from rekindle.core.text.rendering.content_form import adapt_content
+from rekindle.core.text.rendering.efforts import EFFORT, adapt_effort, reads_effort
+from rekindle.core.text.rendering.system_messages import place_system
+from rekindle.core.text.rendering.template import template_variables
+from rekindle.core.text.rendering.told_tools import calls_as_text, tell_tools
 from rekindle.core.text.responses.grammars.call_forms import call_form_in
-from rekindle.core.text.template import compile_template, loops_over_parts, template_variables
-from rekindle.core.text.told_tools import calls_as_text, system_in_user, tell_tools
 
 ROLES: Final = ("system", "user", "assistant", "tool", "developer")
 """Roles of most chat templates."""
@@ -38,15 +40,16 @@ def render(
         messages: mappings with a "role" and a "content", oldest first; other keys reach the template too. A content is
             a str, or a list of {"type": "text", "text": ...} parts. If the template does not support one form for a
             role, the other form is used, as in vLLM: the text as one part, or the parts joined by newlines. An
-            assistant message with "tool_calls" may have no content.
+            assistant message with "tool_calls" may have no content. `place_system` finds places for
+            system and developer messages.
         template: Jinja source. It runs in a sandbox, because it comes with the model.
-        bos_token, eos_token: texts of these tokens, as template variables; None leaves them undefined.
+        bos_token, eos_token: token texts, as template variables; None leaves one undefined.
         tools: JSON schemas of the available functions, as the template variable `tools`. The system message has them as
             JSON if the template has no such variable.
         variables: other template variables by name. They override `add_generation_prompt` (default True: end with the
-            start of the assistant's answer), `documents` (default None), and the two tokens. See also
-            `unread_variables`.
-        continue_final_message: end with the content of the last message, so that generation continues it.
+            start of the assistant's answer), `documents` (default None), and the two tokens. A `reasoning_effort` is
+            put into the template's words, see `adapt_effort`. See also `unread_variables`.
+        continue_final_message: end with the content of the last message, for generation to continue it.
 
     Raises:
         InvalidRequest: there is no template, an argument is malformed, or the template rejects the arguments.
@@ -64,13 +67,16 @@ def render(
     if continue_final_message:
         check_continuable(messages, variables or {})
     _check_roles(messages, template)
+    chat_template = ChatTemplate(template, bos_token, eos_token)
+    variables = adapt_effort(variables or {}, chat_template)
     if not lists_tools(template):
-        messages, tools = _with_tools_as_text(messages, tools, template, bos_token, eos_token), None
-    adapted = [_adapt_content(message, template, bos_token, eos_token) for message in messages]
+        messages, tools = _with_tools_as_text(messages, tools, template), None
+    messages = place_system(messages, chat_template)
+    adapted = [adapt_content(message, chat_template) for message in messages]
     if not continue_final_message:
-        return _render(adapted, template, bos_token, eos_token, tools, variables or {})
-    open_variables = {**(variables or {}), "add_generation_prompt": False}
-    rendered = _render(append_text(adapted, _OPEN_END), template, bos_token, eos_token, tools, open_variables)
+        return chat_template.render(adapted, tools, variables)
+    open_variables = {**variables, "add_generation_prompt": False}
+    rendered = chat_template.render(append_text(adapted, _OPEN_END), tools, open_variables)
     return _cut_at_marker(rendered, _last_text(adapted))
 
 
@@ -80,34 +86,17 @@ def lists_tools(template: str) -> bool:
 
 
 def _with_tools_as_text(
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | None,
-    template: str,
-    bos_token: str | None,
-    eos_token: str | None,
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, template: str
 ) -> Sequence[Mapping[str, Any]]:
     """Return messages with tools, and with calls unless the template writes them, as text."""
     form = call_form_in(template)
     if "tool_calls" not in template and any(message.get("tool_calls") for message in messages):
         messages = calls_as_text(messages, form)
-    if not tools:
-        return messages
-    messages = tell_tools(messages, tools, form)
-    return messages if _takes_system(template, bos_token, eos_token) else system_in_user(messages)
-
-
-@lru_cache(maxsize=16)
-def _takes_system(template: str, bos_token: str | None, eos_token: str | None) -> bool:
-    """Return True if a template renders a system message before a user's message."""
-    messages = ({"role": "system", "content": _PROBE}, {"role": "user", "content": "x"})
-    try:
-        return _PROBE in _render(messages, template, bos_token, eos_token, None, {})
-    except InvalidRequest:
-        return False
+    return tell_tools(messages, tools, form) if tools else messages
 
 
 def _check_roles(messages: Sequence[Mapping[str, Any]], template: str) -> None:
-    """Refuse a misspelt role. Other roles are for the template to render, which may know more of them than these.
+    """Refuse a misspelt role. Other roles are left to the template, in case it renders them.
 
     Raises:
         InvalidRequest: a role is not in the template, and almost a known one.
@@ -147,104 +136,6 @@ def _cut_at_marker(rendered: str, text: str) -> str:
             "add_special_tokens=False"
         )
     return rendered[:at] if rendered.startswith(_OPEN_END, at) else rendered[:at].rstrip()
-
-
-def _adapt_content(
-    message: Mapping[str, Any], template: str, bos_token: str | None, eos_token: str | None
-) -> Mapping[str, Any]:
-    """Return a message with its content in a form supported by the template for the role: a text or a list of parts.
-
-    Raises:
-        InvalidRequest: the template supports neither form.
-    """
-    content, role = message.get("content"), message["role"]
-    if not content:
-        return message
-    in_parts = not isinstance(content, str)
-    forms = _forms_of(template, role, bos_token, eos_token)
-    if forms is None:  # no position of the role was accepted: inspect the template's source instead
-        if not in_parts or loops_over_parts(template):
-            return message
-    elif not forms:
-        if not _forms_of(template, "user", bos_token, eos_token):  # the probe itself does not work for this template
-            return message
-        raise InvalidRequest(
-            f"the model's chat template drops the content of messages with role {role!r}: put it into a message "
-            "with role 'user'"
-        )
-    elif in_parts in forms:
-        return message
-    if in_parts:
-        return {**message, "content": "\n".join(part["text"] for part in content)}
-    return {**message, "content": [{"type": "text", "text": content}]}
-
-
-_PROBE = "PROBE"
-
-
-@lru_cache(maxsize=256)
-def _forms_of(template: str, role: str, bos_token: str | None, eos_token: str | None) -> frozenset[bool] | None:
-    """Return the content forms rendered by a template for a role: False for a text, True for parts.
-
-    Returns:
-        None if the template rejects messages of the role in every position tried.
-    """
-    forms, rejected = set[bool](), 0
-    for in_parts in (False, True):
-        text = _render_probe(
-            template, role, [{"type": "text", "text": _PROBE}] if in_parts else _PROBE, bos_token, eos_token
-        )
-        rejected += text is None
-        if text is None or _PROBE not in text:
-            continue
-        # A template that concatenates parts as strings writes them in Python or JSON syntax.
-        if not in_parts or not re.search(r"['\"]text['\"]:", text):
-            forms.add(in_parts)
-    return None if rejected == 2 else frozenset(forms)
-
-
-def _render_probe(template: str, role: str, content: Any, bos_token: str | None, eos_token: str | None) -> str | None:
-    """Render a short conversation with a message of the role. Return None if the template rejects every variant."""
-    user: Mapping[str, Any] = {"role": "user", "content": "x"}
-    call_message = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
-    probe: Mapping[str, Any] = {"role": role, "content": content, "name": "f", "tool_call_id": _CALL["id"]}
-    plain_message = {"role": role, "content": content}
-    for messages in ([user, call_message, probe], [plain_message, user], [user, plain_message], [plain_message]):
-        if (role == "tool") != (call_message in messages):
-            continue
-        try:
-            return _render(messages, template, bos_token, eos_token, None, {"add_generation_prompt": False})
-        except InvalidRequest:
-            continue
-    return None
-
-
-_CALL: Final = {"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {}}}
-
-
-def _render(
-    messages: Sequence[Mapping[str, Any]],
-    template: str,
-    bos_token: str | None,
-    eos_token: str | None,
-    tools: Sequence[Mapping[str, Any]] | None,
-    variables: Mapping[str, Any],
-) -> str:
-    from jinja2 import TemplateError
-
-    # Leave missing tokens undefined, because templates test for that.
-    tokens = {name: text for name, text in (("bos_token", bos_token), ("eos_token", eos_token)) if text is not None}
-    defaults = {"add_generation_prompt": True, "documents": None, **tokens}
-    try:
-        return compile_template(template).render({**defaults, **variables, "messages": messages, "tools": tools})
-    except TemplateError as error:
-        raise InvalidRequest.of("prompt", f"the model's chat template rejects the messages: {error}") from error
-    except (TypeError, ValueError, KeyError, IndexError) as error:
-        raise InvalidRequest.of(
-            "prompt",
-            f"the model's chat template cannot render the messages ({type(error).__name__}: {error}): "
-            "check that it supports their roles and keys, the tools and the variables",
-        ) from error
 
 
 def check_messages(messages: object) -> None:
@@ -379,9 +270,10 @@ def unread_variables(variables: Mapping[str, Any], *templates: str | None) -> di
         return {}
     variables_read = frozenset[str]().union(*(template_variables(template) for template in templates if template))
     others = ", ".join(sorted(variables_read - _BUILTINS)) or "nothing"
+    names = {*variables_read, "add_generation_prompt", *({EFFORT} if reads_effort(variables, variables_read) else ())}
     return {
         name: f"the model's chat template does not read {name!r}; besides the messages it reads {others}"
-        for name in sorted(set(variables) - variables_read - {"add_generation_prompt"})
+        for name in sorted(set(variables) - names)
     }
 
 

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from rekindle.core.checkpoints.model_facts import ModelFacts
 from rekindle.core.errors import RekindleError
+from rekindle.core.text.rendering.efforts import SWITCHES
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server.apis.templates import template_of
 from rekindle.server.errors import api_error_of
@@ -21,7 +22,6 @@ from rekindle.server.models.served import Models
 from rekindle.server.models.session import ServedSession
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.fields import Fields
-from rekindle.server.reading.messages import SWITCHES
 from rekindle.server.reading.ollama import (
     OllamaEmbedding,
     OllamaRequest,

@@ -33,7 +33,7 @@ TYPES: Final[Mapping[type[Any] | None, Mapping[str, Any]]] = {
     None: {},
 }
 """The JSON schema of a field by its type."""
-_TEMPLATE: Final = Template(PLAIN.form, frozenset(), True)
+_TEMPLATE: Final = Template(PLAIN.form, frozenset())
 _CHAT: Final = {"messages": [{"role": "user", "content": "Hello"}]}
 
 

@@ -17,6 +17,9 @@ ROLES: Final[Mapping[str, str]] = {
 CHANGING: Final = "x-anthropic-billing-header"
 """Start of a text that a coding agent puts before its instructions. It differs in each request and is not for the
 model: kept, it would keep the prefix cache from all that follows."""
+REMINDER: Final = "<system-reminder>"
+"""Start of a coding agent's text beside the results of tools. As a message of the user, it would be a new question, and
+chat templates leave out the reasoning before the last question."""
 
 Message = dict[str, Any]
 
@@ -24,19 +27,14 @@ Message = dict[str, Any]
 class Messages:
     """Messages for a chat template, made of messages of Anthropic's API.
 
-    Adjacent messages of the same role become one, as in Anthropic's API.
-
-    Args:
-        late_system: True if the template renders system messages after other messages. Otherwise, their text goes into
-            messages of the user.
+    Adjacent messages of the user or the assistant become one, as in Anthropic's API.
 
     Attributes:
         messages: the messages so far.
     """
 
-    def __init__(self, late_system: bool):
+    def __init__(self) -> None:
         self.messages: list[Message] = []
-        self._late_system = late_system
         self._names: dict[str, str] = {}  # of the called tools, by the ids of the calls
 
     def system(self, content: Any) -> None:
@@ -47,7 +45,7 @@ class Messages:
         """
         texts = [text for text in text_blocks(content, "system") if not text.startswith(CHANGING)]
         if texts:
-            self._add("system", [_part("\n".join(texts))])
+            self.messages.append({"role": "system", "content": "\n".join(texts)})
 
     def add(self, message: Mapping[str, Any], field: str) -> None:
         """Add a message.
@@ -64,8 +62,7 @@ class Messages:
             case "system":
                 texts = [each for each in text_blocks(content, f"{field}.content") if not each.startswith(CHANGING)]
                 if texts:
-                    leads = all(each["role"] == "system" for each in self.messages)
-                    self._add("system" if leads or self._late_system else "user", [_part("\n".join(texts))])
+                    self.messages.append({"role": "system", "content": "\n".join(texts)})
             case "user":
                 self._add_user(content, f"{field}.content")
             case "assistant":
@@ -75,15 +72,21 @@ class Messages:
                 raise invalid_field(field, f"{field}.role {rule}, got {preview(role)}")
 
     def _add_user(self, content: Any, field: str) -> None:
-        """Add a message of the user: first the results of tools, then its texts."""
-        parts = []
+        """Add a message of the user: first the results of tools, each reminder in the last of them, then its texts."""
+        texts = []
+        has_results = False
         for place, block in _blocks(content, field):
             if block.get("type") == "tool_result":
                 self._add_result(block, place)
+                has_results = True
             else:
-                parts.append(_part(_text(block, place)))
-        if parts:
-            self._add("user", parts)
+                texts.append(_text(block, place))
+        if has_results:
+            reminders = [text for text in texts if text.startswith(REMINDER)]
+            self.messages[-1]["content"] = "\n\n".join(filter(None, [self.messages[-1]["content"], *reminders]))
+            texts = [text for text in texts if not text.startswith(REMINDER)]
+        if texts:
+            self._add("user", list(map(_part, texts)))
 
     def _add_result(self, block: Mapping[str, Any], field: str) -> None:
         identity, content = _string(block, "tool_use_id", field), block.get("content")

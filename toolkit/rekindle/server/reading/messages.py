@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from rekindle.core.request.checks import preview
+from rekindle.core.text.rendering.efforts import EFFORT, SWITCHES
 from rekindle.core.text.response import MessageForm
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.blocks import Messages
@@ -33,12 +34,6 @@ HINTS: Final = frozenset(
 )
 """Fields without effect on the answer. The prefix cache needs no marks."""
 NEUTRAL_FIELDS: Final[Mapping[str, tuple[Any, ...]]] = {"mcp_servers": ([],)}
-SWITCHES: Final = ("enable_thinking", "thinking")
-"""The variables of chat templates for thinking."""
-EFFORTS: Final[Mapping[str, str]] = {"xhigh": "high", "max": "high"}
-"""The effort for chat templates, of which none knows more than "high"."""
-
-
 NO_THREADS: Final = "thread_unsupported_request"
 """The error code after which Anthropic's client goes on without a conversation held by the server."""
 
@@ -65,12 +60,10 @@ class Template:
     Attributes:
         form: the message format.
         variables: the names of its variables.
-        late_system: whether it renders system messages after other messages.
     """
 
     form: MessageForm
     variables: Collection[str]
-    late_system: bool
 
 
 def read_messages(body: Fields, template: Template) -> MessagesRequest:
@@ -147,7 +140,7 @@ def _conversation(body: Fields, template: Template) -> _Conversation:
     switches, shows_thinking = _thinking(body, template.variables)
     effort, schema = _output(body, template.variables)
     tools, choice, one_call = _tools(body)
-    variables = {**(body.take("chat_template_kwargs", dict) or {}), **switches, **effort}
+    variables = {**(body.take("chat_template_kwargs", dict) or {}), **effort, **switches}
     options = {"chat_template_kwargs": variables or None, "continue_final_message": stays_open}
     if tools:
         options["tools"] = tools
@@ -157,7 +150,7 @@ def _conversation(body: Fields, template: Template) -> _Conversation:
 
 def _messages(body: Fields, template: Template) -> list[dict[str, Any]]:
     """Take the instructions and the messages, at least one, for the chat template."""
-    writer, system, sources = Messages(template.late_system), body.any("system"), body.items("messages", dict)
+    writer, system, sources = Messages(), body.any("system"), body.items("messages", dict)
     if sources is None:
         body.refuse_missing("messages")
     if system is not None:
@@ -169,7 +162,7 @@ def _messages(body: Fields, template: Template) -> list[dict[str, Any]]:
     return messages
 
 
-def _thinking(body: Fields, variables: Collection[str]) -> tuple[dict[str, bool], bool]:
+def _thinking(body: Fields, variables: Collection[str]) -> tuple[dict[str, Any], bool]:
     """Take the wish for thinking. A template without a variable for it decides by itself.
 
     Returns:
@@ -182,9 +175,19 @@ def _thinking(body: Fields, variables: Collection[str]) -> tuple[dict[str, bool]
     thinking.finish({}, ("budget_tokens",))
     if kind not in ("enabled", "adaptive", "between_tools", "disabled"):
         thinking.refuse("type", f"must be enabled, adaptive, between_tools or disabled, got {preview(kind)}")
-    if kind == "between_tools":
-        return {}, display != "omitted"
-    return {name: kind != "disabled" for name in SWITCHES if name in variables}, display != "omitted"
+    shows = display != "omitted"
+    return {} if kind == "between_tools" else thinking_variables(kind != "disabled", variables), shows
+
+
+def thinking_variables(thinks: bool, variables: Collection[str]) -> dict[str, Any]:
+    """Return the variables of a chat template that turn its thinking on or off.
+
+    Args:
+        thinks: whether the model is to think.
+        variables: the names of the template's variables.
+    """
+    switches = {name: thinks for name in SWITCHES if name in variables}
+    return switches if thinks or EFFORT not in variables else {**switches, EFFORT: "none"}
 
 
 def _output(body: Fields, variables: Collection[str]) -> tuple[dict[str, str], dict[str, Any] | None]:
@@ -197,8 +200,7 @@ def _output(body: Fields, variables: Collection[str]) -> tuple[dict[str, str], d
         if form is not None and second is not None:
             body.refuse("output_format", "and output_config.format mean the same; give one of them")
         form = form or second
-    reads = effort is not None and "reasoning_effort" in variables
-    return {"reasoning_effort": EFFORTS.get(effort, effort)} if reads and effort else {}, _schema(form)
+    return {EFFORT: effort} if effort and EFFORT in variables else {}, _schema(form)
 
 
 def _schema(form: Fields | None) -> dict[str, Any] | None:

@@ -7,13 +7,14 @@ from math import inf
 from typing import Any, Final
 
 from rekindle.core.request.checks import preview
+from rekindle.core.text.rendering.efforts import EFFORT
 from rekindle.server.errors import invalid_field
 from rekindle.server.reading.call import SAMPLING_ONLY, Call, Streaming
 from rekindle.server.reading.chat import message as chat_message
 from rekindle.server.reading.chat import tools_in
 from rekindle.server.reading.constraint import ANY_OBJECT
 from rekindle.server.reading.fields import Fields
-from rekindle.server.reading.messages import SWITCHES, Template
+from rekindle.server.reading.messages import Template, thinking_variables
 
 HINTS: Final = frozenset({"shift", "truncate"})
 """Fields of prompts without effect: a prompt is never cut. A text to embed is cut by its own field `truncate`."""
@@ -211,9 +212,9 @@ def _thinking(body: Fields, variables: Collection[str]) -> dict[str, Any]:
         body.refuse("think", f"must be true, false, or low, medium or high; got {preview(think)}")
     if think is None or think == "":
         return {}
-    values: dict[str, Any] = {name: think is not False for name in SWITCHES if name in variables}
-    if isinstance(think, str) and "reasoning_effort" in variables:
-        values["reasoning_effort"] = think
+    values = thinking_variables(think not in (False, "none"), variables)
+    if isinstance(think, str) and EFFORT in variables:
+        values[EFFORT] = think
     return {"chat_template_kwargs": values} if values else {}
 
 

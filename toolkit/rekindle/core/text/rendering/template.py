@@ -33,6 +33,18 @@ def template_variables(source: str) -> frozenset[str]:
 
 
 @lru_cache(maxsize=16)
+def string_constants(source: str) -> frozenset[str]:
+    """Return the string literals in the expressions of a template.
+
+    Raises:
+        InvalidRequest: the source is not a valid template.
+    """
+    from jinja2 import nodes
+
+    return frozenset(node.value for node in _parse(source).find_all(nodes.Const) if isinstance(node.value, str))
+
+
+@lru_cache(maxsize=16)
 def loops_over_parts(source: str) -> bool:
     """Return True if a template iterates over the content parts of messages. Other templates expect a text.
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.text.rendering.content_form import text_of
+from rekindle.core.text.rendering.system_messages import SYSTEM_ROLES
 from rekindle.core.text.responses.grammars.call_forms import CallForm
 
 Message = Mapping[str, Any]
@@ -22,9 +24,9 @@ def tell_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], 
         f"To call one, give its name and its arguments as a JSON object in this form, and end the answer:\n{call}\n"
         "The next message has the result. Without need of a function, answer in words."
     )
-    if messages[0]["role"] != "system":
+    if messages[0]["role"] not in SYSTEM_ROLES:
         return [{"role": "system", "content": words}, *messages]
-    return [{**messages[0], "content": f"{_text(messages[0])}\n\n{words}".lstrip()}, *messages[1:]]
+    return [{**messages[0], "content": f"{text_of(messages[0])}\n\n{words}".lstrip()}, *messages[1:]]
 
 
 def calls_as_text(messages: Sequence[Message], form: CallForm) -> list[Message]:
@@ -34,30 +36,18 @@ def calls_as_text(messages: Sequence[Message], form: CallForm) -> list[Message]:
     for message in messages:
         is_result = message["role"] == "tool"
         if is_result or (after_result and message["role"] == "user"):
-            text = f"{RESULT[0]}{_text(message)}{RESULT[1]}" if is_result else _text(message)
+            text = f"{RESULT[0]}{text_of(message)}{RESULT[1]}" if is_result else text_of(message)
             if after_result:  # templates may refuse two messages of the user in sequence
-                text = f"{_text(plain.pop())}\n{text}"
+                text = f"{text_of(plain.pop())}\n{text}"
             plain.append({"role": "user", "content": text})
         elif calls := message.get("tool_calls"):
             others = {name: value for name, value in message.items() if name != "tool_calls"}
-            texts = filter(None, [_text(message), *_call_texts(calls, form)])
+            texts = filter(None, [text_of(message), *_call_texts(calls, form)])
             plain.append({**others, "content": "\n".join(texts)})
         else:
             plain.append(message)
         after_result = is_result or (after_result and message["role"] == "user")
     return plain
-
-
-def system_in_user(messages: Sequence[Message]) -> list[Message]:
-    """Return messages without a system message at their start; its text begins the first message of the user."""
-    first, *others = messages
-    if first["role"] != "system":
-        return list(messages)
-    place = next((place for place, message in enumerate(others) if message["role"] == "user"), None)
-    if place is None:
-        return [{"role": "user", "content": _text(first)}, *others]
-    others[place] = {**others[place], "content": f"{_text(first)}\n\n{_text(others[place])}"}
-    return others
 
 
 def _call_texts(calls: Any, form: CallForm) -> Iterator[str]:
@@ -68,9 +58,3 @@ def _call_texts(calls: Any, form: CallForm) -> Iterator[str]:
         arguments = function.get("arguments")
         text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
         yield f"{form.begin}{form.before}{function.get('name')}{form.between}{text or '{}'}{form.after}{form.end}"
-
-
-def _text(message: Message) -> str:
-    """Return the content of a message as one text."""
-    content = message.get("content") or ""
-    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)

@@ -1,0 +1,106 @@
+"""The APIs of the server do alike what each writes in its own words: instructions, efforts, stop strings, errors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from rekindle.server import app
+from tests.unit.asgi import ask
+from tests.unit.scripted import HERMES, Serve
+
+pytestmark = pytest.mark.anyio
+
+USER = {"role": "user", "content": "hi"}
+STRICT = (
+    "{% for m in messages %}{% if m.role == 'developer' or m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('late') }}{% endif %}{% endfor %}" + HERMES
+)
+SWITCHED = "{% if enable_thinking is defined and not enable_thinking %}QUIET{% endif %}" + HERMES
+LEVELS = (
+    "{% if reasoning_effort is defined and reasoning_effort not in ['xhigh', 'medium', 'low'] %}"
+    "{{ raise_exception('effort') }}{% endif %}{{ reasoning_effort }}|" + HERMES
+)
+
+
+def system(text: str, role: str = "system") -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+def bodies(
+    turns: list[dict[str, Any]], fields: Mapping[str, Mapping[str, Any]] = {}
+) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return a request of each API for the answer to messages, with further fields by its name."""
+    as_ollama = [{**each, "role": each["role"].replace("developer", "system")} for each in turns]
+    requests: dict[str, tuple[str, dict[str, Any]]] = {
+        "chat": ("/v1/chat/completions", {"messages": turns}),
+        "responses": ("/v1/responses", {"input": turns}),
+        "messages": ("/v1/messages", {"max_tokens": 50, "messages": as_ollama}),
+        "ollama": ("/api/chat", {"stream": False, "messages": as_ollama}),
+    }
+    return {name: (path, {**body, **fields.get(name, {})}) for name, (path, body) in requests.items()}
+
+
+class Prompts(list[str]):
+    """The prompts that a model has read."""
+
+    def __call__(self, prompt: str) -> str:
+        self.append(prompt)
+        return "ok"
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([system("A"), system("B", "developer"), USER], "system\nA\n\nB"),
+        ([system("A"), USER, system("B", "developer")], "user\nhi\n\nB"),
+        ([system("A"), USER, {"role": "assistant", "content": "yo"}, system("B"), USER], "user\nB\n\nhi"),
+    ],
+    ids=["leading", "behind a question", "behind an answer"],
+)
+async def test_a_strict_template_renders_each_instruction(
+    serve: Serve, messages: list[dict[str, Any]], expected: str
+) -> None:
+    prompts = Prompts()
+    session = serve(prompts, STRICT)
+    for path, body in bodies(messages).values():
+        assert (await ask(app(session), path, body)).status == 200
+    await session.generate(messages)
+    (prompt,) = prompts  # each of them has read the same
+    assert expected in prompt
+
+
+@pytest.mark.parametrize(("effort", "begin"), [("none", "QUIET"), ("high", "<|im_start|>")])
+async def test_no_effort_turns_thinking_off(serve: Serve, effort: str, begin: str) -> None:
+    prompts = Prompts()
+    session = serve(prompts, SWITCHED)
+    fields: dict[str, dict[str, Any]] = {
+        "chat": {"reasoning_effort": effort},
+        "responses": {"reasoning": {"effort": effort}},
+        "messages": {"thinking": {"type": "disabled" if effort == "none" else "adaptive"}},
+        "ollama": {"think": effort != "none"},
+    }
+    for path, body in bodies([USER], fields).values():
+        assert (await ask(app(session, strict=True), path, body)).status == 200
+    await session.generate([USER], chat_template_kwargs={"reasoning_effort": effort})
+    (prompt,) = prompts
+    assert prompt.startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("effort", "level"), [("high", "xhigh"), ("max", "xhigh"), ("minimal", "low"), ("none", "low")]
+)
+async def test_an_effort_is_the_nearest_level_of_the_template(serve: Serve, effort: str, level: str) -> None:
+    prompts = Prompts()
+    session = serve(prompts, LEVELS)
+    fields: dict[str, dict[str, Any]] = {
+        "chat": {"reasoning_effort": effort},
+        "responses": {"reasoning": {"effort": effort}},
+        "messages": {"output_config": {"effort": effort}},
+        "ollama": {"think": effort},
+    }
+    for path, body in bodies([USER], fields).values():
+        assert (await ask(app(session), path, body)).status == 200
+    await session.generate([USER], chat_template_kwargs={"reasoning_effort": effort})
+    (prompt,) = prompts
+    assert prompt.startswith(f"{level}|")

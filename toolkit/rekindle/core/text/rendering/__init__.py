@@ -1,0 +1,1 @@
+"""Conversations as prompts, by chat templates of all kinds."""
