@@ -25,7 +25,7 @@ from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Tensor
-from rekindle_kernels.quantized import Quantized
+from rekindle_kernels.quantized import Codes, Quantized
 from rekindle_kernels.storage import BlockRows, Stored, storage_of
 from tests.unit.test_models import paged_logits
 
@@ -101,15 +101,54 @@ def test_floats_of_8_bits_are_packed_with_the_numbers_of_the_library(case: str, 
     assert kinds == (() if PACKED[case] is None else ((name, PACKED[case]),))
     if not kinds:
         return
+    assert equal(unpacked_rows(tensor, implementation).astype(expected.dtype), expected)
+
+
+PACKED_INTEGERS = {
+    "awq-groups": None, "compressed-int8": "int8:64", "compressed-int8-asym": "int8:64:zero",
+    "compressed-w3": "int4:32:zero", "compressed-w4-asym": "int4:32:zero", "compressed-w4-asym-f16": "int4:32:zero",
+    "compressed-w8": "int8:32", "compressed-w8-asym": "int8:64:zero", "gptq-2": None, "gptq-3": "int4:32:zero",
+    "gptq-whole-rows": "int4:32:zero", "mlx-2": "int4:32:least", "mlx-3": "int4:32:least", "mlx-5": "int8:32:least",
+    "mlx-6": "int8:32:least", "mlx-8": "int8:32:least",
+}  # fmt: skip
+"""The kind of cases with integers; None without whole groups of 32, or with act-order."""
+
+
+@pytest.mark.parametrize("case", PACKED_INTEGERS)
+def test_integers_of_at_most_4_bits_are_packed_in_4(case: str, implementation: Implementation) -> None:
+    ((name, tensor),) = opened(case)[0].items()
+    expected = () if PACKED_INTEGERS[case] is None else ((name, PACKED_INTEGERS[case]),)
+    assert kinds_in({name: tensor}, [name]) == expected
+    assert isinstance(tensor, Quantized)
+    codes = tensor.codes()
+    assert isinstance(codes, Codes)
+    assert len(codes.data[0]) == codes.inputs * (4 if len(codes.table) == 16 else 8) // 8
+    if expected:
+        rows = unpacked_rows(tensor, implementation)
+        np.testing.assert_array_equal(rows, replace(codes, dtype=np.dtype(np.float32)).widen())
+
+
+def test_awq_is_packed_as_gptq_with_the_numbers_of_its_file(implementation: Implementation) -> None:
+    checkpoint = open_checkpoint(GOLDENS / "awq")
+    kinds = dict(kinds_in(checkpoint.tensors, checkpoint.tensors))
+    assert {*kinds.values()} == {"int4:32:zero"}
+    for name in kinds:
+        expected = np.asarray(checkpoint.tensors[name]).astype(np.float32)
+        rows = unpacked_rows(checkpoint.tensors[name], implementation)
+        np.testing.assert_allclose(rows, expected, rtol=2**-11, atol=0, err_msg=name)  # the file's are float16
+
+
+def unpacked_rows(tensor: Tensor, implementation: Implementation) -> Array:
+    """Return the rows of a matrix from its packed form."""
     matrix = BlockRows.of(tensor)
     storage = storage_of([(matrix.kind, len(matrix))])
-    form = layers.packed(expected.shape, storage, implementation=implementation)
+    shape = (len(matrix), matrix.inputs)
+    form = layers.packed(shape, storage, implementation=implementation)
     into = jax.tree.map(lambda each: np.zeros(each.shape, each.dtype), form)
     layers.pack_blocks([matrix], into, storage, matrix.inputs, implementation=implementation)
-    ids = jnp.arange(len(matrix), dtype=jnp.int32)
     weight = Stored(jax.tree.map(jnp.asarray, into), storage)
-    rows = np.asarray(layers.look_up(weight, ids, expected.shape, implementation=implementation))
-    assert equal(rows.astype(expected.dtype), expected)
+    ids = jnp.arange(len(matrix), dtype=jnp.int32)
+    return np.asarray(layers.look_up(weight, ids, shape, implementation=implementation))
 
 
 @pytest.mark.parametrize("model", MODELS)

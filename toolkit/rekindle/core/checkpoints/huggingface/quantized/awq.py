@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from rekindle.core.checkpoints.huggingface.quantized.parts import tables
+from rekindle.core.checkpoints.huggingface.quantized.parts.bits import in_half_bytes
 from rekindle.core.checkpoints.huggingface.quantized.parts.stored import FLOATS, Found, Read, Stored, ceil
 from rekindle.core.errors import UnsupportedModel
 from rekindle_kernels.blocks import Array, Bytes
@@ -58,8 +59,8 @@ def _load(codes: Read, zeros: Read, scales: Read, group: int) -> Quantized:
     def read(rows: slice) -> Codes:
         less = offsets[rows].astype(np.float32)
         scale = factors[:, rows].T.astype(np.float32)
-        stream = _by_output(data, range(rows.start, rows.stop))
-        return Codes(stream, inputs, tables.UINT8, group, scale, factors.dtype, less)
+        stream = in_half_bytes(_by_output(data, range(rows.start, rows.stop)))
+        return Codes(stream, inputs, tables.UINT4, group, scale, factors.dtype, less)
 
     return Quantized(inputs, range(outputs), read, outputs, (), (data,))
 

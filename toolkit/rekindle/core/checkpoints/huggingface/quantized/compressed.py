@@ -13,7 +13,7 @@ import numpy as np
 from rekindle.core.checkpoints.huggingface.quantized.compressed_schemes import Scheme, scheme_for, schemes_of
 from rekindle.core.checkpoints.huggingface.quantized.fp8 import grid_text
 from rekindle.core.checkpoints.huggingface.quantized.parts import tables
-from rekindle.core.checkpoints.huggingface.quantized.parts.bits import unpacked, words
+from rekindle.core.checkpoints.huggingface.quantized.parts.bits import stored_codes, unpacked, words
 from rekindle.core.checkpoints.huggingface.quantized.parts.fp4 import NVFP4_GROUP, mxfp4, nvfp4
 from rekindle.core.checkpoints.huggingface.quantized.parts.grid import grid_of
 from rekindle.core.checkpoints.huggingface.quantized.parts.groups import by_inputs
@@ -100,8 +100,8 @@ def _load(
     group = by_inputs(None if places is None else places(), scheme.group or inputs, inputs)
 
     def read(rows: slice) -> Codes:
-        table: Floats = (tables.UINT4 if bits == 4 else tables.UINT8) - half
-        stream = np.ascontiguousarray(data[rows]).view(np.uint8) if bits == 4 else unpacked(data[rows], bits, inputs)
+        table: Floats = (tables.UINT4 if bits <= 4 else tables.UINT8) - half
+        stream = stored_codes(data[rows], bits, inputs)
         offsets = None if less is None else group.spread(less[rows].astype(np.float32) - half)
         scale = group.spread(factors[rows].astype(np.float32))
         return Codes(stream, inputs, table, group.size, scale, dtype, offsets)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from rekindle.core.checkpoints.huggingface.quantized.parts import tables
-from rekindle.core.checkpoints.huggingface.quantized.parts.bits import unpacked, words
+from rekindle.core.checkpoints.huggingface.quantized.parts.bits import stored_codes, unpacked, words
 from rekindle.core.checkpoints.huggingface.quantized.parts.groups import by_inputs
 from rekindle.core.checkpoints.huggingface.quantized.parts.patterns import is_match
 from rekindle.core.checkpoints.huggingface.quantized.parts.stored import FLOATS, Found, Read, Stored, ceil
@@ -114,10 +114,9 @@ def _load(
 
     def read(rows: slice) -> Codes:
         stream = np.ascontiguousarray(data[:, rows].T).view(np.uint8)
-        table = tables.UINT4 if bits == 4 else tables.UINT8
+        table = tables.UINT4 if bits <= 4 else tables.UINT8
         less, scale = (group.spread(each[:, rows].T.astype(np.float32)) for each in (offsets, factors))
-        wide = stream if bits == 4 else unpacked(stream, bits, inputs)
-        return Codes(wide, inputs, table, group.size, scale, factors.dtype, less)
+        return Codes(stored_codes(stream, bits, inputs), inputs, table, group.size, scale, factors.dtype, less)
 
     return Quantized(inputs, range(outputs), read, outputs, (), (data,))
 

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from rekindle.core.checkpoints.huggingface.quantized.parts import tables
-from rekindle.core.checkpoints.huggingface.quantized.parts.bits import unpacked
+from rekindle.core.checkpoints.huggingface.quantized.parts.bits import stored_codes
 from rekindle.core.checkpoints.huggingface.quantized.parts.stored import (
     DTYPES,
     FLOATS,
@@ -121,10 +121,10 @@ def _affine(
     biases: Read, bits: int, data: Array, factors: Array, member: int | None, inputs: int, size: int
 ) -> Quantized:
     offsets = biases() if member is None else biases()[member]
-    table = tables.UINT4 if bits == 4 else tables.UINT8
+    table = tables.UINT4 if bits <= 4 else tables.UINT8
 
     def read(rows: slice) -> Codes:
-        stream = np.ascontiguousarray(data[rows]).view(np.uint8) if bits == 4 else unpacked(data[rows], bits, inputs)
+        stream = stored_codes(data[rows], bits, inputs)
         scale, more = (each[rows].astype(np.float32) for each in (factors, offsets))
         return Codes(stream, inputs, table, size, scale, factors.dtype, biases=more)
 

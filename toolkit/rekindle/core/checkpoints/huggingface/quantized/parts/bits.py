@@ -33,6 +33,20 @@ def unpacked(rows: Array, bits: int, count: int) -> Bytes:
     return codes.reshape(len(data), -1)[:, :count]
 
 
+def in_half_bytes(codes: Bytes) -> Bytes:
+    """Return codes of at most 4 bits, one a byte, as two a byte with the first in the low half."""
+    data = np.pad(codes, ((0, 0), (0, 1))) if codes.shape[1] % 2 else codes
+    return data[:, 0::2] | data[:, 1::2] << np.uint8(4)
+
+
+def stored_codes(rows: Array, bits: int, count: int) -> Bytes:
+    """Return the first codes of each row in the least bytes of `Codes`: two a byte for at most 4 bits, else one."""
+    if bits == 4:
+        return np.ascontiguousarray(rows).view(np.uint8)
+    codes = unpacked(rows, bits, count)
+    return in_half_bytes(codes) if bits < 4 else codes
+
+
 def words(count: int, bits: int) -> int:
     """Return the number of 32-bit words of a stream of codes."""
     return -(-count * bits // 32)
