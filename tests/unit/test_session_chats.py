@@ -72,7 +72,7 @@ async def test_a_turn_with_a_cut_prompt_leaves_the_conversation_whole(session: S
 async def test_a_turn_costs_its_new_tokens_alone(
     monkeypatch: pytest.MonkeyPatch, by_letters: bool, most: int | None
 ) -> None:
-    script = lambda prompt: f"<think>the then</think>then {'the answer than ' * 4}that"  # noqa: E731
+    script = lambda prompt: f"<think>the then</think>then {'the answer than ' * 3}that"  # noqa: E731
     with scripted_session(monkeypatch, script, by_letters=by_letters) as session:
         chat = session.chat(truncate_prompt_tokens=most)
         before = await chat.say("Hi")

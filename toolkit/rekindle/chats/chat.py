@@ -17,6 +17,7 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out
 from rekindle.core.request import checks
 from rekindle.core.request.params import check_keywords
+from rekindle.core.request.repetition import RepetitionLimit, first_occurrence
 from rekindle.core.text.chat import check_messages, copy_messages
 from rekindle.results.generation import Generation
 from rekindle.tools.running import OnStep, Rounds
@@ -228,13 +229,13 @@ class Chat:
         self._in_turn = True
         try:
             run = yield from rounds.run()
-            self._add(run.messages, turn)
+            self._add(run.messages[:-1], run.answer, turn)
             return run.answer
         except Exception:
             raise
         except BaseException:  # an interrupt, or the end of a timeout's scope
             if (answer := turn.take_interrupted()) is not None:
-                self._add([*rounds.messages, answer.message], turn)
+                self._add(rounds.messages, answer, turn)
             raise
         finally:
             self._in_turn = False
@@ -255,8 +256,8 @@ class Chat:
         turn_options: Any = {**self._options, **options}
         return messages, Turn(self._requests, [tool.schema for tool in self._tools], turn_options, state.turn_tokens)
 
-    def _add(self, messages: Sequence[Mapping[str, Any]], turn: Turn) -> None:
-        self._states.append(State(tuple(messages), turn.turn_tokens))
+    def _add(self, messages: Sequence[Mapping[str, Any]], answer: Generation, turn: Turn) -> None:
+        self._states.append(State((*messages, self._message(answer)), turn.turn_tokens))
 
     @property
     def _now(self) -> State:
@@ -271,7 +272,17 @@ class Chat:
             self._streamed = None
             if (answer := streamed.handle.generation) is not None and not streamed.handle.record.cancelling:
                 streamed.turn.take(answer)
-                self._states.append(State((*streamed.messages, answer.message), streamed.turn.turn_tokens))
+                self._add(streamed.messages, answer, streamed.turn)
+
+    def _message(self, answer: Generation) -> Mapping[str, Any]:
+        """Return an answer as a message; of a repeated pattern, the model reads one occurrence in later turns."""
+        message, tokenizer = answer.message, self._requests.tokenizer
+        if answer.finish_reason != "repetition" or tokenizer is None or not answer.text.endswith(answer.content):
+            return message
+        count = first_occurrence(answer.token_ids, RepetitionLimit())
+        before = len(answer.text) - len(answer.content)
+        once = tokenizer.decode(answer.token_ids[:count], skip_special_tokens=True)[before:]
+        return {**message, "content": once} if once and answer.content.startswith(once) else message
 
     def _check_idle(self) -> None:
         self._settle()

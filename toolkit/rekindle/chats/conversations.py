@@ -43,7 +43,13 @@ def chat(
         messages: the first messages, after the system message.
         tools: the tools for the model. Calls of Python functions are executed as in `run_tools`; calls of tools passed
             as JSON schemas are left to the caller.
-        **options: default sampling parameters and chat template variables of all turns.
+        **options: default sampling parameters and chat template variables of all turns. Others come from the model, and
+            for the default model from the recommendation of its card: temperature 0.2, top_p 0.9, repetition_penalty
+            1.1. With `sampling_defaults="neutral"` in `open`, chats are greedy, as `generate` is.
+
+    An answer ends with the finish reason "repetition" when its last 64 or more tokens are the same tokens at least four
+    times in a row; the conversation keeps the answer up to their first occurrence. A constrained answer, and one with
+    `ignore_eos`, does not end so.
 
     Returns:
         A `rekindle.Chat`. Nothing is computed before the first turn.
@@ -64,8 +70,9 @@ def chat(
         check_messages(messages)
         history += copy_messages(messages)
     sampling = {name: value for name, value in options.items() if name in SamplingOptions.__annotations__}
-    session._requests.params(sampling)  # type: ignore[arg-type]
-    return Chat(session._requests, history, tools, options)
+    requests = session._requests.chatting()
+    requests.params(sampling)  # type: ignore[arg-type]
+    return Chat(requests, history, tools, options)
 
 
 @spelled_out(TurnOptions, TURN_DEFAULTS)

@@ -22,6 +22,8 @@ from rekindle.results.markdown import render
 from rekindle.results.tool_run import ToolStep
 
 HINT = "Say something, and press Enter"
+ENDS = {"stop": None, "repetition": "because it repeated itself"}
+"""Words for the ends of answers; None for the usual end."""
 
 
 class Conversation(Protocol):
@@ -251,7 +253,7 @@ def _figures(answer: Generation) -> str:
         "generated": markup.quantity(len(answer.token_ids), "token"),
         "first token after": markup.seconds(answer.timings.first_token),
         "total": markup.seconds(answer.timings.total),
-        "ended": None if answer.finish_reason == "stop" else answer.finish_reason,
+        "ended": ENDS.get(answer.finish_reason, answer.finish_reason),
     }
     return f'<div style="max-width:16em">{bar}</div>{markup.facts(facts)}'
 

@@ -8,12 +8,12 @@ from time import perf_counter
 import jax
 
 import rekindle
-from rekindle.cli.generate.answer import Answer, answer
-from rekindle.client.prompts import Messages
+from rekindle.cli.generate.answer import print_stream
 from rekindle.core.checkpoints.embedded import NAME, SMOLLM2
 from rekindle.core.markup import quantity, size_text
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.restore_report import RestoreReport
+from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 
 QUESTIONS = ("What is a black hole, in one sentence?", "Explain gravity to a child in one sentence.")
@@ -61,29 +61,29 @@ def _restored_text(restored: RestoreReport) -> str:
     return f"{quantity(restored.stored, 'stored program')} and {quantity(restored.nodes, 'cached page')} found."
 
 
-def _ask(session: Session, question: str) -> Answer:
+def _ask(session: Session, question: str) -> Generation:
     print(f"> {question}", flush=True)
-    result = answer(session, [{"role": "user", "content": question}], show=True, max_tokens=MAX_TOKENS)
+    answer = print_stream(session.chat(max_tokens=MAX_TOKENS).stream(question))
     print(flush=True)
-    return result
+    return answer
 
 
 def _ask_together(session: Session) -> tuple[int, float]:
     """Return the number of generated tokens and the seconds for all questions of the batch."""
     print(f"{len(BATCH)} more, answered together:\n", flush=True)
     start = perf_counter()
-    prompts: list[Messages] = [[{"role": "user", "content": question}] for question in BATCH]
-    generations = session.generate_sync(prompts, max_tokens=MAX_TOKENS, progress=False)
+    streams = [session.chat(max_tokens=MAX_TOKENS).stream(question) for question in BATCH]
+    answers = [stream.handle.result() for stream in streams]
     seconds = perf_counter() - start
-    for question, generation in zip(BATCH, generations, strict=True):
-        print(f"> {question}\n{generation.text}\n", flush=True)
-    return sum(len(generation.token_ids) for generation in generations), seconds
+    for question, answer in zip(BATCH, answers, strict=True):
+        print(f"> {question}\n{answer.text}\n", flush=True)
+    return sum(len(answer.token_ids) for answer in answers), seconds
 
 
-def _figures(alone: list[Answer], together: int, seconds: float, restored: RestoreReport) -> str:
-    first, last = " and ".join(f"{each.first:.2f}" for each in alone), alone[-1]
+def _figures(alone: list[Generation], together: int, seconds: float, restored: RestoreReport) -> str:
+    first, count = " and ".join(f"{each.timings.first_token:.2f}" for each in alone), len(alone[-1].token_ids)
     return (
-        f"Measured: {last.tokens} tokens streamed at {last.tokens / last.seconds:.0f}/s, the first of each answer "
+        f"Measured: {count} tokens streamed at {count / alone[-1].timings.total:.0f}/s, the first of each answer "
         f"after {first} s; {together} together at {together / seconds:.0f}/s; "
         f"{quantity(restored.programs, 'program')} loaded, {restored.compiled} compiled."
     )

@@ -40,6 +40,7 @@ from rekindle.core.messages import Conversation, OutputPrefix, Prompt, Verbatim,
 from rekindle.core.request.checks import boolean, text
 from rekindle.core.request.constraint import Kind
 from rekindle.core.request.params import LONGEST_NAME, SamplingOptions, SamplingParams, check_draws, draws
+from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import Pooling, check_length
 from rekindle.core.text.chat import unread_variables
 from rekindle.core.text.responses.formats import format_of
@@ -87,6 +88,7 @@ class Requests:
         progress: whether calls draw their progress by default.
         prefix: the prefix of all prompts; None for the session itself.
         noted: the unread variables of the chat template with a warning already; None for a new session.
+        repetition: the limit of repetition in free texts; None without a limit.
 
     Attributes:
         loaded_engine: the parts of the engine and its model.
@@ -102,12 +104,14 @@ class Requests:
         progress: bool,
         prefix: Prompt | None = None,
         noted: set[str] | None = None,
+        repetition: RepetitionLimit | None = None,
     ):
         self._engine, self.loaded_engine, self._client = engine, loaded_engine, client
         self._options, self._draw, self._progress, self._prefix = options, draw, progress, prefix
         self._drawing = draw(loaded_engine.programs.awaited)
         self._has_note = progress and prefix is None
         self._noted = set[str]() if noted is None else noted
+        self._repetition = repetition
 
     @property
     def is_open(self) -> bool:
@@ -126,6 +130,20 @@ class Requests:
             self._progress,
             prefix,
             self._noted,
+        )
+
+    def chatting(self) -> "Requests":
+        """Return the factory of requests for chats: with the options recommended for them, and without loops."""
+        return Requests(
+            self._engine,
+            self.loaded_engine,
+            self._client,
+            {**self._options, **self.loaded_engine.chat_defaults},
+            self._draw,
+            self._progress,
+            self._prefix,
+            self._noted,
+            RepetitionLimit(),
         )
 
     @property
@@ -439,6 +457,7 @@ class Requests:
             params,
             reader=reader,
             ends_after_call=names_of(tools) if tools and one_call else (),
+            repetition=None if params.constraint is not None or params.ignore_eos else self._repetition,
             origin=self._origin(options, tools),
             drawing=self._drawing,
             progress=self.draws_progress(progress),
@@ -479,13 +498,13 @@ class Requests:
 
     def _origin(self, options: GenerateOptions[Any], tools: ToolSchemas | None) -> Branches:
         engine, client, defaults = ref(self._engine), self._client, self._options
-        draw, progress = self._draw, self._progress
+        draw, progress, repetition = self._draw, self._progress, self._repetition
 
         def factory() -> Requests:
             thread = engine()
             if thread is None or thread.loaded_engine is None:
                 raise SessionClosed("the session of this generation is closed; open it again and generate again")
-            return Requests(thread, thread.loaded_engine, client, defaults, draw, progress)
+            return Requests(thread, thread.loaded_engine, client, defaults, draw, progress, repetition=repetition)
 
         programs, names = (
             self.loaded_engine.programs.readiness(),

@@ -7,6 +7,7 @@ from rekindle.client.drawing import Drawer
 from rekindle.core.concurrency.caller import current_caller
 from rekindle.core.messages import NO_PREFIX, OutputPrefix, Prompt, Submit
 from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import AdapterUse, Pooling
 from rekindle.core.text.response import Reading
 from rekindle.results.generation import Origin
@@ -27,6 +28,7 @@ class Submission:
         progress: whether a wait for the first token draws the compilation that the engine awaits.
         adapter: the adapter named by the parameters; the client finds it.
         ends_after_call: names of the tools if the output ends after its first call; empty otherwise.
+        repetition: see `Submit`.
         label: the text of the prompt, or the last user message of a conversation, for displays; None for token ids.
     """
 
@@ -41,6 +43,7 @@ class Submission:
     progress: bool = False
     adapter: AdapterUse | None = None
     ends_after_call: tuple[str, ...] = ()
+    repetition: RepetitionLimit | None = None
     label: str | None = None
 
     def message(self, request_id: int) -> Submit:
@@ -55,4 +58,5 @@ class Submission:
             self.pooling,
             adapter=self.adapter,
             ends_after_call=self.ends_after_call,
+            repetition=self.repetition,
         )

@@ -173,7 +173,7 @@ _RESPONSE = _record(Response, content=_STR, reasoning=_STR_OR_NONE, tool_calls=p
 _ATTRIBUTES: Mapping[str, Reader] = {
     "text": _STR,
     "token_ids": partial(_list, _INT),
-    "finish_reason": _one_of("stop", "length", "cancelled", "held"),
+    "finish_reason": _one_of("stop", "length", "repetition", "cancelled", "held"),
     "stopped_by": _exactly(str, int, type(None)),
     "logprobs": partial(_or_none, _TOKENS),
     "prompt_logprobs": partial(_or_none, partial(_list, partial(_or_none, _token))),

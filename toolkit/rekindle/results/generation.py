@@ -66,7 +66,8 @@ class Generation:
             tokenizer.
         token_ids: the ids of all generated tokens, including a final end token.
         finish_reason: "stop" for an end token or a stop string, "length" for `max_tokens` or a full context,
-            "cancelled" for the partial output of a cancelled or interrupted request.
+            "repetition" for an answer of a chat that repeats itself, "cancelled" for the partial output of a cancelled
+            or interrupted request.
         stopped_by: the stop string, or the id of the end token; None for other finish reasons.
         logprobs: the log-probability of each of `token_ids`; None unless requested.
         prompt_logprobs: the log-probability of each prompt token, with None for the first token and for tokens before

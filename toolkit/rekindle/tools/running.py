@@ -122,7 +122,7 @@ class Rounds:
             return "cancelled"
         if not answer.tool_calls:
             return "answer"
-        if answer.finish_reason == "length":
+        if answer.finish_reason in ("length", "repetition"):  # the last call may be cut
             return "length"
         elsewhere = {name for name, tool in self._tools.items() if tool.function is None}
         if len(elsewhere) == len(self._tools) or any(call.name in elsewhere for call in answer.tool_calls):

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from rekindle.cli import requirements, sampling
-from rekindle.cli.generate.answer import Answer, answer
+from rekindle.cli.generate.answer import print_stream
 from rekindle.cli.generate.prompt import prompt_of
 from rekindle.client.prompts import Messages
 from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.params import SamplingOptions
+from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 
 EXAMPLES: Final = (
@@ -61,13 +62,14 @@ def generate(arguments: Namespace) -> int:
     with sampling.open_session(arguments, model, "lazy") as session:
         prompt = _prompt(session, text, arguments.system, raw=arguments.raw)
         streams = arguments.stream and not arguments.json
-        result = answer(session, prompt, show=streams, **options)
+        handle = session.submit(prompt, **options)
+        generation = print_stream(iter(handle)) if streams else handle.result()
     if arguments.json:
-        print(json.dumps(_report(model, result, options)), flush=True)
+        print(json.dumps(_report(model, generation, options)), flush=True)
     elif not streams:
-        print(result.generation.text, flush=True)
+        print(generation.text, flush=True)
     if not arguments.quiet:
-        print(_figures(result), file=sys.stderr)
+        print(_figures(generation), file=sys.stderr)
     return 0
 
 
@@ -107,8 +109,7 @@ def _prompt(session: Session, text: str, system: str | None, *, raw: bool) -> st
     return messages if system is None else [{"role": "system", "content": system}, *messages]
 
 
-def _report(model: str, result: Answer, options: SamplingOptions) -> dict[str, Any]:
-    generation = result.generation
+def _report(model: str, generation: Generation, options: SamplingOptions) -> dict[str, Any]:
     report = {
         "model": model,
         "text": generation.text,
@@ -117,17 +118,17 @@ def _report(model: str, result: Answer, options: SamplingOptions) -> dict[str, A
         "stopped_by": generation.stopped_by,
         "prompt_tokens": generation.usage.prompt_tokens,
         "cached_tokens": generation.cached.total,
-        "seconds_to_first_token": round(result.first, 4),
-        "seconds": round(result.seconds, 4),
+        "seconds_to_first_token": round(generation.timings.first_token, 4),
+        "seconds": round(generation.timings.total, 4),
     }
     return report | ({"parsed": generation.parsed} if "json_schema" in options else {})
 
 
-def _figures(result: Answer) -> str:
-    generation = result.generation
+def _figures(generation: Generation) -> str:
+    count, timings = len(generation.token_ids), generation.timings
     end = f" at {generation.stopped_by!r}" if isinstance(generation.stopped_by, str) else ""
     return (
-        f"{generation.usage.prompt_tokens} prompt tokens, {result.tokens} generated in {result.seconds:.2f} s "
-        f"({result.tokens / result.seconds:.1f} tokens/s, the first after {result.first:.2f} s), "
+        f"{generation.usage.prompt_tokens} prompt tokens, {count} generated in {timings.total:.2f} s "
+        f"({count / timings.total:.1f} tokens/s, the first after {timings.first_token:.2f} s), "
         f"ended by {generation.finish_reason}{end}"
     )

@@ -53,6 +53,7 @@ class Checkpoint:
         uses: the uses of the model, such as embeddings.
         formats: the quantized formats of the tensors in the files, the most frequent first; empty for plain numbers.
         family: the family's name in the files, such as "llama"; empty if they name none.
+        chat_defaults: the sampling options recommended for chats by the model's card; empty if none are known.
     """
 
     source: str
@@ -65,6 +66,7 @@ class Checkpoint:
     uses: Uses = field(default_factory=Uses)
     formats: tuple[str, ...] = ()
     family: str = ""
+    chat_defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def with_chat_template(self, chat_template: str) -> "Checkpoint":
         """Return the same model with another chat template.

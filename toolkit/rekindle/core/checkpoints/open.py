@@ -1,10 +1,11 @@
 """Opening of a model by name or path."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.embedded import NAME, embedded_path
+from rekindle.core.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_path
 from rekindle.core.checkpoints.gguf.checkpoint import open_gguf
 from rekindle.core.checkpoints.hub import HubModel, download
 from rekindle.core.checkpoints.huggingface.directory import open_directory
@@ -46,7 +47,7 @@ def open_checkpoint(
     if revision is not None and (name.lower() == NAME or path.exists()):
         raise ConfigError(f"revision is for a model on the Hugging Face hub, and {name!r} is local: omit it")
     if name.lower() == NAME:
-        return _open_gguf(embedded_path(report), family)
+        return replace(_open_gguf(embedded_path(report), family), chat_defaults=CHAT_DEFAULTS)
     if name and path.is_dir():
         return open_directory(path, family)
     if path.is_file():

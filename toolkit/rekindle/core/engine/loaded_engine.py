@@ -116,6 +116,11 @@ class LoadedEngine:
         return self.checkpoint.config
 
     @property
+    def chat_defaults(self) -> Mapping[str, Any]:
+        """Sampling options for chats without them, in place of `defaults`; none with `sampling_defaults="neutral"`."""
+        return {} if self.settings.sampling_defaults == "neutral" else self.checkpoint.chat_defaults
+
+    @property
     def tokenizer(self) -> Tokenizer | None:
         """Tokenizer of the model; None for a model with token ids only."""
         return self.checkpoint.tokenizer

@@ -167,6 +167,7 @@ class Preparer:
             adapter=submit.adapter,
             changes=changes,
             ends_after_call=submit.ends_after_call,
+            repetition=submit.repetition,
         )
         check_bans(request, self.vocab_size)
         return request if params.constraint is None else self._constrained(request, params.constraint)

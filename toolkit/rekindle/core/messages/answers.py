@@ -73,10 +73,10 @@ class Outputs(Message):
 
 @dataclass(frozen=True, slots=True)
 class Stopped(OfRequest):
-    """A stop string is complete, so the request has ended successfully. From the detokenizer to the scheduler.
+    """A request has ended by its text: at a stop string, a call or a repetition. From the detokenizer to the scheduler.
 
     Attributes:
-        tokens: the number of output tokens up to the end of the stop string.
+        tokens: the number of output tokens up to this end.
     """
 
     tokens: int

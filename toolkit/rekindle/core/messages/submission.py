@@ -8,6 +8,7 @@ from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message, OfRequest
 from rekindle.core.messages.words import describe_error, join_items, quote
 from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import AdapterUse, Pooling, Request
 from rekindle.core.request.tokens import TokenLogprob
 
@@ -90,7 +91,7 @@ class Submit(OfRequest):
         pooling: the pooling of the prompt's hidden states; None for none.
         started: see `Admit`.
         adapter: the request's adapter; None for none.
-        ends_after_call: see `Request`.
+        ends_after_call, repetition: see `Request`.
     """
 
     prompt: Prompt
@@ -102,6 +103,7 @@ class Submit(OfRequest):
     started: bool = False
     adapter: AdapterUse | None = None
     ends_after_call: tuple[str, ...] = ()
+    repetition: RepetitionLimit | None = None
 
     def __str__(self) -> str:
         adapter = "" if self.adapter is None else f", with adapter {self.adapter.name}"

@@ -10,6 +10,7 @@ from rekindle.core.errors import InvalidRequest, PromptTooLong
 from rekindle.core.request import checks
 from rekindle.core.request.allowed import Constrained
 from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.steering import Changes
 
 Pooling = Literal["last", "mean"]
@@ -63,6 +64,7 @@ class Request:
         changes: its changes of activations, or None.
         ends_after_call: names of tools; the output ends after its first call of a tool. Empty for an output without
             this end.
+        repetition: the limit of repetition in the output, or None.
     """
 
     id: int
@@ -80,6 +82,7 @@ class Request:
     adapter: AdapterUse | None = None
     changes: Changes | None = None
     ends_after_call: tuple[str, ...] = ()
+    repetition: RepetitionLimit | None = None
 
     @property
     def initial_tokens(self) -> tuple[int, ...]:

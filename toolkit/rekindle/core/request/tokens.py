@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-EndReason = Literal["stop", "length", "cancelled", "held"]
+EndReason = Literal["stop", "length", "repetition", "cancelled", "held"]
 """Reason for the end of a request. "stop": an end token or a stop string. "length": `max_tokens` or the context.
-"cancelled": cancelled by the caller. "held": the prefix is computed and held."""
+"repetition": the limit of repetition, in chats. "cancelled": cancelled by the caller. "held": the prefix is held."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from weakref import ref
 from anyio.lowlevel import checkpoint
 
 from rekindle.core.messages import Message, Output, Outputs, Stopped, Text, Texts
+from rekindle.core.request.repetition import RepetitionWatch
 from rekindle.core.request.request import Request
-from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.request.tokens import EndReason, TokenLogprob
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.responses.first_call import FirstCall
 from rekindle.core.text.stops import StopMatcher
@@ -26,7 +27,8 @@ class _GrowingText:
 
     Attributes:
         first_call: watcher for the end of the first tool call; None for an output without this end.
-        stopped: whether a stop string, or the first tool call, is complete.
+        repetition: watch for repetition; None for an output without a limit.
+        stopped: whether a stop string or the first tool call is complete, or the output repeats itself.
     """
 
     request: ref[Request]
@@ -34,6 +36,7 @@ class _GrowingText:
     matcher: StopMatcher
     text_of: Callable[[int], str]
     first_call: FirstCall | None = None
+    repetition: RepetitionWatch | None = None
     tokens: int = 0
     stopped: bool = False
 
@@ -47,6 +50,10 @@ class _GrowingText:
         """Return the number of tokens up to the end of the first call; None before, and if it would be too early."""
         last = None if self.first_call is None else self.first_call.push(token)
         return last if last is not None and last >= min_tokens else None
+
+    def repeats(self, token: int, min_tokens: int) -> bool:
+        """Return True if the output, with its next token, repeats itself; False if the end would be too early."""
+        return self.repetition is not None and self.repetition.push(token) and self.tokens >= min_tokens
 
     def finish(self, min_tokens: int, cancelled: bool) -> tuple[str, str | None, bytes]:
         """Return the rest of the text, the stop string completed by it, and the bytes of an incomplete character."""
@@ -68,7 +75,7 @@ class Detokenizer:
         self._bytes_of = lru_cache(maxsize=65536)(lambda token: token_bytes(tokenizer, token) if tokenizer else b"")
 
     def handle(self, message: Message) -> list[Message] | Awaitable[list[Message]]:
-        """Turn Outputs into Texts. At a complete stop string or call, send Stopped and drop further text.
+        """Turn Outputs into Texts. At a complete stop string or call, or a repetition, send Stopped and drop the rest.
 
         The answer is awaitable if there are enough log-probabilities to let other actors run in between.
         """
@@ -113,7 +120,12 @@ class Detokenizer:
             decoder = IncrementalDecoder(self._tokenizer, params.skip_special_tokens, output.request.goes_on)
             matcher = StopMatcher(params.stop, params.keep_stop)
             growing_text = self._growing_texts[request_id] = _GrowingText(
-                ref(output.request), decoder, matcher, self._text_of, self._first_call(output.request)
+                ref(output.request),
+                decoder,
+                matcher,
+                self._text_of,
+                self._first_call(output.request),
+                None if output.request.repetition is None else RepetitionWatch(output.request.repetition),
             )
         growing_text.request = ref(output.request)  # a request that moves to another lane is another object
         text = None if growing_text.stopped else self._follow(output, growing_text)
@@ -135,7 +147,7 @@ class Detokenizer:
             del self._growing_texts[request_id]
 
     def _follow(self, output: Output, growing_text: _GrowingText) -> Text:
-        text, stop, count, cut, earliest = "", None, 0, b"", output.request.params.min_tokens
+        text, stop, count, cut, repeats, earliest = "", None, 0, b"", False, output.request.params.min_tokens
         last: int | None = None
         for token in output.token_ids:
             if growing_text.first_call is not None and token not in output.request.end_ids:
@@ -144,24 +156,31 @@ class Detokenizer:
                 break
             more, stop = growing_text.push(token, earliest)
             text, count = text + more, count + 1
-            if stop is not None or last is not None:
+            repeats = growing_text.repeats(token, earliest)
+            if stop is not None or last is not None or repeats:
                 break
-        called = last is not None
-        if stop is None and (called or output.end is not None):
+        early: EndReason | None = "stop" if last is not None else "repetition" if repeats else None
+        if stop is None and (early or output.end) is not None:
             more, stop, cut = growing_text.finish(earliest, output.end == "cancelled")
             text += more
-        growing_text.stopped = called or stop is not None
-        return self._piece(output, text, count, stop, cut, called=called)
+        early = early if stop is None else "stop"
+        growing_text.stopped = early is not None
+        return self._piece(output, text, count, stop, cut, early)
 
     def _piece(
-        self, output: Output, text: str, count: int, stop: str | None = None, cut: bytes = b"", *, called: bool = False
+        self,
+        output: Output,
+        text: str,
+        count: int,
+        stop: str | None = None,
+        cut: bytes = b"",
+        early: EndReason | None = None,
     ) -> Text:
-        token_ids, end = output.token_ids[:count], output.end
+        """Return the text of an output; `early` is the reason for an end by the text, before the end of the output."""
+        token_ids, end = output.token_ids[:count], early or output.end
         by: str | int | None = stop
         end_token: str | None = None
-        if stop is not None or called:
-            end = "stop"
-        elif end == "stop" and token_ids:  # else a complete constraint or a user's actor ended it
+        if early is None and end == "stop" and token_ids:  # else a complete constraint or a user's actor ended it
             by, end_token = token_ids[-1], self._text_of(token_ids[-1])
         return Text(
             output.request.id,
